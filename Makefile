@@ -1,0 +1,54 @@
+# One command each: make run (clone to report), make test, make check. Needs Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+GPU    ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo 1)
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# PyTorch's own index of CPU wheels: a plain `pip install torch` would bring several GB of CUDA.
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+export DS_BUILD_OPS := 0
+
+.PHONY: help setup run test check format bench lock clean
+
+help:  ## show the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(VENV)/.installed  ## create .venv and install what requirements.lock pins
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifeq ($(GPU),1)
+	$(PIP) install -q "$$(grep -o '^torch==[0-9.]*' requirements.lock)"
+else
+	$(PIP) install -q --no-deps --retries 0 --timeout 10 --index-url $(TORCH_CPU_INDEX) "$$(grep -o '^torch==[0-9.]*' requirements.lock)" 2>/dev/null \
+	  || $(PIP) install -q --no-deps "$$(grep -o '^torch==[0-9.]*' requirements.lock)"
+endif
+	$(PIP) install -q --no-deps -r requirements.lock
+	$(PIP) install -q --no-deps -e .
+	touch $@
+
+run: setup  ## every phase of params/local.yaml: six notebooks, a card and a report
+	$(BIN)/runbook run local
+
+check: setup  ## formatting, lint, types, import walls
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: check  ## check, then the whole test suite
+	$(BIN)/pytest
+
+bench: setup  ## the measurements behind README's performance table
+	$(BIN)/python -m benchmarks
+
+lock: setup  ## pin requirements.lock anew (needs uv)
+	bash tools/lock.sh
+
+clean:  ## remove the environment and caches; runs/ stays
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,424 @@
+"""The one list of keys a person chooses from; everything else is computed by the plan."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+from runbook.units import parse_count, parse_duration
+
+
+class Strict(BaseModel):
+    """Frozen, and an unknown key is an error; the string under a field is its help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Known:
+    """Marks a field with the names that the five documents use for the same thing."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", value):
+        raise ValueError(
+            f"{value!r} is not a name: letters, digits, '.', '_' and '-', starting with a letter or digit, at most 80"
+        )
+    return value
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Count = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
+Seconds = Annotated[int, BeforeValidator(parse_duration), Field(ge=0)]
+Whole = Annotated[PositiveInt, BeforeValidator(_no_bool)]
+WholeOrZero = Annotated[NonNegativeInt, BeforeValidator(_no_bool)]
+Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
+Positive = Annotated[PositiveFloat, BeforeValidator(_no_bool)]
+NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_no_bool)]
+
+
+class Engine(StrEnum):
+    """Which library moves gradients and optimizer states in our own trainer."""
+
+    MEGATRON_CORE = "megatron-core"
+    DEEPSPEED = "deepspeed"
+
+
+class Framework(StrEnum):
+    """Whose program the training job starts."""
+
+    RUNBOOK = "runbook"
+    MEGATRON_LM = "megatron-lm"
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"
+    NEMO = "nemo"
+
+
+class Precision(StrEnum):
+    """Number format of the matrix products."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+class Schedule(StrEnum):
+    """Shape of the learning rate after the warm-up."""
+
+    COSINE = "cosine"
+    LINEAR = "linear"
+    CONSTANT = "constant"
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again in the backward pass instead of being kept."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class BadRecords(StrEnum):
+    """What the data phase does with a record it cannot read."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    QUARANTINE = "quarantine"
+
+
+class Data(Strict):
+    """Which text is trained on, and how it becomes tokens."""
+
+    dataset: Annotated[Name, Known("DATASET_FOLDER_NAME")] = "corpus"
+    """A name in params/datasets.yaml."""
+
+    folder: Annotated[str, Known("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
+    """Where the text lies or is downloaded to; empty: what the dataset or the site says."""
+
+    text_key: str = "text"
+    """Key of the text in each JSON record."""
+
+    append_eod: bool = True
+    """Put the end-of-document token after each document; without it documents run together."""
+
+    tokenizer: str = "gpt2"
+    """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model."""
+
+    special_tokens: bool = False
+    """Read a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face does), not as letters."""
+
+    split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
+    """Shares of train, validation and test inside every file; used where held_out is 0."""
+
+    held_out: Annotated[WholeOrZero, Known("CHUNKS")] = 0
+    """Files kept for validation and again as many for test; more than twice this many files are needed. 0: use split."""
+
+    bad_records: BadRecords = BadRecords.STOP
+    """A record that cannot be read: stop, skip and count, or set aside in a quarantine file."""
+
+    workers: WholeOrZero = 0
+    """Tokenizing processes on a node; 0: one for each core."""
+
+
+class Parallel(Strict):
+    """How the model is cut over the devices; what is left over is data parallel."""
+
+    tensor: Annotated[
+        Whole,
+        Known("TENSOR_MODEL_PARALLEL_SIZE", "tensor_model_parallel_size", "mp_size", "MPSIZE", "MP_SIZE", "TP", "tp"),
+    ] = 1
+    """Devices that share every matrix of a layer; keep them inside one node."""
+
+    pipeline: Annotated[
+        Whole,
+        Known(
+            "PIPELINE_MODEL_PARALLEL_SIZE", "pipeline_model_parallel_size", "pp_size", "PPSIZE", "PP_SIZE", "PP", "pp"
+        ),
+    ] = 1
+    """Stages the layers are cut into; layers must divide by it."""
+
+    virtual_pipeline: Annotated[Whole, Known("virtual_pipeline_model_parallel_size", "VPP")] = 1
+    """Chunks of layers each stage holds; more than 1 interleaves them and shortens the bubble."""
+
+    sequence: Annotated[bool, Known("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
+    """Cut what tensor parallelism leaves whole along the sequence; saves activations where tensor > 1."""
+
+    context: Annotated[Whole, Known("SPSIZE", "context_parallel_size")] = 1
+    """Devices that share one sequence (context parallel, DeepSpeed-Ulysses)."""
+
+    zero_stage: Annotated[int, Field(ge=0, le=3), Known("ZERO_STAGE", "zero_stage")] = 1
+    """What data-parallel copies share instead of repeating: 1 optimizer states (the distributed optimizer), 2 and gradients, 3 and weights."""
+
+
+class Smoke(Strict):
+    """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
+
+    model: str = ""
+    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own model where that is smaller."""
+
+    iterations: Whole = 12
+    """Steps; the first ones warm up and are left out of the throughput."""
+
+    global_batch: WholeOrZero = 0
+    """Sequences a step; 0: four for each data-parallel copy and micro-batch sequence."""
+
+    micro_batch: Whole = 1
+    """Sequences a device computes at once."""
+
+    sequence_length: WholeOrZero = 0
+    """Tokens in a sequence; 0: the model's own."""
+
+    warmup_iterations: WholeOrZero = 3
+    """Steps until the peak learning rate."""
+
+    tensor: Whole = 1
+    """Tensor-parallel size of the smoke test."""
+
+    pipeline: Whole = 1
+    """Pipeline size of the smoke test."""
+
+
+class Training(Strict):
+    """What is trained for how long, in which steps."""
+
+    engine: Engine = Engine.MEGATRON_CORE
+    """megatron-core or deepspeed; both train the same model to the same losses."""
+
+    framework: Framework = Framework.RUNBOOK
+    """Our own trainer, or the document's: megatron-lm, megatron-deepspeed, nemo."""
+
+    precision: Precision = Precision.BF16
+    """fp32, fp16 or bf16."""
+
+    iterations: Annotated[Count, Known("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")] = 0
+    """Optimizer steps; give exactly one of iterations, samples, tokens."""
+
+    samples: Annotated[Count, Known("train_samples")] = 0
+    """Sequences to train on, instead of iterations."""
+
+    tokens: Annotated[Count, Known("TRAIN_TOKENS", "train_tokens")] = 0
+    """Tokens to train on (300B), instead of iterations."""
+
+    micro_batch: Annotated[Whole, Known("MICRO_BATCH", "micro_batch_size", "MICRO_BATCH_SIZE")] = 1
+    """Sequences a device computes at once; raise it until the memory is used."""
+
+    global_batch: Annotated[Whole, Known("GLOBAL_BATCH_SIZE", "global_batch_size", "GLOBAL_BATCH")] = 512
+    """Sequences in one optimizer step; divides by micro_batch x data parallel."""
+
+    sequence_length: Annotated[WholeOrZero, Known("SEQ_LENGTH", "SEQ_LEN", "seq_length")] = 0
+    """Tokens in a sequence; 0: the model's own."""
+
+    learning_rate: Annotated[Positive, Known("lr", "LR")] = 6.0e-4
+    """Peak learning rate."""
+
+    min_learning_rate: Annotated[NonNegative, Known("min_lr", "MIN_LR")] = 6.0e-5
+    """Learning rate at the end of the decay."""
+
+    schedule: Annotated[Schedule, Known("lr_decay_style")] = Schedule.COSINE
+    """cosine, linear or constant after the warm-up."""
+
+    warmup_iterations: Annotated[Count, Known("lr_warmup_iters")] = 0
+    """Steps until the peak learning rate; give at most one of the four warm-up keys."""
+
+    warmup_samples: Annotated[Count, Known("lr_warmup_samples")] = 0
+    """Sequences until the peak, instead of warmup_iterations."""
+
+    warmup_tokens: Annotated[Count, Known("lr_warmup_tokens")] = 0
+    """Tokens until the peak, instead of warmup_iterations."""
+
+    warmup_fraction: Annotated[Fraction, Known("lr_warmup_fraction")] = 0.0
+    """Share of the decay length until the peak, instead of warmup_iterations."""
+
+    decay_iterations: Annotated[Count, Known("lr_decay_iters")] = 0
+    """Steps until the minimum; 0: the training's own length."""
+
+    decay_samples: Annotated[Count, Known("lr_decay_samples")] = 0
+    """Sequences until the minimum, instead of decay_iterations."""
+
+    decay_tokens: Annotated[Count, Known("lr_decay_tokens")] = 0
+    """Tokens until the minimum, instead of decay_iterations."""
+
+    adam_beta1: Fraction = 0.9
+    """Adam's decay of the mean gradient."""
+
+    adam_beta2: Fraction = 0.95
+    """Adam's decay of the mean squared gradient."""
+
+    adam_epsilon: Positive = 1.0e-8
+    """Adam's guard against division by zero."""
+
+    weight_decay: NonNegative = 0.1
+    """Pull of the weights towards zero, decoupled from the gradient."""
+
+    clip_gradient: Annotated[NonNegative, Known("clip_grad", "gradient_clipping")] = 1.0
+    """Largest norm of the whole gradient; 0: no clipping."""
+
+    dropout: Fraction = 0.0
+    """Share of activations and attention weights zeroed; GPT-3 and the documents' Megatron default say 0.1."""
+
+    init_std: Annotated[Positive, Known("init_method_std")] = 0.02
+    """Spread of the initial weights."""
+
+    recompute: Annotated[Recompute, Known("activation_checkpoint", "checkpoint_activations")] = Recompute.NONE
+    """none, selective or full: less memory for up to a third more computing."""
+
+    initial_loss_scale: Positive = 65536.0
+    """fp16 only: first loss scale; every overflow halves it and skips the step, so 2^32 skips the first 16 or so."""
+
+    loss_scale_window: Whole = 1000
+    """fp16 only: steps without overflow before the scale doubles."""
+
+    log_interval: Whole = 1
+    """Steps between log lines."""
+
+    save_interval: Annotated[WholeOrZero, Known("SAVE_INTERVAL")] = 1000
+    """Steps between checkpoints; 0: only at the end."""
+
+    keep_checkpoints: Whole = 2
+    """Newest checkpoints that are kept."""
+
+    eval_interval: Annotated[WholeOrZero, Known("EVAL_INTERVAL")] = 1000
+    """Steps between evaluations; 0: never."""
+
+    eval_iterations: Annotated[WholeOrZero, Known("eval_iters")] = 10
+    """Batches of one evaluation."""
+
+    exit_duration: Annotated[Seconds, Known("exit_duration_in_mins", "max_time")] = 0
+    """Save and stop after this time (00:55:00); 0: never."""
+
+    process_group_timeout: Annotated[Seconds, Known("distributed_timeout_minutes")] = 600
+    """A rank that waits longer for the others ends the job."""
+
+    rehearse_stop: WholeOrZero = 0
+    """Stop the job once at this step by SIGTERM and resume it, to prove that resuming works; 0: do not."""
+
+    sample_prompt: str = ""
+    """Text the model continues before and after training; empty: no sample."""
+
+    sample_tokens: Whole = 40
+    """Tokens of that continuation."""
+
+    seed: Annotated[WholeOrZero, Known("SEED")] = 1234
+    """Seed of weights and data order."""
+
+    smoke: Smoke = Smoke()
+    """The short run before the long one."""
+
+
+class Job(Strict):
+    """What one phase asks of the scheduler; empty or 0 means what the site says."""
+
+    nodes: Annotated[Whole, Known("NNODES", "num_node", "NODES", "num_nodes")] = 1
+    """Machines."""
+
+    devices_per_node: Annotated[WholeOrZero, Known("num_gpus_pernode", "N_GPUS", "gpus_per_node", "gpus-per-node")] = 0
+    """GPUs (or GCDs; on a site without, processes) used on each node; 0: all the site has."""
+
+    tasks_per_node: Annotated[WholeOrZero, Known("TASKS_PER_NODE", "ntasks_per_node", "ntasks-per-node")] = 0
+    """Tasks the scheduler starts on each node; 0: what the site's launcher needs."""
+
+    cpus_per_task: Annotated[WholeOrZero, Known("cpus-per-task")] = 0
+    """Cores of each task; 0: what the site says."""
+
+    memory: str = ""
+    """Memory of a node as the scheduler writes it (480G; 0 is all); empty: what the site says."""
+
+    walltime: Annotated[Seconds, Known("time")] = 0
+    """Time limit (01:00:00); 0: what the site says."""
+
+    partition: Annotated[str, Known("PARTITION", "queue")] = ""
+    """Slurm partition or PBS queue."""
+
+    account: Annotated[str, Known("project")] = ""
+    """Account or project that pays."""
+
+    qos: str = ""
+    """Slurm quality of service."""
+
+    reservation: str = ""
+    """Name of a reservation."""
+
+    array: WholeOrZero = 0
+    """Elements of an array job; 0: a single job."""
+
+
+class Jobs(Strict):
+    """One entry for each phase that submits a job."""
+
+    environment: Job = Job()
+    """01-environment: images, environments, checks."""
+
+    data: Job = Job()
+    """02-data: download and tokenize."""
+
+    smoke: Job = Job()
+    """03-smoke-test."""
+
+    training: Job = Job()
+    """04-training."""
+
+
+class Run(Strict):
+    """A run file: what a person chose."""
+
+    run: Annotated[Name, Known("JOB_NAME")]
+    """Name of the run: the run file's own stem; its folder is runs/<run>."""
+
+    site: Name = "local"
+    """A name in params/sites."""
+
+    model: Annotated[Name, Known("MODEL_SIZE_KEY", "MODEL_SIZE", "model_size")]
+    """A name in params/models.yaml."""
+
+    data: Data = Data()
+    """Which text, and how it becomes tokens."""
+
+    parallel: Parallel = Parallel()
+    """How the model is cut over the devices."""
+
+    training: Training = Training()
+    """What is trained for how long, in which steps."""
+
+    jobs: Jobs = Jobs()
+    """What each phase asks of the scheduler."""
+
+
+PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis")
+"""The phases in order, each called by its notebook's stem."""
+
+JOB_SECTIONS = {"01-environment": "environment", "02-data": "data", "03-smoke-test": "smoke", "04-training": "training"}
+"""Phase to its key under jobs."""
+
+
+def phase_name(word: str) -> str:
+    """The phase meant by `03-smoke-test`, `smoke-test`, `smoke`, `3` or `03`; `ValueError` names the right ones.
+
+    >>> phase_name("smoke"), phase_name("3"), phase_name("training")
+    ('03-smoke-test', '03-smoke-test', '04-training')
+    """
+    wanted = str(word).strip().lower()
+    for phase in PHASES:
+        number, _, rest = phase.partition("-")
+        if wanted in (phase, rest, rest.partition("-")[0], number, str(int(number))):
+            return phase
+    raise ValueError(f"{word!r} is not a phase; the phases are {', '.join(PHASES)}")
