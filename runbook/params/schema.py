@@ -131,7 +131,7 @@ class Data(Strict):
     """Shares of train, validation and test inside every file; used where held_out is 0."""
 
     held_out: Annotated[WholeOrZero, Known("CHUNKS")] = 0
-    """Files kept for validation and again as many for test; more than twice this many files are needed. 0: use split."""
+    """Files kept for validation, and again as many for test; more than twice as many are needed. 0: use split."""
 
     bad_records: BadRecords = BadRecords.STOP
     """A record that cannot be read: stop, skip and count, or set aside in a quarantine file."""
@@ -167,14 +167,14 @@ class Parallel(Strict):
     """Devices that share one sequence (context parallel, DeepSpeed-Ulysses)."""
 
     zero_stage: Annotated[int, Field(ge=0, le=3), Known("ZERO_STAGE", "zero_stage")] = 1
-    """What data-parallel copies share instead of repeating: 1 optimizer states (the distributed optimizer), 2 and gradients, 3 and weights."""
+    """What data-parallel copies share: 1 optimizer states (the distributed optimizer), 2 gradients too, 3 weights too."""
 
 
 class Smoke(Strict):
     """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
 
     model: str = ""
-    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own model where that is smaller."""
+    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own where that is smaller."""
 
     iterations: Whole = 12
     """Steps; the first ones warm up and are left out of the throughput."""
