@@ -167,7 +167,7 @@ class Parallel(Strict):
     """Devices that share one sequence (context parallel, DeepSpeed-Ulysses)."""
 
     zero_stage: Annotated[int, Field(ge=0, le=3), Known("ZERO_STAGE", "zero_stage")] = 1
-    """What data-parallel copies share: 1 optimizer states (the distributed optimizer), 2 gradients too, 3 weights too."""
+    """What data-parallel copies share: 1 optimizer states (distributed optimizer), 2 gradients too, 3 weights too."""
 
 
 class Smoke(Strict):
