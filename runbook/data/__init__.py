@@ -1,0 +1,1 @@
+"""Text to verified .bin/.idx: sources, the fused pipeline, indexed files."""
