@@ -1,0 +1,103 @@
+"""Reads the catalogues: params/models.yaml, params/datasets.yaml, params/sites/*.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from runbook.errors import ParamsError
+from runbook.params.catalogue import Dataset, Model, Site
+from runbook.params.keys import nearest
+from runbook.params.layers import Layer, document_layer, rule_of
+from runbook.params.problems import Problem, refuse
+from runbook.params.project import shown, site_names
+from runbook.params.schema import Strict
+from runbook.params.yaml12 import Document, read_file
+
+SMOKE_MODEL = "375m"
+Entry = TypeVar("Entry", bound=Strict)
+
+
+class Catalogue(Generic[Entry]):
+    """A file of named entries; each is checked when it is asked for."""
+
+    def __init__(self, kind: type[Entry], path: Path, project: Path) -> None:
+        self.kind = kind
+        self.document = read_file(path, shown(path, project))
+
+    @property
+    def names(self) -> list[str]:
+        """All names, in the file's order."""
+        return list(self.document.values)
+
+    def get(self, name: str) -> Entry:
+        """The entry of that name; `ParamsError` when there is none or it cannot be used."""
+        if name not in self.document.values:
+            raise ParamsError(no_such(name, self.names, self.document.where))
+        return _entry(self.kind, self.document, self.document.values[name], (name,))
+
+
+def read_models(project: Path) -> Catalogue[Model]:
+    """params/models.yaml."""
+    return Catalogue(Model, project / "params" / "models.yaml", project)
+
+
+def read_datasets(project: Path) -> Catalogue[Dataset]:
+    """params/datasets.yaml."""
+    return Catalogue(Dataset, project / "params" / "datasets.yaml", project)
+
+
+def read_site(name: str, project: Path) -> tuple[Site, Layer]:
+    """A site, and the layer of its `defaults`; `ParamsError` when it cannot be used."""
+    path = project / "params" / "sites" / f"{name}.yaml"
+    if not path.is_file():
+        raise ParamsError(no_such(name, site_names(project), "params/sites"))
+    document = read_file(path, shown(path, project))
+    site = _entry(Site, document, document.values, ())
+    if site.site != name:
+        rule = f"must be {name}, the file's own name."
+        raise refuse(f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)])
+    lines = {path[1:]: line for path, line in document.lines.items() if path[:1] == ("defaults",)}
+    layer = document_layer("site", Document(document.where, site.defaults, lines))
+    for key in ("run", "site"):
+        if key in layer.leaves:
+            rule = "cannot be a site's default; only a run file says it. Take the line out."
+            layer.problems.append(Problem(f"defaults.{key}", layer.leaves.pop(key).where, rule))
+    return site, layer
+
+
+def smaller_of(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
+    """The model of the smoke test where none is named: the documents' 12 x 512, or the run's own where it is smaller.
+
+    Sizes are compared by 12 x layers x hidden^2 + vocabulary x hidden, which is near enough to order them; the plan
+    computes exact counts.
+    """
+    return (own_name, own) if _weight(own) < _weight(smoke) else (SMOKE_MODEL, smoke)
+
+
+def no_such(name: str, names: list[str], where: str) -> str:
+    """There is no entry of that name; these are near."""
+    near = nearest(name, names)
+    meant = f"Did you mean {' or '.join(near)}?" if near else f"It has {', '.join(names) or 'nothing yet'}."
+    return f"{where} has no {name}. {meant}"
+
+
+def _weight(model: Model) -> int:
+    return 12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden
+
+
+def _entry(kind: type[Entry], document: Document, values: Any, path: tuple[str, ...]) -> Entry:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as errors:
+        problems = []
+        for error in errors.errors(include_url=False):
+            here = (*path, *(str(part) for part in error["loc"]))
+            value = error["input"] if error["type"] not in ("missing", "extra_forbidden") else ...
+            rule = rule_of(error, "")
+            if error["type"] == "extra_forbidden" and (near := nearest(here[-1], list(kind.model_fields), 1)):
+                rule += f" Did you mean {near[0]}?"
+            problems.append(Problem(".".join(here), document.origin(here), rule, value))
+        raise refuse(document.where, problems) from errors

@@ -1,0 +1,175 @@
+"""Loads a run: finds its files, lays the layers, and says all that is wrong at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runbook.errors import ParamsError
+from runbook.params import catalogues, secrets
+from runbook.params.catalogue import Model, Site
+from runbook.params.catalogues import SMOKE_MODEL, Catalogue, no_such, read_datasets, read_models, read_site
+from runbook.params.keys import DURATION
+from runbook.params.layers import Layer, Stack, document_layer, mapping_layer, token_problem
+from runbook.params.problems import Problem, refuse
+from runbook.params.project import RunFile, find_run_file, shown
+from runbook.params.schema import Run
+from runbook.params.settings import Settings
+from runbook.params.words import words_layer
+from runbook.params.yaml12 import Document, read_mapping, read_text
+
+Found = TypeVar("Found")
+
+
+def load(
+    name: str,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    set_words: Sequence[str] = (),
+    project: Path | None = None,
+) -> Settings:
+    """The run that `name` means: a stem in params/, `stem:variant`, or a path to a run file.
+
+    `overrides` (nested as in a run file) wins over the file, `set_words` (`key=value`) over both. `ParamsError` lists
+    everything that is wrong.
+    """
+    return load_file(find_run_file(name, project), overrides or {}, set_words)
+
+
+def load_file(file: RunFile, overrides: Mapping[str, Any], set_words: Sequence[str]) -> Settings:
+    """As `load`, of a run file that was found."""
+    return _Loading(file).load(overrides, set_words)
+
+
+@dataclass
+class _Loading:
+    file: RunFile
+    stack: Stack = field(default_factory=Stack)
+    problems: list[Problem] = field(default_factory=list)
+
+    def load(self, overrides: Mapping[str, Any], set_words: Sequence[str]) -> Settings:
+        upper = [self._run_file_layer()]
+        if self.file.variant:
+            upper.append(self._variant_layer())
+        upper += [mapping_layer("notebook", overrides, "notebook "), words_layer(set_words)]
+        site = self._site(upper)
+        for layer in upper:
+            self.stack.lay(layer)
+        self.problems += self.stack.problems
+        settings = self._bind(site)
+        if self.problems or settings is None:
+            raise refuse(f"Parameters of run {self.file.stem}", self.problems)
+        return settings
+
+    def _run_file_layer(self) -> Layer:
+        document = self._read(self.file.path)
+        layer = document_layer("run file", document)
+        given, where = document.values.get("run"), document.origin(("run",))
+        if self.file.is_record:
+            return layer
+        if given != self.file.stem:
+            rule = f"must be {self.file.stem}, the file's own name."
+            self.problems.append(Problem("run", where, rule, given if "run" in document.values else ...))
+        elif next(iter(document.values)) != "run":
+            self.problems.append(Problem("run", where, "must be the first key of a run file.", given))
+        return layer
+
+    def _variant_layer(self) -> Layer:
+        layer = Layer("variant")
+        path = self.file.variants_path
+        if not path.is_file():
+            where = shown(path, self.file.project)
+            self.problems.append(
+                Problem("variant", where, "there is no such file, so the run has no variants.", self.file.variant)
+            )
+            return layer
+        document = self._read(path)
+        values = document.values.get(self.file.variant)
+        if self.file.variant not in document.values:
+            rule = no_such(self.file.variant, list(document.values), document.where)
+            self.problems.append(Problem("variant", document.where, rule, self.file.variant))
+        elif isinstance(values, Mapping):
+            layer.take(values, lambda path: document.origin((self.file.variant, *path)))
+            if "run" in layer.leaves:
+                self.problems.append(Problem("run", layer.leaves.pop("run").where, "cannot be changed by a variant."))
+        elif values is not None:
+            where = document.origin((self.file.variant,))
+            self.problems.append(Problem("variant", where, "must be a mapping of keys to values.", values))
+        return layer
+
+    def _read(self, path: Path) -> Document:
+        where = shown(path, self.file.project)
+        text = read_text(path, where)
+        for number, line in enumerate(text.splitlines(), 1):
+            if secrets.find_token(line):
+                key = line.partition(":")[0].strip(" #-") if ":" in line else "this line"
+                self.problems.append(token_problem(key, f"{where}:{number}"))
+        return read_mapping(text, where)
+
+    def _site(self, upper: Sequence[Layer]) -> Site | None:
+        named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
+        origin = named[-1] if named else self.stack.chains["site"][-1]
+        if not isinstance(origin.value, str):
+            return None  # told when the layer is checked
+        found = self._find("site", origin.where, origin.value, lambda: read_site(origin.value, self.file.project))
+        if found is None:
+            return None
+        site, layer = found
+        self.stack.lay(layer)
+        return site
+
+    def _bind(self, site: Site | None) -> Settings | None:
+        models = self._find("model", "params/models.yaml", ..., lambda: read_models(self.file.project))
+        datasets = self._find("data.dataset", "params/datasets.yaml", ..., lambda: read_datasets(self.file.project))
+        model = self._entry("model", models)
+        dataset = self._entry("data.dataset", datasets)
+        smoke = self._smoke(models, model)
+        self._require()
+        if self.problems or not (site and model and dataset and smoke):
+            return None
+        return Settings(
+            run=Run.model_validate(self.stack.nested()),
+            site=site,
+            model=model,
+            smoke_model=smoke[1],
+            smoke_model_name=smoke[0],
+            dataset=dataset,
+            origins={key: tuple(chain) for key, chain in self.stack.chains.items()},
+            project=self.file.project,
+            variant=self.file.variant or self._recorded_variant(),
+        )
+
+    def _require(self) -> None:
+        if "model" not in self.stack.chains:
+            self.problems.append(Problem("model", self.file.where, "is missing: name one of params/models.yaml."))
+        if not any(self.stack.value(key) for key in DURATION):
+            rule = f"the length of the training is missing: give one of {', '.join(DURATION)}."
+            self.problems.append(Problem("training", self.file.where, rule))
+
+    def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
+        chain = self.stack.chains.get(key)
+        if catalogue is None or not chain or not isinstance(chain[-1].value, str):
+            return None
+        name = chain[-1].value
+        return self._find(key, chain[-1].where, name, lambda: catalogue.get(name))
+
+    def _smoke(self, models: Catalogue[Model] | None, own: Model | None) -> tuple[str, Model] | None:
+        name = self.stack.value("training.smoke.model")
+        if name:
+            model = self._entry("training.smoke.model", models)
+            return (name, model) if model else None
+        smoke = models and self._find("training.smoke.model", "built-in", SMOKE_MODEL, lambda: models.get(SMOKE_MODEL))
+        return catalogues.smaller_of(self.stack.value("model"), own, smoke) if own and smoke else None
+
+    def _find(self, key: str, where: str, value: Any, find: Callable[[], Found]) -> Found | None:
+        try:
+            return find()
+        except ParamsError as error:
+            self.problems.append(Problem(key, where, str(error), value))
+            return None
+
+    def _recorded_variant(self) -> str:
+        run, dashes, variant = self.file.path.parent.name.partition("--")
+        return variant if self.file.is_record and dashes and run == self.stack.value("run") else ""

@@ -1,0 +1,64 @@
+"""What is wrong with parameters, gathered so that all of it is said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.errors import ParamsError
+from runbook.params.secrets import mask
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that cannot be used: which value, where it was written, the rule and the remedy."""
+
+    key: str
+    where: str
+    rule: str
+    """What must hold, and what to do instead."""
+
+    value: Any = ...
+    """`...` when there is none to show."""
+
+    def text(self) -> str:
+        """One sentence or two.
+
+        >>> Problem("parallel.tensor", "params/x.yaml:4", "must be more than 0.", 0).text()
+        'parallel.tensor = 0 (params/x.yaml:4): must be more than 0.'
+        """
+        shown = "" if self.value is ... else f" = {show(self.value)}"
+        return mask(f"{self.key}{shown} ({self.where}): {self.rule}")
+
+
+def show(value: Any) -> str:
+    """A value as one would write it, shortened.
+
+    >>> show(True), show("12"), show("bf16"), show({"a": 1})
+    ('true', '"12"', 'bf16', '{a: 1}')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        text = "{" + ", ".join(f"{key}: {show(item)}" for key, item in list(value.items())[:4]) + "}"
+    elif isinstance(value, list | tuple):
+        text = "[" + ", ".join(show(item) for item in list(value)[:4]) + "]"
+    elif isinstance(value, str):
+        text = value if value and not value[0].isdigit() and value == value.strip() else f'"{value}"'
+    else:
+        text = str(value)
+    text = mask(text)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def refuse(title: str, problems: Sequence[Problem]) -> ParamsError:
+    """One error that lists all problems, each once."""
+    texts = list(dict.fromkeys(problem.text() for problem in problems))
+    if len(texts) == 1:
+        return ParamsError(f"{title}: {texts[0]} Nothing was written.")
+    lines = [f"{title}: {len(texts)} things cannot be used. Nothing was written."]
+    lines += [f"  {number}. {text}" for number, text in enumerate(texts, 1)]
+    return ParamsError("\n".join(lines))

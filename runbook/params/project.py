@@ -1,0 +1,115 @@
+"""Where the parameter files of a project lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.errors import ParamsError
+from runbook.params.keys import nearest
+
+
+def project_root(start: Path | None = None) -> Path:
+    """The nearest folder upwards from `start` (default: here) that holds params/models.yaml."""
+    first = (start or Path.cwd()).resolve()
+    for folder in (first, *first.parents):
+        if (folder / "params" / "models.yaml").is_file():
+            return folder
+    raise ParamsError(
+        f"{first} is not inside a project: neither it nor a folder above it holds params/models.yaml. "
+        "Go to the clone, or make a project with: runbook init DIR"
+    )
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A run file, found."""
+
+    path: Path
+    variant: str
+    project: Path
+
+    @property
+    def stem(self) -> str:
+        """The name its `run:` must have."""
+        return self.path.stem
+
+    @property
+    def where(self) -> str:
+        """How the file is named to people."""
+        return shown(self.path, self.project)
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it is the run.yaml that an earlier run wrote."""
+        return self.path.name == "run.yaml"
+
+    @property
+    def variants_path(self) -> Path:
+        """Where its variants are named."""
+        return self.path.parent / "variants" / f"{self.stem}.yaml"
+
+
+def shown(path: Path, project: Path) -> str:
+    """A path as people know it: relative to the project where it lies inside."""
+    try:
+        return path.resolve().relative_to(project.resolve()).as_posix()
+    except ValueError:
+        return str(path)
+
+
+def run_names(project: Path) -> list[str]:
+    """The runs that can be named: stems of the files in params/."""
+    skip = {"models", "datasets"}
+    return sorted(path.stem for path in (project / "params").glob("*.yaml") if path.stem not in skip)
+
+
+def site_names(project: Path) -> list[str]:
+    """The sites that can be named."""
+    return sorted(path.stem for path in (project / "params" / "sites").glob("*.yaml"))
+
+
+def find_run_file(name: str, project: Path | None = None) -> RunFile:
+    """The run file that `name` means: a stem in params/, `stem:variant`, or a path."""
+    if not name.strip():
+        raise ParamsError("run: no run is named. Write the name of a file in params/, or a path to one.")
+    word, variant = _split_variant(name.strip())
+    if _is_path(word):
+        return _by_path(word, variant, project)
+    root = (project or project_root()).resolve()
+    path = root / "params" / f"{word}.yaml"
+    if path.is_file() and word in run_names(root):
+        return RunFile(path, variant, root)
+    names = run_names(root)
+    near = nearest(word, names)
+    meant = f"Did you mean {' or '.join(near)}?" if near else f"The runs are: {', '.join(names) or 'none yet'}."
+    raise ParamsError(f"There is no run {word!r}: {shown(path, root)} does not exist. {meant}")
+
+
+def _split_variant(name: str) -> tuple[str, str]:
+    if Path(name).exists():
+        return name, ""
+    word, colon, variant = name.rpartition(":")
+    return (word, variant) if colon and word and "/" not in variant else (name, "")
+
+
+def _is_path(word: str) -> bool:
+    return "/" in word or "\\" in word or word.endswith((".yaml", ".yml"))
+
+
+def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
+    path = Path(word).expanduser()
+    if not path.exists() and not path.is_absolute():
+        from_root = (project or project_root()) / path  # a notebook's kernel starts in notebooks/
+        path = from_root if from_root.exists() else path
+    if not path.exists():
+        beside = sorted(other.name for other in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        near = nearest(path.name, beside)
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ParamsError(f"{word}: there is no such run file.{meant}")
+    if project is None:
+        try:
+            project = project_root(path.resolve().parent)
+        except ParamsError:
+            project = project_root()
+    return RunFile(path.resolve(), variant, project.resolve())
