@@ -11,10 +11,10 @@ from runbook.errors import ParamsError
 from runbook.params.catalogue import Dataset, Model, Site
 from runbook.params.keys import nearest
 from runbook.params.layers import Layer, document_layer, rule_of
-from runbook.params.problems import Problem, refuse
+from runbook.params.problems import Problem, refuse, tokens_in
 from runbook.params.project import shown, site_names
 from runbook.params.schema import Strict
-from runbook.params.yaml12 import Document, read_file
+from runbook.params.yaml12 import Document, read_mapping, read_text
 
 SMOKE_MODEL = "375m"
 Entry = TypeVar("Entry", bound=Strict)
@@ -25,7 +25,7 @@ class Catalogue(Generic[Entry]):
 
     def __init__(self, kind: type[Entry], path: Path, project: Path) -> None:
         self.kind = kind
-        self.document = read_file(path, shown(path, project))
+        self.document = _read(path, project)
 
     @property
     def names(self) -> list[str]:
@@ -54,7 +54,7 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     path = project / "params" / "sites" / f"{name}.yaml"
     if not path.is_file():
         raise ParamsError(no_such(name, site_names(project), "params/sites"))
-    document = read_file(path, shown(path, project))
+    document = _read(path, project)
     site = _entry(Site, document, document.values, ())
     if site.site != name:
         rule = f"must be {name}, the file's own name."
@@ -80,12 +80,21 @@ def smaller_of(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
 def no_such(name: str, names: list[str], where: str) -> str:
     """There is no entry of that name; these are near."""
     near = nearest(name, names)
-    meant = f"Did you mean {' or '.join(near)}?" if near else f"It has {', '.join(names) or 'nothing yet'}."
+    some = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    meant = f"Did you mean {' or '.join(near)}?" if near else f"It has {some or 'nothing yet'}."
     return f"{where} has no {name}. {meant}"
 
 
 def _weight(model: Model) -> int:
     return 12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden
+
+
+def _read(path: Path, project: Path) -> Document:
+    where = shown(path, project)
+    text = read_text(path, where)
+    if problems := tokens_in(text, where):
+        raise refuse(where, problems)
+    return read_mapping(text, where)
 
 
 def _entry(kind: type[Entry], document: Document, values: Any, path: tuple[str, ...]) -> Entry:

@@ -9,11 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from runbook.params import secrets
 from runbook.params.keys import EXCLUSIVE, all_keys, job_section, nearest, right_name, sections
-from runbook.params.problems import Problem, show
+from runbook.params.problems import Problem, show, token_problem
 from runbook.params.schema import Run
+from runbook.params.secrets import find_token
 from runbook.params.yaml12 import Document, read_scalar
+
+GIVEN = ("notebook", "command line")
+"""Layers that are no file; a file is searched for secrets as a text."""
 
 Where = Callable[[tuple[str, ...]], str]
 
@@ -140,7 +143,7 @@ class Stack:
             self._clear(layer, what, group)
         for key, origin in layer.leaves.items():
             self.chains.setdefault(key, []).append(origin)
-            if isinstance(origin.value, str) and secrets.find_token(origin.value):
+            if layer.name in GIVEN and isinstance(origin.value, str) and find_token(origin.value):
                 self.problems.append(token_problem(key, origin.where))
         self._check(layer)
 
@@ -163,10 +166,9 @@ class Stack:
     def _clear(self, layer: Layer, what: str, group: tuple[str, ...]) -> None:
         given = [key for key in group if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0")]
         if len(given) > 1:
-            for key in given:
-                others = ", ".join(other for other in given if other != key)
-                rule = f"is one of {len(given)} {what}, beside {others}. Give one of them."
-                self.problems.append(Problem(key, layer.leaves[key].where, rule, layer.leaves[key].value))
+            wheres = dict.fromkeys(layer.leaves[key].where for key in given)
+            rule = f"these are {len(given)} {what}. Give one of them."
+            self.problems.append(Problem(" and ".join(given), ", ".join(wheres), rule))
         if not given:
             return
         winner = layer.leaves[given[0]]
@@ -184,15 +186,6 @@ class Stack:
                 if key in layer.leaves:
                     origin = layer.leaves[key]
                     self.problems.append(Problem(key, origin.where, rule_of(error, key), origin.value))
-
-
-def token_problem(key: str, where: str) -> Problem:
-    """A secret where only its name may stand."""
-    rule = (
-        "looks like a real secret; it would end up in records. Take it out (and revoke it if this file was shared), "
-        "and write env:NAME or file:PATH."
-    )
-    return Problem(key, where, rule)
 
 
 def rule_of(error: Any, key: str) -> str:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runbook.errors import ParamsError
-from runbook.params import catalogues, secrets
+from runbook.params import catalogues
 from runbook.params.catalogue import Model, Site
 from runbook.params.catalogues import SMOKE_MODEL, Catalogue, no_such, read_datasets, read_models, read_site
 from runbook.params.keys import DURATION
-from runbook.params.layers import Layer, Stack, document_layer, mapping_layer, token_problem
-from runbook.params.problems import Problem, refuse
+from runbook.params.layers import Layer, Stack, document_layer, mapping_layer
+from runbook.params.portable import differences
+from runbook.params.problems import Problem, refuse, tokens_in
 from runbook.params.project import RunFile, find_run_file, shown
 from runbook.params.schema import Run
 from runbook.params.settings import Settings
@@ -38,14 +39,22 @@ def load(
     return load_file(find_run_file(name, project), overrides or {}, set_words)
 
 
-def load_file(file: RunFile, overrides: Mapping[str, Any], set_words: Sequence[str]) -> Settings:
-    """As `load`, of a run file that was found."""
-    return _Loading(file).load(overrides, set_words)
+def check(name: str, *, set_words: Sequence[str] = (), project: Path | None = None) -> Settings:
+    """As `load`, and refuses too what YAML 1.1 (papermill -f) would read differently in the run file."""
+    return _Loading(find_run_file(name, project), portable=True).load({}, set_words)
+
+
+def load_file(
+    file: RunFile, overrides: Mapping[str, Any], set_words: Sequence[str], problems: Sequence[Problem] = ()
+) -> Settings:
+    """As `load`, of a run file that was found; tells the caller's own problems with those it finds."""
+    return _Loading(file, problems=list(problems)).load(overrides, set_words)
 
 
 @dataclass
 class _Loading:
     file: RunFile
+    portable: bool = False
     stack: Stack = field(default_factory=Stack)
     problems: list[Problem] = field(default_factory=list)
 
@@ -53,7 +62,8 @@ class _Loading:
         upper = [self._run_file_layer()]
         if self.file.variant:
             upper.append(self._variant_layer())
-        upper += [mapping_layer("notebook", overrides, "notebook "), words_layer(set_words)]
+        upper += [self._keeps_name(mapping_layer("notebook", overrides, "notebook "))]
+        upper += [self._keeps_name(words_layer(set_words))]
         site = self._site(upper)
         for layer in upper:
             self.stack.lay(layer)
@@ -65,6 +75,8 @@ class _Loading:
 
     def _run_file_layer(self) -> Layer:
         document = self._read(self.file.path)
+        if self.portable:
+            self.problems += differences(read_text(self.file.path, document.where), document.where)
         layer = document_layer("run file", document)
         given, where = document.values.get("run"), document.origin(("run",))
         if self.file.is_record:
@@ -92,20 +104,22 @@ class _Loading:
             self.problems.append(Problem("variant", document.where, rule, self.file.variant))
         elif isinstance(values, Mapping):
             layer.take(values, lambda path: document.origin((self.file.variant, *path)))
-            if "run" in layer.leaves:
-                self.problems.append(Problem("run", layer.leaves.pop("run").where, "cannot be changed by a variant."))
         elif values is not None:
             where = document.origin((self.file.variant,))
             self.problems.append(Problem("variant", where, "must be a mapping of keys to values.", values))
+        return self._keeps_name(layer)
+
+    def _keeps_name(self, layer: Layer) -> Layer:
+        if "run" in layer.leaves:
+            origin = layer.leaves.pop("run")
+            rule = "only the run file says its name. Leave this out; --as NAME names a set of overrides."
+            self.problems.append(Problem("run", origin.where, rule, origin.value))
         return layer
 
     def _read(self, path: Path) -> Document:
         where = shown(path, self.file.project)
         text = read_text(path, where)
-        for number, line in enumerate(text.splitlines(), 1):
-            if secrets.find_token(line):
-                key = line.partition(":")[0].strip(" #-") if ":" in line else "this line"
-                self.problems.append(token_problem(key, f"{where}:{number}"))
+        self.problems += tokens_in(text, where)
         return read_mapping(text, where)
 
     def _site(self, upper: Sequence[Layer]) -> Site | None:
@@ -142,9 +156,12 @@ class _Loading:
         )
 
     def _require(self) -> None:
+        if self.file.is_record and "run" not in self.stack.chains:
+            self.problems.append(Problem("run", self.file.where, "is missing."))
         if "model" not in self.stack.chains:
             self.problems.append(Problem("model", self.file.where, "is missing: name one of params/models.yaml."))
-        if not any(self.stack.value(key) for key in DURATION):
+        told = any(problem.key.startswith("training") for problem in self.problems)
+        if not told and not any(self.stack.value(key) for key in DURATION):
             rule = f"the length of the training is missing: give one of {', '.join(DURATION)}."
             self.problems.append(Problem("training", self.file.where, rule))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.errors import ParamsError
-from runbook.params.secrets import mask
+from runbook.params.secrets import find_token, mask
 
 
 @dataclass(frozen=True)
@@ -62,3 +62,21 @@ def refuse(title: str, problems: Sequence[Problem]) -> ParamsError:
     lines = [f"{title}: {len(texts)} things cannot be used. Nothing was written."]
     lines += [f"  {number}. {text}" for number, text in enumerate(texts, 1)]
     return ParamsError("\n".join(lines))
+
+
+def token_problem(key: str, where: str) -> Problem:
+    """A secret where only its name may stand."""
+    rule = (
+        "looks like a real secret; it would end up in records. Take it out (and revoke it if this was shared), "
+        "and write env:NAME or file:PATH."
+    )
+    return Problem(key, where, rule)
+
+
+def tokens_in(text: str, where: str) -> list[Problem]:
+    """Every line of a file that holds what looks like a real secret, comments included."""
+    return [
+        token_problem(line.partition(":")[0].strip(" #-") if ":" in line else "this line", f"{where}:{number}")
+        for number, line in enumerate(text.splitlines(), 1)
+        if find_token(line)
+    ]

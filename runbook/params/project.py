@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runbook.errors import ParamsError
 from runbook.params.keys import nearest
+from runbook.params.yaml12 import read_file
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -67,6 +68,13 @@ def run_names(project: Path) -> list[str]:
 def site_names(project: Path) -> list[str]:
     """The sites that can be named."""
     return sorted(path.stem for path in (project / "params" / "sites").glob("*.yaml"))
+
+
+def variant_names(run: str, project: Path | None = None) -> list[str]:
+    """The variants a run has, in their file's order; none where it has no such file."""
+    file = find_run_file(run, project)
+    path = file.variants_path
+    return list(read_file(path, shown(path, file.project)).values) if path.is_file() else []
 
 
 def find_run_file(name: str, project: Path | None = None) -> RunFile:

@@ -16,6 +16,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    StrictBool,
 )
 
 from runbook.units import parse_count, parse_duration
@@ -42,20 +43,23 @@ def _name(value: str) -> str:
     return value
 
 
-def _no_bool(value: Any) -> Any:
+def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"{str(value).lower()} is not a number")
+    if isinstance(value, str):
+        hint = "; write it without quotes" if value.strip()[:1].isdigit() else ""
+        raise ValueError(f"{value!r} is text, not a number{hint}")
     return value
 
 
 Name = Annotated[str, AfterValidator(_name)]
 Count = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
 Seconds = Annotated[int, BeforeValidator(parse_duration), Field(ge=0)]
-Whole = Annotated[PositiveInt, BeforeValidator(_no_bool)]
-WholeOrZero = Annotated[NonNegativeInt, BeforeValidator(_no_bool)]
-Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
-Positive = Annotated[PositiveFloat, BeforeValidator(_no_bool)]
-NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_no_bool)]
+Whole = Annotated[PositiveInt, BeforeValidator(_number)]
+WholeOrZero = Annotated[NonNegativeInt, BeforeValidator(_number)]
+Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
+Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
+NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
 
 
 class Engine(StrEnum):
@@ -118,13 +122,13 @@ class Data(Strict):
     text_key: str = "text"
     """Key of the text in each JSON record."""
 
-    append_eod: bool = True
+    append_eod: StrictBool = True
     """Put the end-of-document token after each document; without it documents run together."""
 
     tokenizer: str = "gpt2"
     """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model."""
 
-    special_tokens: bool = False
+    special_tokens: StrictBool = False
     """Read a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face does), not as letters."""
 
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
@@ -160,7 +164,7 @@ class Parallel(Strict):
     virtual_pipeline: Annotated[Whole, Known("virtual_pipeline_model_parallel_size", "VPP")] = 1
     """Chunks of layers each stage holds; more than 1 interleaves them and shortens the bubble."""
 
-    sequence: Annotated[bool, Known("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
+    sequence: Annotated[StrictBool, Known("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
     """Cut what tensor parallelism leaves whole along the sequence; saves activations where tensor > 1."""
 
     context: Annotated[Whole, Known("SPSIZE", "context_parallel_size")] = 1
@@ -180,7 +184,7 @@ class Smoke(Strict):
     """Steps; the first ones warm up and are left out of the throughput."""
 
     global_batch: WholeOrZero = 0
-    """Sequences a step; 0: four for each data-parallel copy and micro-batch sequence."""
+    """Sequences a step; 0: two micro-batches for each data-parallel copy, or one for each stage if those are more."""
 
     micro_batch: Whole = 1
     """Sequences a device computes at once."""

@@ -24,7 +24,7 @@ def split_words(overrides: str) -> list[str]:
     try:
         return shlex.split(overrides)
     except ValueError as error:
-        raise ParamsError(f"overrides: {overrides!r} cannot be split into words: {error}.") from error
+        raise ParamsError(f"cannot be split into words as a shell does: {error}.") from error
 
 
 def words_layer(words: Sequence[str]) -> Layer:

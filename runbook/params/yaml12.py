@@ -92,9 +92,9 @@ def read_file(path: Path, where: str) -> Document:
 
 
 def read_mapping(text: str, where: str) -> Document:
-    """The mapping that `text` is.
+    r"""The mapping that `text` is.
 
-    >>> read_mapping("lr: 1e-4\\nanswer: no\\nwalltime: 12:00:00\\n", "x.yaml").values
+    >>> read_mapping("lr: 1e-4\nanswer: no\nwalltime: 12:00:00\n", "x.yaml").values
     {'lr': 0.0001, 'answer': 'no', 'walltime': '12:00:00'}
     """
     node = compose(text, where)
@@ -138,21 +138,28 @@ def read_scalar(text: str) -> Any:
     return text
 
 
-def scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
-    """Every scalar below a node, keys included, in the order of the text."""
+def scalar_value(node: yaml.ScalarNode) -> Any:
+    """The value of a node read by `CoreLoader`; `ValueError` for a number that is none (`!!int abc`)."""
+    name = node.tag.removeprefix(_TAG)
+    return str(node.value) if name not in ("null", "bool", "int", "float") else _construct(name, node.value)
+
+
+def scalars(node: yaml.Node | None, path: Path_ = ()) -> Iterator[tuple[Path_, yaml.ScalarNode]]:
+    """Every scalar below a node with its path of keys, the keys included, in the order of the text."""
     if isinstance(node, yaml.ScalarNode):
-        yield node
+        yield path, node
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from scalars(key)
-            yield from scalars(value)
+            here = (*path, str(key.value))
+            yield from scalars(key, here)
+            yield from scalars(value, here)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from scalars(item)
+            yield from scalars(item, path)
 
 
 def _refuse_depth(text: str, where: str) -> None:
-    """libyaml's composer recurses in C: a thousand open brackets would end the process."""
+    """Stop here before libyaml's composer recurses in C, where a thousand open brackets end the process."""
     depth = 0
     for event in yaml.parse(text, Loader=CoreLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -224,9 +231,7 @@ class _Converter:
         name = node.tag.removeprefix(_TAG)
         if not isinstance(node, yaml.ScalarNode) or name not in ("str", "null", "bool", "int", "float"):
             raise ParamsError(f"{_at(self.where, node)}: the tag {node.tag} is not used here. Write a plain value.")
-        if name == "str":
-            return str(node.value)
         try:
-            return _construct(name, node.value)
+            return scalar_value(node)
         except ValueError as error:
             raise ParamsError(f"{_at(self.where, node)}: is not {name}: {str(error)[:80]}.") from error
