@@ -34,18 +34,17 @@ def read_as_papermill(text: str) -> Any:
 def differences(text: str, where: str) -> list[Problem]:
     """Every word outside quotes that the two versions read differently, with how to write it."""
     problems = []
-    for node, old_node in zip(
-        scalars(compose(text, where)), scalars(compose(text, where, PapermillLoader)), strict=True
-    ):
+    nodes, old_nodes = scalars(compose(text, where)), scalars(compose(text, where, PapermillLoader))
+    for (path, node), (_, old_node) in zip(nodes, old_nodes, strict=True):
         if node.style:
             continue  # quoted, or a block of text
         old, new = _read_11(old_node), scalar_value(node)
         if (type(old), old) != (type(new), new):
             rule = (
-                f"YAML 1.1, as papermill -f reads, takes it for {_told(old)}; YAML 1.2 for {_told(new)}. "
+                f"YAML 1.1, as papermill -f reads, takes {node.value} for {_told(old)}; YAML 1.2 for {_told(new)}. "
                 f"Write {_remedy(node.value, old, new)}."
             )
-            problems.append(Problem(node.value, f"{where}:{node.start_mark.line + 1}", rule))
+            problems.append(Problem(".".join(path), f"{where}:{node.start_mark.line + 1}", rule))
     return problems
 
 

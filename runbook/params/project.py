@@ -18,7 +18,7 @@ def project_root(start: Path | None = None) -> Path:
             return folder
     raise ParamsError(
         f"{first} is not inside a project: neither it nor a folder above it holds params/models.yaml. "
-        "Go to the clone, or make a project with: runbook init DIR"
+        "Go to the clone, name the run file by its path, or make a project with: runbook init DIR"
     )
 
 

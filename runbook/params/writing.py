@@ -39,22 +39,18 @@ def write_scalar(value: Any) -> str:
     """A value as YAML, quoted where 1.1 or 1.2 would read a bare word as something else.
 
     >>> write_scalar(6e-05), write_scalar("no"), write_scalar("bf16"), write_scalar("12:00:00"), write_scalar(True)
-    ('6.0e-05', '"no"', 'bf16', '"12:00:00"', 'true')
+    ('6.0e-5', '"no"', 'bf16', '"12:00:00"', 'true')
     """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
         text = repr(value)
         mantissa, letter, exponent = text.partition("e")
-        return text if not letter else f"{mantissa}{'' if '.' in mantissa else '.0'}e{_signed(exponent)}"
+        return text if not letter else f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent):+d}"
     if isinstance(value, int):
         return str(value)
     text = str(value)
     return text if _is_bare(text) else json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
-
-
-def _signed(exponent: str) -> str:
-    return exponent if exponent[0] in "+-" else f"+{exponent}"
 
 
 def _is_bare(text: str) -> bool:
