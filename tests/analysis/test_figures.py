@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import matplotlib as mpl
+import pytest
+
+from runbook.analysis import figures
+from runbook.analysis.history import Evaluation
+from runbook.analysis.metrics import goodput, summarize
+from runbook.analysis.tables import published_table
+
+
+@pytest.fixture
+def drawn(make):
+    records = [make.step(n, segment=int(n > 50), **({"loss": None} if n == 7 else {})) for n in range(1, 61)]
+    records += [make.step(n, segment=2) for n in range(55, 201)]
+    history = make.history(records)
+    validation = [Evaluation(100, 5.0, 148.4, 32, 2.0, 1200.0)]
+    table = published_table(
+        summarize(history, sequence_length=128), parameters=7_000_000, device="cpu", precision="bf16"
+    )
+    return {
+        "loss": figures.loss_figure(history, validation, padded_vocabulary=50304),
+        "throughput": figures.throughput_figure(history, sequence_length=128, planned_tokens_per_second=600),
+        "step": figures.step_time_figure(history, planned_seconds=1.5),
+        "goodput": figures.goodput_figure(goodput(history, validation)),
+        "published": figures.published_figure(table),
+    }
+
+
+def test_every_axis_has_a_unit_and_every_figure_a_title(drawn):
+    labels = {name: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) for name, figure in drawn.items()}
+    assert labels == {
+        "loss": ("iteration", "loss (nat/token)"),
+        "throughput": ("time since the first step began (min)", "throughput (tokens/s)"),
+        "step": ("iteration", "step time (s)"),
+        "goodput": ("time (min)", ""),
+        "published": ("tokens per second and device (log scale); hollow: context, not comparable", ""),
+    }
+    assert all(figure.axes[0].get_title(loc="left") for figure in drawn.values())
+
+
+def test_reference_lines_are_named(drawn):
+    texts = {name: [text.get_text() for text in drawn[name].axes[0].get_legend().get_texts()] for name in
+             ("loss", "throughput", "step")}  # fmt: skip
+    assert texts["loss"] == [
+        "training loss", "replaced by a restart", "validation loss", "restart", "ln 50304 = 10.83",
+        "no loss (skipped or NaN)",
+    ]  # fmt: skip
+    assert "planned: 600" in texts["throughput"]
+    assert "planned: 1.5 s" in texts["step"]
+
+
+def test_the_same_figure_gives_the_same_svg(drawn):
+    first, second = (figures.as_svg(drawn["loss"])._repr_svg_() for _ in range(2))
+    assert first == second
+    assert first.startswith("<?xml")
+
+
+def test_drawing_leaves_the_settings_of_others_alone(history):
+    before = dict(mpl.rcParams)
+    figures.as_svg(figures.loss_figure(history))
+    assert dict(mpl.rcParams) == before
+
+
+def test_figures_of_almost_nothing_are_drawn(make, tmp_path):
+    one = make.history([make.step(1, loss=None)])
+    for figure in (
+        figures.loss_figure(one),
+        figures.throughput_figure(one, sequence_length=128),
+        figures.step_time_figure(one),
+        figures.goodput_figure(goodput(one)),
+    ):
+        figures.save(figure, tmp_path / "one.png")
+        assert (tmp_path / "one.png").stat().st_size > 1000

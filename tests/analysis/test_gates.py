@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+
+from runbook.analysis.gates import learning_check, resume_check, smoke_gate
+
+
+def verdicts(checks):
+    return {check.name: check.verdict for check in checks}
+
+
+def failing(checks):
+    return {check.name: check.value for check in checks if check.verdict == "fail"}
+
+
+@pytest.fixture
+def good(make, spec, history):
+    whole = (make.started, *make.saved(100))
+
+    def gate(steps=history, events=whole, band=(1.0, 3.0), **changes):
+        return smoke_gate(steps, (), events, spec, seconds_band=band, **changes)
+
+    return gate
+
+
+def test_a_good_run_passes_every_check(good):
+    assert set(verdicts(good()).values()) == {"pass"}
+
+
+def test_first_loss_off_by_more_than_three_tenths_fails(good, make):
+    checks = good(make.history([make.step(n, loss=11.3 - 0.01 * n) for n in range(1, 101)]))
+    assert failing(checks) == {"first loss": "11.290, off by +0.464"}
+
+
+def test_loss_that_rises_fails(good, make):
+    checks = good(make.history([make.step(n, loss=10.8 + 0.001 * n) for n in range(1, 101)]))
+    assert list(failing(checks)) == ["loss falls"]
+
+
+@pytest.mark.parametrize("norm", [float("inf"), float("nan"), 0.0, None])
+def test_gradient_norm_that_is_no_number_fails(good, make, norm):
+    records = [make.step(n) for n in range(1, 101)]
+    records[6]["grad_norm"] = norm
+    assert "at iteration 7" in failing(good(make.history(records)))["gradient norms"]
+
+
+def test_a_rank_too_few_fails(good, make):
+    events = (make.started | {"world_size": 1}, *make.saved(100))
+    assert failing(good(events=events)) == {"all ranks seen": "world size 1, 2"}
+
+
+def test_no_checkpoint_of_the_last_step_fails(good, make):
+    assert failing(good(events=(make.started, *make.saved(50)))) == {"checkpoint saved": "saved at 50"}
+
+
+def test_a_job_cut_short_fails(good, make):
+    checks = good(make.history([make.step(n) for n in range(1, 81)]), (make.started, *make.saved(80)))
+    assert failing(checks) == {"all iterations done": "80 of 100"}
+
+
+def test_slower_than_the_band_fails_faster_only_warns_and_no_band_is_unknown(good):
+    assert verdicts(good(band=(0.5, 1.5)))["step time"] == "fail"
+    assert verdicts(good(band=(3.0, 4.0)))["step time"] == "warn"
+    assert verdicts(good(band=None))["step time"] == "unknown"
+
+
+def test_skipped_step_fails_in_bf16_and_warns_under_a_loss_scale(good, make):
+    records = [make.step(n, **({"skipped": 1, "loss": None} if n == 3 else {})) for n in range(1, 101)]
+    assert failing(good(make.history(records))) == {"skipped and NaN steps": "1 skipped, 0 NaN"}
+    scaled = [record | {"loss_scale": 65536.0} for record in records]
+    assert verdicts(good(make.history(scaled)))["skipped and NaN steps"] == "warn"
+
+
+def test_reload_is_checked_when_events_tell_of_it_or_it_is_required(good, make):
+    reloaded = {"event": "resumed", "iteration": 100}
+    whole = (make.started, *make.saved(100))
+    assert "resumed from a checkpoint of this run" not in verdicts(good())
+    assert verdicts(good(events=(*whole, reloaded)))["resumed from a checkpoint of this run"] == "pass"
+    assert failing(good(require_reload=True)) == {"resumed from a checkpoint of this run": "resumed from none"}
+    strange = good(events=(*whole, reloaded | {"iteration": 60}))
+    assert failing(strange) == {"resumed from a checkpoint of this run": "resumed from 60"}
+
+
+def test_learning_needs_the_fall_that_is_asked_for(history):
+    assert verdicts(learning_check(history)) == {"model learned": "pass", "loss does not diverge": "pass"}
+    strict = learning_check(history, smallest_fall=0.7)
+    assert failing(strict)["model learned"].endswith("% lower")
+
+
+def test_divergence_is_told_with_its_iteration(make):
+    records = [make.step(n, loss=3.0 + 0.001 * (n % 3) if n < 60 else 7.0 + n / 100) for n in range(1, 101)]
+    assert failing(learning_check(make.history(records)))["loss does not diverge"] == (
+        "1 spikes, not recovered from iteration 60 on"
+    )
+
+
+def test_clean_stop_and_resume_passes(make):
+    records = [make.step(n, segment=int(n > 50)) for n in range(1, 101)]
+    events = [*make.saved(50), {"event": "stopped", "iteration": 50}, {"event": "resumed", "iteration": 50}]
+    assert set(verdicts(resume_check(make.history(records), events)).values()) == {"pass"}
+
+
+def test_repeated_steps_are_a_fault_after_a_stop_and_a_remark_after_a_kill(make):
+    records = [make.step(n) for n in range(1, 61)] + [make.step(n, segment=1) for n in range(51, 101)]
+    events = [*make.saved(50), {"event": "resumed", "iteration": 50}]
+    assert verdicts(resume_check(make.history(records), events))["no step was done twice"] == "warn"
+    events.append({"event": "stopped", "iteration": 60})
+    assert failing(resume_check(make.history(records), events)) == {"no step was done twice": "10 repeated, first 51"}
+
+
+def test_jump_of_the_loss_over_the_seam_fails(make):
+    records = [make.step(n, loss=4.0 if n <= 50 else 6.0, segment=int(n > 50)) for n in range(1, 101)]
+    assert failing(resume_check(make.history(records), make.saved(50))) == {"loss goes on over the seam": "50.0%"}
+
+
+def test_a_run_without_restart_has_no_seam_to_check(history):
+    assert resume_check(history, []) == []
