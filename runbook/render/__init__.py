@@ -1,0 +1,8 @@
+"""Text that is sent to a machine: job scripts and training arguments."""
+
+from __future__ import annotations
+
+from runbook.render.folder import JobFolder
+from runbook.render.jobs import RenderedJob, render_job, write_job
+
+__all__ = ["JobFolder", "RenderedJob", "render_job", "write_job"]

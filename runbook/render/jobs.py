@@ -1,0 +1,100 @@
+"""A phase's job: script and arguments from settings and plan, as text; nothing here asks a machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runbook.errors import JobError
+from runbook.params import Settings
+from runbook.params.catalogue import SchedulerKind
+from runbook.render.folder import JobFolder, write_whole
+from runbook.render.templating import fill, quote
+
+TRAINING_PHASES = ("03-smoke-test", "04-training")
+"""The phases whose work is a training job."""
+
+GRACE_SECONDS = 120
+"""Time to save between being asked to stop and being killed; a save on a slow disk takes half a minute and more."""
+
+PEERS_SECONDS = 5
+"""Time for the other ranks to notice by themselves, with their own words, that one has failed."""
+
+
+@dataclass(frozen=True)
+class RenderedJob:
+    """Everything that is submitted for one job, as text."""
+
+    script: str
+    arguments: list[str]
+    """What follows the training script or module."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Other files the job reads, by their path relative to the job's folder."""
+
+
+def render_job(
+    settings: Settings, plan: Mapping[str, Any], phase: str, run_folder: Path, *, python: str = "python3"
+) -> RenderedJob:
+    """The job of a training phase, for the site's scheduler.
+
+    `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the interpreter that has
+    the trainer. The local script finds the run's folder from its own place, so it still runs after the folder was
+    moved; `run_folder` is for schedulers that start a copy of the script from elsewhere.
+    """
+    if phase not in TRAINING_PHASES:
+        raise JobError(f"{phase} has no training job; these phases have one: {', '.join(TRAINING_PHASES)}.")
+    if settings.site.scheduler is not SchedulerKind.LOCAL:
+        raise JobError(
+            f"site {settings.site.site} submits to {settings.site.scheduler}, for which no job script is rendered yet. "
+            "Use a site whose scheduler is local: --set site=local."
+        )
+    return _render_local(settings, plan, phase, python)
+
+
+def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
+    """Put a job's files into its folder; job.sh is written last, so that a folder with one is complete."""
+    root = folder.path.absolute()
+    for name, text in rendered.files.items():
+        path = root / name
+        if not path.resolve().is_relative_to(root.resolve()) or path.name == folder.script.name:
+            raise JobError(f"{name!r} is not the name of a file inside the job's folder {root}.")
+        write_whole(path, text)
+    write_whole(folder.arguments, json.dumps(rendered.arguments, indent=2, ensure_ascii=False) + "\n")
+    write_whole(folder.script, rendered.script, mode=0o755)
+
+
+def _render_local(
+    settings: Settings, plan: Mapping[str, Any], phase: str, python: str, grace_seconds: int = GRACE_SECONDS
+) -> RenderedJob:
+    job = settings.job(phase)
+    if job.nodes != 1:
+        raise JobError(
+            f"{phase} asks for {job.nodes} nodes, but site {settings.site.site} is this one machine. Set "
+            "jobs.<phase>.nodes to 1, or choose a site with a queue."
+        )
+    spec = plan["phases"][phase]
+    world_size = int(spec["parallel"]["world_size"])
+    cores = settings.site.hardware.cores_per_node
+    arguments = ["plan.json", "--phase", phase]
+    script = fill(
+        "local.sh.j2",
+        {
+            "run": settings.name,
+            "phase": phase,
+            "site": settings.site.site,
+            "world_size": world_size,
+            "threads": max(1, cores // world_size) if cores else 0,
+            "walltime": job.walltime,
+            "grace_seconds": grace_seconds,
+            "peers_seconds": PEERS_SECONDS,
+            "stragglers_seconds": int(spec["limits"]["process_group_timeout_seconds"]),
+            "environment": settings.site.environment,
+            "modules": settings.site.modules,
+            "setup": settings.site.setup,
+            "command": " ".join(quote(word) for word in [python, "-m", "runbook.training", *arguments]),
+        },
+    )
+    return RenderedJob(script, arguments)
