@@ -1,0 +1,9 @@
+"""Everything that follows from what a person chose: sizes, layout, memory, time, and the rules they must keep."""
+
+from runbook.plan.build import Plan, make_plan
+from runbook.plan.checks import Check
+from runbook.plan.choices import FULL, SMOKE
+from runbook.plan.data import held_out_split
+from runbook.plan.machine import Machine
+
+__all__ = ["FULL", "SMOKE", "Check", "Machine", "Plan", "held_out_split", "make_plan"]

@@ -1,0 +1,194 @@
+"""Bytes of device memory by part, for each pipeline stage, against what the device has.
+
+States (weights, gradients, optimizer) are exact for the named optimizers; activations follow Korthikanti et al.
+(arXiv 2205.05198). What libraries keep for themselves (contexts, communication and allocator buffers) is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from runbook.params.schema import Precision, Recompute
+from runbook.plan.checks import Check
+from runbook.plan.choices import Choice
+from runbook.plan.layout import Layout
+from runbook.plan.machine import Machine
+from runbook.plan.sizes import Shape, on_rank
+from runbook.units import show_bytes
+
+PROCESS_BYTES = 600 * 2**20
+"""Main memory of a training process before it holds a model: Python, torch and megatron-core loaded."""
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes a parameter on one rank."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All three."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes on each rank of one pipeline stage; attention scores count where no flash attention is used."""
+
+    stage: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    attention_scores: int
+    logits: int
+
+    @property
+    def states(self) -> int:
+        """What is there between steps."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def least(self) -> int:
+        """Everything, with an attention that keeps no scores."""
+        return self.states + self.activations + self.logits
+
+    @property
+    def most(self) -> int:
+        """Everything, with an attention that keeps all scores."""
+        return self.least + self.attention_scores
+
+    def as_dict(self) -> dict[str, int]:
+        """Each part and the sums."""
+        return {**asdict(self), "states": self.states, "least": self.least, "most": self.most}
+
+
+def state_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data: int) -> States:
+    """Bytes a parameter, with what ZeRO shares divided by the data-parallel copies.
+
+    Megatron keeps fp32 gradients under bf16 (18 bytes whole, 6 + 12/d shared), and fp16 gradients with an fp32 copy in
+    the optimizer under fp16 (20; 4 + 16/d). DeepSpeed keeps 16-bit gradients (16; 4 + 12/d; 2 + 14/d; 16/d); in fp32
+    its stages 1 and 2 hold a second copy of the weights.
+
+    >>> [round(state_bytes(Precision.BF16, deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
+    [18, 7.5]
+    """
+    if precision is Precision.FP32:
+        weights, gradients, optimizer = 4, 4, 12 if deepspeed and zero_stage in (1, 2) else 8
+    elif deepspeed:
+        weights, gradients, optimizer = 2, 2, 12
+    else:
+        weights, gradients, optimizer = (2, 4, 12) if precision is Precision.BF16 else (2, 2, 16)
+    return States(
+        weights=weights / data if zero_stage >= 3 else weights,
+        gradients=gradients / data if zero_stage >= 2 else gradients,
+        optimizer=optimizer / data if zero_stage >= 1 else optimizer,
+    )
+
+
+def layer_activations(shape: Shape, layout: Layout, precision: Precision) -> tuple[float, float]:
+    """Bytes one layer keeps of one micro-batch for its backward pass: (without attention scores, the scores)."""
+    tensor, whole_divisor = layout.tensor, layout.tensor if layout.sequence else 1
+    unit = shape.sequence_length / layout.context * layout.micro_batch * shape.hidden
+    unit *= 2 if precision is Precision.FP32 else 1
+    key_value = shape.kv_heads / shape.heads
+    feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
+    split_over_tensor = 4 + 4 * key_value + feed_forward
+    scores = 5 * shape.heads * shape.sequence_length / shape.hidden
+    return unit * (10 / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
+
+
+def stage_memory(choice: Choice, layout: Layout, shape: Shape, stage: int) -> StageMemory:
+    """Bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
+    training = choice.training
+    precision = training.precision
+    parameters = on_rank(shape, tensor=layout.tensor, pipeline=layout.pipeline, stage=stage).total
+    states = state_bytes(
+        precision, deepspeed=choice.deepspeed, zero_stage=layout.zero_stage, data=layout.data * layout.context
+    )
+    kept, scores = layer_activations(shape, layout, precision)
+    in_flight = min(layout.num_microbatches, layout.pipeline - stage)
+    layers = shape.layers / layout.pipeline * in_flight
+    if layout.virtual_pipeline > 1:
+        layers *= 1 + (layout.pipeline - 1) / (layout.pipeline * layout.virtual_pipeline)
+    width = 4 if precision is Precision.FP32 else 2
+    sequence_split = layout.tensor if layout.sequence else 1
+    tokens = shape.sequence_length / layout.context * layout.micro_batch
+    if training.recompute is Recompute.FULL:
+        activations, all_scores = layers * width * tokens * shape.hidden / sequence_split + kept, scores
+    else:
+        activations, all_scores = layers * kept, layers * scores
+    if training.recompute is Recompute.SELECTIVE:
+        all_scores = scores
+    last = stage == layout.pipeline - 1
+    logits = 4 * tokens * (shape.hidden + shape.padded_vocabulary) / layout.tensor if last else 0
+    return StageMemory(
+        stage=stage,
+        weights=round(parameters * states.weights),
+        gradients=round(parameters * states.gradients),
+        optimizer=round(parameters * states.optimizer),
+        activations=round(activations),
+        attention_scores=round(all_scores),
+        logits=round(logits),
+    )
+
+
+def all_stages(choice: Choice, layout: Layout, shape: Shape) -> list[StageMemory]:
+    """Every pipeline stage, first to last."""
+    return [stage_memory(choice, layout, shape, stage) for stage in range(layout.pipeline)]
+
+
+def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
+    """Main memory that the processes of one node need where there is no accelerator: (least, most)."""
+    least = sum(stage.least for stage in stages) / len(stages)
+    most = sum(stage.most for stage in stages) / len(stages)
+    return round(processes * (least + PROCESS_BYTES)), round(processes * (most + PROCESS_BYTES))
+
+
+def memory_limit(choice: Choice, machine: Machine | None) -> int:
+    """Bytes there are: of a device, or of a node where there is no accelerator; 0: not known."""
+    if not choice.on_cpu:
+        return choice.site.hardware.device_memory
+    return (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
+
+
+def check_memory(choice: Choice, stages: list[StageMemory], machine: Machine | None) -> Check:
+    """Fails where not even the least fits; warns where only an attention that keeps no scores fits."""
+    limit = memory_limit(choice, machine)
+    fullest = max(stages, key=lambda stage: stage.most)
+    if choice.on_cpu:
+        least, most = node_bytes(stages, choice.devices_per_node)
+        who, what = f"{choice.devices_per_node} processes", "the node's memory"
+    else:
+        least, most = max(stage.least for stage in stages), fullest.most
+        who, what = f"stage {fullest.stage}, the fullest,", f"one {choice.site.hardware.device}"
+    name, rule = f"{choice.phase}: memory", f"states, activations and logits fit into {what}"
+    value = f"{who} need {show_bytes(least)}"
+    if most > least:
+        value += f" ({show_bytes(most)} where attention scores are kept)"
+    value += f"; states alone {show_bytes(fullest.states)} a rank"
+    if not limit:
+        return Check(name, "unknown", f"{value}; how much there is, is not known", rule)
+    value += f"; there are {show_bytes(limit)}"
+    if least > limit:
+        return Check(name, "fail", value, rule, _remedy(choice))
+    if most > limit:
+        return Check(name, "warn", value, rule, "Make sure that flash attention is used, or set training.recompute.")
+    return Check(name, "pass", value, rule)
+
+
+def _remedy(choice: Choice) -> str:
+    keys = choice.keys
+    ways = [f"a larger {keys.tensor} or {keys.pipeline}"]
+    if choice.micro_batch > 1:
+        ways.append(f"{keys.micro_batch} 1")
+    if choice.training.recompute is not Recompute.FULL:
+        ways.append("training.recompute full")
+    if choice.zero_stage == 0:
+        ways.append("parallel.zero_stage 1")
+    elif choice.deepspeed and choice.pipeline == 1 and choice.zero_stage < 3:
+        ways.append(f"parallel.zero_stage {choice.zero_stage + 1}")
+    return f"What makes it smaller: {', '.join(ways)}, or more nodes in {keys.job}.nodes for the shared states."
