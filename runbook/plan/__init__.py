@@ -5,5 +5,6 @@ from runbook.plan.checks import Check
 from runbook.plan.choices import FULL, SMOKE
 from runbook.plan.data import held_out_split
 from runbook.plan.machine import Machine
+from runbook.plan.text import Table, tables
 
-__all__ = ["FULL", "SMOKE", "Check", "Machine", "Plan", "held_out_split", "make_plan"]
+__all__ = ["FULL", "SMOKE", "Check", "Machine", "Plan", "Table", "held_out_split", "make_plan", "tables"]
