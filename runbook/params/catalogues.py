@@ -11,7 +11,7 @@ from runbook.errors import ParamsError
 from runbook.params.catalogue import Dataset, Model, Site
 from runbook.params.keys import nearest
 from runbook.params.layers import Layer, document_layer, rule_of
-from runbook.params.problems import Problem, refuse, tokens_in
+from runbook.params.problems import Problem, Refused, tokens_in
 from runbook.params.project import shown, site_names
 from runbook.params.schema import Strict
 from runbook.params.yaml12 import Document, read_mapping, read_text
@@ -58,7 +58,7 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     site = _entry(Site, document, document.values, ())
     if site.site != name:
         rule = f"must be {name}, the file's own name."
-        raise refuse(f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)])
+        raise Refused(f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)])
     lines = {path[1:]: line for path, line in document.lines.items() if path[:1] == ("defaults",)}
     layer = document_layer("site", Document(document.where, site.defaults, lines))
     for key in ("run", "site"):
@@ -79,7 +79,7 @@ def smaller_of(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
 
 def no_such(name: str, names: list[str], where: str) -> str:
     """There is no entry of that name; these are near."""
-    near = nearest(name, names)
+    near = nearest(name, names, likeness=0.5)
     some = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     meant = f"Did you mean {' or '.join(near)}?" if near else f"It has {some or 'nothing yet'}."
     return f"{where} has no {name}. {meant}"
@@ -93,7 +93,7 @@ def _read(path: Path, project: Path) -> Document:
     where = shown(path, project)
     text = read_text(path, where)
     if problems := tokens_in(text, where):
-        raise refuse(where, problems)
+        raise Refused(where, problems)
     return read_mapping(text, where)
 
 
@@ -109,4 +109,4 @@ def _entry(kind: type[Entry], document: Document, values: Any, path: tuple[str, 
             if error["type"] == "extra_forbidden" and (near := nearest(here[-1], list(kind.model_fields), 1)):
                 rule += f" Did you mean {near[0]}?"
             problems.append(Problem(".".join(here), document.origin(here), rule, value))
-        raise refuse(document.where, problems) from errors
+        raise Refused(document.where, problems) from errors

@@ -55,14 +55,14 @@ def sections() -> dict[str, str]:
     return dict(_sections(Run, ()))
 
 
-def nearest(word: str, names: list[str] | tuple[str, ...], count: int = 3) -> list[str]:
+def nearest(word: str, names: list[str] | tuple[str, ...], count: int = 3, likeness: float = 0.6) -> list[str]:
     """The names most like `word`, best first.
 
     >>> nearest("tenser", ["tensor", "pipeline"])
     ['tensor']
     """
     by_lower = {name.lower(): name for name in names}
-    return [by_lower[name] for name in difflib.get_close_matches(word.lower(), list(by_lower), count, 0.6)]
+    return [by_lower[name] for name in difflib.get_close_matches(word.lower(), list(by_lower), count, likeness)]
 
 
 def job_section(word: str) -> str:
@@ -84,7 +84,8 @@ def right_name(path: tuple[str, ...]) -> tuple[str, str]:
     (('parallel.tensor', ''), ('', 'parallel.tensor'))
     """
     word = path[-1].rpartition(".")[2]
-    documents = _by_document_name().get(_plain(word), [])
+    ours = {name.rpartition(".")[2] for name in all_keys()}
+    documents = _by_document_name().get(_plain(word), []) if word not in ours else []
     parent = ".".join(path[:-1])
     if documents:
         here = [name for name in documents if name.rpartition(".")[0] == parent]
@@ -96,15 +97,15 @@ def _nearest_key(parent: str, word: str) -> str:
     names = [*all_keys(), *sections()]
     if "." in word and (close := nearest(word, names, 1)):
         return close[0]
+    same = [name for name in names if name.rpartition(".")[2] == word.lower()]
+    if same:
+        return _joined(same)
     siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == parent}
     if close := nearest(word, list(siblings), 1):
         return siblings[close[0]]
     elsewhere: dict[str, str] = {}
     for name in names:
         elsewhere.setdefault(name.rpartition(".")[2], name)
-    same = [name for name in names if name.rpartition(".")[2] == word.lower()]
-    if same:
-        return _joined(same)
     close = nearest(word, list(elsewhere), 1)
     return elsewhere[close[0]] if close else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -89,6 +90,11 @@ class Layer:
                 self.problems.append(Problem(".".join(path), where, f"{error}."))
                 return None
         name = ".".join(path)
+        if "." in path[-1] and name in all_keys():
+            section, _, last = name.rpartition(".")
+            rule = f"is one key with a dot in it. Write `{last}:` in a line of its own below `{section}:`."
+            self.problems.append(Problem(name, where, rule, value))
+            return None
         if name in all_keys() or name in sections():
             return name
         self.problems.append(unknown_key(path, where, value))
@@ -195,7 +201,7 @@ def rule_of(error: Any, key: str) -> str:
         text = str(context["error"])
         return f"{text}." if not text.endswith(".") else text
     if kind == "enum":
-        choices = [str(choice) for choice in _choices(key)]
+        choices = re.findall(r"'([^']*)'", str(context["expected"]))
         near = nearest(str(error["input"]), choices, 1)
         return f"must be one of {', '.join(choices)}." + (f" Did you mean {near[0]}?" if near else "")
     if kind == "string_pattern_mismatch":
@@ -217,11 +223,6 @@ def rule_of(error: Any, key: str) -> str:
         "missing": "is missing; it has no default.",
         "extra_forbidden": "there is no such key.",
     }.get(kind, f"{error['msg']}.").format(**context)
-
-
-def _choices(key: str) -> list[Any]:
-    kind = all_keys()[key].kind if key in all_keys() else None
-    return list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from runbook.params.catalogues import SMOKE_MODEL, Catalogue, no_such, read_data
 from runbook.params.keys import DURATION
 from runbook.params.layers import Layer, Stack, document_layer, mapping_layer
 from runbook.params.portable import differences
-from runbook.params.problems import Problem, refuse, tokens_in
+from runbook.params.problems import Problem, Refused, tokens_in
 from runbook.params.project import RunFile, find_run_file, shown
 from runbook.params.schema import Run
 from runbook.params.settings import Settings
@@ -70,7 +70,7 @@ class _Loading:
         self.problems += self.stack.problems
         settings = self._bind(site)
         if self.problems or settings is None:
-            raise refuse(f"Parameters of run {self.file.stem}", self.problems)
+            raise Refused(f"Parameters of run {self.file.stem}", self.problems)
         return settings
 
     def _run_file_layer(self) -> Layer:
@@ -183,9 +183,11 @@ class _Loading:
     def _find(self, key: str, where: str, value: Any, find: Callable[[], Found]) -> Found | None:
         try:
             return find()
+        except Refused as error:
+            self.problems += error.problems
         except ParamsError as error:
             self.problems.append(Problem(key, where, str(error), value))
-            return None
+        return None
 
     def _recorded_variant(self) -> str:
         run, dashes, variant = self.file.path.parent.name.partition("--")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from runbook.errors import ParamsError
 from runbook.params.keys import nearest
 from runbook.params.loading import load_file
 from runbook.params.portable import read_as_papermill
-from runbook.params.problems import Problem, refuse, show
+from runbook.params.problems import Problem, Refused, show
 from runbook.params.project import RunFile, find_run_file, run_names
 from runbook.params.settings import Settings
 from runbook.params.words import split_words
-from runbook.params.yaml12 import read_text
+from runbook.params.yaml12 import read_mapping, read_text
 
 PARAMETERS: dict[str, Any] = {
     "run": "local",
@@ -54,7 +53,7 @@ def bind(namespace: Mapping[str, Any], *, project: Path | None = None) -> Settin
     """
     run = namespace.get("run", PARAMETERS["run"])
     if not isinstance(run, str):
-        raise refuse("Parameters of the notebook", [*_unknown_names(namespace), _wrong_type("run", run)])
+        raise Refused("Parameters of the notebook", [*_unknown_names(namespace), _wrong_type("run", run)])
     file = find_run_file(run, project)
     given = {name: namespace[name] for name in _FROM_FILE if _is_given(namespace, name)}
     own = _as_papermill(file)
@@ -127,7 +126,9 @@ def _assigned(source: str) -> dict[str, Any]:
 def _as_papermill(file: RunFile) -> dict[str, Any]:
     """The run file as papermill would inject it; nothing where it cannot be read, which loading then tells better."""
     try:
-        values = read_as_papermill(read_text(file.path, file.where))
+        text = read_text(file.path, file.where)
+        read_mapping(text, file.where)  # our own reader's guards first: depth, aliases
+        values = read_as_papermill(text)
     except (ParamsError, yaml.YAMLError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
@@ -152,4 +153,10 @@ def _refuse_two_runs(file: RunFile, given: Mapping[str, Any], own: Mapping[str, 
 
 def _same(one: Any, other: Any) -> bool:
     """Equal in value and type: True is not 1."""
-    return json.dumps(one, sort_keys=True, default=repr) == json.dumps(other, sort_keys=True, default=repr)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(item, other[key]) for key, item in one.items())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(_same(left, right) for left, right in zip(one, other, strict=True))
+    return bool(one == other)

@@ -8,6 +8,7 @@ from typing import Any
 
 from runbook.errors import ParamsError
 from runbook.params.secrets import find_token, mask
+from runbook.params.writing import write_scalar
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,23 @@ def show(value: Any) -> str:
     elif isinstance(value, str):
         text = value if value and not value[0].isdigit() and value == value.strip() else f'"{value}"'
     else:
-        text = str(value)
+        text = write_scalar(value) if isinstance(value, float) else str(value)
     text = mask(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def refuse(title: str, problems: Sequence[Problem]) -> ParamsError:
-    """One error that lists all problems, each once."""
-    texts = list(dict.fromkeys(problem.text() for problem in problems))
-    if len(texts) == 1:
-        return ParamsError(f"{title}: {texts[0]} Nothing was written.")
-    lines = [f"{title}: {len(texts)} things cannot be used. Nothing was written."]
-    lines += [f"  {number}. {text}" for number, text in enumerate(texts, 1)]
-    return ParamsError("\n".join(lines))
+class Refused(ParamsError):
+    """Parameters with one or more problems, each told once."""
+
+    def __init__(self, title: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        texts = list(dict.fromkeys(problem.text() for problem in problems))
+        if len(texts) == 1:
+            super().__init__(f"{title}: {texts[0]} Nothing was written.")
+            return
+        lines = [f"{title}: {len(texts)} things cannot be used. Nothing was written."]
+        lines += [f"  {number}. {text}" for number, text in enumerate(texts, 1)]
+        super().__init__("\n".join(lines))
 
 
 def token_problem(key: str, where: str) -> Problem:

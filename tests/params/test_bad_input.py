@@ -1,0 +1,182 @@
+"""Everything wrong is said at once: the key, the value, where it stands, the rule, the nearest right name."""
+
+from pathlib import Path
+
+import pytest
+
+from runbook.errors import ParamsError
+from runbook.params import check, load
+
+
+def told(project: Path, text_or_name: str, words=(), write=None) -> str:
+    name = write(text_or_name) if write else text_or_name
+    with pytest.raises(ParamsError) as error:
+        load(name, project=project, set_words=list(words))
+    assert error.value.exit_code == 2
+    return str(error.value)
+
+
+def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
+    (project / "params/sites/local.yaml").write_text(
+        "site: local\ntitle: x\nscheduler: local\nhardware: {device: cpu, devices_per_node: 2}\n"
+        "defaults:\n  traning: {seed: 1}\n"
+    )
+    text = (
+        "run: mine\nmodel: tyni\nparallel:\n  mp_size: 2\n  tenser: 3\n"
+        "training:\n  iterations: 3\n  precision: bf17\n  micro_batch: 0\ndata: {dataset: corps}\n"
+    )
+    assert told(project, text, ["training.seed=x", "jobs.smoke.nodes=1.5"], write) == (
+        "Parameters of run mine: 9 things cannot be used. Nothing was written.\n"
+        "  1. traning (params/sites/local.yaml:6): there is no such key. Did you mean training?\n"
+        "  2. parallel.mp_size = 2 (params/mine.yaml:4): "
+        "mp_size is a name of the documents; here it is parallel.tensor.\n"
+        "  3. parallel.tenser = 3 (params/mine.yaml:5): there is no such key. Did you mean parallel.tensor?\n"
+        "  4. training.precision = bf17 (params/mine.yaml:8): must be one of fp32, fp16, bf16. Did you mean bf16?\n"
+        "  5. training.micro_batch = 0 (params/mine.yaml:9): must be more than 0.\n"
+        "  6. training.seed = x (--set training.seed=x): 'x' is text, not a number.\n"
+        "  7. jobs.smoke.nodes = 1.5 (--set jobs.smoke.nodes=1.5): must be a whole number.\n"
+        "  8. model = tyni (params/mine.yaml:2): params/models.yaml has no tyni. Did you mean tiny?\n"
+        "  9. data.dataset = corps (params/mine.yaml:10): params/datasets.yaml has no corps. Did you mean corpus?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("MPSIZE=2", "MPSIZE is a name of the documents; here it is parallel.tensor."),
+        ("TENSOR_MODEL_PARALLEL_SIZE=8", "here it is parallel.tensor."),
+        ("--tensor-model-parallel-size=8", "here it is parallel.tensor."),
+        ("training.lr=1", "lr is a name of the documents; here it is training.learning_rate."),
+        ("CHUNKS=15", "here it is data.held_out."),
+        ("NNODES=4", "here it is jobs.<phase>.nodes."),
+        ("jobs.smoke.time=4", "here it is jobs.smoke.walltime."),
+        ("Training.seed=1", "Did you mean training.seed?"),
+        ("iterations=1", "Did you mean training.iterations or training.smoke.iterations?"),
+        ("training.tensor=2", "Did you mean parallel.tensor or training.smoke.tensor?"),
+        ("training.learning_rat=1", "Did you mean training.learning_rate?"),
+        ("parallell={tensor: 2}", "Did you mean parallel?"),
+        ("zzzz=1", "there is no such key. A run file has run, site, model, data, parallel, training, jobs."),
+        ("jobs.smok.nodes=1", "'smok' is not a phase; the phases are 00-plan"),
+        ("jobs.plan.nodes=1", "00-plan submits no job; jobs has environment, data, smoke, training."),
+        ("nonsense", "nonsense (--set): is not key=value, such as training.iterations=10."),
+        ("training=fast", "training = fast (--set training=fast): is a section: write its keys below it (engine,"),
+        ("training={a", "is not YAML"),
+        ("data.append_eod=yes", "data.append_eod = yes (--set data.append_eod=yes): must be true or false."),
+        ("data.split=1", 'must look like "949,50,1".'),
+        ("training.learning_rate=0", "must be more than 0."),
+        ("training.learning_rate=.nan", "must be"),
+        ("training.warmup_fraction=1.5", "must be 1 or less."),
+        ("parallel.zero_stage=4", "must be 3 or less."),
+        ("training.tokens=3X", "'3X' is not a count such as 300B, 1.5M or 12000."),
+        ("jobs.smoke.walltime=00:99:00", "'00:99:00' has more than 59 minutes or seconds."),
+        ("model=../x", "'../x' is not a name"),
+        ("site=lokal", "params/sites has no lokal. Did you mean local?"),
+        ("run=else", "only the run file says its name. Leave this out; --as NAME names a set of overrides."),
+        (
+            "training.smoke.model=13",
+            'training.smoke.model = "13" (--set training.smoke.model=13): params/models.yaml has no',
+        ),
+    ],
+)
+def test_a_wrong_word_is_answered_with_the_right_one(project: Path, word, answer):
+    assert answer in told(project, "toy", [word])
+
+
+HEAD = "run: mine\nmodel: tiny\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("model: tiny\nrun: mine\ntraining: {iterations: 3}\n", "must be the first key of a run file."),
+        ("run: yours\nmodel: tiny\n", "run = yours (params/mine.yaml:1): must be mine, the file's own name."),
+        ("model: tiny\ntraining: {iterations: 3}\n", "run (params/mine.yaml): must be mine"),
+        ("run: mine\n", "model (params/mine.yaml): is missing: name one of params/models.yaml."),
+        (HEAD, "the length of the training is missing: give one of training.iterations,"),
+        (HEAD + "training: 3\n", "training = 3 (params/mine.yaml:3): is a section: write its keys below it"),
+        ("run: mine\nmodel: [a]\n", "model = [a] (params/mine.yaml:2): takes one value, not a list"),
+        (HEAD + "training: {seed: ~, tokens: 3B}\n", "training.seed (params/mine.yaml:3): has no value."),
+        ("run: mine\nmodel: 12\n", 'must be text; put it in quotes: "12".'),
+        (HEAD + "training: {seed: '12'}\n", "'12' is text, not a number; write it without quotes."),
+        (HEAD + "site: 3\n", "site = 3 (params/mine.yaml:3): must be text"),
+        (HEAD + "training: {iterations: true}\n", "training.iterations = true"),
+        (HEAD + "jobs: {smoke: {}, '3': {nodes: 2}}\n", "jobs.3 (params/mine.yaml:3): means the same as smoke"),
+        (
+            HEAD + "training.seed: 3\n",
+            "is one key with a dot in it. Write `seed:` in a line of its own below `training:`",
+        ),
+    ],
+)
+def test_a_wrong_run_file_is_told_by_line(project: Path, write, text, answer):
+    assert answer in told(project, text, (), write)
+
+
+def test_a_wrong_value_is_told_even_where_a_higher_layer_covers_it(project: Path, write):
+    text = "run: mine\nmodel: tiny\ntraining: {iterations: 3, seed: -1}\n"
+    assert "training.seed = -1 (params/mine.yaml:3): must be 0 or more." in told(
+        project, text, ["training.seed=3"], write
+    )
+
+
+def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
+    assert told(project, "tiy") == "There is no run 'tiy': params/tiy.yaml does not exist. Did you mean toy?"
+    assert told(project, "zzz").endswith("The runs are: other, toy.")
+    assert told(project, "").startswith("run: no run is named.")
+    assert "params/variants/toy.yaml has no wid. Did you mean wide?" in told(project, "toy:wid")
+    assert "there is no such file, so the run has no variants" in told(project, "other:wide")
+    assert told(project, str(project / "params/tuy.yaml")).endswith(
+        "there is no such run file. Did you mean toy.yaml or other.yaml?"
+    )
+    assert told(project, "models").startswith("There is no run 'models'")
+
+
+def test_variants_keep_the_runs_name_and_must_be_mappings(project: Path):
+    (project / "params/variants/toy.yaml").write_text("a: {run: x}\nb: 3\nc:\n")
+    assert "only the run file says its name" in told(project, "toy:a")
+    assert "variant = 3 (params/variants/toy.yaml:2): must be a mapping of keys to values." in told(project, "toy:b")
+    assert load("toy:c", project=project).name == "toy--c"
+
+
+def test_a_broken_site_file_is_told_with_its_faults(project: Path):
+    site = project / "params/sites/local.yaml"
+    site.write_text("site: lokal\ntitle: x\nscheduler: local\nhardware: {device: cpu, devices_per_node: 2}\n")
+    assert "site = lokal (params/sites/local.yaml:1): must be local, the file's own name." in told(project, "toy")
+    site.write_text("site: local\ntitle: x\nscheduler: lsf\nhardwear: {}\n")
+    text = told(project, "toy")
+    assert "scheduler = lsf (params/sites/local.yaml:3): must be one of local, slurm, pbs" in text
+    assert "hardwear (params/sites/local.yaml:4): there is no such key. Did you mean hardware?" in text
+    assert "hardware (params/sites/local.yaml): is missing; it has no default." in text
+    site.write_text(
+        "site: local\ntitle: x\nscheduler: local\nhardware: {device: cpu, devices_per_node: 2}\n"
+        "defaults: {run: x, model: tiny}\n"
+    )
+    assert "defaults.run (params/sites/local.yaml:5): cannot be a site's default" in told(project, "toy")
+
+
+def test_a_broken_catalogue_entry_is_told_only_when_it_is_used(project: Path):
+    with (project / "params/models.yaml").open("a") as models:
+        models.write("bad: {label: x, layers: 0, hidden: 8, heads: 2, source: test}\n")
+    assert load("toy", project=project)
+    assert "bad.layers = 0 (params/models.yaml:4): must be more than 0." in told(project, "toy", ["model=bad"])
+
+
+def test_no_smoke_model_can_be_chosen_from_a_catalogue_without_it(project: Path):
+    (project / "params/models.yaml").write_text("tiny: {label: t, layers: 1, hidden: 8, heads: 1, source: test}\n")
+    assert 'training.smoke.model = "375m" (built-in): params/models.yaml has no 375m' in told(project, "toy")
+
+
+def test_check_refuses_what_papermill_reads_otherwise(project: Path, write):
+    assert load("toy", project=project)
+    with pytest.raises(ParamsError) as error:
+        check("toy", project=project)
+    assert str(error.value) == (
+        "Parameters of run toy: 2 things cannot be used. Nothing was written.\n"
+        "  1. training.learning_rate (params/toy.yaml:6): YAML 1.1, as papermill -f reads, takes 6e-5 for the text "
+        '"6e-5"; YAML 1.2 for 6.0e-5 (a number). Write 6.0e-5.\n'
+        "  2. jobs.training.walltime (params/toy.yaml:13): YAML 1.1, as papermill -f reads, takes 12:00:00 for 43200 "
+        '(a number); YAML 1.2 for the text "12:00:00". Write "12:00:00".'
+    )
+    name = write(
+        "run: mine\nmodel: tiny\ntraining: {iterations: 3, learning_rate: 6.0e-5}\njobs: {4: {walltime: '12:00:00'}}\n"
+    )
+    assert check(name, project=project).run.training.learning_rate == 6e-5

@@ -1,0 +1,132 @@
+"""YAML is read by 1.2 core rules, and every fault has a line and column."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runbook.errors import ParamsError
+from runbook.params.yaml12 import read_file, read_mapping, read_scalar
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("6e-5", 6e-5),
+        ("1.e2", 100.0),
+        (".5", 0.5),
+        ("+12", 12),
+        ("-7", -7),
+        ("024", 24),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("-.inf", float("-inf")),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("no", "no"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("Off", "Off"),
+        ("y", "y"),
+        ("12:00:00", "12:00:00"),
+        ("1_000", "1_000"),
+        ("0b11", "0b11"),
+        ("2025-11-21", "2025-11-21"),
+        ("1e", "1e"),
+        ("949,50,1", "949,50,1"),
+    ],
+)
+def test_plain_words_have_their_core_schema_value(text, value):
+    read = read_mapping(f"key: {text}\n", "x.yaml").values["key"]
+    assert (type(read), read) == (type(value), value)
+    assert read_scalar(text) == value
+
+
+def test_quoted_numbers_stay_text():
+    assert read_mapping("a: '12'\nb: \"1e-4\"\nc: |\n  12\n", "x").values == {"a": "12", "b": "1e-4", "c": "12\n"}
+
+
+def test_merge_key_is_an_ordinary_word():
+    assert read_mapping("<<: {a: 1}\n", "x").values == {"<<": {"a": 1}}
+
+
+def test_every_value_knows_its_line():
+    document = read_mapping("# head\nrun: x\ntraining:\n  smoke: {iterations: 3,\n    tensor: 2}\n", "params/x.yaml")
+    assert document.origin(("run",)) == "params/x.yaml:2"
+    assert document.origin(("training", "smoke", "tensor")) == "params/x.yaml:5"
+    assert document.origin(("training", "nothing")) == "params/x.yaml:3"
+    assert document.origin(()) == "params/x.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "x.yaml: is empty. Write `key: value` lines, beginning with `run:` in a run file."),
+        ("# only a remark\n", "x.yaml: is empty."),
+        ("- a\n- b\n", "x.yaml:1:1: is a list, not a mapping of `key: value` lines."),
+        ("just words\n", "x.yaml:1:1: is one single value, not a mapping"),
+        ("run: x\na: [1\nb: 2\n", "x.yaml:3:2: is not YAML: while parsing a flow sequence"),
+        ("run: x\n\tmodel: y\n", "x.yaml:2:1: is not YAML"),
+        ("a: b: c\n", "x.yaml:1:5: is not YAML: mapping values are not allowed in this context."),
+        ("run: x\nmodel: y\nrun: z\n", "x.yaml:3:1: run is given twice; first in line 1. Keep one of them."),
+        ("t:\n  a: 1\n  a: 2\n", "x.yaml:3:3: t.a is given twice; first in line 2."),
+        ("a: &one 1\nb: *one\n", "x.yaml:2:4: *one repeats another value. Parameter files have no aliases"),
+        ("a: 1\n---\nb: 2\n", "x.yaml:2:1: is not YAML: expected a single document"),
+        ("? [a]\n: 3\n", "x.yaml:1:3: a key must be one word, not a list or a mapping."),
+        ("a: !!binary aGk=\n", "x.yaml:1:4: the tag tag:yaml.org,2002:binary is not used here."),
+        ("a: !!int twelve\n", "x.yaml:1:4: is not int: "),
+        ("a: " + "[" * 100_000, "x.yaml:1:67: is nested more than 64 deep."),
+        ("a: x\nb: y\x00\n", "x.yaml:2:5: is not YAML: "),
+    ],
+)
+def test_a_fault_is_told_with_line_and_column(text, message):
+    with pytest.raises(ParamsError) as error:
+        read_mapping(text, "x.yaml")
+    assert str(error.value).startswith(message)
+
+
+def test_tabs_are_named_as_the_cause():
+    with pytest.raises(ParamsError, match="Indent with spaces, not with tabs"):
+        read_mapping("run: x\n\tmodel: y\n", "x.yaml")
+
+
+def test_a_huge_number_is_refused_and_not_an_accident():
+    with pytest.raises(ParamsError, match=r"x.yaml:1:4: is not int: "):
+        read_mapping(f"a: {'9' * 5000}\n", "x.yaml")
+
+
+def test_bytes_that_are_not_utf8_are_located(tmp_path: Path):
+    (tmp_path / "x.yaml").write_bytes(b"run: x\nmodel: caf\xe9\n")
+    with pytest.raises(ParamsError, match=r"^x.yaml:2:11: byte 0xe9 is not UTF-8. Save the file as UTF-8.$"):
+        read_file(tmp_path / "x.yaml", "x.yaml")
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path):
+    (tmp_path / "x.yaml").write_bytes(b"\xef\xbb\xbfrun: x\n")
+    assert read_file(tmp_path / "x.yaml", "x.yaml").values == {"run": "x"}
+
+
+def test_missing_folder_and_oversized_files_are_told_apart(tmp_path: Path):
+    with pytest.raises(ParamsError, match=r"^gone.yaml: there is no such file.$"):
+        read_file(tmp_path / "gone.yaml", "gone.yaml")
+    with pytest.raises(ParamsError, match=r"^folder: is not a file.$"):
+        read_file(tmp_path, "folder")
+    with (tmp_path / "big.bin").open("wb") as big:
+        big.truncate(1 << 21)
+    with pytest.raises(ParamsError, match=r"2097152 bytes; a parameter file has at most 1048576. Is it the right file"):
+        read_file(tmp_path / "big.bin", "big.bin")
+
+
+def test_the_slow_and_the_fast_parser_give_the_same_values(monkeypatch):
+    text = "a: no\nb: {c: 1e-4, d: [12:00:00, 024]}\n"
+
+    class Slow(yaml.SafeLoader):
+        yaml_implicit_resolvers = __import__("runbook.params.yaml12", fromlist=["x"]).CoreLoader.yaml_implicit_resolvers
+
+    fast = read_mapping(text, "x")
+    monkeypatch.setattr("runbook.params.yaml12.CoreLoader", Slow)
+    slow = read_mapping(text, "x")
+    assert (fast.values, fast.lines) == (slow.values, slow.lines)
