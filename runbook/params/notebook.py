@@ -146,7 +146,7 @@ def _refuse_two_runs(file: RunFile, given: Mapping[str, Any], own: Mapping[str, 
         if foreign and 2 * len(equal) > len(says):
             raise ParamsError(
                 f"Two runs are mixed: run is {show(file.stem)}, but {', '.join(foreign)} "
-                f"{'is' if len(foreign) == 1 else 'are'} that of {other.where}. Name one: -p run {file.stem}, or "
+                f"{'is that' if len(foreign) == 1 else 'are those'} of {other.where}. Name one: -p run {file.stem}, or "
                 f"-f {other.where}, but not both. Nothing was written."
             )
 

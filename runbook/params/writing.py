@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -50,7 +49,15 @@ def write_scalar(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     text = str(value)
-    return text if _is_bare(text) else json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
+    return text if _is_bare(text) else f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    return {"\n": "\\n", "\t": "\\t"}.get(letter, f"\\U{ord(letter):08x}")
 
 
 def _is_bare(text: str) -> bool:

@@ -1,0 +1,171 @@
+"""However a notebook's parameters cell was filled, the same choice gives the same run."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runbook.errors import ParamsError
+from runbook.params import PARAMETERS, bind, load
+from runbook.params.portable import PapermillLoader
+
+
+def cell(**given):
+    """The parameters cell's names after papermill injected `given`."""
+    return {**PARAMETERS, **given}
+
+
+def as_papermill_injects(path: Path):
+    """What `papermill -f` writes into the cell, read independently of our own code path: text keys, YAML 1.1 values."""
+
+    def keys(value):
+        return {str(key): keys(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    return keys(yaml.load(path.read_text(), Loader=PapermillLoader))
+
+
+def equal(one, other):
+    return (one.run, one.as_yaml(), one.parameters(), one.origins) == (
+        other.run,
+        other.as_yaml(),
+        other.parameters(),
+        other.origins,
+    )
+
+
+@pytest.mark.parametrize("name", ["toy", "other"])
+def test_three_ways_of_naming_a_run_are_equal(project: Path, name):
+    by_command = load(name, project=project)
+    by_parameter = bind(cell(run=name), project=project)
+    by_file = bind(cell(**as_papermill_injects(project / "params" / f"{name}.yaml")), project=project)
+    assert equal(by_command, by_parameter)
+    assert equal(by_command, by_file)
+
+
+def test_papermill_reads_the_toy_file_otherwise_and_it_does_not_matter(project: Path):
+    injected = as_papermill_injects(project / "params/toy.yaml")
+    assert injected["jobs"]["training"]["walltime"] == 43200
+    assert injected["training"]["learning_rate"] == "6e-5"
+    settings = bind(cell(**injected), project=project)
+    assert settings.run.training.learning_rate == 6e-5
+    assert settings.origins["jobs.training.walltime"][-1].where == "params/toy.yaml:13"
+
+
+def test_numbered_phases_arrive_as_text_keys_and_are_still_the_files_own(project: Path, write):
+    write("run: mine\nmodel: tiny\ntraining: {iterations: 1}\njobs:\n  3: {nodes: 2}\n")
+    injected = as_papermill_injects(project / "params/mine.yaml")
+    assert injected["jobs"] == {"3": {"nodes": 2}}
+    settings = bind(cell(**injected), project=project)
+    assert settings.origins["jobs.smoke.nodes"][-1].layer == "run file"
+
+
+def test_a_section_left_empty_in_the_file_arrives_as_none(project: Path, write):
+    write("run: mine\nmodel: tiny\ntraining: {iterations: 1}\ndata:\n")
+    assert bind(cell(**as_papermill_injects(project / "params/mine.yaml")), project=project).name == "mine"
+
+
+def test_what_is_given_in_the_notebook_wins_over_the_file(project: Path):
+    settings = bind(
+        cell(run="toy", site="big", model="13b", training={"iterations": 10, "learning_rate": "3e-4"}), project=project
+    )
+    assert (settings.site.site, settings.model.label) == ("big", "13B")
+    assert (settings.run.training.iterations, settings.run.training.tokens) == (10, 0)
+    assert settings.run.training.learning_rate == 3e-4  # papermill's -y leaves it text
+    assert settings.parameters()["model"]["origin"] == "notebook model (notebook)"
+
+
+def test_overrides_are_the_words_of_set(project: Path):
+    words = ["training.iterations=10", "training.sample_prompt=Once upon"]
+    in_notebook = bind(
+        cell(run="toy", overrides="training.iterations=10 'training.sample_prompt=Once upon'"), project=project
+    )
+    assert equal(in_notebook, load("toy", project=project, set_words=words))
+
+
+def test_a_file_with_one_section_replaced_by_hand(project: Path):
+    injected = as_papermill_injects(project / "params/other.yaml") | {"training": {"iterations": 7}}
+    settings = bind(cell(**injected), project=project)
+    assert settings.run.training.iterations == 7
+    assert settings.run.training.global_batch == 64  # the file's own, since the rest of the section still holds
+    assert settings.origins["parallel.tensor"][-1].layer == "run file"
+
+
+def test_a_variant_is_named_in_the_cell_too(project: Path):
+    assert bind(cell(run="toy:wide"), project=project).name == "toy--wide"
+
+
+def test_two_runs_mixed_are_refused(project: Path):
+    injected = as_papermill_injects(project / "params/other.yaml") | {"run": "toy"}
+    with pytest.raises(ParamsError) as error:
+        bind(cell(**injected), project=project)
+    assert str(error.value) == (
+        "Two runs are mixed: run is toy, but site, model, parallel, training, jobs are those of params/other.yaml. "
+        "Name one: -p run toy, or -f params/other.yaml, but not both. Nothing was written."
+    )
+
+
+def test_two_runs_mixed_are_seen_behind_one_more_override(project: Path):
+    injected = as_papermill_injects(project / "params/other.yaml") | {"run": "toy", "training": {"iterations": 3}}
+    with pytest.raises(ParamsError, match="Two runs are mixed: run is toy, but site, model, parallel, jobs are"):
+        bind(cell(**injected), project=project)
+
+
+def test_a_choice_that_another_run_happens_to_share_is_no_mixture(project: Path):
+    settings = bind(cell(run="toy", model="13b", parallel={"tensor": 4}), project=project)
+    assert settings.run.parallel.tensor == 4
+
+
+def test_a_broken_neighbour_does_not_stop_a_run(project: Path, write):
+    write("a: [", "broken")
+    write("a: " + "[" * 5000, "deep")
+    assert bind(cell(run="toy", model="13b"), project=project).model.label == "13B"
+
+
+def test_ill_typed_names_are_told_together(project: Path):
+    with pytest.raises(ParamsError) as error:
+        bind(cell(run="toy", site=4, data="corpus", overrides="a 'b", training={"precision": False}), project=project)
+    assert str(error.value) == (
+        "Parameters of run toy: 4 things cannot be used. Nothing was written.\n"
+        '  1. site = 4 (notebook): must be text, such as site = "local".\n'
+        '  2. data = corpus (notebook): must be a dict, such as data = {"dataset": "corpus"}.\n'
+        "  3. overrides = a 'b (notebook): cannot be split into words as a shell does: No closing quotation.\n"
+        "  4. training.precision = false (notebook training): must be one of fp32, fp16, bf16."
+    )
+    with pytest.raises(ParamsError, match=r'run = 3 \(notebook\): must be text, such as run = "local"'):
+        bind(cell(run=3), project=project)
+
+
+def test_true_is_not_one(project: Path, write):
+    write("run: mine\nmodel: tiny\ntraining: {iterations: 1}\nparallel: {sequence: true}\n")
+    with pytest.raises(ParamsError, match=r"parallel.sequence = 1 \(notebook parallel\): must be true or false."):
+        bind(cell(run="mine", parallel={"sequence": 1}), project=project)
+
+
+def test_a_name_that_papermill_only_warns_of_stops_us(project: Path):
+    history = ["", "run: str = 'local'", '# Parameters\nrun = "toy"\nmodle = "13b"\nlrr = 3\n', "bind(globals())"]
+    with pytest.raises(ParamsError) as error:
+        bind(cell(run="toy", In=history, modle="13b", lrr=3), project=project)
+    assert str(error.value) == (
+        "Parameters of run toy: 2 things cannot be used. Nothing was written.\n"
+        '  1. modle = "13b" (papermill): a notebook has no such parameter. Did you mean model?\n'
+        "  2. lrr = 3 (papermill): a notebook has no such parameter. It has run, site, model, data, parallel, "
+        "training, jobs, overrides."
+    )
+
+
+def test_papermills_own_paths_and_other_variables_are_no_parameters(project: Path):
+    history = [
+        "# Parameters\nPAPERMILL_INPUT_PATH = 'a'\nPAPERMILL_OUTPUT_PATH = 'b'\n",
+        "rows = 3",
+        "# Parameters\nx = (",
+    ]
+    assert bind(cell(run="toy", In=history, rows=3), project=project).name == "toy"
+
+
+def test_secrets_in_a_notebook_are_refused_without_being_shown(project: Path):
+    secret = "hf_" + "a1B2" * 8
+    with pytest.raises(ParamsError) as error:
+        bind(cell(run="toy", training={"sample_prompt": secret}, overrides=f"data.folder={secret}"), project=project)
+    assert secret not in str(error.value)
+    assert "training.sample_prompt (notebook training): looks like a real secret" in str(error.value)
+    assert "data.folder (--set data.folder=hf_a...): looks like a real secret" in str(error.value)

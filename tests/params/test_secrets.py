@@ -1,0 +1,85 @@
+"""Secrets are named and never written."""
+
+from pathlib import Path
+
+import pytest
+
+from runbook.errors import ParamsError
+from runbook.params import is_reference, load, mask, resolve_secret
+
+TOKENS = [
+    "hf_" + "Ab3d" * 8,
+    "AKIA" + "ABCDEFGH12345678",
+    "ghp_" + "x" * 36,
+    "github_pat_" + "y" * 30,
+    "glpat-" + "z" * 20,
+    "sk-" + "q" * 40,
+    "-----BEGIN RSA PRIVATE KEY-----",
+    "sig=" + "A1%2B" * 10,
+]
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("line", ["data: {{folder: {}}}", "# {}", "{}: 1", "extra: '{}'"])
+def test_a_token_anywhere_in_a_run_file_is_refused_and_not_repeated(project: Path, write, token, line):
+    text = f"run: mine\nmodel: tiny\ntraining: {{iterations: 1}}\n{line.format(token)}\n"
+    with pytest.raises(ParamsError) as error:
+        load(write(text), project=project)
+    assert "(params/mine.yaml:4): looks like a real secret" in str(error.value)
+    assert "write env:NAME or file:PATH" in str(error.value)
+    assert token not in str(error.value)
+    assert token[:8] not in str(error.value) or token.startswith("-----")
+
+
+def test_site_files_and_catalogues_are_searched_too(project: Path):
+    for name in ("sites/local.yaml", "models.yaml", "variants/toy.yaml"):
+        path = project / "params" / name
+        before = path.read_text()
+        path.write_text(f"{before}# {TOKENS[0]}\n")
+        with pytest.raises(ParamsError, match=rf"params/{name}:\d+\): looks like a real secret"):
+            load("toy:wide", project=project)
+        path.write_text(before)
+
+
+def test_references_stay_references_in_every_record(project: Path, monkeypatch):
+    monkeypatch.setenv("SECRET_FOLDER", "the-value")
+    settings = load("toy", project=project, set_words=["data.folder=env:SECRET_FOLDER"])
+    assert settings.run.data.folder == "env:SECRET_FOLDER"
+    assert '  folder: "env:SECRET_FOLDER"\n' in settings.as_yaml()
+    assert settings.parameters()["data.folder"]["value"] == "env:SECRET_FOLDER"
+    assert "the-value" not in settings.as_yaml()
+
+
+def test_ordinary_words_are_no_tokens():
+    for word in ("hf_hub", "sk-learn", "AKIAN", "ghp_", "a path/hf_cache/x", "task-" + "a" * 30, "signature=short"):
+        assert mask(word) == word
+    assert mask(f"x {TOKENS[0]} y") == "x hf_A... y"
+
+
+def test_a_reference_is_resolved_from_environment_or_file(monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("MY_TOKEN", " value \n")
+    (tmp_path / "token").write_text("other\n")
+    assert resolve_secret("env:MY_TOKEN") == "value"
+    assert resolve_secret(f"file:{tmp_path / 'token'}") == "other"
+    assert is_reference("env:MY_TOKEN")
+    assert not is_reference("environment")
+    assert not is_reference("env:not a name")
+    assert not is_reference(3)
+
+
+def test_what_cannot_be_resolved_names_the_reference_only(monkeypatch, tmp_path: Path):
+    monkeypatch.delenv("NOT_SET", raising=False)
+    with pytest.raises(ParamsError, match=r"^env:NOT_SET: the environment variable NOT_SET is not set."):
+        resolve_secret("env:NOT_SET")
+    with pytest.raises(ParamsError, match=r"gone: the file cannot be read: No such file or directory.$"):
+        resolve_secret(f"file:{tmp_path}/gone")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(ParamsError, match="the file is empty"):
+        resolve_secret(f"file:{tmp_path}/empty")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ParamsError, match="the file is not UTF-8 text"):
+        resolve_secret(f"file:{tmp_path}/binary")
+    with pytest.raises(ParamsError) as error:
+        resolve_secret(TOKENS[0])
+    assert TOKENS[0] not in str(error.value)
+    assert "is not a reference to a secret" in str(error.value)

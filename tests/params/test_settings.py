@@ -1,0 +1,109 @@
+"""Settings hand out values, jobs and fingerprint material; `why` tells where a value came from."""
+
+from pathlib import Path
+
+import pytest
+
+from runbook.errors import ParamsError
+from runbook.params import JOB_SECTIONS, all_keys, load, sections, why
+
+
+def test_parameters_cover_every_key_with_plain_values(project: Path):
+    parameters = load("toy", project=project).parameters()
+    assert list(parameters) == list(all_keys())
+    assert all(type(entry["value"]) in (int, float, bool, str) for entry in parameters.values())
+    assert parameters["training.engine"] == {"value": "megatron-core", "origin": "built-in"}
+    assert parameters["training.precision"] == {"value": "fp32", "origin": "params/sites/local.yaml:9 (site)"}
+
+
+def test_subset_is_what_a_step_reads(project: Path):
+    settings = load("toy", project=project)
+    assert settings.subset(["parallel", "training.seed"]) == {
+        "parallel.tensor": 1,
+        "parallel.pipeline": 1,
+        "parallel.virtual_pipeline": 1,
+        "parallel.sequence": False,
+        "parallel.context": 1,
+        "parallel.zero_stage": 1,
+        "training.seed": 1234,
+    }
+    with pytest.raises(AssertionError, match="paralel is neither a key nor a section"):
+        settings.subset(["paralel"])
+
+
+def test_a_job_is_filled_from_the_site(project: Path):
+    job = load("toy", project=project).job("03-smoke-test")
+    assert (job.nodes, job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (1, 2, 1, 8)  # torchrun
+    assert job.walltime == 600  # the site's default
+    job = load("toy", project=project, set_words=["site=big"]).job("04-training")
+    assert (job.nodes, job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (2, 4, 4, 8)  # srun
+    words = ["jobs.4.devices_per_node=1", "jobs.4.cpus_per_task=3", "site=big"]
+    job = load("toy", project=project, set_words=words).job("04-training")
+    assert (job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (1, 1, 3)
+    with pytest.raises(ParamsError, match=f"00-plan submits no job; these do: {', '.join(JOB_SECTIONS)}"):
+        load("toy", project=project).job("00-plan")
+
+
+def test_run_yaml_is_stable_and_in_the_schemas_order(project: Path):
+    text = load("toy", project=project).as_yaml()
+    assert text == load("toy", project=project).as_yaml()
+    lines = text.splitlines()
+    assert lines[0] == "# What was asked of run toy: every value, those taken by default too."
+    assert lines[2:6] == ["run: toy", "site: local", "model: tiny", "data:"]
+    assert "  tokens: 1000000000  # 1.00 B" in lines
+    assert "    walltime: 43200  # 12 h" in lines
+    assert "  learning_rate: 6.0e-5" in lines
+
+
+def test_why_shows_value_chain_names_and_help(project: Path):
+    settings = load("toy", project=project, set_words=["training.iterations=10"])
+    assert why(settings, "training.tokens").text() == (
+        "training.tokens = 0\n"
+        "  Tokens to train on (300B), instead of iterations.\n"
+        "  command line 0                    --set training.iterations=10, where training.iterations is given instead"
+        "  <- this one\n"
+        '  run file     "1B"                 params/toy.yaml:5\n'
+        "  built-in     0                    built-in\n"
+        "  in the documents: TRAIN_TOKENS, train_tokens"
+    )
+
+
+def test_why_understands_names_of_documents_and_phases(project: Path):
+    settings = load("toy", project=project)
+    assert why(settings, "mp_size").key == "parallel.tensor"
+    assert why(settings, "jobs.03-smoke-test.walltime").key == "jobs.smoke.walltime"
+    explanation = why(settings, "training.precision")
+    assert (explanation.value, explanation.source) == ("fp32", "the manual, 2025-11-21")
+    assert "  source: the manual, 2025-11-21" in explanation.text()
+
+
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("training.tokn", "There is no key training.tokn. Did you mean training.tokens?"),
+        ("nodes", "There is no key nodes. Did you mean jobs.<phase>.nodes?"),
+        ("zzz", "There is no key zzz. The sections are data, parallel, training, training.smoke, jobs,"),
+        ("parallel", "parallel is a section. Ask for one of its keys: parallel.tensor, parallel.pipeline,"),
+        ("jobs.plan.nodes", "jobs.plan.nodes: 00-plan submits no job"),
+    ],
+)
+def test_why_answers_a_wrong_key_with_the_right_one(project: Path, key, answer):
+    with pytest.raises(ParamsError) as error:
+        why(load("toy", project=project), key)
+    assert str(error.value).startswith(answer)
+
+
+def test_every_key_and_section_has_help_of_one_sentence_or_more():
+    for key in all_keys().values():
+        assert key.help.strip().endswith("."), key.name
+    for name, text in sections().items():
+        assert text.strip().endswith("."), name
+
+
+def test_no_name_of_the_documents_means_keys_of_two_sections():
+    owners: dict[str, set[str]] = {}
+    for key in all_keys().values():
+        for name in key.documents:
+            section, _, last = key.name.rpartition(".")
+            owners.setdefault(name, set()).add(f"jobs.{last}" if section.startswith("jobs.") else key.name)
+    assert {name: keys for name, keys in owners.items() if len(keys) > 1} == {}
