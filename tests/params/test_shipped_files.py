@@ -1,5 +1,6 @@
 """The parameter files of the clone: whole, portable, and with the published counts."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,11 @@ def test_every_dataset_and_site_can_be_used():
 
 def test_the_shipped_corpus_lies_where_its_entry_says():
     entry = read_datasets(CLONE).get("corpus")
-    assert list((CLONE / "runbook" / entry.folder).glob(entry.pattern))
+    folder = CLONE / "runbook" / entry.folder
+    assert sorted(path.name for path in folder.glob(entry.pattern)) == [file.path for file in entry.files]
+    for file in entry.files:
+        content = (folder / file.path).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (file.bytes, file.sha256)
 
 
 @pytest.mark.parametrize("name", run_names(CLONE))
