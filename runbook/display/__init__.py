@@ -1,0 +1,35 @@
+"""Showing things to a person: the same call in JupyterLab, a terminal, a saved notebook and a pipe.
+
+    show_text(text)                                 a line or paragraph
+    show_table(rows, title="", notes=())            rows are dictionaries; units belong in the column names
+    show_checks(checks)                             rows of `plan.Check`; verdict by word and symbol
+    show_card(Card(...))                            how something ended, on one screen
+    Progress(title, total=None, unit="")            .update(done=..., **facts)   .finish(**facts)
+    sparkline(values)                               a curve in one word: ▁▃▅█
+
+Nothing here imports pandas, matplotlib or IPython when it is imported.
+"""
+
+from __future__ import annotations
+
+from runbook.display.card import Card, show_card
+from runbook.display.checks import CheckTable, show_checks
+from runbook.display.place import Place, show, show_text, where_we_are
+from runbook.display.progress import Progress
+from runbook.display.sparkline import sparkline
+from runbook.display.table import Table, show_table
+
+__all__ = [
+    "Card",
+    "CheckTable",
+    "Place",
+    "Progress",
+    "Table",
+    "show",
+    "show_card",
+    "show_checks",
+    "show_table",
+    "show_text",
+    "sparkline",
+    "where_we_are",
+]

@@ -1,0 +1,181 @@
+"""Progress of long work: one call that shows life in JupyterLab, in a log, on a terminal and in the saved notebook.
+
+    progress = Progress("04-training", total=100, unit="iterations")
+    progress.update(done=12, loss=9.8, losses=sparkline(values))      cheap: drawn at most once a second
+    progress.finish(done=100, loss=3.6)                               the final picture, always drawn
+
+`done` counts up to `total`; every other name is a fact shown beside it, and the newest value of each is kept. The work
+itself never lives here: whoever calls again later (a re-run cell, another machine) gets the same picture.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from html import escape
+from types import TracebackType
+from typing import Any
+
+from runbook.display.place import Place, display_bundle, where_we_are, write
+from runbook.display.table import show_value
+from runbook.units import show_duration
+
+SECONDS_BETWEEN_DRAWINGS = 1.0
+SECONDS_BETWEEN_LINES = 10.0
+"""Between printed lines, where nothing can be redrawn."""
+BAR_WIDTH = 24
+
+
+class Progress:
+    """A running picture of some work; also a context manager that finishes at its end."""
+
+    def __init__(
+        self,
+        title: str,
+        total: float | None = None,
+        unit: str = "",
+        *,
+        place: Place | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.title = title
+        self.total = total
+        self.unit = unit
+        self.done: float | None = None
+        self.facts: dict[str, Any] = {}
+        self.ended = False
+        self._place = place or where_we_are()
+        self._clock = clock
+        self._started = clock()
+        self._drawn = self._printed = float("-inf")
+        self._handle: Any = None
+        self._line_width = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.ended:
+            if kind is not None:
+                self.facts["stopped by"] = kind.__name__
+            self.finish()
+
+    def update(self, done: float | None = None, total: float | None = None, **facts: Any) -> None:
+        """Note how far the work is; it is drawn when the last drawing is old enough."""
+        self._note(done, total, facts)
+        now = self._clock()
+        if now - self._drawn >= SECONDS_BETWEEN_DRAWINGS:
+            self._drawn = now
+            self._draw(now)
+
+    def finish(self, done: float | None = None, total: float | None = None, **facts: Any) -> None:
+        """Draw the final picture; it stays in the notebook, the scroll-back and the log."""
+        self._note(done, total, facts)
+        self.ended = True
+        if self._place.is_kernel:
+            self._show_last()
+        elif self._place is Place.TERMINAL:
+            self._redraw_line(end="\n")
+        else:
+            write(self.as_text())
+
+    def as_text(self) -> str:
+        """One line: title, how far, the facts.
+
+        >>> Progress("data", total=200, unit="documents", place=Place.PIPE)._with(50, rate="3 MB/s").as_text()
+        'data: 50 of 200 documents (25 %), rate 3 MB/s'
+        """
+        parts = [self._how_far(), *[f"{name} {show_value(value)}" for name, value in self.facts.items()]]
+        state = f"{self.title} (after {show_duration(self._clock() - self._started)})" if self.ended else self.title
+        return f"{state}: " + ", ".join(part for part in parts if part)
+
+    def as_html(self) -> str:
+        """A bar, how far, and the facts below."""
+        share = self._share()
+        bar = ""
+        if share is not None:
+            bar = (
+                '<div style="background:rgba(128,128,128,.25);border-radius:.3em;height:.7em;max-width:40em">'
+                f'<div style="width:{100 * share:.1f}%;background:#0072b2;border-radius:.3em;height:.7em"></div></div>'
+            )
+        facts = "".join(
+            f'<span style="margin-right:1.4em"><span style="opacity:.7">{escape(name)}</span> '
+            f"{escape(show_value(value))}</span>"
+            for name, value in self.facts.items()
+        )
+        ended = f" (after {show_duration(self._clock() - self._started)})" if self.ended else ""
+        head = f"<b>{escape(self.title)}</b>{ended} {escape(self._how_far())}"
+        return f'<div style="font-variant-numeric:tabular-nums">{head}{bar}<div>{facts}</div></div>'
+
+    def _with(self, done: float | None = None, **facts: Any) -> Progress:
+        self._note(done, None, facts)
+        return self
+
+    def _note(self, done: float | None, total: float | None, facts: dict[str, Any]) -> None:
+        self.done = self.done if done is None else done
+        self.total = self.total if total is None else total
+        self.facts.update(facts)
+
+    def _share(self) -> float | None:
+        if not self.total or self.done is None:
+            return None
+        return min(1.0, max(0.0, self.done / self.total))
+
+    def _how_far(self) -> str:
+        if self.done is None:
+            return ""
+        unit = f" {self.unit}" if self.unit else ""
+        share = self._share()
+        if share is None:
+            return f"{show_value(self.done)}{unit}"
+        return f"{show_value(self.done)} of {show_value(self.total)}{unit} ({100 * share:.0f} %)"
+
+    def _draw(self, now: float) -> None:
+        if self._place.is_kernel:
+            self._show_in_notebook()
+        elif self._place is Place.TERMINAL:
+            self._redraw_line()
+        # Stock papermill logs only the first value of a display that is updated: there, and in a pipe, print as well.
+        if self._place in (Place.BATCH, Place.PIPE) and now - self._printed >= SECONDS_BETWEEN_LINES:
+            if self._place is Place.PIPE or self._printed != float("-inf"):
+                write(self.as_text())
+            self._printed = now
+
+    def _bundle(self) -> dict[str, str]:
+        return {"text/plain": self.as_text(), "text/html": self.as_html()}
+
+    def _show_in_notebook(self) -> None:
+        if self._handle is None:
+            self._handle = display_bundle(self._bundle(), updatable=True)
+        else:
+            self._handle.update(self._bundle(), raw=True)
+
+    def _show_last(self) -> None:
+        if self._place is Place.BROWSER and self._handle is not None:
+            # Server-side execution in JupyterLab loses updates: empty the old picture, and put the last one in anew.
+            self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
+            display_bundle(self._bundle())
+        else:
+            self._show_in_notebook()
+        if self._place is Place.BATCH and self._printed != float("-inf"):
+            write(self.as_text())
+
+    def _redraw_line(self, end: str = "") -> None:
+        share = self._share()
+        filled = round((share or 0) * BAR_WIDTH)
+        bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] " if share is not None and not end else ""
+        line = bar + self.as_text()
+        columns = _terminal_columns()
+        line = line if end or len(line) < columns else line[: columns - 1]
+        sys.stdout.write("\r" + line.ljust(self._line_width) + end)
+        sys.stdout.flush()
+        self._line_width = len(line)
+
+
+def _terminal_columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns

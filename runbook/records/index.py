@@ -1,0 +1,132 @@
+"""Pages over many records: the report of a campaign, and the index of all runs; both from the folders alone.
+
+    write_campaign(run_folder, *, sample=None, comparison=()) -> Path      runs/<run>/index.html
+    write_runs_index(runs_folder) -> Path                                  runs/index.html
+
+A campaign shows a text sample where a twin has the results `sample_before` and `sample_after`, and the plan beside what
+came true where plan and results of a twin share a key; `sample` and `comparison` (rows with equal keys) win over that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runbook.errors import RecordError
+from runbook.records.curve import loss_curve, spark
+from runbook.records.files import utc_now, write_text
+from runbook.records.html import card_facts, seconds_taken
+from runbook.records.manifest import note_files
+from runbook.records.pages import head, page, result_rows, show_value
+from runbook.records.runs import KEY_NUMBERS, PhaseState, RunState, read_run, read_runs
+from runbook.units import show_duration
+
+METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl"}
+"""Where the trainer writes its losses."""
+SAMPLE_KEYS = ("sample_before", "sample_after")
+SHOWN_RESULTS = 6
+"""Results of a phase shown in the campaign's table; the rest is in the phase's own report."""
+
+
+def write_campaign(
+    run_folder: Path,
+    *,
+    sample: tuple[str, str] | None = None,
+    comparison: Sequence[Mapping[str, Any]] = (),
+) -> Path:
+    """Write runs/<run>/index.html anew."""
+    run = read_run(run_folder)
+    losses = {phase: read_losses(run_folder / name) for phase, name in METRICS.items()}
+    main = losses["04-training"] or losses["03-smoke-test"]
+    text = page(
+        "campaign.html.j2",
+        head=head(f"{run.name}: report"),
+        run=run,
+        facts=_facts(run),
+        spark=spark(main),
+        curve=loss_curve([(phase, points) for phase, points in losses.items() if points]),
+        first_last=(main[0][1], main[-1][1]) if main else None,
+        rows=[_phase_row(phase) for phase in run.phases],
+        sample=sample or _sample(run),
+        comparison=[{key: show_value(value) for key, value in row.items()} for row in comparison] or _comparison(run),
+        written=utc_now(),
+    )
+    path = run_folder / "index.html"
+    write_text(path, text)
+    note_files(run_folder, [path])
+    return path
+
+
+def write_runs_index(runs_folder: Path) -> Path:
+    """Write runs/index.html anew."""
+    rows = [
+        {
+            "run": run,
+            "numbers": [(run.numbers.get(name), show_value(run.numbers.get(name, ""))) for name in KEY_NUMBERS],
+            "changed": run.changed.isoformat(timespec="seconds"),
+            "done": sum(phase.state == "done" for phase in run.phases),
+        }
+        for run in read_runs(runs_folder)
+    ]
+    text = page(
+        "runs.html.j2", head=head("Runs", script=True), rows=rows, names=KEY_NUMBERS, num_phases=6, written=utc_now()
+    )
+    path = runs_folder / "index.html"
+    write_text(path, text)
+    return path
+
+
+def read_losses(metrics: Path) -> list[tuple[float, float]]:
+    """(iteration, loss) of a metrics file; empty where there is none or no step was finished yet."""
+    from runbook.analysis.history import read_metrics
+
+    try:
+        return list(read_metrics(metrics).losses)
+    except RecordError:
+        return []
+
+
+def _facts(run: RunState) -> list[tuple[str, str]]:
+    twins = [phase.twin for phase in run.phases if phase.twin is not None]
+    facts = [fact for fact in (card_facts(twins[-1]) if twins else []) if fact[0] != "Took"]
+    total = sum(seconds_taken(twin) for twin in twins)
+    return [*facts, *([("All phases took", show_duration(total))] if total else [])]
+
+
+def _phase_row(phase: PhaseState) -> dict[str, Any]:
+    twin = phase.twin
+    return {
+        "phase": phase.phase,
+        "state": phase.state,
+        "verdict": twin.verdict if twin else "",
+        "reason": phase.problem or (twin.reason if twin and phase.state != "running" else ""),
+        "took": show_duration(seconds_taken(twin)) if twin and twin.ended else "",
+        "results": result_rows(twin)[:SHOWN_RESULTS] if twin else [],
+        "links": [(name.rpartition(".")[2], name) for name in phase.files],
+        "earlier": phase.earlier,
+    }
+
+
+def _sample(run: RunState) -> tuple[str, str] | None:
+    for phase in reversed(run.phases):
+        results = phase.twin.results if phase.twin else {}
+        if all(isinstance(results.get(key), str) for key in SAMPLE_KEYS):
+            return results[SAMPLE_KEYS[0]], results[SAMPLE_KEYS[1]]
+    return None
+
+
+def _comparison(run: RunState) -> list[dict[str, Any]]:
+    return [
+        {
+            "Phase": phase.phase,
+            "What": row.key,
+            "Planned": row.planned,
+            "Actual": row.value,
+            "Actual / planned": row.ratio,
+        }
+        for phase in run.phases
+        if phase.twin is not None
+        for row in result_rows(phase.twin)
+        if row.planned
+    ]

@@ -1,0 +1,115 @@
+"""The state of a run, read from its folder alone.
+
+read_run(run_folder) -> RunState            read_runs(runs_folder) -> list[RunState], the newest first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runbook.errors import RecordError
+from runbook.params.schema import PHASES
+from runbook.records.history import earlier
+from runbook.records.twin import State, Twin, find_twin
+
+KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_per_second")
+"""Results that a list of runs shows."""
+ORDER = ("fail", "warn", "unknown", "pass")
+
+
+@dataclass(frozen=True)
+class PhaseState:
+    """A phase as its newest record tells it."""
+
+    phase: str
+    state: str
+    """A state of a twin, or `running`, `not run`, `unreadable`."""
+    twin: Twin | None
+    problem: str = ""
+    """What is wrong with a record that cannot be read."""
+    files: tuple[str, ...] = ()
+    """Record files that exist, relative to the run's folder."""
+    earlier: tuple[str, ...] = ()
+    """Files of earlier executions, newest first."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run as its folder tells it."""
+
+    name: str
+    folder: Path
+    state: str
+    """`done`, `running`, how the newest phase ended badly, or `3 of 6 done`."""
+    phase: str
+    """The newest phase that was executed."""
+    verdict: str
+    """The worst of all phases."""
+    changed: datetime
+    phases: tuple[PhaseState, ...]
+    numbers: dict[str, Any]
+    """Key results of the latest phase that has them."""
+
+
+def read_run(run_folder: Path) -> RunState:
+    """State of a run; nothing but files is asked, so a copy on another machine says the same."""
+    phases = tuple(_phase(run_folder, phase) for phase in PHASES)
+    twins = [phase.twin for phase in phases if phase.twin is not None]
+    newest = max(twins, key=lambda twin: twin.started, default=None)
+    words = {twin.verdict for twin in twins} | ({"fail"} if any(phase.problem for phase in phases) else set())
+    numbers = {name: twin.results[name] for twin in twins for name in KEY_NUMBERS if name in twin.results}
+    changed = datetime.fromisoformat(newest.ended or newest.started) if newest else _modified(run_folder)
+    return RunState(
+        name=run_folder.name,
+        folder=run_folder,
+        state=_state(phases),
+        phase=newest.phase if newest else "",
+        verdict=next((word for word in ORDER if word in words), "unknown"),
+        changed=changed,
+        phases=phases,
+        numbers=numbers,
+    )
+
+
+def read_runs(runs_folder: Path) -> list[RunState]:
+    """Every folder that holds a run, the newest first."""
+    folders = [path for path in runs_folder.glob("*") if (path / "run.yaml").exists() or (path / "records").is_dir()]
+    return sorted((read_run(folder) for folder in folders), key=lambda run: run.changed, reverse=True)
+
+
+def _phase(run_folder: Path, phase: str) -> PhaseState:
+    files = tuple(
+        f"records/{phase}{suffix}"
+        for suffix in (".html", ".ipynb", ".json")
+        if (run_folder / "records" / f"{phase}{suffix}").exists()
+    )
+    before = tuple(path.relative_to(run_folder).as_posix() for path in earlier(run_folder, phase))
+    try:
+        twin = find_twin(run_folder, phase)
+    except RecordError as error:
+        return PhaseState(phase, "unreadable", None, str(error), files, before)
+    if twin is None:
+        return PhaseState(phase, "not run", None, "", files, before)
+    # Whoever executes a notebook holds the run's lock; an open twin without it was left by a killed kernel.
+    running = twin.is_open and (run_folder / "lock.json").exists()
+    return PhaseState(phase, "running" if running else str(twin.state), twin, "", files, before)
+
+
+def _state(phases: Sequence[PhaseState]) -> str:
+    executed = [phase for phase in phases if phase.state != "not run"]
+    if not executed:
+        return "not run"
+    if any(phase.state == "running" for phase in executed):
+        return "running"
+    bad = [phase.state for phase in executed if phase.state != State.DONE]
+    if bad:
+        return bad[-1]
+    return "done" if len(executed) == len(phases) else f"{len(executed)} of {len(phases)} done"
+
+
+def _modified(folder: Path) -> datetime:
+    return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
