@@ -232,4 +232,4 @@ def _plain(value: Any) -> Any:
 def _some_keys(section: str) -> str:
     names = [name for name in (*all_keys(), *sections()) if name.rpartition(".")[0] == section]
     words = [name.rpartition(".")[2] for name in names]
-    return ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
+    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")

@@ -16,7 +16,7 @@ from runbook.params.layers import Layer, Stack, document_layer, mapping_layer
 from runbook.params.portable import differences
 from runbook.params.problems import Problem, Refused, tokens_in
 from runbook.params.project import RunFile, find_run_file, shown
-from runbook.params.schema import Run
+from runbook.params.schema import Run, is_name
 from runbook.params.settings import Settings
 from runbook.params.words import words_layer
 from runbook.params.yaml12 import Document, read_mapping, read_text
@@ -125,7 +125,7 @@ class _Loading:
     def _site(self, upper: Sequence[Layer]) -> Site | None:
         named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
         origin = named[-1] if named else self.stack.chains["site"][-1]
-        if not isinstance(origin.value, str):
+        if not is_name(origin.value):
             return None  # told when the layer is checked
         found = self._find("site", origin.where, origin.value, lambda: read_site(origin.value, self.file.project))
         if found is None:
@@ -167,7 +167,7 @@ class _Loading:
 
     def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
         chain = self.stack.chains.get(key)
-        if catalogue is None or not chain or not isinstance(chain[-1].value, str):
+        if catalogue is None or not chain or not is_name(chain[-1].value):
             return None
         name = chain[-1].value
         return self._find(key, chain[-1].where, name, lambda: catalogue.get(name))
@@ -175,6 +175,9 @@ class _Loading:
     def _smoke(self, models: Catalogue[Model] | None, own: Model | None) -> tuple[str, Model] | None:
         name = self.stack.value("training.smoke.model")
         if name:
+            if isinstance(name, str) and not is_name(name):
+                where = self.stack.chains["training.smoke.model"][-1].where
+                self.problems.append(Problem("training.smoke.model", where, "is not the name of a model.", name))
             model = self._entry("training.smoke.model", models)
             return (name, model) if model else None
         smoke = models and self._find("training.smoke.model", "built-in", SMOKE_MODEL, lambda: models.get(SMOKE_MODEL))

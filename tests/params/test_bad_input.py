@@ -70,6 +70,12 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("training.tokens=3X", "'3X' is not a count such as 300B, 1.5M or 12000."),
         ("jobs.smoke.walltime=00:99:00", "'00:99:00' has more than 59 minutes or seconds."),
         ("model=../x", "'../x' is not a name"),
+        (
+            "training.smoke.model=../x",
+            "training.smoke.model = ../x (--set training.smoke.model=../x): is not the name of",
+        ),
+        ("training.tokens=1e30", "must be 1000000000000000000 or less."),
+        ("training.epochs=3", "training has engine, framework, precision, iterations, samples, tokens, micro_batch,"),
         ("site=lokal", "params/sites has no lokal. Did you mean local?"),
         ("run=else", "only the run file says its name. Leave this out; --as NAME names a set of overrides."),
         (
@@ -180,3 +186,12 @@ def test_check_refuses_what_papermill_reads_otherwise(project: Path, write):
         "run: mine\nmodel: tiny\ntraining: {iterations: 3, learning_rate: 6.0e-5}\njobs: {4: {walltime: '12:00:00'}}\n"
     )
     assert check(name, project=project).run.training.learning_rate == 6e-5
+
+
+@pytest.mark.parametrize("key", ["site", "model", "data.dataset"])
+def test_what_is_no_name_is_told_once_and_never_looked_up(project: Path, key):
+    text = told(project, "toy", [f"{key}=../../secret"])
+    assert text.startswith(
+        f"Parameters of run toy: {key} = ../../secret (--set {key}=../../secret): '../../secret' is not"
+    )
+    assert text.count("(--set") == 1

@@ -1,0 +1,118 @@
+"""The kinds of value a key can have: names, counts, durations, choices."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+from runbook.units import parse_count, parse_duration
+
+
+class Strict(BaseModel):
+    """Frozen, and an unknown key is an error; the string under a field is its help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Known:
+    """Marks a field with the names that the five documents use for the same thing."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def is_name(value: object) -> bool:
+    """Whether `value` may name a run, site, model or dataset; a path may not.
+
+    >>> is_name("lumi-13b"), is_name("../lumi"), is_name("")
+    (True, False, False)
+    """
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", value) is not None
+
+
+def _name(value: str) -> str:
+    if not is_name(value):
+        raise ValueError(
+            f"{value!r} is not a name: letters, digits, '.', '_' and '-', starting with a letter or digit, at most 80"
+        )
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number")
+    if isinstance(value, str):
+        hint = "; write it without quotes" if value.strip()[:1].isdigit() else ""
+        raise ValueError(f"{value!r} is text, not a number{hint}")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Count = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**18)]
+Seconds = Annotated[int, BeforeValidator(parse_duration), Field(ge=0)]
+Whole = Annotated[PositiveInt, BeforeValidator(_number)]
+WholeOrZero = Annotated[NonNegativeInt, BeforeValidator(_number)]
+Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
+Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
+NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
+
+
+class Engine(StrEnum):
+    """Which library moves gradients and optimizer states in our own trainer."""
+
+    MEGATRON_CORE = "megatron-core"
+    DEEPSPEED = "deepspeed"
+
+
+class Framework(StrEnum):
+    """Whose program the training job starts."""
+
+    RUNBOOK = "runbook"
+    MEGATRON_LM = "megatron-lm"
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"
+    NEMO = "nemo"
+
+
+class Precision(StrEnum):
+    """Number format of the matrix products."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+class Schedule(StrEnum):
+    """Shape of the learning rate after the warm-up."""
+
+    COSINE = "cosine"
+    LINEAR = "linear"
+    CONSTANT = "constant"
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again in the backward pass instead of being kept."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class BadRecords(StrEnum):
+    """What the data phase does with a record it cannot read."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    QUARANTINE = "quarantine"
