@@ -26,6 +26,7 @@ def _world(choice: Choice, layout: Layout, shape: Shape) -> Check:
     group = choice.tensor * choice.pipeline * choice.context
     keys = choice.keys
     world = layout.world_size
+    nodes = "1 node" if choice.nodes == 1 else f"{choice.nodes} nodes"
     factors = f"{keys.tensor}={choice.tensor} x {keys.pipeline}={choice.pipeline}"
     if choice.context > 1:
         factors += f" x parallel.context={choice.context}"
@@ -34,7 +35,7 @@ def _world(choice: Choice, layout: Layout, shape: Shape) -> Check:
     return judge(
         f"{choice.phase}: world size",
         divides,
-        f"{world} devices ({choice.nodes} nodes x {choice.devices_per_node}){copies} ({factors})",
+        f"{world} devices ({nodes} x {choice.devices_per_node}){copies} ({factors})",
         "world size = tensor x pipeline x context x data copies",
         f"Change {keys.job}.nodes to {_nodes_that_fit(choice, group)}, or choose {keys.tensor} x {keys.pipeline} "
         f"so that it divides {world}.",
