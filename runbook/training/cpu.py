@@ -1,0 +1,78 @@
+"""Lets megatron-core run where there is no GPU, by reading its "cuda" as the CPU.
+
+megatron-core 0.16 asks `torch.cuda` for the current device, random states and tensor type names on every path. Here
+those few questions are answered for the CPU; nothing is changed where torch sees a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "randint", "as_tensor", "eye")
+
+
+def answer_for_cpu() -> bool:
+    """Put the answers in place, once; True where there is no GPU and they are needed."""
+    if torch.cuda.is_available():
+        return False
+    if not getattr(torch.cuda, "answered_for_cpu", False):
+        _answer_device_questions()
+        _answer_random_states()
+        _answer_types()
+        for name in _FACTORIES:
+            setattr(torch, name, _on_cpu(getattr(torch, name)))
+        torch.cuda.answered_for_cpu = True  # type: ignore[attr-defined]
+    return True
+
+
+def _answer_device_questions() -> None:
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device"):
+        setattr(torch.cuda, name, lambda *_, **__: None)
+
+
+def _answer_random_states() -> None:
+    """One generator for all: Megatron's forked "GPU" states are states of the CPU's default generator."""
+    from megatron.core.tensor_parallel import random
+
+    def get(device: Any = None, **_: Any) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def put(state: torch.Tensor, device: Any = None, **_: Any) -> None:
+        torch.set_rng_state(state)
+
+    random._get_cuda_rng_state, random._set_cuda_rng_state = get, put
+    torch.cuda.get_rng_state, torch.cuda.set_rng_state = get, put
+    # Not torch.manual_seed: that one calls torch.cuda.manual_seed_all in its turn.
+    torch.cuda.manual_seed = torch.cuda.manual_seed_all = torch.default_generator.manual_seed  # type: ignore[assignment]
+    # It warns that the CPU's state changed while the GPU's was forked: here they are the same.
+    logging.getLogger(random.__name__).setLevel(logging.ERROR)
+
+
+def _answer_types() -> None:
+    """Optimizers compare `Tensor.type()` with torch.cuda.FloatTensor and its like."""
+    original = torch.Tensor.type
+
+    def type_(self: torch.Tensor, dtype: Any = None, *arguments: Any, **options: Any) -> Any:
+        if dtype is not None:
+            return original(self, dtype, *arguments, **options)
+        name = original(self)
+        return name if ".cuda." in name else name.replace("torch.", "torch.cuda.", 1)
+
+    torch.Tensor.type = type_  # type: ignore[method-assign,assignment]
+    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign,assignment]
+
+
+def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(factory)
+    def make(*arguments: Any, **options: Any) -> Any:
+        if str(options.get("device", "")).startswith("cuda"):
+            options["device"] = "cpu"
+        return factory(*arguments, **options)
+
+    return make

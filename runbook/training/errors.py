@@ -1,0 +1,21 @@
+"""How a training run can end other than well, each with the exit code that a job script acts on."""
+
+from __future__ import annotations
+
+FINISHED = 0
+FAILED = 1
+REFUSED = 2
+STOPPED = 75
+"""Saved and stopped by a signal or by the time limit: the same command goes on from there (EX_TEMPFAIL)."""
+
+
+class TrainingError(Exception):
+    """Training cannot go on; the text is all that is shown."""
+
+    exit_code = FAILED
+
+
+class RefusedError(TrainingError):
+    """What was asked for cannot be trained; said before the first step, and nothing was changed."""
+
+    exit_code = REFUSED

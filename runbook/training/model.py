@@ -1,0 +1,125 @@
+"""megatron-core's GPTModel, built from the spec."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from runbook.training import initialization
+from runbook.training.attention import CausalAttention
+from runbook.training.spec import Spec
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def build(spec: Spec) -> list[GPTModel]:
+    """The chunks of the model that this rank holds (one, or virtual_pipeline of them), with their first weights."""
+    config = transformer_config(spec)
+    layer = layer_spec(spec)
+    chunks = []
+    for chunk in range(spec.parallel.virtual_pipeline):
+        stage = chunk if spec.parallel.virtual_pipeline > 1 else None
+        model = GPTModel(
+            config=config,
+            transformer_layer_spec=layer,
+            vocab_size=spec.model.padded_vocabulary,
+            max_sequence_length=spec.model.positions,
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+            share_embeddings_and_output_weights=spec.model.tied_embeddings,
+            position_embedding_type="rope" if spec.model.position_embedding == "rope" else "learned_absolute",
+            vp_stage=stage,
+        )
+        if torch.cuda.is_available():
+            model.cuda(torch.cuda.current_device())
+        model.to(DTYPES[spec.precision.format])
+        _mark_cut_weights(model)
+        initialization.fill(model.sharded_state_dict(), spec.model, spec.seed)
+        chunks.append(model)
+    return chunks
+
+
+def _mark_cut_weights(model: GPTModel) -> None:
+    """Say which weights are cut over tensor-parallel ranks; megatron-core says it only where it initializes them.
+
+    Unmarked, such a weight counts as a copy, and the gradient norm forgets the other ranks' parts.
+    """
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(module, _CUT) and weight is not None and not hasattr(weight, "tensor_model_parallel"):
+            set_tensor_model_parallel_attributes(weight, True, 1 if isinstance(module, RowParallelLinear) else 0, 1)
+
+
+_CUT = (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
+
+
+def layer_spec(spec: Spec) -> ModuleSpec:
+    """megatron-core's own layer without Transformer Engine, with our core attention in it."""
+    layer = copy.deepcopy(
+        get_gpt_layer_local_spec(normalization="RMSNorm" if spec.model.normalization == "rmsnorm" else "LayerNorm")
+    )
+    layer.submodules.self_attention.submodules.core_attention = CausalAttention
+    return layer
+
+
+def gelu(values: torch.Tensor) -> torch.Tensor:
+    """GPT-2's GELU (the tanh form), which Megatron's fused kernel computes as well."""
+    return torch.nn.functional.gelu(values, approximate="tanh")
+
+
+def transformer_config(spec: Spec) -> TransformerConfig:
+    """The spec in megatron-core's own words."""
+    model, parallel = spec.model, spec.parallel
+    gated = model.activation == "swiglu"
+    return TransformerConfig(
+        num_layers=model.layers,
+        hidden_size=model.hidden,
+        num_attention_heads=model.heads,
+        num_query_groups=model.kv_heads,
+        ffn_hidden_size=model.ffn_hidden,
+        kv_channels=model.hidden // model.heads,
+        hidden_dropout=model.dropout,
+        attention_dropout=model.dropout,
+        layernorm_epsilon=1e-5,
+        normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
+        activation_func=torch.nn.functional.silu if gated else gelu,
+        gated_linear_unit=gated,
+        add_bias_linear=model.biases,
+        init_method_std=model.init_std,
+        perform_initialization=False,  # initialization.py does it
+        use_cpu_initialization=not torch.cuda.is_available(),
+        params_dtype=DTYPES[spec.precision.format],
+        pipeline_dtype=DTYPES[spec.precision.format],
+        bf16=spec.precision.format == "bf16",
+        fp16=spec.precision.format == "fp16",
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        sequence_parallel=False,
+        attention_softmax_in_fp32=True,
+        # The fused forms are torch.compile'd or need Apex: no compiler is asked for here.
+        masked_softmax_fusion=False,
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        gradient_accumulation_fusion=False,
+        apply_rope_fusion=False,
+        deallocate_pipeline_outputs=True,
+        **_recompute(spec),
+    )
+
+
+def _recompute(spec: Spec) -> dict[str, Any]:
+    if spec.recompute == "full":
+        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    if spec.recompute == "selective":
+        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+    return {}

@@ -1,0 +1,168 @@
+"""Adam's state out of megatron-core's optimizers and back, whole and under the weights' own names.
+
+megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's Adam (a missing
+'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the gradient buffers. Here each weight has
+three float32 tensors of its own shape, `optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`, cut over tensor and
+pipeline ranks as the weight is; each data-parallel copy takes the range it owns. So a checkpoint fits any layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
+
+from runbook.training.distributed import device
+
+KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The flat range of one weight whose optimizer state lives on this rank, and its float32 copy."""
+
+    start: int
+    stop: int
+    main: torch.Tensor
+    adam: torch.optim.Optimizer
+
+    def tensor(self, kind: str) -> torch.Tensor:
+        """The float32 weight, or one of Adam's moments (zeros where Adam has not stepped yet)."""
+        if kind == "fp32_param":
+            return self.main.detach()
+        state = self.adam.state[self.main]
+        if kind not in state:
+            state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
+        return state[kind]  # type: ignore[no-any-return]
+
+
+def sharded(optimizer: Any, weights: dict[str, Any], *, loading: bool) -> dict[str, Any]:
+    """Sharded tensors of the whole state, by `<kind>.<name>`.
+
+    To save, each tensor is brought together on the one data-parallel copy that writes it; the others name it without
+    holding it. To load, every copy has room for all of it. The `weights` themselves are shared out in the same way.
+    """
+    parts = dict(_parts(optimizer))
+    group = parallel_state.get_data_parallel_group()
+    sizes = {f"{kind}.{name}": leaf.data.numel() for name, leaf in leaves(weights) for kind in (*KINDS, "weight")}
+    writers = share_out(sizes, group.size())
+    state: dict[str, Any] = {}
+    for name, leaf in leaves(weights):
+        for kind in KINDS:
+            writer = writers[f"{kind}.{name}"]
+            if loading:
+                whole = torch.empty(leaf.data.shape, dtype=torch.float32)
+            else:
+                whole = _whole(leaf.data, parts.get(leaf.data), kind, writer, is_cut=_is_cut(optimizer))
+            shard = make_sharded_optimizer_tensor(leaf, whole, f"optimizer.state.{kind}")
+            _assign(shard, writer)
+            state[f"{kind}.{name}"] = shard
+    for name, leaf in leaves(weights):
+        _assign(leaf, writers[f"weight.{name}"])
+    return state
+
+
+def share_out(sizes: dict[str, int], copies: int) -> dict[str, int]:
+    """Which copy writes what, so that all write about as much: the largest first, each to who has least.
+
+    >>> share_out({"a": 5, "b": 3, "c": 1, "d": 1}, 2)
+    {'a': 0, 'b': 1, 'c': 1, 'd': 1}
+    """
+    load = [0] * copies
+    writers = {}
+    for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
+        writers[name] = load.index(min(load))
+        load[writers[name]] += size
+    return writers
+
+
+def restore(optimizer: Any, weights: dict[str, Any], state: dict[str, torch.Tensor], step: int) -> None:
+    """Take each weight's own range out of the whole tensors that were loaded."""
+    parts = dict(_parts(optimizer))
+    with torch.no_grad():
+        for name, leaf in leaves(weights):
+            part = parts.get(leaf.data)
+            if part is None:
+                continue
+            for kind in KINDS:
+                part.tensor(kind).view(-1).copy_(state[f"{kind}.{name}"].reshape(-1)[part.start : part.stop])
+            part.adam.state[part.main]["step"] = torch.tensor(float(step))
+
+
+def step_count(optimizer: Any) -> int:
+    """Steps Adam has made on any rank; skipped ones do not count."""
+    own = max((int(part.adam.state[part.main].get("step", 0)) for _, part in _parts(optimizer)), default=0)
+    count = torch.tensor([own], dtype=torch.int64, device=device())
+    torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX)
+    return int(count)
+
+
+def loss_scaler(optimizer: Any) -> Any:
+    """The fp16 loss scaler, or None."""
+    return getattr(_inner(optimizer), "grad_scaler", None)
+
+
+def leaves(weights: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every trained weight in a sharded state dict, with its path in it."""
+    for key, node in weights.items():
+        name = f"{prefix}.{key}" if prefix else key
+        if isinstance(node, dict):
+            yield from leaves(node, name)
+        elif isinstance(node, ShardedTensor | ShardedTensorFactory) and isinstance(node.data, torch.nn.Parameter):
+            yield name, node
+
+
+def _assign(shard: Any, writer: int) -> None:
+    """Make one data-parallel copy the one that writes: it has 0 as the last number of its replica id."""
+    group = parallel_state.get_data_parallel_group()
+    shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())
+
+
+def _whole(weight: torch.Tensor, part: Part | None, kind: str, writer: int, *, is_cut: bool) -> torch.Tensor:
+    """The state of one weight on the host of the copy that writes it; elsewhere only its shape."""
+    group = parallel_state.get_data_parallel_group()
+    if not is_cut or group.size() == 1:
+        assert part is not None, "without a distributed optimizer every rank has all of its state"
+        whole = part.tensor(kind)
+    else:
+        whole = torch.zeros(weight.numel(), dtype=torch.float32, device=weight.device)
+        if part is not None:
+            whole[part.start : part.stop] = part.tensor(kind).view(-1)
+        torch.distributed.reduce(whole, torch.distributed.get_global_rank(group, writer), group=group)
+    if group.rank() != writer:
+        return torch.empty(weight.shape, dtype=torch.float32, device="meta")
+    return whole.view(weight.shape).cpu()
+
+
+def _is_cut(optimizer: Any) -> bool:
+    return isinstance(_inner(optimizer), DistributedOptimizer)
+
+
+def _inner(optimizer: Any) -> Any:
+    chained = getattr(optimizer, "chained_optimizers", [optimizer])
+    assert len(chained) == 1, "a dense model has one optimizer"
+    return chained[0]
+
+
+def _parts(optimizer: Any) -> Iterator[tuple[torch.nn.Parameter, Part]]:
+    inner = _inner(optimizer)
+    adam = inner.optimizer
+    if isinstance(inner, DistributedOptimizer):
+        for weight, (group, order) in inner.model_param_group_index_map.items():
+            owned = inner._get_model_param_range_map(weight)["param"]
+            yield weight, Part(owned.start, owned.end, adam.param_groups[group]["params"][order], adam)
+    elif isinstance(inner, Float16OptimizerWithFloat16Params):
+        for weights, mains in zip(inner.float16_groups, inner.fp32_from_float16_groups, strict=True):
+            for weight, main in zip(weights, mains, strict=True):
+                yield weight, Part(0, weight.numel(), main, adam)
+    else:
+        for group in adam.param_groups:
+            for weight in group["params"]:
+                yield weight, Part(0, weight.numel(), weight, adam)

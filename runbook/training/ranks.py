@@ -1,0 +1,108 @@
+"""Which of how many processes this is, as torchrun, our launcher, srun, mpiexec or nobody says it; no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runbook.training.errors import RefusedError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all of the job."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    launcher: str
+    master_address: str
+    master_port: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank writes the log: the last one, which is in the last pipeline stage."""
+        return self.rank == self.world_size - 1
+
+
+_LAUNCHERS = {
+    "torchrun": (("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",)),
+    "srun": (("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS",), ("SLURM_LOCALID",)),
+    "mpiexec": (
+        ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID"),
+        ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
+    ),
+}
+
+
+def ranks_from(environment: Mapping[str, str]) -> Ranks:
+    """Rank and world size in the words of the launcher; a process without one is alone.
+
+    SLURM_PROCID alone is not believed: a batch script has it too, without being a task of a step.
+
+    >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"})
+    Ranks(rank=3, world_size=8, local_rank=3, launcher='torchrun', master_address='n1', master_port=29500)
+    >>> ranks_from({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}).launcher
+    'alone'
+    """
+    for launcher, names in _LAUNCHERS.items():
+        rank, world_size, local_rank = (_first(environment, group) for group in names)
+        if rank is not None and world_size is not None:
+            address, port = _meeting_point(environment, launcher, world_size)
+            return Ranks(rank, world_size, local_rank or 0, launcher, address, port)
+    return Ranks(0, 1, 0, "alone", "", 0)
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        if environment.get(name):
+            try:
+                return int(environment[name])
+            except ValueError:
+                raise RefusedError(f"{name}={environment[name]!r} is not a number of a rank") from None
+    return None
+
+
+def _meeting_point(environment: Mapping[str, str], launcher: str, world_size: int) -> tuple[str, int]:
+    if world_size == 1:
+        return "", 0
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if launcher == "srun":
+        address = address or first_host(environment.get("SLURM_STEP_NODELIST", ""))
+        port = port or str(20000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000)
+    if not address or not port.isdigit():
+        raise RefusedError(
+            f"{launcher} started {world_size} ranks, but MASTER_ADDR={address!r} and MASTER_PORT={port!r} do not say "
+            f"where they meet: export both in the job script (the first node's name, a free port)"
+        )
+    return address, int(port)
+
+
+def first_host(nodelist: str) -> str:
+    """First name of a Slurm node list.
+
+    >>> first_host("nid[005012-005015,006001]"), first_host("gpu7"), first_host("a1,a2"), first_host("")
+    ('nid005012', 'gpu7', 'a1', '')
+    """
+    match = re.match(r"([^,\[]*)(?:\[([0-9]+))?", nodelist)
+    return (match[1] + (match[2] or "")) if match else ""
+
+
+def die_with_launcher(ranks: Ranks) -> None:
+    """Ask Linux to kill this process when the launcher dies, so that no rank is left computing for nobody.
+
+    A process that was started alone keeps running when the shell that started it is gone: that is how people detach.
+    """
+    if ranks.launcher == "alone" or not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG, <sys/prctl.h>
+    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died between the two lines
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,40 @@
+"""One run of one rank from joining the others to leaving them."""
+
+from __future__ import annotations
+
+import warnings
+
+from runbook.training.ranks import Ranks
+from runbook.training.spec import Spec
+
+
+def train(spec: Spec, ranks: Ranks) -> int:
+    """Train; the exit code. Errors are in events.jsonl before they come out."""
+    # megatron-core tells at import that Apex and Transformer Engine are absent: known, and answered by attention.py.
+    warnings.filterwarnings("ignore", module=r"megatron\..*")
+    # torch 2.13 has newer names for what megatron-core 0.16 uses.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
+    import torch
+
+    from runbook.training import cpu, distributed, rules
+    from runbook.training.report import Report
+    from runbook.training.stopping import Stopping
+
+    rules.check(spec, ranks.world_size, cuda=torch.cuda.is_available())
+    stopping = Stopping(spec.limits.exit_duration_seconds)
+    cpu.answer_for_cpu()
+    report = Report(spec, ranks)
+    try:
+        distributed.begin(ranks, spec.limits.process_group_timeout_seconds)
+        distributed.cut(spec)
+        from runbook.training.loop import Run
+
+        code = Run(spec, report, stopping).train()
+    except Exception as error:
+        report.event("failed", message=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        report.close()
+    distributed.end()
+    return code

@@ -1,0 +1,143 @@
+"""What a .bin/.idx pair claims, and whether it is true: looked at before the first step."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+
+from runbook.training.errors import RefusedError
+from runbook.training.spec import Spec
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_HEADER = struct.Struct("<9sQBQQ")
+_TYPES = {4: numpy.dtype("<i4"), 8: numpy.dtype("<u2")}
+_TYPE_NAMES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
+SCANNED_BYTES = 2**30
+"""Of a longer .bin only this much is scanned for ids outside the vocabulary, in blocks over its whole length."""
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A .bin/.idx pair whose sizes agree."""
+
+    prefix: Path
+    dtype: numpy.dtype[numpy.generic]
+    lengths: numpy.ndarray[tuple[int], numpy.dtype[numpy.int32]]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the whole file."""
+        return int(self.lengths.sum(dtype=numpy.int64))
+
+
+def check(spec: Spec) -> None:
+    """`RefusedError` if a file of the spec is missing, broken, of another type or vocabulary, or too short."""
+    if spec.data.mock:
+        return
+    if not spec.data.train:
+        raise RefusedError("data.train names no file: tokenize a dataset first, or set data.mock true")
+    split = _shares(spec.data.split)
+    held_out = bool(spec.data.validation or spec.data.test)
+    evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
+    for source in spec.data.train:
+        file = _checked(spec, source.prefix)
+        _check_share(file, (0.0, 1.0) if held_out else (0.0, split[0]), spec, "training")
+        if evaluates and not held_out:
+            _check_share(file, (split[0], split[0] + split[1]), spec, "validation")
+    if evaluates and held_out and not spec.data.validation:
+        raise RefusedError("evaluation.interval is set and data.test is given, but data.validation names no file")
+    for source in spec.data.validation if evaluates else []:
+        _check_share(_checked(spec, source.prefix), (0.0, 1.0), spec, "validation")
+
+
+def _checked(spec: Spec, prefix: str) -> TokenFile:
+    file = open_pair(spec.path(prefix))
+    outside = highest_token(file)
+    if outside >= spec.model.vocabulary:
+        raise RefusedError(
+            f"{file.prefix}.bin holds token {outside}, but the model's vocabulary is {spec.model.vocabulary} (ids 0 to "
+            f"{spec.model.vocabulary - 1}): it was tokenized with another tokenizer"
+        )
+    return file
+
+
+def open_pair(prefix: Path) -> TokenFile:
+    """The pair, if its index is whole and its .bin has the size the index says."""
+    index, binary = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    for path in (index, binary):
+        if not path.is_file():
+            raise RefusedError(f"{path} does not exist: run the data phase, or mend data.train in the plan")
+    with index.open("rb") as stream:
+        content = stream.read(_HEADER.size)
+    if len(content) < _HEADER.size:
+        raise RefusedError(f"{index} has {len(content)} bytes, fewer than the {_HEADER.size} of an index header")
+    magic, version, code, sequences, documents = _HEADER.unpack(content)
+    if magic != _MAGIC or version != 1:
+        raise RefusedError(f"{index} is no Megatron index: it begins with {magic!r} and version {version}")
+    if code not in _TYPES:
+        raise RefusedError(
+            f"{index} says its tokens are {_TYPE_NAMES.get(code, f'type {code}')}; token ids are uint16 (type 8) or "
+            f"int32 (type 4)"
+        )
+    expected = _HEADER.size + sequences * 12 + documents * 8
+    if index.stat().st_size != expected:
+        raise RefusedError(
+            f"{index} has {index.stat().st_size} bytes; {sequences} sequences and {documents - 1} documents make "
+            f"{expected}: it was cut short or overwritten"
+        )
+    lengths = numpy.memmap(index, "<i4", "r", _HEADER.size, (sequences,)) if sequences else numpy.zeros(0, "<i4")
+    file = TokenFile(prefix, _TYPES[code], lengths)
+    if binary.stat().st_size != file.tokens * file.dtype.itemsize:
+        raise RefusedError(
+            f"{binary} has {binary.stat().st_size} bytes; its index says {file.tokens} tokens x "
+            f"{file.dtype.itemsize} bytes = {file.tokens * file.dtype.itemsize}"
+        )
+    return file
+
+
+def highest_token(file: TokenFile) -> int:
+    """The highest id in the file (or a negative one, made large), over at most `SCANNED_BYTES` of it."""
+    size = file.tokens * file.dtype.itemsize
+    highest = 0
+    with Path(f"{file.prefix}.bin").open("rb") as stream:
+        for start, length in _blocks(size):
+            stream.seek(start)
+            block = numpy.frombuffer(stream.read(length), file.dtype)
+            # A negative id read as unsigned is far above any vocabulary.
+            highest = max(highest, int(block.view(numpy.dtype(f"<u{file.dtype.itemsize}")).max(initial=0)))
+    return highest
+
+
+def _blocks(size: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
+    count = min(SCANNED_BYTES, size) // block + 1
+    stride = max(block, size // count // 4 * 4)
+    for start in range(0, size, stride):
+        yield start, min(block, size - start)
+
+
+def _shares(split: str) -> list[float]:
+    try:
+        parts = [float(part) for part in split.split(",")]
+    except ValueError:
+        parts = []
+    if not 1 <= len(parts) <= 3 or sum(parts) <= 0 or min(parts) < 0:
+        raise RefusedError(f"data.split {split!r} is not three shares such as 949,50,1")
+    total = sum(parts)
+    return [part / total for part in parts + [0.0] * (3 - len(parts))]
+
+
+def _check_share(file: TokenFile, share: tuple[float, float], spec: Spec, use: str) -> None:
+    """megatron-core loops for ever on a share without tokens."""
+    sequences = len(file.lengths)
+    begin, end = (round(bound * sequences) for bound in share)
+    tokens = int(file.lengths[begin:end].sum(dtype=numpy.int64))
+    if tokens <= spec.model.sequence_length:
+        raise RefusedError(
+            f"{file.prefix}.bin has {sequences} documents; the {use} share of split {spec.data.split} is {end - begin} "
+            f"of them with {tokens} tokens, and one sample needs {spec.model.sequence_length + 1}: give more text, "
+            f"another data.split, or {'evaluation.interval 0' if use == 'validation' else 'a shorter sequence'}"
+        )
