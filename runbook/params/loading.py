@@ -18,7 +18,7 @@ from runbook.params.problems import Problem, Refused, tokens_in
 from runbook.params.project import RunFile, find_run_file, shown
 from runbook.params.schema import Run, is_name
 from runbook.params.settings import Settings
-from runbook.params.words import words_layer
+from runbook.params.words import take_name, words_layer
 from runbook.params.yaml12 import Document, read_mapping, read_text
 
 Found = TypeVar("Found")
@@ -57,13 +57,15 @@ class _Loading:
     portable: bool = False
     stack: Stack = field(default_factory=Stack)
     problems: list[Problem] = field(default_factory=list)
+    given_name: str = ""
 
     def load(self, overrides: Mapping[str, Any], set_words: Sequence[str]) -> Settings:
         upper = [self._run_file_layer()]
         if self.file.variant:
             upper.append(self._variant_layer())
         upper += [self._keeps_name(mapping_layer("notebook", overrides, "notebook "))]
-        upper += [self._keeps_name(words_layer(set_words))]
+        self.given_name, words = take_name(set_words, self.problems)
+        upper += [self._keeps_name(words_layer(words))]
         site = self._site(upper)
         for layer in upper:
             self.stack.lay(layer)
@@ -152,7 +154,7 @@ class _Loading:
             dataset=dataset,
             origins={key: tuple(chain) for key, chain in self.stack.chains.items()},
             project=self.file.project,
-            variant=self.file.variant or self._recorded_variant(),
+            variant=self.given_name or self.file.variant or self._recorded_variant(),
         )
 
     def _require(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from runbook.errors import ParamsError
 from runbook.params.keys import all_keys, job_section, sections
+from runbook.params.kinds import is_name
 from runbook.params.layers import Layer, unknown_key
 from runbook.params.problems import Problem
 from runbook.params.yaml12 import read_mapping, read_scalar
@@ -25,6 +26,21 @@ def split_words(overrides: str) -> list[str]:
         return shlex.split(overrides)
     except ValueError as error:
         raise ParamsError(f"cannot be split into words as a shell does: {error}.") from error
+
+
+def take_name(words: Sequence[str], problems: list[Problem]) -> tuple[str, list[str]]:
+    """The NAME of a word `as=NAME` (what `runbook run --as NAME` hands to the notebooks), and the other words.
+
+    >>> take_name(["training.iterations=10", "as=quick"], [])
+    ('quick', ['training.iterations=10'])
+    """
+    names = [word.removeprefix("as=").strip() for word in words if word.startswith("as=")]
+    for name in names:
+        if not is_name(name):
+            problems.append(
+                Problem("as", f"--as {name}", "must be letters, digits, '.', '_' and '-', at most 80.", name)
+            )
+    return names[-1] if names else "", [word for word in words if not word.startswith("as=")]
 
 
 def words_layer(words: Sequence[str]) -> Layer:

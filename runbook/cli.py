@@ -1,0 +1,77 @@
+"""The command line: `runbook COMMAND`; each command's code is imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from runbook import __version__
+from runbook.errors import RunbookError
+
+COMMANDS = {
+    "check": ("runbook.commands.plan:check", "Say everything that is wrong with a run file, or that nothing is."),
+    "plan": ("runbook.commands.plan:plan", "Compute sizes, layout, memory and time; nothing is submitted."),
+    "why": ("runbook.commands.plan:why", "Where one value comes from, and what it is called in the documents."),
+    "render": ("runbook.commands.plan:render", "Write the job scripts of a run; needs no cluster."),
+    "run": ("runbook.commands.run:run", "Run the phases as notebooks, each recorded; finished ones are not repeated."),
+    "status": ("runbook.commands.run:status", "Every run, or one: phases, jobs, key numbers."),
+    "cancel": ("runbook.commands.run:cancel", "End the running jobs of a run, with all their processes."),
+    "logs": ("runbook.commands.logs:logs", "Show the log of a run's job, or read any training log into records."),
+    "report": ("runbook.commands.report:report", "Write the HTML report of a run anew and say where it is."),
+    "verify": ("runbook.commands.report:verify", "Find every file of a run that was changed after it was recorded."),
+    "compare": ("runbook.commands.report:compare", "Set runs side by side."),
+    "data": ("runbook.commands.data:data", "Tokenize, verify and show training data without a notebook."),
+    "doctor": ("runbook.commands.doctor:doctor", "Check what this machine has and lacks."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use, so that `runbook --help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list under --help, from the table above, without importing a command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="runbook")
+def cli() -> None:
+    """Pre-train GPT-3 by notebooks that plan, run and prove each step.
+
+    RUN is the name of a file in params/, or a path to one; RUN:VARIANT names a set of overrides.
+    """
+
+
+def main() -> None:
+    """Entry point: a RunbookError is shown as its text alone, with its own exit code."""
+    try:
+        sys.exit(cli.main(standalone_mode=False) or 0)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("Stopped.", err=True)
+        sys.exit(130)
+    except RunbookError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)

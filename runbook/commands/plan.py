@@ -1,0 +1,70 @@
+"""`runbook check`, `plan`, `why`, `render`: what a run is, before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+SET = click.option(
+    "--set",
+    "set_words",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a value, for example training.iterations=10.",
+)
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@SET
+def check(run_name: str, set_words: tuple[str, ...]) -> int:
+    """Say everything that is wrong with RUN: keys, types, ranges, layout, memory. Nothing is written."""
+    from runbook.phases.overview import checks_text, make
+
+    settings, plan = make(run_name, set_words, portable=True)
+    click.echo(checks_text(plan))
+    click.echo(f"{settings.name}: every value is right, and they fit together.")
+    return 0
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="Print plan.json.")
+@SET
+def plan(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
+    """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
+    from runbook.phases.overview import make, plan_text
+    from runbook.phases.plan_file import plan_file
+
+    settings, made = make(run_name, set_words)
+    click.echo(
+        json.dumps(plan_file(settings, made), indent=1, ensure_ascii=False) if as_json else plan_text(settings, made)
+    )
+    return 0
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.argument("key")
+@SET
+def why(run_name: str, key: str, set_words: tuple[str, ...]) -> int:
+    """Where the value of KEY in RUN comes from, its names in the documents, and what the plan makes of it."""
+    from runbook.phases.overview import why_text
+
+    click.echo(why_text(run_name, key, set_words))
+    return 0
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write into.")
+@SET
+def render(run_name: str, out: Path, set_words: tuple[str, ...]) -> int:
+    """Write OUT/<phase>/job.sh and arguments.json for each phase of RUN that submits a job; needs no cluster."""
+    from runbook.phases.overview import render_all
+
+    for path in render_all(run_name, set_words, out):
+        click.echo(path)
+    return 0

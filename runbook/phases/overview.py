@@ -1,0 +1,81 @@
+"""A run before it is run, for the command line: `plan`, `check`, `why`, `render`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.display import CheckTable, Table
+from runbook.params import Settings
+from runbook.phases import machine
+from runbook.phases.campaign import runs_folder
+from runbook.phases.plan_file import plan_file, write_plan_file
+from runbook.plan import Plan, make_plan, text
+from runbook.render import JobFolder, RenderedJob, render_job, write_job
+
+
+def make(run: str, set_words: Sequence[str], *, portable: bool = False) -> tuple[Settings, Plan]:
+    """A run's settings and plan, without a folder; `portable` also refuses what papermill would read otherwise."""
+    settings = (params.check if portable else params.load)(run, set_words=set_words)
+    return settings, make_plan(settings, machine.measure(settings.site))
+
+
+def rendered_jobs(settings: Settings, plan: Plan, folder: Path) -> dict[str, RenderedJob]:
+    """The job of each training phase, as it would be submitted."""
+    content = plan_file(settings, plan)
+    return {phase: render_job(settings, content, phase, folder, python=sys.executable) for phase in content["phases"]}
+
+
+def render_all(run: str, set_words: Sequence[str], out: Path) -> list[Path]:
+    """Write what would be submitted into `out`; returns the files."""
+    settings, plan = make(run, set_words)
+    jobs = rendered_jobs(settings, plan, runs_folder(settings.project) / settings.name)
+    write_plan_file(settings, plan, out)
+    for phase, job in jobs.items():
+        write_job(JobFolder(out / phase), job)
+    return [path for path in sorted(out.rglob("*")) if path.is_file()]
+
+
+def plan_text(settings: Settings, plan: Plan) -> str:
+    """The whole plan for a terminal."""
+    title = f"{settings.name} on {settings.site.site}: {settings.site.title}"
+    shown = [
+        Table(table.rows, table.title, [table.note] if table.note else []).as_text()
+        for table in text.tables(plan.as_dict())
+    ]
+    return "\n\n".join([title, *shown])
+
+
+def checks_text(plan: Plan) -> str:
+    """Every rule the plan was held to."""
+    return str(CheckTable(plan.checks).as_text())
+
+
+def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
+    """A value's chain of origins, and what the plan derives from it."""
+    settings, plan = make(run, set_words)
+    explanation = params.why(settings, key)
+    derived = _derived(explanation.key, plan.as_dict())
+    return explanation.text() + ("\n  the plan makes of it: " + "; ".join(derived) if derived else "")
+
+
+def _derived(key: str, plan: Mapping[str, Any]) -> list[str]:
+    spec = plan["phases"]["03-smoke-test" if "smoke" in key else "04-training"]
+    model, parallel, duration = spec["model"], spec["parallel"], spec["duration"]
+    name = key.rpartition(".")[2]
+    if name == "model":
+        return [f"{model['parameters']:,} parameters", f"{model['layers']} layers x {model['hidden']}"]
+    if key.startswith("parallel.") or name in ("nodes", "devices_per_node", "tensor", "pipeline"):
+        return [f"world size {parallel['world_size']}", f"{parallel['data']} data-parallel copies"]
+    if name in ("iterations", "samples", "tokens", "global_batch", "micro_batch", "sequence_length"):
+        return [
+            f"{duration['iterations']:,} iterations, {duration['samples']:,} sequences, {duration['tokens']:,} tokens",
+            f"{spec['batch']['num_microbatches']} micro-batches a step on each copy",
+        ]
+    if name.startswith(("warmup", "decay")):
+        rate = spec["learning_rate"]
+        return [f"warm-up over {rate['warmup_samples']:,} sequences, decay over {rate['decay_samples']:,}"]
+    return []

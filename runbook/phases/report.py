@@ -1,0 +1,86 @@
+"""The report of a run: its page, the index over all runs, the manifest, and the card at the end of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.display import Table, sparkline
+from runbook.params.schema import PHASES
+from runbook.phases import samples, trained
+from runbook.phases.analysis_tables import plan_versus_actual
+from runbook.phases.plan_file import read_plan_file
+from runbook.records.index import write_campaign, write_runs_index
+from runbook.records.manifest import write_manifest
+from runbook.records.runs import read_run
+from runbook.records.twin import find_twin
+
+FULL = "04-training"
+SMOKE = "03-smoke-test"
+CARD_COLUMNS = 40
+
+
+def write_report(folder: Path) -> Path:
+    """Write index.html of the run and of all runs, and the manifest, anew from the run's files."""
+    plan = read_plan_file(folder)
+    before_after = _samples(folder, plan)
+    sample = (before_after[0], before_after[-1]) if len(before_after) > 1 else None
+    page = write_campaign(folder, sample=sample, comparison=_comparison(folder, plan))
+    write_runs_index(folder.parent)
+    write_manifest(folder)
+    return page
+
+
+def card(folder: Path) -> str:
+    """What a person wants to know at the end: verdict, loss, text before and after, plan against actual, the report."""
+    plan = read_plan_file(folder)
+    rows = []
+    for phase in PHASES:
+        twin = find_twin(folder, phase)
+        rows.append(
+            {"phase": phase, "state": str(twin.state) if twin else "not done", "verdict": twin.verdict if twin else ""}
+        )
+    parts = ["", f"{folder.name}: {read_run(folder).verdict}", Table(rows).as_text()]
+    for phase in (SMOKE, FULL):
+        losses = (
+            [loss for _, loss in trained.read_folder(folder, plan, phase).history.losses]
+            if _has(folder, plan, phase)
+            else []
+        )
+        if losses:
+            parts.append(f"{phase}  loss {losses[0]:.2f} {sparkline(losses, CARD_COLUMNS)} {losses[-1]:.2f}")
+    parts += [
+        f"after iteration {row['after iteration']}: {row['prompt']}{row['continuation']!r}"
+        for row in _rows(folder, plan)
+    ]
+    comparison = _comparison(folder, plan)
+    if comparison:
+        parts.append(Table(comparison, title="Plan versus actual").as_text())
+    parts.append(f"Report: {folder / 'index.html'}")
+    return "\n\n".join(parts)
+
+
+def _has(folder: Path, plan: Mapping[str, Any], phase: str) -> bool:
+    metrics = folder / str(plan["phases"][phase]["log"]["metrics"])
+    return metrics.exists()
+
+
+def _rows(folder: Path, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tokenizer = params.load(str(folder / "run.yaml")).run.data.tokenizer
+    return samples.rows(folder, plan["phases"][FULL], tokenizer)
+
+
+def _samples(folder: Path, plan: Mapping[str, Any]) -> list[str]:
+    return [f"{row['prompt']}{row['continuation']}" for row in _rows(folder, plan)]
+
+
+def _comparison(folder: Path, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for phase in (SMOKE, FULL):
+        if _has(folder, plan, phase):
+            one = trained.read_folder(folder, plan, phase)
+            if one.history.steps:
+                rows += [{"phase": phase, **row} for row in plan_versus_actual(one) if row["planned"] is not None]
+    return rows

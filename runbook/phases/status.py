@@ -1,0 +1,155 @@
+"""What is in the run folders: every run, one run, its jobs; rebuilt from the files each time."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.display import Table
+from runbook.errors import JobError, RecordError
+from runbook.params.schema import PHASES
+from runbook.phases.campaign import runs_folder
+from runbook.records.twin import Twin, find_twin
+from runbook.schedulers import get_scheduler
+from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, Scheduler
+from runbook.units import show_duration
+
+
+def all_runs(runs: Path | None = None) -> list[Path]:
+    """Every run folder, by name."""
+    root = runs or runs_folder(params.project_root())
+    return sorted(path.parent for path in root.glob("*/run.yaml"))
+
+
+def run_folder(name: str, runs: Path | None = None) -> Path:
+    """The folder of a run given as its name, `RUN:VARIANT`, or a path; the nearest names where there is none."""
+    root = runs or runs_folder(params.project_root())
+    stem = name.removesuffix(".yaml").rpartition("/")[2].replace(":", "--")
+    for folder in (Path(name), root / stem):
+        if (folder / "run.yaml").exists():
+            return folder.absolute()
+    names = [folder.name for folder in all_runs(root)]
+    near = difflib.get_close_matches(stem, names) or names
+    there = f"; there are {', '.join(near)}" if near else "; there are no runs yet"
+    raise RecordError(f"{root / stem} is not a run's folder{there}. runbook run {stem} makes it.")
+
+
+def job_folders(folder: Path) -> list[JobFolder]:
+    """Every job of a run, in the order of phases and attempts."""
+    paths = [path for path in (folder / "jobs").glob("*/") if (path / "job.json").exists()]
+    return [JobFolder(path) for path in sorted(paths, key=lambda path: _attempt(path.name))]
+
+
+def scheduler_of(folder: Path) -> Scheduler:
+    """The scheduler that a run's jobs went through."""
+    return get_scheduler(params.load(str(folder / "run.yaml")).site)
+
+
+def job_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """One row a job: where, id, state, how long, why."""
+    scheduler = scheduler_of(folder)
+    for job in job_folders(folder):
+        status = scheduler.state(job)
+        yield {
+            "job": job.path.name,
+            "id": status.job_id,
+            "state": str(status.state),
+            "time": _lasted(status),
+            "why": status.reason,
+        }
+
+
+def status_of_all(runs: Path | None) -> str:
+    """A table of all runs."""
+    rows = [_run_row(folder) for folder in all_runs(runs)]
+    if not rows:
+        return "No runs yet: runbook run local makes the first one."
+    return Table(rows).as_text()
+
+
+def status_of_one(name: str, runs: Path | None) -> str:
+    """Phases and jobs of a run."""
+    folder = run_folder(name, runs)
+    phases = [_phase_row(folder, phase) for phase in PHASES]
+    jobs = list(job_rows(folder))
+    parts = [str(folder), Table(phases).as_text()]
+    if jobs:
+        parts.append(Table(jobs).as_text())
+    return "\n\n".join(parts)
+
+
+def find_job(job_id: str, runs: Path | None) -> str:
+    """The job folder of a job id."""
+    for folder in all_runs(runs):
+        for job in job_folders(folder):
+            if scheduler_of(folder).state(job).job_id == job_id:
+                return f"{folder.name}: {job.path}"
+    raise JobError(
+        f"No run here submitted a job {job_id}; runbook status lists the runs, runbook status RUN their jobs."
+    )
+
+
+def cancel_jobs(name: str, runs: Path | None) -> str:
+    """End every living job of a run."""
+    lines = []
+    folder = run_folder(name, runs)
+    scheduler = scheduler_of(folder)
+    for job in job_folders(folder):
+        if scheduler.state(job).state in ACTIVE:
+            status = scheduler.cancel(job)
+            lines.append(f"{job.path.name}: {status.state} ({status.reason})")
+    return "\n".join(lines) or "No job of this run is running; nothing was cancelled."
+
+
+def _attempt(name: str) -> tuple[str, int]:
+    for phase in PHASES:
+        if name == phase or name.startswith(f"{phase}-"):
+            number = name[len(phase) + 1 :]
+            return phase, int(number) if number.isdigit() else 1
+    return name, 0
+
+
+def _lasted(status: JobStatus) -> str:
+    if status.started is None:
+        return ""
+    return show_duration((status.ended or time.time()) - status.started)
+
+
+def _phase_row(folder: Path, phase: str) -> dict[str, Any]:
+    twin = find_twin(folder, phase)
+    if twin is None:
+        return {"phase": phase, "state": "not done", "verdict": "", "ended": "", "numbers": ""}
+    return {
+        "phase": phase,
+        "state": str(twin.state),
+        "verdict": twin.verdict,
+        "ended": twin.ended,
+        "numbers": _numbers(twin),
+    }
+
+
+def _run_row(folder: Path) -> dict[str, Any]:
+    twins = {phase: find_twin(folder, phase) for phase in PHASES}
+    last = next((phase for phase in reversed(PHASES) if twins[phase]), "")
+    twin = twins.get(last) if last else None
+    trained = twins["04-training"] or twins["03-smoke-test"]
+    return {
+        "run": folder.name,
+        "phase": last,
+        "state": str(twin.state) if twin else "not done",
+        "verdict": twin.verdict if twin else "",
+        "age": show_duration(max(0.0, time.time() - (folder / "run.yaml").stat().st_mtime)),
+        "numbers": _numbers(trained) if trained else "",
+    }
+
+
+def _numbers(twin: Twin) -> str:
+    results = twin.results
+    if results.get("last_loss") is None:
+        return ""
+    speed = f", {results['tokens_per_second']:,.0f} tokens/s" if results.get("tokens_per_second") else ""
+    return f"loss {results['first_loss']:.2f} to {results['last_loss']:.2f}{speed}"

@@ -1,0 +1,92 @@
+"""What a training phase left behind, read once for tables, figures and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runbook.analysis import figures
+from runbook.analysis.history import Evaluation, History, read_events, read_metrics, read_validation
+from runbook.analysis.metrics import Goodput, Summary, goodput, summarize
+from runbook.display import show_figure
+from runbook.phases.campaign import Campaign
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished (or running) training phase, from its files."""
+
+    phase: str
+    spec: Mapping[str, Any]
+    planned: Mapping[str, Any]
+    history: History
+    validation: tuple[Evaluation, ...]
+    events: tuple[dict[str, Any], ...]
+
+    @property
+    def summary(self) -> Summary:
+        """The numbers of the run, warm-up left out."""
+        length = self.spec["model"]["sequence_length"]
+        return summarize(self.history, sequence_length=length, validation=self.validation)
+
+    @property
+    def parts(self) -> Goodput:
+        """Where the wall time went."""
+        return goodput(self.history, self.validation, self.events)
+
+    def results(self) -> dict[str, Any]:
+        """What the record of a training phase holds at least."""
+        summary = self.summary
+        return {
+            "parameters": self.spec["model"]["parameters"],
+            "sequence_length": self.spec["model"]["sequence_length"],
+            "world_size": summary.world_size,
+            "iterations": summary.iterations,
+            "first_loss": summary.first_loss,
+            "last_loss": summary.last_loss,
+            "tokens_per_second": summary.tokens_per_second,
+            "seconds_per_iteration": summary.seconds_per_iteration,
+            "tflops_per_device": summary.tflops_per_device,
+            "tflops_convention": summary.tflops_convention,
+            "validation_loss": summary.validation_loss,
+            "segments": summary.segments,
+            "warm_up_rule": summary.rule,
+        }
+
+
+def read(campaign: Campaign, phase: str) -> Trained:
+    """The files of one training phase of this run."""
+    whole = campaign.plan.as_dict()
+    return read_folder(campaign.folder, whole, phase)
+
+
+def read_folder(folder: Path, plan: Mapping[str, Any], phase: str) -> Trained:
+    """The files of one training phase in a run's folder."""
+    spec = plan["phases"][phase]
+    log = spec["log"]
+    return Trained(
+        phase,
+        spec,
+        plan["time"].get(phase, {}),
+        read_metrics(folder / log["metrics"]),
+        read_validation(folder / log["validation"]),
+        read_events(folder / log["events"], phase),
+    )
+
+
+def show_loss(campaign: Campaign, phases: Sequence[str]) -> None:
+    """The loss curve of each phase, with ln(vocabulary) as the reference and the numbers in words below."""
+    for phase in phases:
+        trained = read(campaign, phase)
+        vocabulary = trained.spec["model"]["padded_vocabulary"]
+        figure = figures.loss_figure(
+            trained.history, trained.validation, padded_vocabulary=vocabulary, title=f"Loss of {phase}"
+        )
+        summary = trained.summary
+        show_figure(
+            figures.as_svg(figure).text,
+            f"{phase}: loss {summary.first_loss:.3f} at iteration {summary.first_iteration}, "
+            f"{summary.last_loss:.3f} at {summary.last_iteration}; lowest {summary.lowest_loss:.3f}.",
+        )
