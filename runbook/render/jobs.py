@@ -66,9 +66,7 @@ def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
     write_whole(folder.script, rendered.script, mode=0o755)
 
 
-def _render_local(
-    settings: Settings, plan: Mapping[str, Any], phase: str, python: str, grace_seconds: int = GRACE_SECONDS
-) -> RenderedJob:
+def _render_local(settings: Settings, plan: Mapping[str, Any], phase: str, python: str) -> RenderedJob:
     job = settings.job(phase)
     if job.nodes != 1:
         raise JobError(
@@ -88,7 +86,7 @@ def _render_local(
             "world_size": world_size,
             "threads": max(1, cores // world_size) if cores else 0,
             "walltime": job.walltime,
-            "grace_seconds": grace_seconds,
+            "grace_seconds": GRACE_SECONDS,
             "peers_seconds": PEERS_SECONDS,
             "stragglers_seconds": int(spec["limits"]["process_group_timeout_seconds"]),
             "environment": settings.site.environment,

@@ -73,11 +73,13 @@ class LocalScheduler:
             processes.wait_until(folder.exit_code.exists, grace_seconds, interval=0.5)
             return self.state(folder)
         script = identity.pid if identity else 0
-        if not processes.ranks(
-            script, status.job_id
-        ):  # else the script itself asks its ranks, once, and not us a second time
-            processes.send(_all_but(script, status.job_id), signal.SIGTERM)
-        if not processes.wait_until(lambda: not processes.process_tree(status.job_id), grace_seconds, interval=0.1):
+
+        def none_left() -> bool:
+            if not processes.ranks(script, status.job_id):  # ranks are asked by the script, once; its set-up by us
+                processes.send(_all_but(script, status.job_id), signal.SIGTERM)
+            return not processes.process_tree(status.job_id)
+
+        if not processes.wait_until(none_left, grace_seconds, interval=0.2):
             _kill(status.job_id, spare=script)
         return self.state(folder)
 
@@ -119,8 +121,8 @@ class LocalScheduler:
             err=folder.err,
             env={processes.JOB_VARIABLE: job_id, HOLDER_VARIABLE: None},
         )
-        identity = processes.identify(pid)
-        write_whole(folder.record, _json(record | {"process": identity.as_dict() if identity else None}))
+        identity = processes.identify(pid) or processes.identity_of_ended(pid)
+        write_whole(folder.record, _json(record | {"process": identity.as_dict()}))
 
         def begun_or_gone() -> bool:
             return files.read_started(folder) is not None or processes.identify(pid) is None
@@ -185,6 +187,8 @@ def _elsewhere(folder: JobFolder, identity: Identity, age: float | None) -> tupl
 def _half_submitted(folder: JobFolder, job_id: str) -> tuple[State, str]:
     """The record names no process: whoever submitted is just about to start it, or died at that moment."""
     record = files.read_record(folder)
+    if not record:
+        return State.UNKNOWN, f"{folder.started} says nothing that could be read: it was damaged, or the disk is full"
     if record.get("boot_id") == processes.boot_id():
         if processes.process_tree(job_id):
             return State.PENDING, "being started"
@@ -198,6 +202,10 @@ def _half_submitted(folder: JobFolder, job_id: str) -> tuple[State, str]:
 def _job_id(folder: JobFolder) -> str:
     began = files.read_started(folder)
     job_id = began.job_id if began else str(files.read_record(folder).get("job_id", ""))
+    if not job_id and folder.started.exists():  # started by hand, a moment ago
+        processes.wait_until(lambda: files.read_started(folder) is not None, 1)
+        began = files.read_started(folder)
+        return began.job_id if began else "unknown"
     if not job_id:
         raise JobError(f"No job was submitted from {folder.path}: it has no {folder.record.name}.")
     return job_id

@@ -83,6 +83,11 @@ def identify(pid: int) -> Identity | None:
     return Identity(pid, found[1], boot_id(), host_name(), _namespace())
 
 
+def identity_of_ended(pid: int) -> Identity:
+    """The identity of a process that ended before it could be looked at; nothing that runs is taken for it."""
+    return Identity(pid, -1, boot_id(), host_name(), _namespace())
+
+
 def standing(identity: Identity) -> Standing:
     """Whether a process noted earlier, perhaps by another machine, still runs."""
     if identity.boot_id != boot_id():

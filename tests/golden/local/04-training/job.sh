@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# Run golden, phase 04-training, site local: 2 processes on this machine.
+# The local scheduler starts it; by hand, from anywhere: bash job.sh
+# Ends with 0: finished, 75: saved and stopped (go on with a new job), 2: refused before the first step, 1: failed.
+# shellcheck disable=SC2016,SC2317 # values in single quotes stay as they are; traps call functions
+set -euo pipefail
+unset CDPATH
+
+# The script lies in jobs/<phase> of the run's folder and works in the run's folder.
+case $0 in */*) cd -- "${0%/*}" ;; esac
+job=$PWD
+cd ../..
+
+# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason and
+# exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
+read -r boot_id </proc/sys/kernel/random/boot_id
+readonly job boot_id
+read -r host </proc/sys/kernel/hostname
+read -r stat <"/proc/$$/stat"
+read -ra stat <<<"${stat##*) }"
+
+read_clock() { # seconds since the machine's start: no change of the clock moves them
+  read -r uptime _ </proc/uptime
+  now=${uptime%.*}
+}
+read_clock
+
+if ! (set -o noclobber && : >"$job/started") 2>/dev/null; then
+  echo "runbook: this job has already run, or its folder cannot be written: $job/started" >&2
+  exit 2
+fi
+printf 'job %s\npid %s\nstart %s\nboot_id %s\nhost %s\nnamespace %s\ntime %(%s)T\n' "$RUNBOOK_JOB" "$$" "${stat[19]}" \
+  "$boot_id" "$host" "$(readlink /proc/self/ns/pid)" -1 >"$job/started.part"
+mv -f "$job/started.part" "$job/started"
+
+beat() {
+  printf '%(%s)T %s %s\n' -1 "$uptime" "$boot_id" >"$job/heartbeat.part" && mv -f "$job/heartbeat.part" "$job/heartbeat"
+}
+beat
+
+end_leftovers() { # whatever carries the job's mark, also in another group or session
+  local files file process
+  mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
+  for file in "${files[@]}"; do
+    process=${file//[!0-9]/}
+    [[ $process == "$$" ]] || kill -KILL "$process" 2>/dev/null || true
+  done
+}
+
+job_result="" job_reason="the job's script failed before the training was started"
+finish() {
+  local code=$?
+  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
+  trap - EXIT
+  trap '' HUP INT TERM
+  end_leftovers
+  echo "runbook: $job_reason" >&2 || true
+  printf '%s\n' "$job_reason" >"$job/reason" || true
+  printf '%s\n' "$code" >"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
+}
+trap finish EXIT
+begin=$now
+
+# Being asked to stop, by a signal, a cancelled marker or the walltime: the ranks save and end with 75.
+asked=""
+for name in TERM INT HUP; do
+  # shellcheck disable=SC2064 # the name as it is now
+  trap "asked=\${asked:-SIG$name}" "$name"
+done
+
+# One machine: the ranks find each other on its own loop-back, at a port that nobody uses.
+port_is_used() { grep -qiE "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$1") " /proc/net/tcp /proc/net/tcp6 2>/dev/null; }
+MASTER_PORT=$((20000 + RANDOM % 10000))
+while port_is_used "$MASTER_PORT"; do MASTER_PORT=$((20000 + RANDOM % 10000)); done
+export MASTER_ADDR=127.0.0.1 MASTER_PORT WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+export GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo
+# Python shows what it prints at once, and imports nothing from the run's folder.
+export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+# Cores are shared out: ranks that each start a thread for every core make each other slow.
+unset OMP_NUM_THREADS OMP_THREAD_LIMIT # nproc would repeat them
+cores=$(nproc)
+export OMP_NUM_THREADS=$((cores > WORLD_SIZE ? cores / WORLD_SIZE : 1))
+
+# The site's modules and set-up commands; many of them read variables that are not set.
+set +u
+module load gcc/13
+ulimit -c 0
+set -u
+cd "$job/../.."
+
+# Environment: threads
+export MKL_NUM_THREADS=1
+unset OMP_PROC_BIND
+
+# Environment: 'names with blanks'
+export TMPDIR='/tmp/with a blank'
+export QUOTED='it'"'"'s $HOME'
+
+if [[ -n $asked || -e $job/cancelled ]]; then
+  job_result=75 job_reason="stopped before the training was started"
+  exit "$job_result"
+fi
+
+ranks=()
+for ((rank = 0; rank < WORLD_SIZE; rank++)); do
+  # The shell itself is each rank's parent, with no launcher between: their exit codes are exact, and a rank that asks
+  # the kernel to end it with its parent (PR_SET_PDEATHSIG) does not outlive this script.
+  RANK=$rank LOCAL_RANK=$rank \
+    '/opt/my python/bin/python' -m runbook.training plan.json --phase 04-training </dev/null &
+  ranks[rank]=$!
+done
+
+codes=() deadline=0 was_asked="" was_killed=""
+limit_end() { # the ranks that are left must end within this many seconds
+  if ((deadline == 0 || now + $1 < deadline)); then deadline=$((now + $1)); fi
+}
+
+collect() { # the exit codes of ranks that have ended
+  local rank code
+  for rank in "${!ranks[@]}"; do
+    if kill -0 "${ranks[rank]}" 2>/dev/null; then continue; fi
+    code=0
+    wait "${ranks[rank]}" || code=$?
+    unset "ranks[rank]"
+    if [[ $code == 137 && -n $was_killed ]]; then continue; fi
+    codes[rank]=$code
+    case $code in
+      0 | 75) if [[ -z $asked ]]; then limit_end 600; fi ;;
+      *) limit_end 5 ;;
+    esac
+  done
+}
+
+exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+next_beat=0
+while ((${#ranks[@]})); do
+  read_clock
+  collect
+  if ((now >= next_beat)); then
+    beat || true # a full disk must not end the training
+    next_beat=$((now + 5))
+  fi
+  if [[ -e $job/cancelled ]]; then asked=${asked:-the request to cancel}; fi
+  if ((now - begin >= 3600)) && [[ -z $asked ]]; then
+    : >"$job/timed_out"
+    asked="the end of the walltime of 3600 s"
+  fi
+  if [[ -n $asked && -z $was_asked && ${#ranks[@]} -gt 0 ]]; then
+    was_asked=yes
+    kill -TERM "${ranks[@]}" 2>/dev/null || true
+    limit_end 120
+  fi
+  if ((deadline && now >= deadline && ${#ranks[@]})); then
+    was_killed=${was_killed:-${!ranks[*]}}
+    kill -KILL "${ranks[@]}" 2>/dev/null || true
+  fi
+  if ((${#ranks[@]})); then read -r -t 0.2 -u "$pause" || true; fi
+done
+
+# The worst end counts, and of ends equally bad the lowest rank's. TERM is fatal only before a rank listens to it, when
+# nothing has been trained that could be lost, and then its peers fail with it.
+worst=0 culprit=0
+for rank in "${!codes[@]}"; do
+  case ${codes[rank]} in
+    0) weight=0 ;;
+    75) weight=1 ;;
+    2) weight=5 ;;
+    143) weight=3 ;;
+    1) weight=2 ;;
+    *) weight=4 ;;
+  esac
+  if ((weight > worst)); then worst=$weight culprit=$rank; fi
+done
+
+by="${asked:+ at $asked}"
+case $worst in
+  0) job_result=0 job_reason="finished" ;;
+  1) job_result=75 job_reason="saved and stopped$by" ;;
+  3) job_result=75 job_reason="stopped by SIGTERM before the training began$by" ;;
+  5) job_result=2 job_reason="rank $culprit refused to start the training (exit code 2)" ;;
+  2) job_result=1 job_reason="rank $culprit failed (exit code 1)$by" ;;
+  *) job_result=1 job_reason="rank $culprit ended with exit code ${codes[culprit]}$by" ;;
+esac
+if ((worst == 4 && codes[culprit] > 128)); then job_reason+=" (signal $((codes[culprit] - 128)))"; fi
+if [[ -n $was_killed ]]; then
+  if ((job_result == 0 || job_result == 75)); then job_result=1 job_reason="not all ranks ended$by"; fi
+  job_reason+="; killed, as they did not end by themselves: rank ${was_killed// /, }"
+fi
+exit "$job_result"

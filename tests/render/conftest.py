@@ -1,0 +1,64 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from runbook.params import Settings
+from runbook.params.catalogue import Dataset, Hardware, Model, Site
+from runbook.params.schema import Job, Jobs, Run
+
+
+@pytest.fixture
+def make_settings():
+    """Settings for a local run as they would come from files, with what a test wants to be different."""
+
+    def make(environment=None, *, cores=8, walltime=0, nodes=1, scheduler="local", modules=(), setup=()):
+        hardware = Hardware(device="cpu", devices_per_node=2, cores_per_node=cores)
+        site = Site(
+            site="local",
+            title="This machine",
+            scheduler=scheduler,
+            hardware=hardware,
+            environment=environment or {},
+            modules=list(modules),
+            setup=list(setup),
+        )
+        job = Job(walltime=walltime, nodes=nodes)
+        model = Model(label="tiny", layers=4, hidden=128, heads=4, source="test")
+        return Settings(
+            run=Run(run="golden", model="tiny", jobs=Jobs(smoke=job, training=job)),
+            site=site,
+            model=model,
+            smoke_model=model,
+            smoke_model_name="tiny",
+            dataset=Dataset(title="Corpus", kind="corpus", licence="CC0", source="test"),
+            origins={},
+            project=Path("/project"),
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_plan():
+    """The part of plan.json that rendering reads."""
+
+    def make(world_size=2):
+        spec = {"parallel": {"world_size": world_size}, "limits": {"process_group_timeout_seconds": 600}}
+        return {"phases": {"03-smoke-test": spec, "04-training": spec}}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def recorder(tmp_path_factory):
+    """A stand-in for the trainer's python: writes its arguments, folder and environment as JSON to standard output."""
+    program = tmp_path_factory.mktemp("program") / "recorder"
+    program.write_text(
+        f"#!{sys.executable} -IS\n"
+        "import json, os, sys\n"
+        "line = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]) + '\\n'\n"
+        "os.write(1, line.encode())\n"
+    )
+    program.chmod(0o755)
+    return program

@@ -1,0 +1,107 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runbook import shell
+from runbook.errors import JobError, ParamsError
+from runbook.render import JobFolder, RenderedJob, render_job, write_job
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "local"
+ENVIRONMENT = {
+    "threads": {"MKL_NUM_THREADS": "1", "OMP_PROC_BIND": None},
+    "empty group": {},
+    "names with blanks": {"TMPDIR": "/tmp/with a blank", "QUOTED": "it's $HOME"},
+}
+
+
+def golden_job(make_settings, make_plan, phase):
+    if phase == "03-smoke-test":
+        settings = make_settings()
+    else:
+        settings = make_settings(ENVIRONMENT, cores=0, walltime=3600, modules=["gcc/13"], setup=["ulimit -c 0"])
+    return render_job(settings, make_plan(), phase, Path("/runs/golden"), python="/opt/my python/bin/python")
+
+
+@pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
+def test_the_script_is_the_expected_one_word_for_word(phase, make_settings, make_plan):
+    rendered = golden_job(make_settings, make_plan, phase)
+    assert rendered.script == (GOLDEN / phase / "job.sh").read_text(encoding="utf-8")
+    assert rendered.arguments == json.loads((GOLDEN / phase / "arguments.json").read_text(encoding="utf-8"))
+    assert rendered.files == {}
+
+
+@pytest.mark.skipif(
+    shutil.which("shellcheck") is None, reason="shellcheck is not installed (apt-get install shellcheck)"
+)
+@pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
+def test_shellcheck_finds_nothing(phase):
+    assert shell.run(["shellcheck", str(GOLDEN / phase / "job.sh")]).out == ""
+
+
+@pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
+def test_bash_can_read_the_script(phase):
+    shell.run(["bash", "-n", str(GOLDEN / phase / "job.sh")])
+
+
+def test_rendering_twice_gives_the_same_text(make_settings, make_plan):
+    first, second = (golden_job(make_settings, make_plan, "04-training") for _ in range(2))
+    assert first == second
+
+
+def test_a_phase_without_training_has_no_job(make_settings, make_plan, tmp_path):
+    with pytest.raises(
+        JobError, match=r"^02-data has no training job; these phases have one: 03-smoke-test, 04-training"
+    ):
+        render_job(make_settings(), make_plan(), "02-data", tmp_path)
+
+
+def test_a_queue_we_cannot_write_for_is_named(make_settings, make_plan, tmp_path):
+    with pytest.raises(JobError, match=r"site local submits to slurm, for which no job script is rendered yet"):
+        render_job(make_settings(scheduler="slurm"), make_plan(), "04-training", tmp_path)
+
+
+def test_several_nodes_are_refused_on_one_machine(make_settings, make_plan, tmp_path):
+    with pytest.raises(JobError, match=r"04-training asks for 4 nodes, but site local is this one machine"):
+        render_job(make_settings(nodes=4), make_plan(), "04-training", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["A B", "A;reboot", "$(x)", "1A", "", "Ä", "A=B", "A\n"])
+def test_a_name_no_variable_can_have_is_refused(name, make_settings, make_plan, tmp_path):
+    with pytest.raises(ParamsError, match="is not the name of a variable: letters, digits and '_'"):
+        render_job(make_settings({"group": {name: "1"}}), make_plan(), "04-training", tmp_path)
+
+
+@pytest.mark.parametrize(("value", "why"), [("a\0b", "holds a NUL character"), ("\ud800", "cannot be written|UTF-8")])
+def test_a_value_no_program_can_be_given_is_refused(value, why, make_settings, make_plan, tmp_path):
+    with pytest.raises(ParamsError, match=why):
+        render_job(make_settings({"group": {"NAME": value}}), make_plan(), "04-training", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1"), (1, 1, "1"), (96, 8, "12")]
+)
+def test_known_cores_are_shared_out_to_the_ranks(cores, world_size, threads, make_settings, make_plan, tmp_path):
+    script = render_job(make_settings(cores=cores), make_plan(world_size), "04-training", tmp_path).script
+    assert f"export OMP_NUM_THREADS={threads}\n" in script
+    assert "nproc" not in script
+
+
+def test_files_are_written_whole_and_the_script_can_be_executed(tmp_path):
+    folder = JobFolder(tmp_path / "jobs" / "04-training")
+    write_job(folder, RenderedJob("#!/bin/sh\necho ünï\n", ["a b", "ü"], {"ds/config.json": "{}"}))
+    assert folder.script.read_text(encoding="utf-8") == "#!/bin/sh\necho ünï\n"
+    assert folder.script.stat().st_mode & 0o777 == 0o755
+    assert json.loads(folder.arguments.read_text(encoding="utf-8")) == ["a b", "ü"]
+    assert (folder.path / "ds" / "config.json").read_text() == "{}"
+    assert sorted(path.name for path in folder.path.iterdir()) == ["arguments.json", "ds", "job.sh"]
+    assert shell.run([str(folder.script)]).out == "ünï\n"
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "job.sh"])
+def test_a_file_outside_the_folder_or_over_the_script_is_refused(name, tmp_path):
+    folder = JobFolder(tmp_path / "jobs" / "04-training")
+    with pytest.raises(JobError, match="is not the name of a file inside the job's folder"):
+        write_job(folder, RenderedJob("", [], {name: "text"}))
+    assert not folder.script.exists()

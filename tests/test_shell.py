@@ -1,0 +1,162 @@
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runbook import shell
+from runbook.errors import ProgramError
+
+HOSTILE = [
+    "two words",
+    "$(touch made)",
+    "`touch made`",
+    "; touch made",
+    'it\'s "quoted"',
+    "line\nbreak",
+    "ünï→code",
+    "-n",
+    "",
+]
+
+
+def test_words_reach_the_program_exactly_as_they_are(tmp_path):
+    program = "import sys, json; print(json.dumps(sys.argv[1:]))"
+    said = shell.run([sys.executable, "-IS", "-c", program, *HOSTILE], cwd=tmp_path)
+    assert __import__("json").loads(said.out) == HOSTILE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_program_has_its_words_code_and_time():
+    said = shell.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
+    assert (said.out, said.err, said.exit_code) == ("out\n", "err\n", 3)
+    assert said.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert 0 < said.seconds < 10
+
+
+def test_a_failure_is_told_with_the_programs_own_last_words():
+    with pytest.raises(ProgramError) as caught:
+        shell.run(["sh", "-c", "for i in $(seq 100); do echo line $i >&2; done; exit 4"])
+    text = str(caught.value)
+    assert "ended with exit code 4" in text
+    assert text.endswith("  line 100")
+    assert "line 81" in text
+    assert "line 80" not in text
+
+
+def test_what_a_program_said_on_standard_output_is_told_when_it_said_nothing_else():
+    with pytest.raises(ProgramError, match=r"exit code 1\.\nIts last words:\n  only this"):
+        shell.run(["sh", "-c", "echo only this; exit 1"])
+
+
+def test_a_silent_failure_says_so():
+    with pytest.raises(ProgramError, match=r"^false ended with exit code 1\. It said nothing\.$"):
+        shell.run(["false"])
+
+
+def test_a_missing_program_is_named_with_the_remedy(tmp_path):
+    with pytest.raises(ProgramError, match=r"^sbatch-nowhere cannot be run: it is on no folder of PATH\. Install it"):
+        shell.run(["sbatch-nowhere"])
+    (tmp_path / "plain").write_text("not executable")
+    with pytest.raises(ProgramError, match="plain cannot be run: that file is missing or not executable"):
+        shell.run([str(tmp_path / "plain")])
+    with pytest.raises(ProgramError, match="it is on no folder of PATH"):
+        shell.run(["ls"], env={"PATH": str(tmp_path)})
+
+
+def test_a_file_that_is_no_program_is_told(tmp_path):
+    program = tmp_path / "broken"
+    program.write_bytes(b"\x7fELF but not really")
+    program.chmod(0o755)
+    with pytest.raises(ProgramError, match="could not be started: Exec format error"):
+        shell.run([str(program)])
+
+
+def test_a_missing_folder_is_told(tmp_path):
+    with pytest.raises(ProgramError, match=r"nowhere is not a folder, so ls cannot be run there"):
+        shell.run(["ls"], cwd=tmp_path / "nowhere")
+
+
+def test_a_nul_character_is_refused():
+    with pytest.raises(ProgramError, match="holds a NUL character"):
+        shell.run(["echo", "a\0b"])
+
+
+def test_a_command_as_one_text_is_our_own_bug():
+    with pytest.raises(AssertionError, match="a command is a list of words"):
+        shell.run("ls -l")
+
+
+def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path):
+    script = "echo started; sleep 300 & echo $! > child; wait"
+    with pytest.raises(ProgramError, match=r"did not end within 0\.3 s and was killed\.\nIts last words:\n  started"):
+        shell.run(["sh", "-c", script], timeout=0.3, cwd=tmp_path)
+    child = int((tmp_path / "child").read_text())
+    for _ in range(50):
+        if not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
+            return
+        time.sleep(0.02)
+    pytest.fail("the child outlived its killed parent")
+
+
+def test_the_environment_is_ours_with_changes(monkeypatch):
+    monkeypatch.setenv("KEPT", "kept")
+    monkeypatch.setenv("REMOVED", "still here")
+    program = "import os; print(os.environ['KEPT'], os.environ['ADDED'], 'REMOVED' in os.environ)"
+    said = shell.run([sys.executable, "-IS", "-c", program], env={"ADDED": "a b", "REMOVED": None})
+    assert said.out == "kept a b False\n"
+
+
+def test_input_is_given_and_otherwise_empty():
+    assert shell.run(["cat"], input="ünï\n").out == "ünï\n"
+    assert shell.run(["cat"]).out == ""
+
+
+def test_bytes_that_are_not_text_do_not_break_us():
+    assert shell.run(["printf", r"a\377b"]).out == "a\N{REPLACEMENT CHARACTER}b"
+
+
+@pytest.mark.jobs
+def test_a_detached_program_is_nobodys_child_and_leads_its_own_session(tmp_path):
+    out, err = tmp_path / "out file", tmp_path / "err"
+    out.write_text("earlier\n")
+    program = 'echo $0 "$1"; echo to err >&2; cat; exec sleep 300'
+    pid = shell.start_detached(["sh", "-c", program, "$(x)", "a b"], cwd=tmp_path, out=out, err=err, env={"MARK": "m"})
+    try:
+        process = psutil.Process(pid)
+        assert os.getsid(pid) == pid
+        assert process.ppid() != os.getpid()
+        assert pid not in [child.pid for child in psutil.Process().children(recursive=True)]
+        assert process.environ()["MARK"] == "m"
+        assert process.cwd() == str(tmp_path)
+        for _ in range(100):
+            if err.read_text():
+                break
+            time.sleep(0.02)
+        assert out.read_text() == "earlier\n$(x) a b\n"
+        assert err.read_text() == "to err\n"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_program_that_cannot_be_detached_is_told(tmp_path):
+    with pytest.raises(ProgramError, match=r"true could not be started\.\nIts last words:\n(.*\n)*.*nowhere"):
+        shell.start_detached(["true"], cwd=tmp_path, out=tmp_path / "nowhere" / "out", err=tmp_path / "err")
+
+
+def test_last_lines_of_a_long_text():
+    assert shell.last_lines("a\nb\nc\n\n\n", 2) == "b\nc"
+    assert shell.last_lines("") == ""
+
+
+def test_only_this_module_starts_programs():
+    package = Path(shell.__file__).parent
+    others = [path for path in package.rglob("*.py") if path.name != "shell.py" and "training" not in path.parts]
+    assert len(others) > 10
+    for path in others:
+        text = path.read_text(encoding="utf-8")
+        for word in ("import subprocess", "os.system(", "os.popen(", "shell=True", "os.exec", "os.spawn"):
+            assert word not in text, f"{path} has {word!r}"
