@@ -138,7 +138,8 @@ def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None
         if ours != theirs:
             raise DataError(
                 f"{fast.name} and {judge.name} encode {text[:80]!r} ({where}) differently: "
-                f"{ours[:12]} and {theirs[:12]}. Nothing was kept of this shard. Run with --encoder tokenizers (slower), and report the text."
+                f"{ours[:12]} and {theirs[:12]}. Nothing was kept of it. "
+                "Run with --encoder tokenizers (slower), and report the text."
             )
 
 

@@ -1,0 +1,132 @@
+"""`runbook data`: tokenize, verify, show; the data phase without a notebook."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from runbook.data.progress import Progress
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.group()
+def data() -> None:
+    """Tokenize, verify and show training data without a notebook."""
+
+
+class _Line:
+    """Progress on stderr: one line that is written over on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._last = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Show it, unless something was shown a moment ago."""
+        last = progress.stage == "done"
+        if not last and time.monotonic() - self._last < (0.5 if self._terminal else 10.0):
+            return
+        self._last = time.monotonic()
+        text = progress.as_text()
+        if self._terminal:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=last)
+        else:
+            click.echo(text, err=True)
+
+
+@data.command()
+@click.argument("inputs", nargs=-1, required=True, type=_PATH, metavar="INPUT...")
+@click.option(
+    "--out", "prefix", required=True, type=_PATH, metavar="PREFIX", help="Files are PREFIX_text_document.bin ..."
+)
+@click.option(
+    "--tokenizer", default="gpt2", show_default=True, help="gpt2, a tokenizer.json, or a SentencePiece .model."
+)
+@click.option("--workers", default=0, type=click.IntRange(min=0), help="Processes; 0 (default): one for each core.")
+@click.option("--append-eod/--no-append-eod", default=True, help="End each document with its token (default) or not.")
+@click.option("--eod-token", default="", help="Name of that token where the tokenizer has an unusual one.")
+@click.option("--text-key", default="text", show_default=True, help="Key of the text in each record.")
+@click.option(
+    "--bad-records",
+    default="stop",
+    show_default=True,
+    type=click.Choice(["stop", "skip", "quarantine"]),
+    help="What to do with a record or file that cannot be read.",
+)
+@click.option("--special-tokens", is_flag=True, help="Read a literal <|endoftext|> in a text as the token.")
+@click.option("--drop-empty", is_flag=True, help="Leave empty documents out of the document index.")
+@click.option("--source-key", default="auto", show_default=True, help="Dotted key that names a record's source.")
+@click.option("--keep-source", "keep_sources", multiple=True, metavar="NAME", help="Only this source; may be repeated.")
+@click.option("--drop-source", "drop_sources", multiple=True, metavar="NAME", help="Without this source.")
+@click.option(
+    "--encoder",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "fastokens", "tokenizers", "sentencepiece"]),
+    help="auto: the fastest exact one that is installed.",
+)
+@click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
+def tokenize(inputs: tuple[Path, ...], prefix: Path, drop_empty: bool, **chosen: object) -> None:
+    """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
+
+    INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. Interrupted and run again, it does
+    only what is missing; finished, it says so.
+    """
+    from runbook.data import TokenizeOptions, prepare
+    from runbook.units import show_bytes, show_duration
+
+    options = TokenizeOptions(keep_empty=not drop_empty, **chosen)  # type: ignore[arg-type]
+    manifest = prepare(list(inputs), prefix, options, progress=_Line())
+    files = ", ".join(f"{each['name']} ({show_bytes(each['bytes'])})" for each in manifest.files.values())
+    done = "done before, nothing to do" if manifest.reused else f"done in {show_duration(manifest.seconds['wall'])}"
+    if manifest.reused_shards and not manifest.reused:
+        done += f", {manifest.reused_shards} of {len(manifest.shards)} shards from an earlier run"
+    click.echo(f"{done}: {manifest.documents:,} documents, {manifest.tokens:,} tokens -> {files}")
+    if left_out := manifest.skipped_records + manifest.skipped_files:
+        click.echo(f"left out: {manifest.skipped_records:,} records, {manifest.skipped_files:,} files", err=True)
+        for problem in manifest.problems:
+            click.echo(f"  {problem}", err=True)
+        if left_out > len(manifest.problems):
+            click.echo(f"  ... and {left_out - len(manifest.problems):,} more", err=True)
+
+
+@data.command()
+@click.argument("prefix", type=_PATH)
+def verify(prefix: Path) -> None:
+    """Check every entry, token and checksum of PREFIX_text_document.bin and .idx; exit 1 where a check fails."""
+    from runbook.data.verification import verify as verify_prefix
+
+    checks = verify_prefix(prefix)
+    for check in checks:
+        click.echo(f"{check.verdict:7} {check.name}: {check.value} (rule: {check.rule})")
+        if check.verdict != "pass" and check.remedy:
+            click.echo(f"        {check.remedy}")
+    failed = [check.name for check in checks if check.verdict == "fail"]
+    if failed:
+        click.echo(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}", err=True)
+        raise click.exceptions.Exit(1)
+    click.echo(f"{len(checks)} checks, none failed")
+
+
+@data.command()
+@click.argument("prefix", type=_PATH)
+@click.option("--count", default=3, show_default=True, type=click.IntRange(min=1), help="Documents, spread evenly.")
+@click.option(
+    "--document", "numbers", multiple=True, type=click.IntRange(min=0), help="This document; may be repeated."
+)
+@click.option("--tokens", "max_tokens", default=120, show_default=True, type=click.IntRange(min=1), help="Of each.")
+def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) -> None:
+    """Show documents of PREFIX decoded back, with a bar between tokens."""
+    from runbook.data.samples import show as show_prefix
+
+    for document in show_prefix(prefix, count, max_tokens=max_tokens, numbers=list(numbers) or None):
+        more = f", the first {len(document.ids)}" if len(document.ids) < document.tokens else ""
+        click.secho(f"document {document.number}: {document.tokens} tokens{more}", bold=True)
+        click.echo("|".join(document.pieces))
+        click.echo()

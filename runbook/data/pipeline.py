@@ -1,0 +1,383 @@
+"""Text to .bin/.idx in one go: plan the shards, make what is missing, index, prove, write the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from runbook.data.committer import Committer
+from runbook.data.documents import find_source_key
+from runbook.data.encoders import use_one_thread
+from runbook.data.indexed import DTYPES, dtype_code, write_index
+from runbook.data.inputs import Shard, cut, find_inputs, text_estimate
+from runbook.data.locking import held
+from runbook.data.manifest import Manifest, finished, write_manifest
+from runbook.data.marks import Marks, sync
+from runbook.data.options import Output, TokenizeOptions
+from runbook.data.pool import Pool
+from runbook.data.progress import Progress
+from runbook.data.shard import Counts, ShardMaker
+from runbook.data.tokenizer import Tokenizer, load_tokenizer
+from runbook.data.worker import Snapshot, disk_error, make_shard, throttled
+from runbook.errors import DataError
+from runbook.units import show_bytes
+
+_log = logging.getLogger(__name__)
+
+BIN_BYTES_PER_TEXT_BYTE = 0.7
+"""Two bytes for each 3.1 bytes of text (technical English, the densest measured), and the index."""
+
+Callback = Callable[[Progress], None]
+
+
+def prepare(
+    inputs: Sequence[Path], prefix: Path, options: TokenizeOptions | None = None, *, progress: Callback | None = None
+) -> Manifest:
+    """Tokenize files and folders to PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
+
+    Nothing is done twice: finished work is recognised by its manifest, unfinished work goes on at the first missing
+    shard. Interrupted at any moment and called again, it gives the same bytes.
+
+    Raises:
+        DataError: input missing or broken, tokenizer unusable, disk full; finished shards are kept.
+        HeldError: another process is tokenizing to this prefix.
+    """
+    options = options or TokenizeOptions()
+    work = _Job(list(inputs), Output(Path(prefix)), options, progress)
+    done = finished(prefix, work.fingerprint)
+    if done is not None:
+        return work.say_done(done)
+    work.output.base.parent.mkdir(parents=True, exist_ok=True)
+    with held(work.output):
+        try:
+            return work.run()
+        except OSError as error:
+            raise disk_error(error, work.output) from error
+
+
+class _Job:
+    """One call of prepare()."""
+
+    def __init__(self, inputs: list[Path], output: Output, options: TokenizeOptions, progress: Callback | None) -> None:
+        self.output = output
+        self._began = time.monotonic()
+        self._options = options
+        self._shards = cut(find_inputs(inputs), options.shard_bytes)
+        self._workers = options.workers or len(os.sched_getaffinity(0))
+        first = self._shards[0].segments[0]
+        self._source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
+        self._choices = json.dumps([options.choices(), _tokenizer_sums(options.tokenizer)], sort_keys=True)
+        whole = hashlib.sha256()
+        for file in self._files():
+            whole.update(repr(file).encode())
+        whole.update(self._choices.encode())
+        self.fingerprint = whole.hexdigest()
+        self._committer = Committer(output, self._shards, self._choices)
+        self._display = _Display(self._shards, self._committer, progress, self._began)
+
+    def say_done(self, manifest: Manifest) -> Manifest:
+        """Report finished work as such."""
+        shutil.rmtree(self.output.parts, ignore_errors=True)
+        self._display.say_done(manifest)
+        return Manifest(**{**vars(manifest), "reused": True})
+
+    def run(self) -> Manifest:
+        """Do what is missing."""
+        self.output.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
+        todo = self._committer.resume(lambda _: self._display.tell("resume"))
+        reused = len(self._shards) - len(todo)
+        self._display.reused = reused
+        if reused:
+            _log.info("%s: %d of %d shards are done from an earlier run", self.output.base, reused, len(self._shards))
+        if self._options.check_space:
+            self._refuse_small_disk()
+        tokenizer = self._make([self._shards[number] for number in todo])
+        self._display.tell("index", force=True)
+        manifest = self._close(tokenizer, reused)
+        self._display.say_done(manifest)
+        return manifest
+
+    def _make(self, shards: list[Shard]) -> Tokenizer:
+        """Tokenize shards, in this process where one worker is enough, else in several."""
+        self._display.workers = min(self._workers, max(1, len(shards)))
+        if self._display.workers > 1:
+            with Pool(self.output, self._options, self._source_key, self._committer, self._display.workers) as pool:
+                tokenizer = self._load_tokenizer()
+                self._display.pool = pool
+                pool.run(shards, lambda: self._display.tell("tokenize"))
+            return tokenizer
+        tokenizer = self._load_tokenizer()
+        maker = ShardMaker(tokenizer, self._options, self._source_key, throttled(self._display.take))
+        for shard in shards:
+            fingerprint = self._committer.fingerprint(shard.number)
+            self._committer.finished(make_shard(maker, shard, fingerprint, self.output, self._committer))
+            self._display.snapshot = None
+            self._commit()
+        self._commit()
+        return tokenizer
+
+    def _commit(self) -> None:
+        while self._committer.step():
+            self._display.tell("tokenize")
+
+    def _load_tokenizer(self) -> Tokenizer:
+        options = self._options
+        use_one_thread()
+        tokenizer = load_tokenizer(options.tokenizer, special_tokens=options.special_tokens, encoder=options.encoder)
+        if options.append_eod:
+            tokenizer.end_of_document(options.eod_token)  # refuse a tokenizer without one before the work, not after
+        return tokenizer
+
+    def _refuse_small_disk(self) -> None:
+        text = sum(text_estimate(segment) for shard in self._shards for segment in shard.segments)
+        needed = int(text * BIN_BYTES_PER_TEXT_BYTE) - self._committer.length
+        free = shutil.disk_usage(self.output.base.parent).free
+        if needed > free:
+            raise DataError(
+                f"about {show_bytes(needed)} are needed below {self.output.base.parent} and {show_bytes(free)} are "
+                "free. Make room, or give a prefix on a larger disk; --no-check-space begins all the same."
+            )
+
+    def _close(self, tokenizer: Tokenizer, reused: int) -> Manifest:
+        """Index, renames, manifest; the order lets an interruption anywhere be mended by a second run."""
+        output, committer = self.output, self._committer
+        marks = Marks(output)
+        code = dtype_code(tokenizer.vocabulary)
+        os.truncate(output.bin_part, committer.length)
+        with output.idx_part.open("w+b") as file:
+            sequences, documents = write_index(
+                file, code, lambda: (mark.piece for mark in marks.read_all(len(self._shards)))
+            )
+            file.seek(0)
+            idx_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        assert (sequences, documents) == (committer.totals.sequences, committer.totals.documents)
+        self._join_quarantine(marks)
+        for path in (output.bin_part, output.idx_part):
+            sync(path)
+        output.idx_part.rename(output.idx)
+        output.bin_part.rename(output.bin)
+        manifest = self._manifest(tokenizer, DTYPES[code], idx_sha256, reused)
+        write_manifest(output.prefix, manifest)
+        sync(output.manifest)
+        shutil.rmtree(output.parts)
+        return manifest
+
+    def _join_quarantine(self, marks: Marks) -> None:
+        output = self.output
+        part = output.quarantine.with_name(output.quarantine.name + ".part")
+        output.quarantine.unlink(missing_ok=True)
+        if self._options.bad_records != "quarantine":
+            return
+        with part.open("wb") as target:
+            for shard in self._shards:
+                path = marks.path(shard.number, "quarantine")
+                if path.exists():
+                    with path.open("rb") as source:
+                        shutil.copyfileobj(source, target)
+        part.rename(output.quarantine)
+
+    def _manifest(self, tokenizer: Tokenizer, dtype: str, idx_sha256: str, reused: int) -> Manifest:
+        import numpy as np
+
+        options, committer, totals = self._options, self._committer, self._committer.totals
+        eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None
+        wall = time.monotonic() - self._began
+        return Manifest(
+            fingerprint=self.fingerprint,
+            inputs=[{"path": path, "bytes": size, "mtime_ns": mtime} for path, size, mtime in self._files()],
+            options=options.choices() | {"source_key": self._source_key},
+            tokenizer={
+                "name": tokenizer.name,
+                "vocabulary": tokenizer.vocabulary,
+                "sha256": tokenizer.sha256,
+                "encoder": tokenizer.encoder.name,
+                "judge": tokenizer.judge.name,
+                "end_of_document": eod,
+            },
+            dtype=np.dtype(dtype).name,
+            end_of_document_tokens=totals.sequences if options.append_eod else 0,
+            problems=committer.problems,
+            sources={
+                name: dict(zip(("documents", "text_bytes", "tokens"), values, strict=True))
+                for name, values in sorted(totals.sources.items())
+            },
+            files={
+                "bin": {"name": self.output.bin.name, "bytes": committer.length, "sha256": committer.sha256},
+                "idx": {"name": self.output.idx.name, "bytes": self.output.idx.stat().st_size, "sha256": idx_sha256},
+            },
+            shards=[
+                dict(zip(("offset", "bytes", "documents", "tokens"), span, strict=True)) for span in committer.spans
+            ],
+            seconds={"wall": wall} | totals.seconds,
+            rates=_rates(totals, wall, self._display.text_done()),
+            speed=self._display.speed,
+            workers=self._display.workers,
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=_versions(),
+            reused_shards=reused,
+            **{name: getattr(totals, name) for name in _SUMS},
+        )
+
+    def _files(self) -> list[tuple[str, int, int]]:
+        seen = {}
+        for shard in self._shards:
+            for segment in shard.segments:
+                seen[segment.path] = (segment.path, segment.size, segment.mtime_ns)
+        return list(seen.values())
+
+
+_SUMS = (
+    *("documents", "empty", "sequences", "tokens", "text_bytes", "records", "skipped_records", "skipped_files"),
+    *("dropped", "blank_lines", "judged", "lengths"),
+)
+
+
+class _Display:
+    """Turns the state of the work into Progress, a few times a second."""
+
+    def __init__(self, shards: list[Shard], committer: Committer, progress: Callback | None, began: float) -> None:
+        self._shards = shards
+        self._committer = committer
+        self._progress = progress
+        self._began = began
+        self._last = 0.0
+        self._estimates = [sum(text_estimate(segment) for segment in shard.segments) for shard in shards]
+        self._text_before = 0
+        self._started: float | None = None
+        self.reused = 0
+        self.workers = 0
+        self.pool: Pool | None = None
+        self.snapshot: Snapshot | None = None
+        self.speed: list[list[float]] = []
+
+    def take(self, snapshot: Snapshot) -> None:
+        """A snapshot of the shard in hand, in the one-process case."""
+        self.snapshot = snapshot
+        self.tell("tokenize")
+
+    def text_done(self) -> int:
+        """Bytes of text tokenized by this call."""
+        return self._committer.totals.text_bytes - self._text_before
+
+    def tell(self, stage: str, *, force: bool = False) -> None:
+        """Call the callback, unless it was called a moment ago."""
+        now = time.monotonic()
+        if stage == "resume":
+            self._text_before = self._committer.totals.text_bytes
+        if not force and now - self._last < 0.2:
+            return
+        self._last = now
+        snapshots = self.pool.snapshots if self.pool else [self.snapshot] if self.snapshot else []
+        totals = self._committer.totals
+        text = totals.text_bytes + sum(each.text_bytes for each in snapshots)
+        seconds = now - self._began
+        if len(self.speed) >= 400:
+            self.speed = self.speed[::2]
+        self.speed.append([round(seconds, 3), text - self._text_before])
+        if self._progress is None:
+            return
+        committed = self._shards[: self._committer.committed]
+        share = self._share(snapshots)
+        self._progress(
+            Progress(
+                stage=stage,
+                files=sum(segment.end == segment.size for shard in committed for segment in shard.segments),
+                files_total=sum(segment.end == segment.size for shard in self._shards for segment in shard.segments),
+                bytes=sum(shard.bytes for shard in committed),
+                bytes_total=sum(shard.bytes for shard in self._shards),
+                text_bytes=text,
+                documents=totals.documents + sum(each.documents for each in snapshots),
+                tokens=totals.tokens + sum(each.tokens for each in snapshots),
+                seconds=seconds,
+                mb_per_second=(text - self._text_before) / max(seconds, 1e-9) / 1e6,
+                eta_seconds=self._eta(stage, share, now),
+                workers=self.workers,
+                failures=totals.skipped_records
+                + totals.skipped_files
+                + sum(each.failures for each in snapshots)
+                + (self.pool.deaths if self.pool else 0),
+                shards=self._committer.committed,
+                shards_total=len(self._shards),
+                reused=self.reused,
+            )
+        )
+
+    def say_done(self, manifest: Manifest) -> None:
+        """The last word."""
+        if self._progress is None:
+            return
+        files = len(manifest.inputs)
+        size = sum(int(each["bytes"]) for each in manifest.inputs)
+        seconds = time.monotonic() - self._began
+        self._progress(
+            Progress(
+                stage="done",
+                files=files,
+                files_total=files,
+                bytes=size,
+                bytes_total=size,
+                text_bytes=manifest.text_bytes,
+                documents=manifest.documents,
+                tokens=manifest.tokens,
+                seconds=seconds,
+                mb_per_second=self.text_done() / max(seconds, 1e-9) / 1e6,
+                eta_seconds=0.0,
+                workers=self.workers,
+                failures=manifest.skipped_records + manifest.skipped_files + (self.pool.deaths if self.pool else 0),
+                shards=len(manifest.shards),
+                shards_total=len(manifest.shards),
+                reused=self.reused or (len(manifest.shards) if not self.workers else 0),
+            )
+        )
+
+    def _share(self, snapshots: list[Snapshot]) -> float:
+        done = sum(self._estimates[: self._committer.committed])
+        limit = max(self._estimates)
+        done += sum(min(each.input_bytes, limit) for each in snapshots)
+        return min(1.0, done / max(1.0, sum(self._estimates)))
+
+    def _eta(self, stage: str, share: float, now: float) -> float | None:
+        """Time left at this call's own speed; not known in the first moments."""
+        if stage != "tokenize":
+            return None
+        if self._started is None:
+            self._started, self._share_before = now, share
+        gained, passed = share - self._share_before, now - self._started
+        return (1 - share) / gained * passed if passed > 1 and gained > 0 else None
+
+
+def _rates(totals: Counts, wall: float, text_now: int) -> dict[str, float]:
+    rates = {"wall": text_now / wall / 1e6}
+    for stage, seconds in totals.seconds.items():
+        if seconds > 0:
+            rates[stage] = totals.text_bytes / seconds / 1e6
+    return {name: round(value, 1) for name, value in rates.items()}
+
+
+def _tokenizer_sums(name: str) -> str:
+    """Checksum of a tokenizer's file; gpt2 is the same everywhere."""
+    path = Path(name).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if name == "gpt2" or not path.is_file():
+        return name  # load_tokenizer says what is wrong with a missing one
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for package in ("gpt3-runbook", "fastokens", "tokenizers", "msgspec", "backports.zstd", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
