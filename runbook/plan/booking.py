@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runbook.params.catalogue import QueueLimit
 from runbook.params.schema import JOB_SECTIONS, Job
-from runbook.plan.checks import Check, judge
+from runbook.plan.checks import Check, counted, judge
 from runbook.plan.choices import Chosen
 from runbook.plan.machine import Machine
 from runbook.units import parse_duration, show_bytes
@@ -42,7 +42,7 @@ def _queue(phase: str, section: str, job: Job, chosen: Chosen) -> Check:
         value = f"the limits of {job.partition} on {chosen.site.site} are not known"
         return Check(name, "unknown", value, rule)
     faults = _faults(job, limit)
-    value = f"{job.nodes} nodes for {_clock(job.walltime)} in {job.partition} ({_limits(limit)})"
+    value = f"{counted(job.nodes, 'node')} for {_clock(job.walltime)} in {job.partition} ({_limits(limit)})"
     return judge(
         name, not faults, value, rule, f"Change {' and '.join(f'jobs.{section}.{fault}' for fault in faults)}."
     )

@@ -135,6 +135,7 @@ def _parameters(phase: _Phase) -> dict[str, Any]:
     return {
         "whole": sizes.whole(shape).as_dict(),
         "per_rank_by_stage": ranks,
+        "padded_vocabulary": shape.padded_vocabulary,
         "first_loss": round(sizes.expected_first_loss(shape), 4),
     }
 

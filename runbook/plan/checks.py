@@ -40,6 +40,15 @@ def judge(name: str, holds: bool, value: str, rule: str, remedy: str, *, otherwi
     return Check(name, "pass", value, rule) if holds else Check(name, otherwise, value, rule, remedy)
 
 
+def counted(number: int, one: str) -> str:
+    """A number and its noun.
+
+    >>> counted(1, "node"), counted(1024, "node")
+    ('1 node', '1,024 nodes')
+    """
+    return f"{number:,} {one}" + ("" if number == 1 else "s")
+
+
 def raise_if_failed(checks: Iterable[Check]) -> None:
     """Raise one `PlanError` that lists every failing check with its values, rule and remedy."""
     failed = [check for check in checks if check.verdict == "fail"]

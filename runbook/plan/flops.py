@@ -49,19 +49,19 @@ def megatron_causal(shape: Shape) -> float:
 
 def palm(shape: Shape) -> float:
     """PaLM, appendix B: 6 for each parameter and token, embeddings included, plus attention over all pairs."""
-    return shape.sequence_length * (6 * whole(shape).total + _attention_per_token(shape))
+    return float(shape.sequence_length * (6 * whole(shape).total + _attention_per_token(shape)))
 
 
 def six_n(shape: Shape) -> float:
     """The rule of thumb: 6 for each parameter and token, no attention scores."""
-    return shape.sequence_length * 6 * whole(shape).total
+    return float(shape.sequence_length * 6 * whole(shape).total)
 
 
 def torchtitan(shape: Shape) -> float:
     """Like PaLM, but without the input embeddings; the output layer is kept, tied or not."""
     parts = whole(shape)
     counted = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden
-    return shape.sequence_length * (6 * counted + _attention_per_token(shape))
+    return float(shape.sequence_length * (6 * counted + _attention_per_token(shape)))
 
 
 def llm_foundry_hardware(shape: Shape) -> float:

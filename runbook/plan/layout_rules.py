@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runbook.plan import engine_rules
-from runbook.plan.checks import Check, judge
+from runbook.plan.checks import Check, counted, judge
 from runbook.plan.choices import Choice
 from runbook.plan.layout import Layout
 from runbook.plan.sizes import Shape
@@ -26,7 +26,7 @@ def _world(choice: Choice, layout: Layout, shape: Shape) -> Check:
     group = choice.tensor * choice.pipeline * choice.context
     keys = choice.keys
     world = layout.world_size
-    nodes = "1 node" if choice.nodes == 1 else f"{choice.nodes} nodes"
+    nodes = counted(choice.nodes, "node")
     factors = f"{keys.tensor}={choice.tensor} x {keys.pipeline}={choice.pipeline}"
     if choice.context > 1:
         factors += f" x parallel.context={choice.context}"

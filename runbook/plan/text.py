@@ -55,7 +55,7 @@ def sizes_table(plan: Mapping[str, Any]) -> Table:
         _row(
             "first loss expected",
             plan,
-            lambda phase: f"{phase['first_loss']:.2f} = ln(vocabulary)",
+            lambda phase: f"{phase['first_loss']:.2f} = ln({phase['padded_vocabulary']:,})",
             section="parameters",
         )
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,5 +104,10 @@ def verdicts() -> Callable[..., dict[str, Check]]:
 
 
 @pytest.fixture
-def two_cores() -> Machine:
-    return TWO_CORES
+def run_python() -> Callable[[str], str]:
+    """Standard output of a fresh interpreter."""
+
+    def run(code: str) -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    return run

@@ -1,0 +1,118 @@
+"""What is said about time beforehand: a figure with its origin, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runbook.plan import Check, Machine, make_plan
+from runbook.plan.choices import full_choice, smoke_choice
+from runbook.plan.flops import flops
+from runbook.plan.layout import lay_out
+from runbook.plan.schedule import duration
+from runbook.plan.speed import CORE_FLOPS, CPU_EFFICIENCY, Speed, estimate, evaluation_batches
+
+from .conftest import TWO_CORES, build, hardware
+
+OLD = Machine(cores=2, flags=frozenset({"avx2"}), memory_bytes=24 * 2**30)
+
+
+def speed(
+    sections: dict[str, Any] | None = None, machine: Machine | None = TWO_CORES, *, smoke: bool = False, **others: Any
+) -> Speed:
+    choice = (smoke_choice if smoke else full_choice)(build(sections, **others))
+    layout = lay_out(choice)
+    return estimate(choice, layout, choice.shape, duration(choice, layout), machine)
+
+
+def test_smoke_test_takes_about_110_seconds_on_two_cores() -> None:
+    """12 x 512, 48 sequences of 1024 tokens, bf16: what the project promises for this machine."""
+    found = speed({"training": {"eval_interval": 0}}, smoke=True)
+    assert found.seconds == pytest.approx(110, rel=0.02)
+    assert found.seconds == pytest.approx(12 * (found.seconds_per_iteration or 0), rel=1e-3)
+    assert found.basis == "2 cores x 215 GFLOP/s (bf16, measured) x 0.47"
+
+
+def test_cpu_without_bf16_units_is_told_beforehand(verdicts: Callable[..., dict[str, Check]]) -> None:
+    check = verdicts(machine=OLD)["bf16 on this CPU"]
+    assert check.as_text() == (
+        "bf16 on this CPU: bf16 by slow code: about 31.6 times as long as in fp32. Rule: the CPU multiplies bf16 "
+        "directly (AVX-512 BF16 or AMX). Set training.precision to fp32."
+    )
+    assert check.verdict == "warn"
+    assert (speed(machine=OLD, smoke=True).seconds or 0) > 2 * 3600
+    fp32 = {"training": {"precision": "fp32"}}
+    assert (speed(fp32, OLD, smoke=True).seconds or 0) < 300
+    assert "bf16 on this CPU" not in verdicts(fp32, machine=OLD)
+
+
+@pytest.mark.parametrize(
+    ("flags", "path"),
+    [({"avx512f", "avx512_bf16"}, "bf16"), ({"amx_bf16"}, "bf16"), ({"avx512f"}, "bf16 by AVX-512")],
+)
+def test_the_path_of_bf16_follows_the_cpus_flags(flags: set[str], path: str) -> None:
+    found = speed(machine=replace(TWO_CORES, flags=frozenset(flags)))
+    assert f"({path}, measured)" in found.basis
+
+
+def test_what_is_not_known_stays_empty(verdicts: Callable[..., dict[str, Check]]) -> None:
+    nowhere = speed(machine=None)
+    assert (nowhere.seconds, nowhere.tokens_per_second, nowhere.cost) == (None, None, None)
+    assert nowhere.basis == "how many cores this machine has is not known"
+    no_flags = speed(machine=Machine(cores=4))
+    assert no_flags.seconds is None
+    assert no_flags.basis == "whether this CPU multiplies bf16 directly is not known"
+    assert verdicts(machine=Machine(cores=4))["bf16 on this CPU"].verdict == "unknown"
+    site = {"hardware": hardware("H100-SXM", peak_tflops={})}
+    assert speed(site=site).basis == "no bf16 peak is known for H100-SXM"
+
+
+def test_accelerators_run_at_a_stated_share_of_their_peak() -> None:
+    found = speed({"training": {"global_batch": 16, "eval_interval": 0}}, device="H100-SXM", model="375m")
+    assert found.basis == "35% of 989.4 TFLOP/s (H100-SXM, bf16), assumed"
+    assert found.tflops_per_device == pytest.approx(0.35 * 989.4, rel=1e-3)
+    assert found.tflops_convention == "megatron-full"
+
+
+def test_steps_add_up_to_the_sustained_speed() -> None:
+    choice = full_choice(build())
+    found = speed()
+    rate = 2 * CORE_FLOPS["bf16"] * CPU_EFFICIENCY["bf16"]
+    assert found.seconds_per_iteration == pytest.approx(flops(choice.shape, 8) / rate, rel=1e-3)
+    assert found.tokens_per_second == pytest.approx(8 * 128 / (found.seconds_per_iteration or 0), rel=1e-3)
+
+
+def test_recomputing_takes_a_third_longer_and_prints_fewer_model_flops() -> None:
+    plain, full = speed(), speed({"training": {"recompute": "full"}})
+    assert (full.seconds_per_iteration or 0) == pytest.approx(4 / 3 * (plain.seconds_per_iteration or 0), rel=1e-3)
+    assert (full.tflops_per_device or 0) == pytest.approx(3 / 4 * (plain.tflops_per_device or 0), rel=1e-3)
+
+
+def test_a_bubble_takes_its_share() -> None:
+    plain, piped = speed(), speed({"parallel": {"pipeline": 2}})
+    assert (piped.seconds_per_iteration or 0) == pytest.approx(1.25 * (plain.seconds_per_iteration or 0), rel=1e-3)
+
+
+def test_evaluations_are_counted() -> None:
+    sections = {"training": {"eval_interval": 30, "eval_iterations": 4}}
+    for choose, batches in ((full_choice, 12), (smoke_choice, 1)):
+        choice = choose(build(sections))
+        assert evaluation_batches(choice, duration(choice, lay_out(choice))) == batches
+    with_them, without = speed(sections), speed({"training": {"eval_interval": 0}})
+    assert (with_them.seconds or 0) == pytest.approx((without.seconds or 0) * (1 + 12 / 3 / 100), rel=1e-3)
+
+
+def test_cost_needs_a_price() -> None:
+    assert speed().cost is None
+    priced = speed(site={"price_per_device_hour": 3.0})
+    assert priced.cost == pytest.approx(3 * (priced.device_hours or 0), rel=1e-3)
+    assert priced.device_hours == pytest.approx(2 * (priced.seconds or 0) / 3600, rel=1e-3)
+
+
+def test_time_in_the_plan_is_plain_values() -> None:
+    time = make_plan(build(), TWO_CORES).as_dict()["time"]
+    assert set(time) == {"03-smoke-test", "04-training"}
+    assert time["04-training"]["seconds"] == speed().seconds
