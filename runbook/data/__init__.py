@@ -1,15 +1,35 @@
-"""Text to verified .bin/.idx: sources, the fused pipeline, indexed files."""
+"""Text to verified .bin/.idx: sources, the fused pipeline, indexed files.
+
+Names are imported on first use: a worker process starts without the plan and the parameters.
+"""
 
 from __future__ import annotations
 
-from runbook.data.indexed import IndexedReader
-from runbook.data.manifest import Manifest, read_manifest
-from runbook.data.options import Output, TokenizeOptions
-from runbook.data.pipeline import prepare
-from runbook.data.progress import Progress
-from runbook.data.samples import Document, show
-from runbook.data.tokenizer import decode, encode, load_tokenizer, pieces
-from runbook.data.verification import verify
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runbook.data.indexed import IndexedReader
+    from runbook.data.manifest import Manifest, read_manifest
+    from runbook.data.options import Output, TokenizeOptions
+    from runbook.data.pipeline import prepare
+    from runbook.data.progress import Progress
+    from runbook.data.samples import Document, show
+    from runbook.data.sources import dataset_files, dataset_folder
+    from runbook.data.tokenizer import decode, encode, load_tokenizer, pieces
+    from runbook.data.verification import verify
+
+_HOMES = {
+    "indexed": ("IndexedReader",),
+    "manifest": ("Manifest", "read_manifest"),
+    "options": ("Output", "TokenizeOptions"),
+    "pipeline": ("prepare",),
+    "progress": ("Progress",),
+    "samples": ("Document", "show"),
+    "sources": ("dataset_files", "dataset_folder"),
+    "tokenizer": ("decode", "encode", "load_tokenizer", "pieces"),
+    "verification": ("verify",),
+}
 
 __all__ = [
     "Document",
@@ -18,6 +38,8 @@ __all__ = [
     "Output",
     "Progress",
     "TokenizeOptions",
+    "dataset_files",
+    "dataset_folder",
     "decode",
     "encode",
     "load_tokenizer",
@@ -27,3 +49,10 @@ __all__ = [
     "show",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"runbook.data.{module}"), name)
+    raise AttributeError(f"runbook.data has no {name!r}")

@@ -19,7 +19,8 @@ _BLOCK = 16 << 20
 def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     """Named checks of PREFIX_text_document.bin and .idx, each with its value and rule.
 
-    A broken file is a failed check, never an exception. Reads every byte once; `checksums=False` leaves the .bin's content out (for a look while other work runs).
+    A broken file is a failed check, never an exception. Reads every byte once; `checksums=False` leaves the content
+    of the .bin out, for a look while other work runs.
     """
     output = Output(Path(prefix))
     try:

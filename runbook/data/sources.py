@@ -1,0 +1,60 @@
+"""Where a dataset of the catalogue lies, and whether its files are the ones that the catalogue names."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from runbook.data.inputs import find_inputs, inside
+from runbook.errors import DataError
+from runbook.params.catalogue import Dataset, SourceFile
+
+
+def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
+    """The folder of a dataset: the given one, else the catalogue's (inside the package for the shipped corpus)."""
+    if folder:
+        return project / Path(folder).expanduser()
+    if not dataset.folder:
+        raise DataError(f"the dataset {dataset.title!r} names no folder; set data.folder to where its files lie")
+    base = Path(__file__).parent.parent if dataset.kind == "corpus" else project
+    return base / Path(dataset.folder).expanduser()
+
+
+def dataset_files(dataset: Dataset, *, project: Path, folder: str = "", checksums: bool = True) -> list[Path]:
+    """The files to tokenize, in order; files that the catalogue names are compared with it, all at once.
+
+    Raises:
+        DataError: a file is missing, or has another size or checksum than the catalogue says; each is named.
+    """
+    if dataset.kind == "mock":
+        raise DataError(f"the dataset {dataset.title!r} has no text: nothing is to be tokenized")
+    home = dataset_folder(dataset, project=project, folder=folder)
+    if not dataset.files:
+        return find_inputs([home], dataset.pattern)
+    wrong = [fault for file in dataset.files if (fault := file_fault(home, file, checksums=checksums))]
+    if wrong:
+        shown = "\n  ".join(wrong[:20]) + (f"\n  ... and {len(wrong) - 20} more" if len(wrong) > 20 else "")
+        raise DataError(
+            f"{len(wrong)} of {len(dataset.files)} files of the dataset {dataset.title!r} are missing or not the ones "
+            f"that the catalogue names, in {home}:\n  {shown}\n"
+            "Fetch these again (runbook data download), or correct the catalogue."
+        )
+    return find_inputs([inside(home, file.path) for file in dataset.files])
+
+
+def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
+    """What is wrong with one file of a list; empty where nothing is, as far as the list says."""
+    path = inside(folder, file.path)
+    if not path.is_file():
+        return f"{file.path}: missing"
+    size = path.stat().st_size
+    if file.bytes and size != file.bytes:
+        return f"{file.path}: {size} bytes, {file.bytes} expected"
+    if size == 0:
+        return f"{file.path}: empty"
+    if checksums and file.sha256:
+        with path.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != file.sha256.lower():
+            return f"{file.path}: sha256 {found}, {file.sha256} expected"
+    return ""
