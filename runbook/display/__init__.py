@@ -5,6 +5,7 @@
     show_checks(checks)                             rows of `plan.Check`; verdict by word and symbol
     show_card(Card(...))                            how something ended, on one screen
     show_figure(svg, caption)                       a drawing, and its numbers in words
+    show_html(html, text)                           HTML, and the text that says the same
     Progress(title, total=None, unit="")            .update(done=..., **facts)   .finish(**facts)
     sparkline(values)                               a curve in one word: ▁▃▅█
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from runbook.display.card import Card, show_card
 from runbook.display.checks import CheckTable, show_checks
-from runbook.display.figure import show_figure
+from runbook.display.figure import show_figure, show_html
 from runbook.display.place import Place, show, show_text, where_we_are
 from runbook.display.progress import Progress
 from runbook.display.sparkline import sparkline
@@ -31,6 +32,7 @@ __all__ = [
     "show_card",
     "show_checks",
     "show_figure",
+    "show_html",
     "show_table",
     "show_text",
     "sparkline",

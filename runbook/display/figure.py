@@ -1,4 +1,4 @@
-"""A figure where figures can be seen, its caption where they cannot."""
+"""A figure where figures can be seen, its content in words where they cannot."""
 
 from __future__ import annotations
 
@@ -10,3 +10,11 @@ def show_figure(svg: str, caption: str) -> None:
     if where_we_are().is_kernel:
         display_bundle({"image/svg+xml": svg, "text/plain": caption})
     write(caption)
+
+
+def show_html(html: str, text: str) -> None:
+    """Show HTML where it can be seen, else the text that says the same."""
+    if where_we_are().is_kernel:
+        display_bundle({"text/html": html, "text/plain": text})
+    else:
+        write(text)

@@ -38,7 +38,9 @@ def show_plan_versus_actual(campaign: Campaign) -> None:
     for phase in TRAININGS:
         table = plan_versus_actual(trained.read(campaign, phase))
         show(table)
-        campaign.session.result(f"plan versus actual, {phase}", list(table))
+        for row in table:
+            campaign.session.plan[f"{phase}: {row['what']}"] = row["planned"]
+            campaign.session.result(f"{phase}: {row['what']}", row["actual"])
     for key, value in trained.read(campaign, "04-training").results().items():
         campaign.session.result(key, value)
 

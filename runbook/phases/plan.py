@@ -50,10 +50,24 @@ def show_scripts(campaign: Campaign) -> None:
 
 def finish(campaign: Campaign) -> None:
     """Write the record and mark the phase done."""
-    plan = campaign.plan.as_dict()
-    for key in ("labels", "memory", "flops", "checkpoint", "time"):
-        campaign.session.result(key, plan[key])
+    for key, value in promises(campaign.plan.as_dict()).items():
+        campaign.session.result(key, value)
     closing.finish(campaign, [campaign.folder / "run.yaml", campaign.folder / "plan.json"])
+
+
+def promises(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan in a few numbers for each training phase; the whole of it is plan.json."""
+    numbers: dict[str, Any] = {}
+    for (phase, spec), label in zip(plan["phases"].items(), plan["labels"], strict=False):
+        numbers |= {
+            f"{phase}: model": label["text"],
+            f"{phase}: parameters": spec["model"]["parameters"],
+            f"{phase}: tokens": spec["duration"]["tokens"],
+            f"{phase}: expected seconds": plan["time"][phase]["seconds"],
+            f"{phase}: memory of a node (B)": plan["memory"][phase]["least_bytes"],
+            f"{phase}: checkpoint (B)": plan["checkpoint"][phase]["checkpoint_bytes"],
+        }
+    return numbers
 
 
 def show(table: text.Table) -> None:
