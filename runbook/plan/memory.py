@@ -17,7 +17,9 @@ from runbook.plan.sizes import Shape, on_rank
 from runbook.units import show_bytes
 
 PROCESS_BYTES = 600 * 2**20
-"""Main memory of a training process before it holds a model: Python, torch and megatron-core loaded."""
+"""Main memory of a training process beside its model: Python, torch and megatron-core loaded (360 MiB), and buffers.
+
+With it `least` is within 4 % of the peak measured for 12 x 512 and 6 x 256 on two processes in bf16."""
 
 
 @dataclass(frozen=True)
