@@ -15,6 +15,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from queue import Empty
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 
 from runbook.records.signals import SignalTrap
-from runbook.records.streams import Streams
+from runbook.records.streams import Streams, as_terminal
 from runbook.records.transport import private_folder
 from runbook.records.twin import State
 from runbook.shell import how_it_ended
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from runbook.records.engine import Execution
 
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
-"""How often a display that is updated in place is repeated in the log."""
+"""How often a display or line that is updated in place is repeated in the log."""
+SECONDS_TO_LEAVE_A_CELL = 1.5
+"""What an interrupted cell gets for its own clean-up; then the kernel is ended, if need be by force."""
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Set in the kernel: displays updated in place reach the log, so progress need not be printed as well."""
 
@@ -119,6 +122,11 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
 
     async def _end_kernel(self, stopped: bool) -> None:
         if self.km is not None:
+            if stopped and self.kc is not None and await self.km.is_alive():
+                # A kernel told to end in the middle of a cell closes its sockets first and then trips over them.
+                await self.km.interrupt_kernel()
+                with contextlib.suppress(Empty):
+                    await self.kc.shell_channel.get_msg(timeout=SECONDS_TO_LEAVE_A_CELL)
             await self._async_cleanup_kernel()
         if stopped and self._group:
             # What a cell started and did not detach must not outlive it: a kernel's processes share its group.
@@ -166,12 +174,24 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> Any:
         """Take a message from the kernel; a display updated in place is logged too, now and then."""
         if self.log_output and msg["msg_type"] == "update_display_data":
-            self._log_update(msg["content"])
+            content = msg["content"]
+            name = (content.get("transient") or {}).get("display_id", "")
+            self._log_update(name, content.get("data", {}).get("text/plain", ""))
         return super().process_message(msg, cell, cell_index)
 
-    def _log_update(self, content: dict[str, Any]) -> None:
-        name = (content.get("transient") or {}).get("display_id", "")
-        text = content.get("data", {}).get("text/plain", "")
+    def log_output_message(self, output: Any) -> None:
+        """Log an output; a line that a program redraws by carriage returns is logged now and then."""
+        text = as_terminal(output.text) if output.output_type == "stream" and "\r" in output.text else ""
+        if not self.log_output or not text or "\n" in text:
+            super().log_output_message(output)
+            return
+        file = self.stdout_file if output.name == "stdout" else self.stderr_file
+        if file:
+            file.write(output.text)
+            file.flush()
+        self._log_update(output.name, text)
+
+    def _log_update(self, name: str, text: str) -> None:
         then, before = self._logged.get(name, (0.0, ""))
         if text and text != before:
             if time.monotonic() - then >= SECONDS_BETWEEN_LOGGED_UPDATES:

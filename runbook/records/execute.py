@@ -96,6 +96,12 @@ def adopt_execution(notebook: Path) -> Outcome:
         raise RecordError(
             f"{notebook} belongs to the run in {announced.run_folder}, and that folder does not exist here."
         )
+    newest = find_twin(announced.run_folder, announced.phase)
+    if newest is not None and newest.started > announced.execution:
+        raise RecordError(
+            f"{notebook} was executed at {announced.execution}, and the record of {announced.phase} is of a later one "
+            f"({newest.started}). The twin of the earlier one is in records/history; keep the notebook beside it."
+        )
     twin = file_execution(content)
     assert twin is not None, "an announced execution is always filed"
     return _outcome(twin, announced.run_folder / "records" / f"{announced.phase}.ipynb", -1)

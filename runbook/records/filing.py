@@ -92,7 +92,8 @@ def _as_it_ended(twin: Twin, notebook: Any, state: State | None, reason: str) ->
     elif state is State.DONE:
         state, reason = (State.FAILED, NEVER_FINISHED) if twin.is_open else (twin.state, twin.reason)
     else:
-        reason = twin.reason if twin.state is state and not twin.is_open and twin.reason else reason
+        if state is State.FAILED and twin.state is State.FAILED:
+            reason = twin.reason  # of several lines; the kernel's word for an interruption is not: it knows no cause
         twin = replace(twin, cells=_cells_as_recorded(twin.cells, notebook))
     verdict = verdict_of(state, twin.checks)
     return replace(twin, state=state, reason=reason, verdict=verdict, ended=twin.ended or utc_now())

@@ -153,6 +153,8 @@ def _shorten(output: Any, limit: int) -> None:
     if output.output_type == "stream":
         output.text = _head_and_tail(output.text, limit)
     data = output.get("data", {})
+    if any(kind.startswith("image/") for kind in data) and not data.get("text/plain", "<").startswith("<"):
+        output.metadata["alt"] = data["text/plain"]
     for kind in ("text/plain", "text/markdown", "text/latex"):
         if kind in data:
             data[kind] = _head_and_tail(data[kind], limit)

@@ -29,7 +29,7 @@ print("worked")"""
 FINISH = "twin = session.finish()"
 
 KILL = "import os\nprint('before', flush=True)\nos.kill(os.getpid(), 9)"
-SLEEP = "import time\nprint('sleeping', flush=True)\ntime.sleep(60)"
+SLEEP = "import time\nprint('sleep' + 'ing', flush=True)\ntime.sleep(60)"
 ERROR = "raise ValueError('the loss is not a number')"
 
 

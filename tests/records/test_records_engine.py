@@ -1,0 +1,228 @@
+"""What a notebook says after each way it can end, run by the real papermill program with real kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from notebook_project import ERROR, KILL, SLEEP, WORK, Project, alive, children_of, statuses
+
+pytestmark = pytest.mark.notebooks
+
+CHILD = "import subprocess\nprint(subprocess.Popen(['sleep', '300']).pid, flush=True)\n"
+ENDINGS = {
+    "success": ([WORK], (), 0),
+    "error": ([WORK, ERROR], (), 0),
+    "killed": ([WORK, CHILD + KILL], (), 0),
+    "timeout": ([WORK, CHILD + SLEEP], ("--execution-timeout", "1"), 0),
+    "sigint": ([WORK, CHILD + SLEEP], (), signal.SIGINT),
+    "sigterm": ([WORK, SLEEP], (), signal.SIGTERM),
+    "exit": ([WORK, "import sys\nsys.exit(0)"], (), 0),
+}
+"""Cells, options of papermill, and the signal to send once the cell sleeps."""
+
+
+@dataclass
+class Ending:
+    project: Project
+    notebook: nbformat.NotebookNode
+    exit_code: int
+    log: str
+    left_alive: set[int]
+    seconds_to_end: float
+
+    @property
+    def twin(self) -> dict:
+        return json.loads(self.project.record(".json").read_text())
+
+    @property
+    def banner(self) -> str:
+        return self.notebook.cells[0].source
+
+
+def _wait_for(path: Path, text: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if path.exists() and text in path.read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} did not say {text!r} within {seconds} s")
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory) -> dict[str, Ending]:
+    started = {}
+    for name, (cells, options, _) in ENDINGS.items():
+        project = Project(tmp_path_factory.mktemp(name))
+        output = project.root / "out.ipynb"
+        process = project.papermill(project.notebook(*cells), output, "--autosave-cell-every", "1", *options)
+        started[name] = (project, output, process)
+    found = {}
+    for name, (project, output, process) in started.items():
+        kernels: set[int] = set()
+        if number := ENDINGS[name][2]:
+            _wait_for(output, "sleeping")
+            kernels = children_of(process.pid)
+            process.send_signal(number)
+        before = time.monotonic()
+        log, _ = process.communicate(timeout=60)
+        seconds = time.monotonic() - before
+        notebook = nbformat.read(output, as_version=4)
+        kernels |= {int(pid) for pid in re.findall(r"^(\d+)\n", _printed(notebook), re.M)}
+        found[name] = Ending(project, notebook, process.returncode, log, alive(kernels), seconds)
+    return found
+
+
+def _printed(notebook: nbformat.NotebookNode) -> str:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "state", "reason"),
+    [
+        ("success", 0, "done", ""),
+        ("error", 1, "failed", "ValueError: the loss is not a number"),
+        (
+            "killed",
+            138,
+            "kernel-died",
+            "the kernel died: exit code -9 (killed by signal 9); a machine that runs out of",
+        ),
+        ("timeout", 1, "timeout", "A cell timed out while it was being executed, after 1 seconds"),
+        ("sigint", 1, "interrupted", "stopped by Ctrl-C (SIGINT)"),
+        ("sigterm", 143, "interrupted", "stopped by SIGTERM, as a scheduler sends at cancellation"),
+        ("exit", 1, "failed", "SystemExit: 0"),
+    ],
+)
+def test_exit_code_state_and_reason_tell_how_it_ended(endings, name, exit_code, state, reason):
+    ending = endings[name]
+    assert ending.exit_code == exit_code, ending.log
+    assert ending.notebook.metadata.runbook["state"] == state == ending.twin["state"]
+    assert ending.notebook.metadata.runbook["reason"].startswith(reason)
+    assert ending.twin["reason"].startswith(reason)
+
+
+@pytest.mark.parametrize("name", [name for name in ENDINGS if name != "success"])
+def test_stopped_notebook_has_a_failed_cell_pending_cells_a_banner_and_an_end(endings, name):
+    ending = endings[name]
+    assert statuses(ending.notebook) == ["completed", "completed", "completed", "failed", "pending"]
+    assert "papermill-error-cell" in ending.banner
+    assert re.search(r"In \[\d+\]", ending.banner)
+    head = ending.notebook.metadata.papermill
+    assert head.exception is True
+    assert head.end_time is not None
+    assert head.duration > 0
+    failed = next(
+        cell
+        for cell in ending.notebook.cells
+        if cell.get("metadata", {}).get("papermill", {}).get("status") == "failed"
+    )
+    assert failed.metadata.papermill.end_time is not None
+
+
+def test_success_has_every_cell_completed_and_no_banner(endings):
+    ending = endings["success"]
+    assert set(statuses(ending.notebook)) == {"completed"}
+    assert ending.banner.startswith("# 02-data")
+    assert ending.notebook.metadata.papermill.exception is None
+
+
+def test_nothing_that_a_stopped_notebook_started_lives_on(endings):
+    assert {name: ending.left_alive for name, ending in endings.items()} == {name: set() for name in ENDINGS}
+
+
+def test_a_signalled_notebook_ends_before_a_scheduler_loses_patience(endings):
+    assert endings["sigterm"].seconds_to_end < 10
+
+
+def test_every_ending_is_filed_with_its_run_in_three_forms_that_agree(endings):
+    from runbook.records.verify import verify_run
+
+    for name, ending in endings.items():
+        for suffix in (".ipynb", ".html", ".json"):
+            assert ending.project.record(suffix).exists(), name
+        assert verify_run(ending.project.run_folder) == [], name
+
+
+def test_results_reached_before_a_stop_are_kept(endings):
+    for name in ENDINGS:
+        assert endings[name].twin["results"] == {"tokens": 1024, "loss": 2.718281828}, name
+        verdict = {"success": "pass", "sigint": "unknown", "sigterm": "unknown"}.get(name, "fail")
+        assert endings[name].twin["verdict"] == verdict
+
+
+def test_twin_names_the_failed_cell_by_its_master_id(endings):
+    cells = {cell["id"]: cell["state"] for cell in endings["killed"].twin["cells"]}
+    assert cells == {
+        "code-1": "completed",
+        "code-3": "completed",
+        "code-5": "completed",
+        "code-7": "failed",
+        "code-9": "pending",
+    }
+
+
+def test_kernels_speak_over_private_sockets(endings):
+    for ending in endings.values():
+        assert "TCP without encryption" not in ending.log
+
+
+def test_log_of_a_stopped_notebook_is_short(endings):
+    for name in ("sigint", "sigterm"):
+        assert "ZMQError" not in endings[name].log
+        assert "never retrieved" not in endings[name].log
+    assert "Aborted!" in endings["sigint"].log
+
+
+def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
+    """5000 redrawn lines give one output; a display updated in place is logged; sockets fit under a long path."""
+    project = Project(tmp_path)
+    redraw = "import sys\nfor n in range(5000):\n    sys.stdout.write(f'\\r{n} of 5000')\n    sys.stdout.flush()"
+    mixed = "print('a')\nhandle = display('first', display_id=True)\nprint('b')\nprint('c')"
+    update = "import time\nhandle.update('second')\ntime.sleep(0.2)\nhandle.update('third')"
+    silent = "import time\nprint('sa' + 'id', flush=True)\ntime.sleep(2.5)"
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    output = project.root / "out.ipynb"
+    command_environment = {"JUPYTER_RUNTIME_DIR": str(long), "TMPDIR": str(long)}
+    before = dict(os.environ)
+    os.environ.update(command_environment)
+    try:
+        process = project.papermill(
+            project.notebook(redraw, mixed, update, silent, bind=False, finish=False),
+            output,
+            "--log-output",
+            "--autosave-cell-every",
+            "1",
+        )
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    _wait_for(output, "said")
+    time.sleep(1.5)
+    saved_in_silence = nbformat.read(output, as_version=4)
+    log, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+    assert "TCP without encryption" not in log
+    assert [cell for cell in saved_in_silence.cells if cell.cell_type == "code"][4].outputs[0].text == "said\n"
+    cells = [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
+    assert [output.text for output in cells[1].outputs] == ["4999 of 5000"]
+    assert [output.get("text") or output.data["text/plain"] for output in cells[2].outputs] == [
+        "a\n",
+        "'third'",
+        "b\nc\n",
+    ]
+    assert 1 <= log.count("of 5000\n") <= 5, "redrawn lines reach the log now and then, and the last one always"
+    assert "4999 of 5000\n" in log
+    assert "'first'" in log
+    assert "'second'" in log
+    assert "'third'" in log
+    assert not list(long.glob("rb-*")), "the sockets' folder is removed"

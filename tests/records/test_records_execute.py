@@ -1,0 +1,139 @@
+"""Phases executed in this process, by every tool that executes notebooks, and filed with their run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from notebook_project import BIN, ERROR, PHASE, WORK, Project, start
+
+from runbook.errors import RecordError
+from runbook.records.execute import adopt_execution, execute_phase
+from runbook.records.session import MIME
+from runbook.records.verify import verify_run
+
+pytestmark = pytest.mark.notebooks
+
+TIMES = ("started", "ended")
+
+
+def _without_times(twin: Path) -> dict:
+    content = json.loads(twin.read_text())
+    return {key: value for key, value in content.items() if key not in TIMES}
+
+
+def test_twin_is_the_same_whatever_executed_the_notebook(tmp_path):
+    project = Project(tmp_path)
+    notebook = project.notebook(WORK)
+    twins = {}
+    outcome = execute_phase(notebook, project.run_folder, PHASE, {"run": "toy"}, log=False)
+    assert (outcome.state, outcome.exit_code, outcome.message) == ("done", 0, "")
+    twins["ours"] = _without_times(project.record(".json"))
+    others = {
+        "stock.ipynb": ["papermill", notebook, "stock.ipynb", "-p", "run", "toy"],
+        "converted.ipynb": [
+            *("jupyter-nbconvert", "--to", "notebook", "--execute", notebook),
+            *("--output-dir", tmp_path, "--output", "converted.ipynb"),
+        ],
+        "executed.ipynb": ["jupyter-execute", notebook, f"--output={tmp_path / 'executed.ipynb'}"],
+    }
+    for name, (program, *words) in others.items():
+        shutil.rmtree(project.run_folder)
+        process = start([str(BIN / program), *map(str, words)], tmp_path)
+        log, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, log
+        twins[name] = _without_times(project.record(".json"))
+        _adopt(project, tmp_path / name)
+        assert _without_times(project.record(".json")) == twins[name], "filing changes nothing"
+    for name in others:
+        assert twins[name] == twins["ours"], name
+    assert [cell["state"] for cell in twins["ours"]["cells"]] == ["completed"] * 4
+    assert twins["ours"]["verdict"] == "pass"
+    time_of = json.loads(project.record(".json").read_text())["started"]
+    with pytest.raises(RecordError, match=rf"stock\.ipynb was executed at .*of a later one \({time_of}\)"):
+        adopt_execution(tmp_path / "stock.ipynb")
+
+
+def _adopt(project: Project, executed: Path) -> None:
+    before = executed.read_bytes()
+    outcome = adopt_execution(executed)
+    assert (outcome.exit_code, outcome.notebook) == (0, project.record(".ipynb"))
+    assert executed.read_bytes() == before, "the notebook itself stays as it is"
+    assert verify_run(project.run_folder) == []
+
+
+def test_second_execution_moves_the_first_to_history_and_an_edit_of_it_is_still_found(tmp_path):
+    project = Project(tmp_path)
+    notebook = project.notebook(WORK)
+    execute_phase(notebook, project.run_folder, PHASE, {}, log=False)
+    first = {suffix: project.record(suffix).read_bytes() for suffix in (".ipynb", ".html", ".json")}
+    edited = project.record(".json")
+    edited.write_text(edited.read_text().replace("1024", "9999"))
+    outcome = execute_phase(project.notebook(WORK, ERROR), project.run_folder, PHASE, {}, log=False)
+    assert (outcome.state, outcome.exit_code) == ("failed", 1)
+    assert outcome.message == "ValueError: the loss is not a number"
+    history = {path.suffix: path for path in (project.run_folder / "records" / "history").iterdir()}
+    assert history[".ipynb"].read_bytes() == first[".ipynb"]
+    assert history[".html"].read_bytes() == first[".html"]
+    findings = verify_run(project.run_folder)
+    assert [(finding.kind, finding.file) for finding in findings] == [
+        ("changed", history[".json"].relative_to(project.run_folder).as_posix())
+    ]
+    assert "sha256" in findings[0].expected
+
+
+def test_notebook_that_stops_before_its_record_is_open_has_a_record_all_the_same(tmp_path):
+    project = Project(tmp_path)
+    refused = "from runbook.errors import ParamsError\nraise ParamsError('modell is not a key; did you mean model?')"
+    outcome = execute_phase(project.notebook(refused, bind=False), project.run_folder, PHASE, {}, log=False)
+    assert outcome.exit_code == 1
+    assert outcome.message == "ParamsError: modell is not a key; did you mean model?"
+    twin = json.loads(project.record(".json").read_text())
+    assert [cell["state"] for cell in twin["cells"]] == ["completed", "failed", "pending"]
+    assert (twin["state"], twin["verdict"], twin["run"], twin["phase"]) == ("failed", "fail", "toy", PHASE)
+
+
+def test_notebook_without_its_last_cell_is_not_done(tmp_path):
+    project = Project(tmp_path)
+    outcome = execute_phase(project.notebook(WORK, finish=False), project.run_folder, PHASE, {}, log=False)
+    assert (outcome.state, outcome.exit_code) == ("failed", 1)
+    assert outcome.message == "every cell ran, but the notebook did not finish its record: its last cell is missing"
+
+
+def test_braces_in_a_path_are_not_fields_and_unfinished_records_of_other_tools_say_so(tmp_path):
+    project = Project(tmp_path / "a{b}c")
+    outcome = execute_phase(project.notebook(WORK), project.run_folder, PHASE, {}, log=False)
+    assert outcome.exit_code == 0
+    # what stock papermill leaves of a killed kernel: a notebook that calls itself completed, a twin without an end
+    twin = json.loads(project.record(".json").read_text())
+    project.record(".json").write_text(
+        json.dumps(twin | {"state": "interrupted", "ended": "", "reason": "not finished"})
+    )
+    copy = tmp_path / "stock.ipynb"
+    copy.write_bytes(project.record(".ipynb").read_bytes())
+    outcome = adopt_execution(copy)
+    assert (outcome.state, outcome.exit_code) == ("interrupted", 130)
+    assert outcome.message.startswith("the record was never finished")
+
+
+def test_adopting_refuses_what_names_no_run(tmp_path):
+    project = Project(tmp_path)
+    master = project.notebook(WORK)
+    with pytest.raises(RecordError, match=r"02-data\.ipynb does not say which run it belongs to.*Execute it first"):
+        adopt_execution(master)
+    with pytest.raises(RecordError, match=r"none\.ipynb does not exist"):
+        adopt_execution(tmp_path / "none.ipynb")
+    (tmp_path / "broken.ipynb").write_text("{not json")
+    with pytest.raises(RecordError, match=r"broken\.ipynb cannot be read as a notebook"):
+        adopt_execution(tmp_path / "broken.ipynb")
+    told = nbformat.read(master, as_version=4)
+    data = {MIME: {"run_folder": str(tmp_path / "gone"), "phase": PHASE, "execution": "x"}, "text/plain": ""}
+    told.cells[1].outputs = [nbformat.v4.new_output("display_data", data=data)]
+    nbformat.write(told, tmp_path / "moved.ipynb")
+    with pytest.raises(RecordError, match=r"gone, and that folder does not exist here"):
+        adopt_execution(tmp_path / "moved.ipynb")
+    with pytest.raises(RecordError, match=r"nothing\.ipynb does not exist: 02-data has no notebook"):
+        execute_phase(tmp_path / "nothing.ipynb", project.run_folder, PHASE, {})
