@@ -155,10 +155,15 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
             "vocabulary": settings.model.vocabulary,
         }
     elif phase in ("03-smoke-test", "04-training"):
-        inputs = {"spec": specs[phase]["fingerprint"], "data": made(folder, "02-data--tokenize")}
+        inputs = {"spec": what_counts(specs[phase]), "data": made(folder, "02-data--tokenize")}
     else:
         inputs = {earlier: made(folder, f"{earlier}--train") for earlier in ("03-smoke-test", "04-training")}
     return steps.fingerprint(1, inputs)
+
+
+def what_counts(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What the trainer is given, less what changes neither losses nor speed: places, intervals of saving, limits."""
+    return {key: value for key, value in spec.items() if key not in ("log", "checkpoint", "limits", "fingerprint")}
 
 
 def made(folder: Path, step: str) -> Any:

@@ -79,6 +79,9 @@ def launch(campaign: Campaign) -> None:
                     f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not started again."
                 )
                 return
+            if status.state is State.DONE and was_started_from(campaign, digest):
+                show_text(f"Job {status.job_id} finished while nobody watched; nothing is started again.")
+                return
         _start_fresh_where_needed(campaign, digest)
         folder = _submit(campaign)
     show_text(f"{missing.capitalize()}: submitted jobs/{folder.path.name} as {scheduler.state(folder).job_id}.")
@@ -185,9 +188,15 @@ def training_paths(folder: Path, spec: dict[str, Any]) -> list[Path]:
     return [folder / name for name in names]
 
 
+def was_started_from(campaign: Campaign, digest: str) -> bool:
+    """Whether the outputs in the run's folder come from these inputs."""
+    started = started_path(campaign.folder, campaign.phase)
+    return started.exists() and started.read_text() == digest
+
+
 def _start_fresh_where_needed(campaign: Campaign, digest: str) -> None:
     started = started_path(campaign.folder, campaign.phase)
-    if not started.exists() or started.read_text() != digest:
+    if not was_started_from(campaign, digest):
         moved = set_aside(campaign.folder, campaign.phase, training_paths(campaign.folder, campaign.spec))
         if moved:
             show_text(f"Outputs made from other inputs were moved to {moved.relative_to(campaign.folder)}.")

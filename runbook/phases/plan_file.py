@@ -18,8 +18,8 @@ from runbook.plan import Plan
 def plan_file(settings: Settings, plan: Plan) -> dict[str, Any]:
     """The content of plan.json: the plan, with the sample's prompt as token ids (the plan itself cannot tokenize)."""
     content = json.loads(json.dumps(plan.as_dict()))
-    prompt = settings.run.training.sample_prompt
     for spec in content["phases"].values():
+        prompt = spec["sampling"]["prompt"]
         spec["sampling"]["prompt_ids"] = encode(prompt, settings.run.data.tokenizer) if prompt else []
     result: dict[str, Any] = content
     return result

@@ -50,7 +50,8 @@ def gate(campaign: Campaign) -> None:
     checks = gates.smoke_gate(test.history, test.validation, test.events, test.spec, seconds_band=band(test.planned))
     verdict = "fail" if any(check.verdict == "fail" for check in checks) else "pass"
     rows = [{"name": c.name, "verdict": c.verdict, "value": c.value, "rule": c.rule} for c in checks]
-    content = {"verdict": verdict, "fingerprint": test.spec["fingerprint"], "checks": rows}
+    digest = campaigns.phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, PHASE)
+    content = {"verdict": verdict, "fingerprint": digest, "checks": rows}
     steps.write_text(campaign.folder / GATE, json.dumps(content, indent=1) + "\n")
     campaign.check(checks)
 

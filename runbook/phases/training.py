@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runbook.analysis import gates
-from runbook.analysis.history import events_named
+from runbook.analysis.history import events_named, read_events
 from runbook.display import show_table, show_text
 from runbook.errors import JobError
 from runbook.phases import campaign as campaigns
@@ -41,7 +41,7 @@ def rehearse_stop(campaign: Campaign) -> None:
     if not at:
         show_text("training.rehearse_stop is 0: no stop is rehearsed.")
         return
-    if jobs.is_done(campaign) or events_named(trained.read(campaign, PHASE).events, "stopped"):
+    if jobs.is_done(campaign) or stops(campaign):
         show_text("This run was already stopped and resumed; it is not done twice.")
         return
     status = jobs.follow(campaign, lambda rows: bool(rows) and rows[-1]["iteration"] >= at)
@@ -52,9 +52,9 @@ def rehearse_stop(campaign: Campaign) -> None:
         return
     if status.state is not State.STOPPED:
         raise JobError(jobs.failure_text(campaign, status))
-    stopped = events_named(trained.read(campaign, PHASE).events, "stopped")[-1]
     folder = jobs.resubmit(campaign)
-    show_text(f"Stopped at iteration {stopped['iteration']}, saved, exit code 75; goes on as jobs/{folder.path.name}.")
+    where = f"at iteration {stops(campaign)[-1]['iteration']}, saved" if stops(campaign) else "before the first step"
+    show_text(f"Stopped {where}, exit code 75; goes on as jobs/{folder.path.name}.")
 
 
 def watch(campaign: Campaign) -> None:
@@ -92,6 +92,12 @@ def finish(campaign: Campaign) -> None:
     closing.finish(campaign, [])
 
 
+def stops(campaign: Campaign) -> list[Mapping[str, Any]]:
+    """Every time this training was stopped and had saved."""
+    path = campaign.folder / campaign.spec["log"]["events"]
+    return events_named(read_events(path, PHASE), "stopped") if path.exists() else []
+
+
 def smallest_fall(campaign: Campaign) -> float:
     """How far the loss has to fall: 30 % in a run long enough to learn, else only to fall at all."""
     return 0.30 if campaign.spec["duration"]["tokens"] >= 1_000_000 else 0.0
@@ -104,7 +110,7 @@ def gate_check(campaign: Campaign) -> Check:
     if not path.exists():
         return Check("smoke test", "fail", "not done", f"{rule}; run 03-smoke-test.ipynb first")
     gate = json.loads(path.read_text())
-    expected = campaign.plan.as_dict()["phases"][smoke_test.PHASE]["fingerprint"]
+    expected = campaigns.phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, smoke_test.PHASE)
     if gate["fingerprint"] != expected:
         return Check("smoke test", "fail", "done with other parameters", f"{rule}; run 03-smoke-test.ipynb again")
     return Check("smoke test", gate["verdict"], gate["verdict"], rule)
