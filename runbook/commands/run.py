@@ -30,7 +30,7 @@ import click
 @click.option(
     "--runs", type=click.Path(file_okay=False, path_type=Path), help="Where run folders lie (default: runs/)."
 )
-@click.option("--quiet", is_flag=True, help="Do not repeat the notebooks' output here.")
+@click.option("--verbose", is_flag=True, help="Repeat all of the notebooks' output here, not only progress.")
 def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) -> int:
     """Execute the phases of RUN as notebooks, each recorded. Finished phases are verified, not repeated.
 

@@ -8,7 +8,7 @@ from runbook.display.place import display_bundle, where_we_are, write
 def show_figure(svg: str, caption: str) -> None:
     """Show an SVG with its numbers in words: the words alone are what a terminal, a log and a screen reader get."""
     if where_we_are().is_kernel:
-        display_bundle({"image/svg+xml": svg, "text/plain": caption})
+        display_bundle({"image/svg+xml": svg, "text/plain": "(figure; its numbers follow)"})
     write(caption)
 
 

@@ -12,6 +12,7 @@ from runbook.phases import campaign as campaigns
 from runbook.phases import closing, steps, trained
 from runbook.phases.analysis_tables import plan_versus_actual
 from runbook.phases.campaign import Campaign
+from runbook.plan import Check
 
 PHASE = "05-analysis"
 TRAININGS = ("03-smoke-test", "04-training")
@@ -87,8 +88,20 @@ def show_published(campaign: Campaign) -> None:
 
 
 def finish(campaign: Campaign) -> None:
-    """Write the record and mark the phase done."""
+    """Judge the plan by what came true, write the record and mark the phase done."""
+    campaign.check([plan_check(trained.read(campaign, phase)) for phase in TRAININGS])
     closing.finish(campaign, [campaign.folder / RESULTS])
+
+
+def plan_check(one: trained.Trained) -> Check:
+    """Whether the plan's step time came true; an estimate that was far off is worth a question, not a failure."""
+    name, rule = f"{one.phase}: plan came true", "the measured step time is within a factor of 2 of the plan's"
+    planned, actual = one.planned.get("seconds_per_iteration"), one.summary.seconds_per_iteration
+    if not planned or not actual:
+        return Check(name, "unknown", "nothing to compare", rule)
+    return Check(
+        name, "pass" if 0.5 <= actual / planned <= 2 else "warn", f"{actual / planned:.2f} of the plan's", rule
+    )
 
 
 def show(table: Table) -> None:

@@ -26,6 +26,8 @@ VERSION = 1
 RESUMES = 5
 """How often a job that stopped or vanished is resumed before a person is asked."""
 POLL_SECONDS = 1.0
+FRESH = "begun"
+"""Event before a training's first job: what came before it belongs to another training."""
 
 GOES_ON = (State.STOPPED, State.LOST)
 
@@ -164,6 +166,14 @@ def failure_text(campaign: Campaign, status: JobStatus) -> str:
     )
 
 
+def append_event(campaign: Campaign, event: str, **facts: Any) -> None:
+    """Add a line to the run's history of events; one write, so that lines of several processes do not mix."""
+    path = campaign.folder / campaign.spec["log"]["events"]
+    line = json.dumps({"time": time.time(), "event": event, "phase": campaign.phase, **facts})
+    with path.open("a") as stream:
+        stream.write(line + "\n")
+
+
 def set_aside(folder: Path, phase: str, outputs: list[Path]) -> Path | None:
     """Move earlier outputs of a phase into the run's history, so that nothing is overwritten and nothing is mixed."""
     present = [path for path in outputs if path.exists()]
@@ -201,6 +211,7 @@ def _start_fresh_where_needed(campaign: Campaign, digest: str) -> None:
         if moved:
             show_text(f"Outputs made from other inputs were moved to {moved.relative_to(campaign.folder)}.")
         started.parent.mkdir(parents=True, exist_ok=True)
+        append_event(campaign, FRESH)
         steps.write_text(started, digest)
 
 
@@ -209,7 +220,8 @@ def _submit(campaign: Campaign) -> JobFolder:
     content = plan_file(campaign.settings, campaign.plan)
     rendered = render_job(campaign.settings, content, campaign.phase, campaign.folder, python=sys.executable)
     write_job(folder, rendered)
-    get_scheduler(campaign.settings.site).submit(folder)
+    job_id = get_scheduler(campaign.settings.site).submit(folder)
+    append_event(campaign, "submitted", job=folder.path.name, id=job_id)
     return folder
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +43,7 @@ class Request:
     from_phase: str = PHASES[0]
     to_phase: str = PHASES[-1]
     redo: str = ""
-    quiet: bool = False
+    verbose: bool = False
 
     def phases(self) -> Sequence[str]:
         """The phases asked for, in order."""
@@ -99,11 +101,33 @@ def run_phase(request: Request, settings: Settings, plan: Plan, folder: Path, ph
     if request.words():
         parameters["overrides"] = shlex.join(request.words())
     notebook = settings.project / "notebooks" / f"{phase}.ipynb"
-    outcome = execute_phase(notebook, folder, phase, parameters, log=not request.quiet)
+    with shown(phase, request.verbose, say):
+        outcome = execute_phase(notebook, folder, phase, parameters, log=True)
     say(f"{phase:16} {outcome.state} after {show_duration(time.monotonic() - started)}")
     if outcome.exit_code:
         say(f"\n{outcome.message}\n\nThe notebook as far as it came: {outcome.notebook}")
     return outcome
+
+
+@contextmanager
+def shown(phase: str, verbose: bool, say: Say) -> Iterator[None]:
+    """Repeat a notebook's output on the terminal: all of it, or only the lines of progress; the record has the rest."""
+
+    class Repeat(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            for line in record.getMessage().splitlines():
+                if verbose or (line.startswith((phase, "tokenize")) and "%" in line):
+                    say(line)
+
+    logger, handler = logging.getLogger("papermill"), Repeat()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> str:

@@ -72,8 +72,18 @@ def read_folder(folder: Path, plan: Mapping[str, Any], phase: str) -> Trained:
         plan["time"].get(phase, {}),
         read_metrics(folder / log["metrics"]),
         read_validation(folder / log["validation"]),
-        read_events(folder / log["events"], phase),
+        since_begun(read_events(folder / log["events"], phase)),
     )
+
+
+def since_begun(events: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """The events of the training that lies in the folder, without those of one that was set aside.
+
+    >>> since_begun([{"event": "saved"}, {"event": "begun"}, {"event": "started"}])
+    ({'event': 'begun'}, {'event': 'started'})
+    """
+    first = max((place for place, one in enumerate(events) if one["event"] == "begun"), default=0)
+    return tuple(events[first:])
 
 
 def show_loss(campaign: Campaign, phases: Sequence[str]) -> None:

@@ -95,7 +95,7 @@ def finish(campaign: Campaign) -> None:
 def stops(campaign: Campaign) -> list[Mapping[str, Any]]:
     """Every time this training was stopped and had saved."""
     path = campaign.folder / campaign.spec["log"]["events"]
-    return events_named(read_events(path, PHASE), "stopped") if path.exists() else []
+    return events_named(trained.since_begun(read_events(path, PHASE)), "stopped") if path.exists() else []
 
 
 def smallest_fall(campaign: Campaign) -> float:
