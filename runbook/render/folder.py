@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+
+from runbook.errors import JobError
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,17 @@ class JobFolder:
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file that is seen whole or not at all, also by another machine and after a power loss."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("w", encoding="utf-8", newline="") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         part.chmod(mode)
         part.replace(path)
+    except OSError as error:
+        raise JobError(f"{path} could not be written: {error.strerror}. Make space there, or allow writing.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it was renamed, or never made
+            part.unlink()

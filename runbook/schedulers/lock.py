@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from runbook.errors import HeldError
+from runbook.render.folder import write_whole
 from runbook.schedulers import processes
 from runbook.schedulers.processes import Identity, Standing
 from runbook.units import show_duration
@@ -68,7 +69,6 @@ def hold(run_folder: Path, what: str) -> Iterator[str]:
 def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[str]:
     """As `hold`, with any lock file; waits up to `wait_seconds` for a holder that lives."""
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
     own = _ourselves(what)
     end = time.monotonic() + wait_seconds
     while True:
@@ -95,22 +95,21 @@ def holder_of(run_folder: Path) -> Holder | None:
 
 def _acquire(path: Path, own: Holder) -> str:
     """Make the lock ours, and say whose dead lock it was if it was one."""
-    for _ in range(100):  # each turn ends because somebody else got further
-        if _create(path, own):
-            return ""
+    for _ in range(25):  # each further turn is because somebody else was faster
         holder = _read(path)
-        if holder is None:  # released between our two looks
+        if holder is None:
+            if _create(path, own):
+                return ""
             continue
         if not isinstance(holder, Holder):
-            if not _just_written(path):
+            if not processes.wait_until(lambda: not isinstance(_read(path), str), _writing_seconds(path)):
                 raise HeldError(_unreadable(path, holder))
-            time.sleep(WRITING_SECONDS / 50)
             continue
         if not _dead(holder):
             raise HeldError(_held(path, holder))
         if _take_over(path, holder, own):
             return f"The lock of a dead process was taken over: {holder.describe()}."
-    raise HeldError(f"{path} changes hands all the time; too many processes want it. Try again.")
+    raise HeldError(f"{path} is being taken over by others again and again. Try again when they have ended.")
 
 
 def _take_over(path: Path, dead: Holder, own: Holder) -> bool:
@@ -165,19 +164,16 @@ def _create_exclusively(path: Path, text: str) -> bool:
 
 def _write_part(path: Path, own: Holder) -> Path:
     part = path.with_name(f"{path.name}.{secrets.token_hex(6)}.part")
-    try:
-        part.write_text(json.dumps(asdict(own), indent=2) + "\n", encoding="utf-8")
-    except OSError:  # the disk is full
-        part.unlink(missing_ok=True)
-        raise
+    write_whole(part, json.dumps(asdict(own), indent=2) + "\n")
     return part
 
 
-def _just_written(path: Path) -> bool:
+def _writing_seconds(path: Path) -> float:
+    """How long a lock that cannot be read may still be in the making."""
     try:
-        return abs(time.time() - path.stat().st_mtime) < WRITING_SECONDS
+        return WRITING_SECONDS - abs(time.time() - path.stat().st_mtime)
     except FileNotFoundError:
-        return True
+        return 0.1
 
 
 def _read(path: Path) -> Holder | str | None:

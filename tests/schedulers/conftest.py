@@ -21,7 +21,7 @@ def program(tmp_path_factory):
 def bench(tmp_path, program, monkeypatch):
     """A place for jobs, which leaves no process behind; time limits are short."""
     monkeypatch.setattr("runbook.render.jobs.GRACE_SECONDS", 1)
-    monkeypatch.setattr("runbook.render.jobs.PEERS_SECONDS", 1)
+    monkeypatch.setattr("runbook.render.jobs.PEERS_SECONDS", 4)
     place = Bench(tmp_path / "a run", program)
     yield place
     place.close()

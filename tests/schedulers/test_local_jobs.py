@@ -14,9 +14,18 @@ from runbook import shell
 from runbook.errors import JobError
 from runbook.schedulers import State, latest_job_folder, next_job_folder, processes
 from runbook.schedulers.base import watch
+from runbook.schedulers.lock import hold
 
 pytestmark = pytest.mark.jobs
 
+FILL_THE_DISK = """
+try:
+    with open('full', 'wb', 0) as full:
+        while full.write(b'x' * 100):
+            pass
+except OSError:
+    sys.exit(75)
+"""
 SUBMIT = """
 import sys
 from pathlib import Path
@@ -51,6 +60,7 @@ def test_a_running_job_is_found_and_not_doubled(bench):
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(submit_elsewhere, [folder] * 2)) + list(pool.map(bench.scheduler.submit, [folder] * 4))
     assert len(set(ids)) == 1
+    assert processes.wait_until(lambda: "one" in folder.out.read_text(), 10)
     assert len(bench.pids(folder)) == 2  # job.sh and its one rank
     assert folder.out.read_text() == "one\n"
     assert not list(folder.path.glob("submit.lock*"))
@@ -107,7 +117,8 @@ def test_the_ranks_ends_become_the_jobs_end(codes, exit_code, state, reason, ben
     assert (status.exit_code, status.state, status.reason) == (exit_code, state, reason)
 
 
-def test_the_peers_of_a_dead_rank_do_not_outlive_it(bench):
+def test_the_peers_of_a_dead_rank_do_not_outlive_it(bench, monkeypatch):
+    monkeypatch.setattr("runbook.render.jobs.PEERS_SECONDS", 1)
     folder = bench.submit(IGNORE_TERM)
     rank_1 = processes.ranks(bench.script_pid(folder), bench.scheduler.state(folder).job_id)[1]
     began = time.monotonic()
@@ -274,6 +285,24 @@ def test_a_job_does_not_inherit_the_right_to_the_run(bench, monkeypatch):
     folder = bench.submit("print(os.environ.get('RUNBOOK_HOLDER'))", ranks=1)
     bench.wait(folder)
     assert folder.out.read_text() == "None\n"
+
+
+def test_the_end_is_written_down_on_a_full_disk_too(bench, tmp_path):
+    bench.run_folder.mkdir()
+    mounted = shell.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(bench.run_folder)], check=False)
+    if mounted.exit_code:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.err}")
+    try:
+        folder = bench.submit(FILL_THE_DISK, ranks=1)
+        status = bench.wait(folder)
+        assert (status.state, status.exit_code, status.reason) == (State.STOPPED, 75, "exit code 75")
+        with pytest.raises(JobError, match=r"arguments\.json could not be written: No space left on device"):
+            bench.write("", name="04-training-2")
+        with pytest.raises(JobError, match=r"could not be written: No space left"), hold(bench.run_folder, "planning"):
+            pytest.fail("held")
+        assert not list(bench.run_folder.rglob("*.part"))
+    finally:
+        shell.run(["umount", str(bench.run_folder)])
 
 
 def test_a_stopped_script_does_not_hinder_cancelling(bench):

@@ -5,6 +5,10 @@
 # shellcheck disable=SC2016,SC2317 # values in single quotes stay as they are; traps call functions
 set -euo pipefail
 unset CDPATH
+if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)) || [[ ! -r /proc/uptime ]]; then
+  echo "runbook: this needs Linux and bash 4.4 or newer, not bash $BASH_VERSION on $OSTYPE" >&2
+  exit 2
+fi
 
 # The script lies in jobs/<phase> of the run's folder and works in the run's folder.
 case $0 in */*) cd -- "${0%/*}" ;; esac
@@ -33,6 +37,7 @@ fi
 printf 'job %s\npid %s\nstart %s\nboot_id %s\nhost %s\nnamespace %s\ntime %(%s)T\n' "$RUNBOOK_JOB" "$$" "${stat[19]}" \
   "$boot_id" "$host" "$(readlink /proc/self/ns/pid)" -1 >"$job/started.part"
 mv -f "$job/started.part" "$job/started"
+echo "   " >"$job/exit_code.part" # its place on the disk is taken now, in case the disk is full at the end
 
 beat() {
   printf '%(%s)T %s %s\n' -1 "$uptime" "$boot_id" >"$job/heartbeat.part" && mv -f "$job/heartbeat.part" "$job/heartbeat"
@@ -57,7 +62,7 @@ finish() {
   end_leftovers
   echo "runbook: $job_reason" >&2 || true
   printf '%s\n' "$job_reason" >"$job/reason" || true
-  printf '%s\n' "$code" >"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
+  printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
 begin=$now
