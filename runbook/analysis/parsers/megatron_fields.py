@@ -1,0 +1,155 @@
+"""What the fields of a Megatron line mean, how they are written, and which formula their TFLOP/s follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from runbook.analysis.parsers.record import number
+
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
+_CAUSAL_SINCE = "2025-03-06"
+"""Date of the commit (8873b55d6a) since which Megatron-LM counts only the causal half of the attention scores."""
+_BY_DATE = {False: "megatron-full", True: "megatron-full-or-causal"}
+EXPONENT = ("loss", "learning_rate")
+"""Fields that Megatron writes with an exponent."""
+WHOLE = {
+    "loss": re.compile(r"[eE][-+]\d\d$"),
+    "learning_rate": re.compile(r"[eE][-+]\d\d$"),
+    "grad_norm": re.compile(r"\.\d{3}$"),
+    "milliseconds": re.compile(r"\.\d$"),
+    "seconds": re.compile(r"\.\d\d$"),
+}
+"""How a whole value ends; one that ends otherwise at the end of a line without a bar was cut off."""
+
+
+def canonical(key: str) -> str:
+    """A key without its dress, so that wrapped, underlined and spaced forms are one.
+
+    >>> canonical(" elapsed_time_per_iteration_ms"), canonical(" lm-loss"), canonical(" tokens per gpu per second(tgs)")
+    ('elapsedtimeperiterationms', 'lmloss', 'tokenspergpupersecond(tgs)')
+    """
+    return re.sub(r"[\s_-]+", "", key).lower()
+
+
+_MEANING = {
+    "elapsedtimeperiteration(ms)": "milliseconds",
+    "elapsedtimeperiterationms": "milliseconds",
+    "elapsedtimeperiteration(s)": "seconds",
+    "elapsedtimeperiterations": "seconds",
+    "elapsedtimeperiteration": "elapsed",
+    "learningrate": "learning_rate",
+    "globalbatchsize": "batch",
+    "lmloss": "loss",
+    "loss": "loss",
+    "lossscale": "loss_scale",
+    "gradnorm": "grad_norm",
+    "numberofskippediterations": "skipped",
+    "numberofnaniterations": "nan",
+    "samplespersecond": "samples_per_second",
+    "samples/sec": "samples_per_second",
+    "consumedsamples": "samples",
+    "consumedtokens": "tokens",
+    "actualseqlen": "length",
+    "[lm]tflops": "tflops_lm",
+    "[ds]tflops": "tflops_ds",
+    "tflops": "tflops",
+    "tflop/s/gpu": "tflops",
+    "approxflopspergpu": "tflops",
+}
+
+FAMILY = {
+    "approxflopspergpu": "gpt-neox",
+    "samples/sec": "gpt-neox",
+    "consumedtokens": "megatron-deepspeed",
+    "samplespersecond": "megatron-deepspeed",
+    "actualseqlen": "megatron-deepspeed",
+    "[lm]tflops": "megatron-deepspeed",
+    "tokenspergpu(tokens/s/gpu)": "primus",
+    "tokens/s/gpuinst/harmonicmean": "primus",
+    "tflops": "megatron-deepspeed",
+}
+"""Keys that only one of Megatron's descendants prints."""
+
+
+def meaning(key: str) -> str:
+    """Which of our fields a key stands for; empty for one that is not ours.
+
+    >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" tokens per GPU (tokens/s/GPU)"), meaning(" num zeros")
+    ('tflops', 'tokens_per_second', '')
+    """
+    plain = canonical(key)
+    if plain in _MEANING:
+        return _MEANING[plain]
+    if plain.endswith("(tflop/s/gpu)"):
+        return "tflops"
+    if plain.startswith("tokens") and ("persecond" in plain or "tokens/s/gpu" in plain):
+        return "tokens_per_second"
+    return ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the whole records of a log are laid out: one expression, and what its groups mean."""
+
+    pattern: re.Pattern[str]
+    fields: tuple[str, ...]
+
+
+def layout_of(text: str, meaning_of: Callable[[str], str]) -> Layout | None:
+    """An expression that matches records with exactly these keys in this order, each ended by a bar."""
+    fields, parts = ["prefix", "iteration"], [r"([^|]*?\s|)iteration\s*=?\s*(\d+)\s*/\s*\d+\s*\|"]
+    for piece in text.split("|")[:-1]:
+        key, sign, _ = piece.partition(":" if ":" in piece else "=")
+        meant = meaning_of(key)
+        if not sign:
+            return None
+        if meant and meant not in fields:
+            fields.append(meant)
+            parts.append(f"{re.escape(key)}{sign}" + r"\s*([-+.\dE]+) \|")
+        else:
+            parts.append(f"{re.escape(key)}{sign}" + r"[^|]*\|")
+    return Layout(re.compile("".join(parts) + r"\s*$"), tuple(fields))
+
+
+def convention(family: str, arguments: Mapping[str, str], values: Mapping[str, str], prefix: str) -> str:
+    """The name of the formula behind a record's TFLOP/s, as far as the log tells.
+
+    Megatron-LM changed its formula without changing its line: a log older than the change is `megatron-full`, one with
+    microseconds in its time stamp is newer, and one between says both. Megatron-DeepSpeed's factor is in its arguments.
+    """
+    if family == "gpt-neox":
+        return "gpt-neox"
+    if "tflops_lm" in values:
+        return "megatron-full"
+    if family == "megatron-deepspeed":
+        recompute = arguments.get("recompute_granularity", "None") != "None"
+        checkpoint = arguments.get("checkpoint_activations")
+        if checkpoint is None and "recompute_granularity" not in arguments:
+            return "megatron-deepspeed"
+        return "megatron-deepspeed-f4" if recompute or checkpoint == "True" else "megatron-deepspeed-f3"
+    stamp = _STAMP.search(prefix)
+    if stamp is not None:
+        return "megatron-causal" if stamp[2] else _BY_DATE[stamp[1] >= _CAUSAL_SINCE]
+    old = re.fullmatch(r"\s*\d\.\d{3}E[-+]\d+\s*", values.get("learning_rate", ""))
+    return _BY_DATE[not (old and family == "megatron-lm")]
+
+
+def milliseconds(text: str) -> float | None:
+    """Seconds; the exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit more.
+
+    >>> milliseconds(" 150471.3 "), milliseconds(" 1467.8/1466.1 ")
+    (150.4713, 1.4678)
+    """
+    try:
+        return float(text.strip() + "e-3")
+    except ValueError:
+        value = number(text)
+        return None if value is None else value / 1000
+
+
+def count(text: str | None) -> int | None:
+    """A whole number, or None where there is none."""
+    value = number(text) if text is not None else None
+    return None if value is None or value != value else int(value)
