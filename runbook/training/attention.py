@@ -12,7 +12,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 
-class CausalAttention(MegatronModule):
+class CausalAttention(MegatronModule):  # type: ignore[misc]
     """Causal attention of the heads on this tensor-parallel rank; takes and gives what DotProductAttention does.
 
     Queries and keys come as [sequence, batch, heads, head size]; the result is [sequence, batch, heads x head size].

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from torch._C._distributed_c10d import HashStore
 
 from runbook.training.errors import RefusedError, TrainingError
 from runbook.training.ranks import Ranks
@@ -30,7 +31,7 @@ def begin(ranks: Ranks, timeout_seconds: int) -> None:
         # gloo otherwise listens on what the host name resolves to, which on a laptop or in a container may be nothing.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if ranks.world_size == 1:
-        meeting: dict[str, Any] = {"store": torch.distributed.HashStore()}
+        meeting: dict[str, Any] = {"store": HashStore()}
     else:
         meeting = {"init_method": f"tcp://{ranks.master_address}:{ranks.master_port}"}
         if ranks.launcher == "torchrun":

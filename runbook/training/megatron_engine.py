@@ -155,7 +155,8 @@ def _forward_logits(batches: Batches, chunk: Any) -> tuple[torch.Tensor, Any]:
 
 
 def _whole_logits(logits: torch.Tensor, non_loss_data: bool = True) -> torch.Tensor:
-    return gather_from_tensor_model_parallel_region(logits.float())
+    whole: torch.Tensor = gather_from_tensor_model_parallel_region(logits.float())
+    return whole
 
 
 def _optimizer_config(spec: Spec) -> OptimizerConfig:

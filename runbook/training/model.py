@@ -16,9 +16,19 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from runbook.training import initialization
 from runbook.training.attention import CausalAttention
+from runbook.training.cross_entropy import cross_entropy
 from runbook.training.spec import Spec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Gpt(GPTModel):  # type: ignore[misc]
+    """GPTModel with our cross entropy."""
+
+    def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Loss of each token [batch, sequence] from logits [sequence, batch, vocabulary of this rank]."""
+        losses = cross_entropy(logits, labels.transpose(0, 1).contiguous(), self.pg_collection.tp)
+        return losses.transpose(0, 1).contiguous()
 
 
 def build(spec: Spec) -> list[GPTModel]:
@@ -28,7 +38,7 @@ def build(spec: Spec) -> list[GPTModel]:
     chunks = []
     for chunk in range(spec.parallel.virtual_pipeline):
         stage = chunk if spec.parallel.virtual_pipeline > 1 else None
-        model = GPTModel(
+        model = Gpt(
             config=config,
             transformer_layer_spec=layer,
             vocab_size=spec.model.padded_vocabulary,

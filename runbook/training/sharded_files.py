@@ -14,8 +14,9 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, CheckpointingException, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory, is_main_replica
 from megatron.core.dist_checkpointing.strategies.torch import MCoreSavePlanner, mcore_to_pyt_state_dict
-from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from runbook.training.distributed import on_first
 from runbook.training.errors import TrainingError
@@ -31,7 +32,7 @@ def write(state: dict[str, Any], folder: Path) -> None:
         if is_main_replica(shard.replica_id):
             own.setdefault(shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []).append(shard)
     try:
-        torch.distributed.checkpoint.save(
+        save(
             mcore_to_pyt_state_dict(own),
             storage_writer=FileSystemWriter(folder, sync_files=True),
             planner=MCoreSavePlanner(flatten_state_dict=False),

@@ -214,7 +214,7 @@ def read_plan(plan: Path, phase: str) -> Spec:
 def parse(content: Any, root: Path) -> Spec:
     """A `Spec` from what JSON gave; `RefusedError` lists every unknown key, missing key and ill-typed value."""
     problems: list[str] = []
-    spec = _record(Spec, content, "", problems)
+    spec: Spec = _record(Spec, content, "", problems)
     if problems:
         raise RefusedError("plan.json cannot be trained from:\n" + "\n".join(f"  {problem}" for problem in problems))
     return dataclasses.replace(spec, root=root)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy
 
@@ -14,7 +15,7 @@ from runbook.training.spec import Spec
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<9sQBQQ")
-_TYPES = {4: numpy.dtype("<i4"), 8: numpy.dtype("<u2")}
+_TYPES: dict[int, numpy.dtype[Any]] = {4: numpy.dtype("<i4"), 8: numpy.dtype("<u2")}
 _TYPE_NAMES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 SCANNED_BYTES = 2**30
 """Of a longer .bin only this much is scanned for ids outside the vocabulary, in blocks over its whole length."""
@@ -25,7 +26,7 @@ class TokenFile:
     """A .bin/.idx pair whose sizes agree."""
 
     prefix: Path
-    dtype: numpy.dtype[numpy.generic]
+    dtype: numpy.dtype[Any]
     lengths: numpy.ndarray[tuple[int], numpy.dtype[numpy.int32]]
 
     @property
