@@ -7,11 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import runbook
 from runbook import data as tokens
 from runbook.data.options import Output
+from runbook.data.sources import dataset_files, dataset_folder, file_fault
 from runbook.display import Progress, show_html, show_table, show_text
-from runbook.errors import DataError
 from runbook.phases import campaign as campaigns
 from runbook.phases import closing, steps
 from runbook.phases.campaign import Campaign, phase_fingerprint
@@ -121,49 +120,25 @@ def groups(campaign: Campaign) -> list[tuple[list[Path], Path]]:
 def input_files(campaign: Campaign) -> list[Path]:
     """The text files of the dataset, or of data.folder where one is given."""
     settings = campaign.settings
-    folder = source_folder(campaign)
-    named = [folder / one.path for one in settings.dataset.files] if not settings.run.data.folder else []
-    if folder.is_file():
-        return [folder]
-    found = named or sorted(path for path in folder.glob(settings.dataset.pattern) if path.is_file())
-    if not found:
-        raise DataError(
-            f"{folder} holds no file that fits {settings.dataset.pattern!r} (dataset {settings.run.data.dataset}). "
-            "Put the text there, or name its place: --set data.folder=FOLDER."
-        )
-    return found
-
-
-def source_folder(campaign: Campaign) -> Path:
-    """Where the text lies: data.folder, else the dataset's own folder."""
-    settings = campaign.settings
-    if settings.run.data.folder:
-        return settings.project / settings.run.data.folder
-    if settings.dataset.kind == "corpus":
-        return Path(runbook.__file__).parent / settings.dataset.folder
-    return settings.project / settings.dataset.folder
+    dataset = settings.dataset.model_copy(update={"files": []}) if settings.run.data.folder else settings.dataset
+    return dataset_files(dataset, project=settings.project, folder=settings.run.data.folder, checksums=False)
 
 
 def source_checks(campaign: Campaign) -> list[Check]:
-    """Every file there, with the promised size and checksum where one is promised."""
+    """Every file there, with the promised size and checksum where they are promised."""
     settings = campaign.settings
     if settings.dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
-    promised = {} if settings.run.data.folder else {one.path: one for one in settings.dataset.files}
-    checks = []
-    for path in input_files(campaign):
-        one = promised.get(path.name)
-        rule = "the file is there" + (" with the promised size and checksum" if one else "")
-        if not path.is_file():
-            verdict, value = "fail", f"missing: expected in {path.parent}"
-        elif one and one.bytes and path.stat().st_size != one.bytes:
-            verdict, value = "fail", f"{path.stat().st_size:,} bytes, promised are {one.bytes:,}"
-        elif one and one.sha256 and (found := steps.sha256_of(path)) != one.sha256:
-            verdict, value = "fail", f"sha256 {found[:16]}..., promised is {one.sha256[:16]}..."
-        else:
-            verdict, value = "pass", f"{path.stat().st_size:,} bytes"
-        checks.append(Check(path.name, verdict, value, rule))
-    return checks
+    if settings.run.data.folder or not settings.dataset.files:
+        rule = "there is text; its checksums are not known beforehand"
+        return [Check(path.name, "pass", f"{path.stat().st_size:,} bytes", rule) for path in input_files(campaign)]
+    home = dataset_folder(settings.dataset, project=settings.project)
+    rule = "the file is there with the promised size and checksum"
+    faults = {one: file_fault(home, one) for one in settings.dataset.files}
+    return [
+        Check(one.path, "fail" if fault else "pass", fault or f"{one.bytes:,} bytes", rule)
+        for one, fault in faults.items()
+    ]
 
 
 def outputs(campaign: Campaign) -> list[Path]:
