@@ -25,9 +25,9 @@ from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 
 from runbook.records.signals import SignalTrap
+from runbook.records.state import State
 from runbook.records.streams import Streams, as_terminal
 from runbook.records.transport import private_folder
-from runbook.records.twin import State
 from runbook.shell import how_it_ended
 
 if TYPE_CHECKING:

@@ -16,12 +16,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from papermill.engines import NBClientEngine, NotebookExecutionManager
-from papermill.exceptions import PapermillExecutionError
+RunbookEngine: Any = None  # papermill imports its engines while it is imported itself, so by us it finds us half done
 
-from runbook.errors import RunbookError
-from runbook.records import ipynb
-from runbook.records.twin import State
+from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines  # noqa: E402
+from papermill.exceptions import PapermillExecutionError  # noqa: E402
+
+from runbook.errors import RunbookError  # noqa: E402
+from runbook.records import ipynb  # noqa: E402
+from runbook.records.state import State  # noqa: E402
 
 logger = logging.getLogger("papermill")
 
@@ -119,7 +121,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.nb.cells.insert(0, banner)
 
 
-class RunbookEngine(NBClientEngine):  # type: ignore[misc]
+class RunbookEngine(NBClientEngine):  # type: ignore[misc,no-redef]  # noqa: F811
     """papermill's nbclient engine, honest about what stopped a notebook."""
 
     @classmethod
@@ -190,6 +192,9 @@ class RunbookEngine(NBClientEngine):  # type: ignore[misc]
             **options,
         )
         runner.execute()
+
+
+papermill_engines.register("runbook", RunbookEngine)  # again, where papermill has registered the None above
 
 
 def _local_path(output_path: str | None) -> Path | None:

@@ -17,7 +17,8 @@ from runbook.errors import RecordError
 from runbook.records import ipynb
 from runbook.records.history import set_aside
 from runbook.records.signals import NotebookInterrupted, NotebookStopped
-from runbook.records.twin import State, Twin, find_twin
+from runbook.records.state import State
+from runbook.records.twin import Twin, find_twin
 
 EXIT_CODES = {State.DONE: 0, State.FAILED: 1, State.TIMEOUT: 1, State.KERNEL_DIED: 138, State.INTERRUPTED: 130}
 """papermill's own where it has one; a signal gives 128 and its number."""

@@ -19,7 +19,8 @@ from runbook.records.index import write_campaign, write_runs_index
 from runbook.records.manifest import write_manifest
 from runbook.records.origin import commit_of, versions
 from runbook.records.session import MIME
-from runbook.records.twin import RUNNING, Cell, State, Twin, find_twin, twin_path, verdict_of, write_twin
+from runbook.records.state import State
+from runbook.records.twin import RUNNING, Cell, Twin, find_twin, twin_path, verdict_of, write_twin
 
 NEVER_FINISHED = "every cell ran, but the notebook did not finish its record: its last cell is missing"
 

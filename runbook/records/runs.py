@@ -14,7 +14,8 @@ from typing import Any
 from runbook.errors import RecordError
 from runbook.params.schema import PHASES
 from runbook.records.history import earlier
-from runbook.records.twin import State, Twin, find_twin
+from runbook.records.state import State
+from runbook.records.twin import Twin, find_twin
 
 KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_per_second")
 """Results that a list of runs shows."""

@@ -24,7 +24,8 @@ from runbook.records.files import utc_now
 from runbook.records.history import set_aside
 from runbook.records.manifest import note_files
 from runbook.records.origin import commit_of, versions
-from runbook.records.twin import RUNNING, State, Twin, plain, twin_path, verdict_of, write_twin
+from runbook.records.state import State
+from runbook.records.twin import RUNNING, Twin, plain, twin_path, verdict_of, write_twin
 
 MIME = "application/vnd.runbook.v1+json"
 """Type of the output by which an executed notebook names its run, phase and execution."""

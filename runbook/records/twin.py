@@ -1,6 +1,5 @@
 """The twin of an executed notebook: what it was, what it found and how it ended, as strict JSON.
 
-    State                                      done | failed | interrupted | timeout | kernel-died
     Twin(run, phase, state, verdict, ...)      the record; its file is records/<phase>.json
     read_twin(path) -> Twin                    find_twin(run_folder, phase) -> Twin | None
     write_twin(twin, path)                     twin_path(run_folder, phase) -> Path
@@ -22,6 +21,7 @@ from typing import Any
 from runbook.errors import RecordError
 from runbook.plan.checks import Check
 from runbook.records.files import write_text
+from runbook.records.state import State
 
 SCHEMA = 1
 """Raised when a reader of the old twins would misread the new ones."""
@@ -29,16 +29,6 @@ CHECK_KEYS = ("name", "verdict", "value", "rule")
 """What a twin keeps of a check; the remedy is for the person at the notebook."""
 RUNNING = "not finished: still running, or ended without a word"
 """The reason in a twin whose notebook has not come to its end."""
-
-
-class State(StrEnum):
-    """How an execution ended."""
-
-    DONE = "done"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    TIMEOUT = "timeout"
-    KERNEL_DIED = "kernel-died"
 
 
 @dataclass(frozen=True)

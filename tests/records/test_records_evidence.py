@@ -1,0 +1,186 @@
+"""What was recorded stays as it was, or is found out: twin, manifest, verification, history."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_run import TWIN, write_run
+
+from runbook.errors import RecordError
+from runbook.records.files import write_text
+from runbook.records.history import earlier, set_aside
+from runbook.records.manifest import note_files, read_manifest, write_manifest
+from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
+from runbook.records.verify import Finding, records_agree, verify_run
+
+
+@pytest.fixture
+def run_folder(tmp_path) -> Path:
+    return write_run(tmp_path / "runs")
+
+
+def test_a_twin_survives_its_file(tmp_path):
+    write_twin(TWIN, tmp_path / "twin.json")
+    assert read_twin(tmp_path / "twin.json") == TWIN
+    keys = list(json.loads((tmp_path / "twin.json").read_text()))
+    assert keys[:5] == ["schema", "run", "phase", "state", "verdict"]
+    check = json.loads((tmp_path / "twin.json").read_text())["checks"][0]
+    assert list(check) == ["name", "verdict", "value", "rule"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"state": "finished"}, r"'finished' is not a valid State"),
+        ({"surprise": 1}, r"unknown keys \['surprise'\]"),
+        ({"schema": 2}, r"schema 2, this program reads 1"),
+        ({"results": []}, r"results is \[\], not a table"),
+        ({"reason": None}, r"reason is None, not text"),
+        ({"checks": [{"name": "a"}]}, r"missing 3 required positional arguments"),
+    ],
+)
+def test_a_twin_of_another_shape_is_refused_by_name(tmp_path, change, message):
+    path = tmp_path / "twin.json"
+    path.write_text(json.dumps(twin_as_dict(TWIN) | change))
+    with pytest.raises(
+        RecordError, match=rf"twin\.json is not the twin of a notebook \(.*{message}.*Execute the phase again"
+    ):
+        read_twin(path)
+
+
+def test_a_twin_that_is_cut_off_or_missing_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="does not exist: the phase was not executed yet"):
+        read_twin(tmp_path / "none.json")
+    (tmp_path / "half.json").write_text(json.dumps(twin_as_dict(TWIN))[:100])
+    with pytest.raises(RecordError, match="is not the twin of a notebook"):
+        read_twin(tmp_path / "half.json")
+    assert find_twin(tmp_path, "02-data") is None
+
+
+def test_a_record_that_cannot_be_written_leaves_the_old_one_whole(tmp_path):
+    path = tmp_path / "twin.json"
+    path.write_text("old")
+    (tmp_path / f".twin.json.{os.getpid()}.part").symlink_to("/dev/full")
+    with pytest.raises(
+        RecordError,
+        match=r"twin\.json could not be written: No space left on device.*what was there before is unchanged",
+    ):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_an_untouched_run_verifies(run_folder):
+    assert verify_run(run_folder) == []
+
+
+def test_one_flipped_bit_is_found_in_any_file(run_folder):
+    for name in read_manifest(run_folder):
+        path = run_folder / name
+        before, times = path.read_bytes(), path.stat()
+        path.write_bytes(before[:-2] + bytes([before[-2] ^ 1]) + before[-1:])
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        findings = verify_run(run_folder)
+        assert [finding.file for finding in findings if finding.kind == "changed"] == [name]
+        assert findings[0].expected.startswith("sha256 ")
+        path.write_bytes(before)
+
+
+def test_what_is_added_lost_cut_or_unreadable_is_named(run_folder):
+    (run_folder / "extra.txt").write_text("hello")
+    (run_folder / "metrics.jsonl").write_text("")
+    (run_folder / "plan.json").unlink()
+    assert [str(finding) for finding in verify_run(run_folder)] == [
+        "added: extra.txt (expected no such file, got 5 bytes)",
+        f"changed: metrics.jsonl (expected {read_manifest(run_folder)['metrics.jsonl'].bytes:,} bytes, got 0 bytes)",
+        "missing: plan.json (expected 3 bytes, got no file)",
+    ]
+    (run_folder / "plan.json").mkdir()
+    kinds = {finding.file: finding.kind for finding in verify_run(run_folder)}
+    assert kinds["plan.json"] in ("changed", "unreadable")
+
+
+def test_files_that_may_change_are_left_out(run_folder):
+    for name in (
+        "lock.json",
+        "jobs/04-training-1/heartbeat",
+        "data/cache/index.npy",
+        "checkpoints/iter_1.part/model.pt",
+    ):
+        (run_folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_folder / name).write_text("x")
+    assert verify_run(run_folder) == []
+
+
+def test_a_later_phase_does_not_bless_an_edited_record(run_folder):
+    report = run_folder / "records" / "04-training.html"
+    report.write_text(report.read_text().replace("3.618", "2.618"))
+    (run_folder / "records" / "04-training.ipynb").unlink()
+    (run_folder / "metrics.jsonl").write_text("{}\n")
+    write_manifest(run_folder)
+    assert {(finding.kind, finding.file) for finding in verify_run(run_folder)} == {
+        ("changed", "records/04-training.html"),
+        ("missing", "records/04-training.ipynb"),
+    }
+
+
+def test_records_that_contradict_each_other_are_found_even_with_a_fresh_manifest(run_folder):
+    twin = find_twin(run_folder, "04-training")
+    path = twin_path(run_folder, "04-training")
+    write_twin(replace(twin, verdict="fail"), path)
+    note_files(run_folder, [path])
+    assert verify_run(run_folder) == [
+        Finding("contradiction", "records/04-training.html", "verdict fail as in its twin", "verdict pass"),
+        Finding("contradiction", "records/04-training.ipynb", "verdict fail as in its twin", "verdict pass"),
+    ]
+    (run_folder / "records" / "04-training.ipynb").write_text("[]")
+    assert [finding.kind for finding in records_agree(run_folder)] == ["unreadable"]
+    path.write_text("{}")
+    assert [finding.kind for finding in records_agree(run_folder)] == ["unreadable"]
+
+
+def test_a_run_without_manifest_and_one_with_a_broken_one(run_folder):
+    (run_folder / "manifest.json").write_text('{"schema": 1, "files": {"a": 3}}')
+    with pytest.raises(RecordError, match=r"manifest\.json is not a manifest .*Restore it from a copy"):
+        verify_run(run_folder)
+    (run_folder / "manifest.json").unlink()
+    assert [finding.kind for finding in verify_run(run_folder)] == ["missing"]
+
+
+def test_an_unchanged_file_is_not_read_again(run_folder):
+    """Checkpoints are large: what has the same size and time keeps its checksum when the manifest is written anew."""
+    before = read_manifest(run_folder)["metrics.jsonl"]
+    path = run_folder / "metrics.jsonl"
+    path.chmod(0o000)
+    try:
+        write_manifest(run_folder)
+    finally:
+        path.chmod(0o644)
+    assert read_manifest(run_folder)["metrics.jsonl"] == before
+
+
+def test_history_never_overwrites(run_folder):
+    moved = set_aside(run_folder, "04-training")
+    names = [
+        "04-training-20251121T060000Z.ipynb",
+        "04-training-20251121T060000Z.html",
+        "04-training-20251121T060000Z.json",
+    ]
+    assert [path.name for path in moved] == names
+    assert verify_run(run_folder) == []
+    for path in moved:
+        (run_folder / "records" / f"04-training{path.suffix}").write_bytes(path.read_bytes())
+    again = set_aside(run_folder, "04-training")
+    assert [path.stem for path in again] == ["04-training-20251121T060000Z-2"] * 3
+    assert len(earlier(run_folder, "04-training")) == 6
+    assert set_aside(run_folder, "04-training") == []
+
+
+def test_a_broken_twin_is_set_aside_under_the_time_of_its_file(run_folder):
+    (run_folder / "records" / "04-training.json").write_text("{")
+    moved = set_aside(run_folder, "04-training")
+    assert len(moved) == 3
+    assert all(path.exists() for path in moved)

@@ -1,0 +1,250 @@
+"""Reports and index: opened by a parser, without a network, with the twin's own numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pytest
+from made_run import HOSTILE, IMAGE, TWIN, data, notebook, write_run
+
+from runbook.plan.checks import Check
+from runbook.records.curve import loss_curve, spark
+from runbook.records.html import LARGEST_PAGE, report, said_by_html
+from runbook.records.index import write_campaign, write_runs_index
+from runbook.records.runs import read_run, read_runs
+from runbook.records.state import State
+
+FETCHING = {"src", "srcset", "poster", "data", "action", "formaction", "background", "xlink:href"}
+
+
+class Page(HTMLParser):
+    """What a browser would do with a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.requests: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.values: dict[str, object] = {}
+        self.tags: list[str] = []
+        self.text = ""
+        self._inside: list[str] = []
+        self.feed(text)
+        styles = (
+            " ".join(re.findall(r"url\(([^)]*)\)|@import\s+(\S+)", text)[0])
+            if re.search(r"url\(|@import", text)
+            else ""
+        )
+        self.requests += [styles] if "//" in styles else []
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.tags.append(tag)
+        self._inside.append(tag)
+        for name, value in values.items():
+            fetches = name in FETCHING or (name == "href" and tag in ("link", "base", "image", "use"))
+            if fetches and not (value or "").startswith("data:"):
+                self.requests.append(f"{tag} {name}={value}")
+        self.ids += [values["id"]] if "id" in values else []
+        self.targets += [values["href"][1:]] if values.get("href", "").startswith("#") else []
+        if "data-result" in values:
+            self.values[values["data-result"]] = json.loads(values["data-value"])
+
+    def handle_endtag(self, tag):
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, text):
+        if not {"script", "style"} & set(self._inside):
+            self.text += text
+
+
+def _stream(text: str, name: str = "stdout") -> nbformat.NotebookNode:
+    return nbformat.v4.new_output("stream", name=name, text=text)
+
+
+def test_report_shows_the_numbers_of_its_twin(tmp_path):
+    run_folder = write_run(tmp_path / "runs")
+    page = Page((run_folder / "records" / "04-training.html").read_text())
+    assert page.values == TWIN.results
+    for key, value in TWIN.results.items():
+        assert f"{value}" in page.text, key
+    assert "64633856" in page.text, "digits are grouped by style, not by characters, so that they can be copied"
+    assert said_by_html(run_folder / "records" / "04-training.html") == {
+        "run": "toy",
+        "phase": "04-training",
+        "state": "done",
+        "verdict": "pass",
+        "execution": TWIN.started,
+    }
+    for word in ("local", TWIN.commit, "2 min 30 s", "2025-11-21 06:00:00 UTC", "within 0.3 of ln 50304", "✓ pass"):
+        assert word in page.text
+
+
+def test_report_asks_for_nothing_from_any_network():
+    outputs = [
+        data(text_html=HOSTILE),
+        data(image_png=IMAGE.partition(",")[2]),
+        data(
+            **{
+                "image_svg+xml": '<svg xmlns="http://www.w3.org/2000/svg"><text>1</text></svg>',
+                "text_plain": "Loss falls",
+            }
+        ),
+        data(application_javascript="alert(1)", text_plain="a script"),
+        data(**{"application_vnd.jupyter.widget-view+json": {"model_id": "x"}, "text_plain": "IntProgress(value=1)"}),
+    ]
+    markdown = "# T\n\n![logo](https://cdn.example.org/logo.png) and [a link](https://example.org), $x^2$"
+    content = notebook(*outputs, markdown=markdown)
+    content.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+    text = report(content, TWIN)
+    page = Page(text)
+    assert page.requests == []
+    assert "script" not in page.tags
+    assert "default-src 'none'" in text
+    assert "cdn.example.org" not in text.replace('<a href="https://cdn.example.org/logo.png">', "")
+    for word in ("kept", "styled", "a script", "IntProgress(value=1)", "a link"):
+        assert word in page.text
+    assert 'alt="Loss falls"' in text
+
+
+def test_report_has_anchors_for_each_heading_once():
+    markdown = "# A run\n\n## Does it fit?\n\ntext\n\n## Does it fit?\n\n```\n# no heading\n```\n### *Third* `level`"
+    page = Page(report(notebook(markdown=markdown), TWIN))
+    assert len(page.ids) == len(set(page.ids))
+    assert {target for target in page.targets if target} <= set(page.ids)
+    assert "Does-it-fit?-2" in page.ids
+    assert page.tags.count("nav") == 1
+
+
+def test_code_is_folded_and_open_where_it_failed():
+    content = notebook(_stream("fine"))
+    failed = nbformat.v4.new_code_cell("1/0", execution_count=2, metadata={"papermill": {"status": "failed"}})
+    trace = ["\x1b[31mZeroDivisionError\x1b[39m: division by zero"]
+    failed.outputs = [
+        nbformat.v4.new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=trace)
+    ]
+    marker = nbformat.v4.new_markdown_cell('<span id="papermill-error-cell">here</span>')
+    marker.metadata["tags"] = ["papermill-error-cell-tag"]
+    banner = nbformat.v4.new_markdown_cell("<span>An Exception was encountered</span>", metadata=dict(marker.metadata))
+    content.cells = [banner, *content.cells, marker, failed]
+    twin = replace(TWIN, state=State.FAILED, verdict="fail", reason="ZeroDivisionError: division by zero <now>")
+    text = report(content, twin)
+    assert text.count('<details class="code">') == 1
+    assert text.count('<details class="code" open') == 1
+    assert text.index('role="alert"') < text.index("<main>"), "the failure stands on top"
+    assert "division by zero &lt;now&gt;" in text
+    assert 'href="#papermill-error-cell"' in text
+    assert "An Exception was encountered" not in text
+    assert 'class="ansi-red-fg"' in text
+
+
+def test_large_outputs_are_cut_short_with_a_word_about_it():
+    long = "".join(f"line {n}\n" for n in range(300_000))
+    figures = [data(image_png="A" * 900_000, text_plain="<Figure>") for _ in range(5)]
+    text = report(notebook(_stream(long), *figures), TWIN)
+    assert len(text.encode()) < LARGEST_PAGE
+    assert "line 0\n" in text
+    assert "line 299999\n" in text
+    assert re.search(r"\.\.\. 29\d,\d{3} lines \([\d,]+ characters\) are in the notebook \.\.\.", text)
+    assert "too large for the report; it is in the notebook" in text
+
+
+def test_report_fits_phone_paper_and_dark_rooms():
+    text = report(notebook(), TWIN)
+    assert 'name="viewport"' in text
+    assert "@media print" in text
+    assert "prefers-color-scheme: dark" in text
+    assert '<html lang="en">' in text
+
+
+def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
+    run_folder = write_run(tmp_path / "runs")
+    text = (run_folder / "index.html").read_text()
+    page = Page(text)
+    assert page.requests == []
+    for word in (
+        "00-plan",
+        "05-analysis",
+        "not run",
+        "1 of 6 done",
+        "Alice was",
+        "the <b>of</b>",
+        "Plan against actual",
+    ):
+        assert word in page.text
+    assert page.text.count("1.13") == 1, "9000.5 by 8000"
+    assert page.values["04-training.last_loss"] == TWIN.results["last_loss"]
+    assert text.count("<svg") == 2
+    assert "Loss over iterations. 04-training: from 10.800 to 3.672" in text
+    for target in ("records/04-training.html", "records/04-training.ipynb", "records/04-training.json"):
+        assert f'href="{target}"' in text
+        assert (run_folder / target).exists()
+    given = write_campaign(
+        run_folder, sample=("gibberish", "sense"), comparison=[{"what": "time (s)", "plan": 60, "actual": 66}]
+    )
+    assert "gibberish" in given.read_text()
+    assert "time (s)" in given.read_text()
+
+
+def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
+    run_folder = write_run(tmp_path / "runs")
+    (run_folder / "records" / "02-data.json").write_text("{}")
+    write_campaign(run_folder)
+    run = read_run(run_folder)
+    assert (run.state, run.verdict) == ("unreadable", "fail")
+    assert "is not the twin of a notebook" in (run_folder / "index.html").read_text()
+    (run_folder / "records" / "02-data.json").unlink()
+    path = run_folder / "records" / "04-training.json"
+    path.write_text(
+        path.read_text()
+        .replace('"ended": "2025-11-21T06:02:30.000000Z"', '"ended": ""')
+        .replace('"done"', '"interrupted"')
+    )
+    assert read_run(run_folder).state == "interrupted"
+    (run_folder / "lock.json").write_text("{}")
+    assert read_run(run_folder).state == "running"
+
+
+def test_index_lists_every_run_newest_first_and_needs_no_server(tmp_path):
+    runs = tmp_path / "runs"
+    write_run(runs, "old")
+    bad = (Check("loss", "fail", "nan", "finite"),)
+    write_run(
+        runs,
+        "new",
+        started="2025-11-22T06:00:00.000000Z",
+        ended="2025-11-22T06:01:00.000000Z",
+        checks=bad,
+        verdict="fail",
+    )
+    (runs / "not-a-run").mkdir()
+    page = Page(write_runs_index(runs).read_text())
+    assert page.requests == []
+    assert [run.name for run in read_runs(runs)] == ["new", "old"]
+    assert page.text.index("new") < page.text.index("old")
+    for word in ("1 of 6", "✗ fail", "3.61803398875", "64633856", "04-training"):
+        assert word in page.text
+    assert "not-a-run" not in page.text
+    assert page.tags.count("button") == 11
+    assert "No run yet" in Path(write_runs_index(tmp_path / "empty")).read_text()
+
+
+@pytest.mark.parametrize("points", [[], [(1, 2.0)], [(1, float("nan")), (2, None)]])
+def test_nothing_is_drawn_where_there_is_no_curve(points):
+    assert loss_curve([("a", points)]) == "" == spark(points)
+
+
+def test_curve_keeps_its_ends_and_stays_small():
+    points = [(n, 10 / n) for n in range(1, 200_001)]
+    drawn = loss_curve([("a & b", points), ("flat", [(1, 2.0), (2, 2.0)])])
+    assert len(drawn) < 40_000
+    assert "from 10.000 to 0.000" in drawn
+    assert "a &amp; b" in drawn
+    assert "loss (nat / token)" in drawn
+    Page(str(drawn))

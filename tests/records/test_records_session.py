@@ -1,0 +1,166 @@
+"""The record as a person steps through a notebook: errors, re-runs, a second round, and no kernel at all."""
+
+from __future__ import annotations
+
+import atexit
+import json
+from types import SimpleNamespace
+
+import numpy
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from notebook_project import BIND, ERROR, FINISH, PARAMETERS, PHASE, WORK, Project
+from traitlets.config import Config
+
+from runbook.errors import RecordError
+from runbook.records import session as sessions
+from runbook.records.state import State
+from runbook.records.twin import find_twin
+
+
+@pytest.fixture
+def shell():
+    """A real IPython shell in this process, without a history file."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    made = InteractiveShell.instance(config=config)
+    yield made
+    atexit.unregister(made.atexit_operations)
+    InteractiveShell.clear_instance()
+
+
+class Stepping:
+    """A project whose master is run cell by cell, as a person does."""
+
+    def __init__(self, root, shell, *cells):
+        self.project = Project(root)
+        self.project.notebook(*cells)
+        self.shell = shell
+        self.bind = BIND.format(project=str(root), phase=PHASE)
+
+    def run(self, *sources):
+        for source in sources:
+            self.shell.run_cell(source, store_history=True)
+
+    @property
+    def twin(self):
+        return find_twin(self.project.run_folder, PHASE)
+
+    @property
+    def states(self):
+        return [cell.state for cell in self.twin.cells]
+
+    @property
+    def history(self):
+        folder = self.project.run_folder / "records" / "history"
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_open_record_says_that_it_is_not_finished(tmp_path, shell):
+    step = Stepping(tmp_path, shell, WORK)
+    step.run(PARAMETERS, step.bind)
+    assert (step.twin.state, step.twin.verdict, step.twin.ended) == (State.INTERRUPTED, "unknown", "")
+    assert step.twin.reason == "not finished: still running, or ended without a word"
+    assert step.states == ["completed", "completed", "pending", "pending"]
+
+
+def test_failed_cell_that_is_mended_and_run_again_lets_the_record_go_on(tmp_path, shell):
+    broken = "if 'mended' not in globals():\n    raise ValueError('not yet')"
+    step = Stepping(tmp_path, shell, WORK, broken)
+    step.run(PARAMETERS, step.bind, WORK, broken)
+    failed = step.twin
+    assert (failed.state, failed.verdict, failed.reason) == (State.FAILED, "fail", "ValueError: not yet")
+    assert step.states == ["completed", "completed", "completed", "failed", "pending"]
+    step.run("mended = True", broken, FINISH)
+    assert (step.twin.state, step.twin.verdict, step.twin.reason) == (State.DONE, "pass", "")
+    assert step.twin.started == failed.started
+    assert step.history == []
+
+
+def test_running_any_cell_twice_changes_nothing(tmp_path, shell):
+    step = Stepping(tmp_path, shell, WORK)
+    step.run(PARAMETERS, step.bind, WORK)
+    once = step.twin
+    step.run(step.bind, WORK, WORK)
+    assert step.twin == once
+    step.run(FINISH)
+    assert (step.twin.state, step.states) == (State.DONE, ["completed"] * 4)
+
+
+def test_second_round_in_the_same_kernel_is_a_new_execution(tmp_path, shell):
+    step = Stepping(tmp_path, shell, WORK)
+    step.run(PARAMETERS, step.bind, WORK, FINISH)
+    first = step.twin
+    step.run(PARAMETERS, step.bind)
+    assert step.twin.started > first.started
+    assert step.states == ["completed", "completed", "pending", "pending"]
+    assert len(step.history) == 1
+    assert (
+        json.loads((step.project.run_folder / "records" / "history" / step.history[0]).read_text())["state"] == "done"
+    )
+    step.run(WORK, FINISH)
+    assert (step.twin.state, len(step.history)) == (State.DONE, 1)
+
+
+def test_interrupted_cell_and_cell_with_a_syntax_error(tmp_path, shell):
+    wait, wrong = "raise KeyboardInterrupt", "1 +"
+    step = Stepping(tmp_path, shell, WORK, wait, wrong)
+    step.run(PARAMETERS, step.bind, WORK, wait)
+    assert (step.twin.state, step.twin.reason, step.twin.verdict) == (
+        State.INTERRUPTED,
+        "the cell was interrupted",
+        "unknown",
+    )
+    assert step.twin.ended
+    step.run(step.bind, WORK, wrong)
+    assert step.twin.state is State.FAILED
+    assert step.twin.reason.startswith("SyntaxError: ")
+
+
+def test_cell_outside_the_master_counts_until_the_next_one_runs(tmp_path, shell):
+    step = Stepping(tmp_path, shell, WORK)
+    step.run(PARAMETERS, step.bind, ERROR)
+    assert step.twin.state is State.FAILED
+    assert "failed" not in step.states
+    step.run(WORK, FINISH)
+    assert step.twin.state is State.DONE
+
+
+def test_without_a_kernel_the_same_calls_write_the_same_record(tmp_path):
+    settings = SimpleNamespace(
+        project=tmp_path, name="toy", parameters=lambda: {"run": {"value": "toy", "origin": "x"}}
+    )
+    session = sessions.start(settings, PHASE, tmp_path / "runs" / "toy")
+    session.plan.update(loss=2.5)
+    session.result("loss", numpy.float32(2.5))
+    session.result("shape", (2, numpy.int64(3)))
+    session.result("grad", float("nan"))
+    session.check("loss", "warn", 2.5, "below 2")
+    session.check("loss", "pass", 2.5, "below 3")
+    twin = session.finish()
+    assert twin == find_twin(tmp_path / "runs" / "toy", PHASE)
+    assert twin.results == {"loss": 2.5, "shape": [2, 3], "grad": "nan"}
+    assert (twin.state, twin.verdict, twin.cells, twin.commit) == (State.DONE, "pass", (), "")
+    assert [(check.verdict, check.rule) for check in twin.checks] == [("pass", "below 3")]
+    assert twin.versions["python"]
+    assert "torch" in twin.versions, "found by its metadata; nothing imports it"
+
+
+def test_what_cannot_be_recorded_is_refused_with_its_name(tmp_path):
+    settings = SimpleNamespace(project=tmp_path, name="toy", parameters=dict)
+    session = sessions.start(settings, PHASE, tmp_path / "runs" / "toy")
+    with pytest.raises(
+        RecordError, match=r"result model\.layers\[1\] is <object .* \(object\); a record holds numbers"
+    ):
+        session.result("model", {"layers": [1, object()]})
+    with pytest.raises(RecordError, match="has the verdict 'passed'; the verdicts are pass, fail, warn, unknown"):
+        session.check("loss", "passed", 1, "1")
+
+
+def test_long_error_text_is_cut_short_in_the_record(tmp_path, shell):
+    long = "raise ValueError('\\n'.join(f'line {n}' for n in range(40)))"
+    step = Stepping(tmp_path, shell, long)
+    step.run(PARAMETERS, step.bind, long)
+    lines = step.twin.reason.splitlines()
+    assert lines[0] == "ValueError: line 0"
+    assert lines[-1] == "... 28 more lines in the notebook"
