@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -19,17 +20,18 @@ from runbook.phases.plan_file import plan_file
 from runbook.render import render_job, write_job
 from runbook.schedulers import get_scheduler
 from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, State, latest_job_folder, next_job_folder
+from runbook.schedulers.files import last_words
 from runbook.units import show_duration
 
 VERSION = 1
 """Raised when what a training step makes changes."""
-RESUMES = 5
-"""How often a job that stopped or vanished is resumed before a person is asked."""
+IDLE_RESUMES = 3
+"""How often in a row a job that stopped or vanished is resumed without a new step before a person is asked."""
 POLL_SECONDS = 1.0
 FRESH = "begun"
 """Event before a training's first job: what came before it belongs to another training."""
 
-GOES_ON = (State.STOPPED, State.LOST)
+SAVED_AND_STOPPED = 75
 
 
 @dataclass
@@ -49,7 +51,9 @@ class Tail:
                 stream.seek(self._offset)
                 whole, newline, _ = stream.read().rpartition(b"\n")
             self._offset += len(whole) + len(newline)
-            self.rows.extend(json.loads(line) for line in whole.splitlines() if line.strip())
+            for line in whole.splitlines():
+                with contextlib.suppress(ValueError):  # cut off when its writer was killed; the analysis counts these
+                    self.rows.append(json.loads(line))
         return self.rows
 
 
@@ -95,12 +99,11 @@ def watch(campaign: Campaign) -> None:
     if not steps.what_is_missing(campaign.folder, step_name(campaign), digest):
         show_text(f"{campaign.phase}: done, verified. Nothing to watch.")
         return
-    resumes = 0
+    idle, reached = 0, last_iteration(campaign)
     status = follow(campaign)
-    while status.state in GOES_ON and resumes < RESUMES:
-        resumes += 1
-        with campaign.hold(f"resuming {campaign.phase}"):
-            folder = _submit(campaign)
+    while goes_on(status) and idle < IDLE_RESUMES:
+        idle, reached = (0 if last_iteration(campaign) > reached else idle + 1), last_iteration(campaign)
+        folder = resubmit(campaign)
         show_text(f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}.")
         status = follow(campaign)
     if status.state is not State.DONE:
@@ -143,6 +146,19 @@ def resubmit(campaign: Campaign) -> JobFolder:
         return _submit(campaign)
 
 
+def goes_on(status: JobStatus) -> bool:
+    """Whether a new job continues this one: it saved and stopped, or vanished without a word."""
+    return status.state in (State.STOPPED, State.LOST) or (
+        status.state is State.TIMEOUT and status.exit_code == SAVED_AND_STOPPED
+    )
+
+
+def last_iteration(campaign: Campaign) -> int:
+    """The newest step of the training so far; 0 before the first."""
+    rows = Tail(campaign.folder / campaign.spec["log"]["metrics"]).read()
+    return int(rows[-1]["iteration"]) if rows else 0
+
+
 def training_outputs(campaign: Campaign) -> list[Path]:
     """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
     spec = campaign.spec
@@ -157,7 +173,7 @@ def failure_text(campaign: Campaign, status: JobStatus) -> str:
     """Why a job failed, in its own last words, and where they stand."""
     folder = latest_job_folder(campaign.folder, campaign.phase)
     assert folder is not None
-    words = [line for path in (folder.err, folder.out) if path.exists() for line in _last_lines(path, 12)]
+    words = [line for path in (folder.err, folder.out) for line in last_words(path)]
     return (
         f"{campaign.phase} ended as {status.state} ({status.reason}). Its last words:\n"
         + "\n".join(f"  {line}" for line in words)
@@ -238,9 +254,3 @@ def _progress_facts(rows: list[dict[str, Any]], status: JobStatus, spec: dict[st
             "left": show_duration((spec["duration"]["iterations"] - last["iteration"]) * seconds),
         }
     return facts
-
-
-def _last_lines(path: Path, count: int) -> list[str]:
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - 20_000))
-        return stream.read().decode(errors="replace").splitlines()[-count:]
