@@ -126,7 +126,7 @@ class Parser:
         except (ValueError, RecursionError):
             pass  # stricter than Python's json, which decides
         try:
-            record = json.loads(line)
+            record = json.loads(line.rstrip(_WHITE))
         except UnicodeDecodeError as error:
             return "", f"invalid UTF-8: {error.reason} at byte {error.start} of the line"
         except ValueError as error:

@@ -92,7 +92,11 @@ class TokenizeOptions:
     def choices(self) -> dict[str, Any]:
         """The options that decide which bytes come out."""
         free = ("workers", "shard_bytes", "encoder", "check_space")
-        return {key: value for key, value in asdict(self).items() if key not in free}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+            if key not in free
+        }
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ GPT2_SHA256 = {
     "vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }
+GPT2_VOCABULARY = 50257
 END_OF_TEXT = "<|endoftext|>"
 EOD_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<eod>", "[EOS]")
 
@@ -141,20 +142,26 @@ def byte_letters() -> dict[str, int]:
 def load_tokenizer(name: str = "gpt2", *, special_tokens: bool = False, encoder: str = "auto") -> Tokenizer:
     """The tokenizer called `gpt2`, or of a tokenizer.json or SentencePiece .model at a path."""
     if name == "gpt2":
-        text, sums = _gpt2_json(), dict(GPT2_SHA256)
-    else:
-        path = Path(name).expanduser()
-        path = path / "tokenizer.json" if path.is_dir() else path
-        content = _content(path, name)
-        sums = {path.name: hashlib.sha256(content).hexdigest()}
-        if path.suffix == ".model":
-            pieces = SentencePiece(path)
-            return Tokenizer(name, sums, pieces, pieces, int(pieces.processor.vocab_size()))
-        text = content.decode("utf-8", errors="replace")
-        _check_json(text, path)
+        return _gpt2(special_tokens, encoder)
+    path = Path(name).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    content = _content(path, name)
+    sums = {path.name: hashlib.sha256(content).hexdigest()}
+    if path.suffix == ".model":
+        model = SentencePiece(path)
+        return Tokenizer(name, sums, model, model, int(model.processor.vocab_size()))
+    text = content.decode("utf-8", errors="replace")
+    _check_json(text, path)
     fast, judge = choose_encoder(encoder, text, special_tokens)
-    vocabulary = max(judge.tokenizer.get_vocab(with_added_tokens=True).values()) + 1 if name != "gpt2" else 50257
+    vocabulary = max(judge.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     return Tokenizer(name, sums, fast, judge, vocabulary)
+
+
+@functools.lru_cache(maxsize=4)
+def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
+    """Kept: it is asked for again and again, and takes 0.3 s to load."""
+    fast, judge = choose_encoder(encoder, _gpt2_json(), special_tokens)
+    return Tokenizer("gpt2", dict(GPT2_SHA256), fast, judge, GPT2_VOCABULARY)
 
 
 def _content(path: Path, name: str) -> bytes:
@@ -214,21 +221,16 @@ def _gpt2_json() -> str:
     return json.dumps(document)
 
 
-@functools.lru_cache(maxsize=4)
-def _cached(name: str, special_tokens: bool) -> Tokenizer:
-    return load_tokenizer(name, special_tokens=special_tokens)
-
-
 def encode(text: str, tokenizer: str = "gpt2", *, special_tokens: bool = False) -> list[int]:
     """The ids of a prompt."""
-    return _cached(tokenizer, special_tokens).encode(text)
+    return load_tokenizer(tokenizer, special_tokens=special_tokens).encode(text)
 
 
 def decode(ids: Iterable[int], tokenizer: str = "gpt2") -> str:
     """The text of a sample."""
-    return _cached(tokenizer, False).decode(ids)
+    return load_tokenizer(tokenizer).decode(ids)
 
 
 def pieces(ids: Iterable[int], tokenizer: str = "gpt2") -> list[str]:
     """The text of each token of a sample, for showing where tokens begin and end."""
-    return _cached(tokenizer, False).pieces(ids)
+    return load_tokenizer(tokenizer).pieces(ids)

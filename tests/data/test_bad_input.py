@@ -1,0 +1,198 @@
+"""Bad records and files: named with file, line and byte; stop, skip or quarantine; nothing half-read is kept."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from runbook.data import Progress, TokenizeOptions, prepare, read_manifest, verify
+from runbook.errors import DataError
+
+from .reference import expected, json_lines, made
+
+GOOD = ["first document", "second document", "third document"]
+BAD_LINES = {
+    "invalid JSON": (b'{"text": "cut of', "invalid JSON: Unterminated string"),
+    "two records": (b'{"text":"a"} {"text":"b"}', "invalid JSON: Extra data"),
+    "no key": (b'{"txt": "a", "id": 1}', "no key 'text'; its keys: 'txt', 'id'"),
+    "null": (b'{"text": null}', "'text' is a null, not a text"),
+    "number": (b'{"text": 12}', "'text' is a number, not a text"),
+    "list": (b'["text"]', "the record is a list, not an object"),
+    "invalid UTF-8": (b'{"text": "caf\xe9"}', "invalid UTF-8"),
+    "lone surrogate": (b'{"text": "a\\ud800b"}', "a lone surrogate \\ud800"),
+    "raw NUL": (b'{"text": "a\x00b"}', "invalid JSON: Invalid control character"),
+    "nested": (b'{"text": "a", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid JSON: nested too deeply"),
+}
+
+
+def with_bad_line(bad: bytes) -> bytes:
+    return json_lines(GOOD[:2]) + bad + b"\n" + json_lines(GOOD[2:])
+
+
+@pytest.mark.parametrize("kind", BAD_LINES)
+def test_bad_record_stops_with_file_line_and_byte(tmp_path: Path, kind: str) -> None:
+    bad, reason = BAD_LINES[kind]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(with_bad_line(bad))
+    with pytest.raises(DataError) as caught:
+        prepare([source], tmp_path / "out")
+    offset = len(json_lines(GOOD[:2]))
+    assert str(caught.value).startswith(f"{source}, line 3, byte {offset}: {reason}")
+    assert "--bad-records skip (counted) or quarantine" in str(caught.value)
+    assert not (tmp_path / "out_text_document.bin").exists()
+    assert not (tmp_path / "out.manifest.json").exists()
+
+
+@pytest.mark.parametrize("kind", BAD_LINES)
+@pytest.mark.parametrize("policy", ["skip", "quarantine"])
+def test_bad_record_is_left_out_and_counted(tmp_path: Path, kind: str, policy: str) -> None:
+    bad, reason = BAD_LINES[kind]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(with_bad_line(bad))
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records=policy))
+    assert made(tmp_path / "out") == expected(GOOD)
+    assert (manifest.records, manifest.documents, manifest.skipped_records) == (4, 3, 1)
+    assert f"{source}, line 3, byte {len(json_lines(GOOD[:2]))}: {reason}" in manifest.problems[0]
+    warned = [check for check in verify(tmp_path / "out") if check.verdict != "pass"]
+    assert [check.name for check in warned] == ["bad input"]
+    assert (tmp_path / "out.quarantine").exists() == (policy == "quarantine")
+    if policy == "quarantine":
+        kept = json.loads((tmp_path / "out.quarantine").read_text())
+        assert base64.b64decode(kept["base64"]) == bad + b"\n"
+        assert (kept["line"], kept["offset"]) == (3, len(json_lines(GOOD[:2])))
+
+
+def test_line_and_byte_are_right_in_a_later_shard_and_in_zst(tmp_path: Path) -> None:
+    content = json_lines([f"document number {number}" for number in range(500)])
+    broken = content.replace(b'{"text": "document number 400"}', b'{"text": "document number 400}')
+    for name, data in (("in.jsonl", broken), ("in.jsonl.zst", zstd.compress(broken))):
+        source = tmp_path / name
+        source.write_bytes(data)
+        with pytest.raises(DataError, match=rf"line 401, byte {broken.index(b'number 400') - 19}: invalid JSON"):
+            prepare([source], tmp_path / "out", TokenizeOptions(shard_bytes=1000, workers=1))
+
+
+def test_many_bad_records_are_counted_and_the_first_ones_told(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes((b"oops\n" + json_lines(["fine"])) * 300)
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records="quarantine"))
+    assert (manifest.skipped_records, manifest.documents, len(manifest.problems)) == (300, 300, 20)
+    assert len((tmp_path / "out.quarantine").read_text().splitlines()) == 300
+
+
+def damaged(kind: str, good: bytes) -> bytes:
+    packed = bytearray(zstd.compress(good, options={zstd.CompressionParameter.checksum_flag: 1}))
+    if kind == "truncated":
+        return bytes(packed[: len(packed) * 3 // 5])
+    if kind == "bit-flipped":
+        packed[len(packed) // 2] ^= 0x10
+        return bytes(packed)
+    if kind == "second frame cut":
+        return bytes(packed) + bytes(packed[: len(packed) // 2])
+    return b"<html><body>429 Too Many Requests</body></html>"
+
+
+REASONS = {
+    "truncated": "it is cut off: ",
+    "bit-flipped": "(at byte ",
+    "second frame cut": "it is cut off: ",
+    "error page": "it begins with b'<html><body>429 Too Many",
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_damaged_zst_stops_or_is_left_out_whole(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    texts = [f"document {number} " + os.urandom(60).hex() for number in range(3000)]
+    (folder / "a.jsonl.zst").write_bytes(zstd.compress(json_lines(GOOD[:1])))
+    (folder / "b.jsonl.zst").write_bytes(damaged(kind, json_lines(texts)))
+    (folder / "c.jsonl.zst").write_bytes(zstd.compress(json_lines(GOOD[1:])))
+    with pytest.raises(DataError) as caught:
+        prepare([folder], tmp_path / "out")
+    assert str(caught.value).startswith(f"{folder / 'b.jsonl.zst'}: ")
+    assert REASONS[kind] in str(caught.value)
+    assert "Fetch the file again and compare its checksum" in str(caught.value)
+    manifest = prepare([folder], tmp_path / "out", TokenizeOptions(bad_records="quarantine"))
+    assert made(tmp_path / "out") == expected(GOOD)
+    assert (manifest.skipped_files, manifest.skipped_records) == (1, 0)
+    assert json.loads((tmp_path / "out.quarantine").read_text())["file"] == str(folder / "b.jsonl.zst")
+
+
+def test_truncated_gzip_and_xz_are_noticed(tmp_path: Path) -> None:
+    import gzip
+    import lzma
+
+    for ending, pack in ((".gz", gzip.compress), (".xz", lzma.compress)):
+        source = tmp_path / f"in.jsonl{ending}"
+        source.write_bytes(pack(json_lines(GOOD * 500))[:-20])
+        with pytest.raises(DataError, match="it is cut off"):
+            prepare([source], tmp_path / "out")
+
+
+def test_empty_file_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl.zst"
+    source.touch()
+    with pytest.raises(DataError, match=r"in\.jsonl\.zst is empty \(0 bytes\): a download that failed\?"):
+        prepare([source], tmp_path / "out")
+
+
+def test_bad_utf8_in_a_text_file(tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_bytes(b"fine\nlines\ncaf\xe9\n")
+    with pytest.raises(DataError, match=rf"{re.escape(str(source))}, line 3, byte 14: invalid UTF-8"):
+        prepare([source], tmp_path / "out")
+
+
+class Meddler:
+    """Does something to the input at the first sign of progress."""
+
+    def __init__(self, action: object) -> None:
+        self.action = action
+
+    def __call__(self, progress: Progress) -> None:
+        if self.action is not None:
+            action, self.action = self.action, None
+            action()
+
+
+@pytest.mark.parametrize("what", ["changes", "vanishes"])
+def test_a_file_that_changes_or_vanishes_while_read(tmp_path: Path, what: str) -> None:
+    files = [tmp_path / f"{number}.jsonl" for number in range(2)]
+    for file in files:
+        file.write_bytes(json_lines(GOOD * 20_000))  # more than one block
+
+    def meddle() -> None:
+        if what == "vanishes":
+            files[0].unlink()
+        else:
+            with files[0].open("ab") as file:
+                file.write(json_lines(["one more"]))
+
+    with pytest.raises(DataError) as caught:
+        prepare(files, tmp_path / "out", TokenizeOptions(shard_bytes=10**9, workers=1), progress=Meddler(meddle))
+    assert str(files[0]) in str(caught.value)
+    assert ("vanished" if what == "vanishes" else "it changed since the work was planned") in str(caught.value)
+    if what == "changes":
+        assert "Let no other program write to it, and run again" in str(caught.value)
+        manifest = prepare(files, tmp_path / "out", TokenizeOptions(workers=1))
+        assert manifest.documents == 120_001
+
+
+def test_a_disk_that_is_too_small_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(GOOD * 1000))
+    free = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    with pytest.raises(DataError, match=r"about .* KiB are needed below .* and 1000 B are free\. Make room"):
+        prepare([source], tmp_path / "out")
+    prepare([source], tmp_path / "out", TokenizeOptions(check_space=False))
+    assert read_manifest(tmp_path / "out").documents == 3000

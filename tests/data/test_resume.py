@@ -1,0 +1,303 @@
+"""Interrupted anywhere and run again, the result is the same, and what was done is not done again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runbook.data import Progress, TokenizeOptions, prepare, verify
+from runbook.data.committer import Committer
+from runbook.data.marks import Marks
+from runbook.data.options import Output
+from runbook.errors import DataError, HeldError
+
+from .reference import expected, json_lines, made
+
+PROGRAM = Path(__file__).with_name("run_prepare.py")
+
+
+def start(source: Path, prefix: Path, workers: int, shard_bytes: int, *more: int) -> subprocess.Popen[str]:
+    words = [sys.executable, str(PROGRAM), str(source), str(prefix), str(workers), str(shard_bytes), *map(str, more)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def committed(prefix: Path) -> int:
+    """Shards that stand in the .bin, as far as their marks say."""
+    marks = Marks(Output(prefix))
+    if not marks.folder.exists():
+        return 0
+    found = [marks.read(number) for number in range(len(list(marks.folder.glob("*.mark"))))]
+    return sum(mark is not None and not mark.waits for mark in found)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_random_moments_gives_the_same_bytes(tmp_path: Path, many_texts: list[str], workers: int) -> None:
+    texts = many_texts * 12
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(texts))
+    prefix = tmp_path / "out"
+    chance = random.Random(workers)
+    kills = done_before = 0
+    for _ in range(40):
+        process = start(source, prefix, workers, 60_000)
+        deadline = time.monotonic() + 20
+        while process.poll() is None and committed(prefix) <= done_before and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.06))
+        if process.poll() is not None or kills == 6:
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+        assert not Output(prefix).manifest.exists() or process.returncode == 0
+        assert committed(prefix) >= done_before, "a finished shard was lost"
+        done_before = committed(prefix)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert kills >= 3
+    assert made(prefix) == expected(texts)
+    assert int(out.split()[0]) >= done_before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in.jsonl",
+        "out.manifest.json",
+        "out_text_document.bin",
+        "out_text_document.idx",
+    ]
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.fixture
+def half_done(tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Source and prefix of work that was stopped when some shards were done."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(many_texts))
+    original = Committer.step
+
+    def step(self: Committer) -> bool:
+        if self.committed == 8:
+            raise StopError
+        return original(self)
+
+    monkeypatch.setattr(Committer, "step", step)
+    with pytest.raises(StopError):
+        prepare([source], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000))
+    monkeypatch.undo()
+    return source, tmp_path / "out"
+
+
+def again(source: Path, prefix: Path, **changed: object) -> int:
+    """Run again; how many shards were taken over."""
+    options = {"workers": 1, "shard_bytes": 20_000, **changed}
+    return prepare([source], prefix, TokenizeOptions(**options)).reused_shards
+
+
+def test_second_run_does_only_what_is_missing(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    assert again(*half_done) == 8
+    assert made(half_done[1]) == expected(many_texts)
+
+
+def test_other_number_of_workers_takes_over(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    assert again(*half_done, workers=2) == 8
+    assert made(half_done[1]) == expected(many_texts)
+
+
+def test_other_options_begin_anew(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    assert again(*half_done, append_eod=False) == 0
+    assert made(half_done[1]) == expected(many_texts, append_eod=False)
+
+
+def test_other_input_begins_anew(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    source, prefix = half_done
+    source.write_bytes(json_lines(many_texts[:-1]))
+    assert again(source, prefix) == 0
+    assert made(prefix) == expected(many_texts[:-1])
+
+
+def test_bytes_damaged_after_their_mark_are_made_again(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    part = Output(half_done[1]).bin_part
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    assert 0 < again(*half_done) < 8
+    assert made(half_done[1]) == expected(many_texts)
+
+
+def test_unfinished_bin_cut_short_is_made_again(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    part = Output(half_done[1]).bin_part
+    os.truncate(part, part.stat().st_size // 3)
+    assert 0 < again(*half_done) < 8
+    assert made(half_done[1]) == expected(many_texts)
+
+
+def test_half_written_mark_is_no_mark(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    mark = Marks(Output(half_done[1])).path(3, "mark")
+    mark.write_bytes(mark.read_bytes()[:-4])
+    assert again(*half_done) == 3
+    assert made(half_done[1]) == expected(many_texts)
+
+
+@pytest.mark.parametrize("renamed", [1, 2])
+def test_ended_between_the_last_renames(
+    tmp_path: Path, corpus_file: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    from runbook.data import pipeline
+
+    original = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == ("out_text_document.bin.part" if renamed == 1 else "out.manifest.json.part"):
+            raise StopError
+        return original(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(StopError):
+        prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000))
+    monkeypatch.undo()
+    assert (tmp_path / "out_text_document.bin").exists() == (renamed == 2)
+    manifest = pipeline.prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000))
+    assert manifest.reused_shards == len(manifest.shards)
+    assert made(tmp_path / "out") == expected(many_texts)
+
+
+def test_finished_work_is_recognised(tmp_path: Path, corpus_file: Path) -> None:
+    first = prepare([corpus_file], tmp_path / "out")
+    before = (tmp_path / "out_text_document.bin").stat().st_mtime_ns
+    seen: list[Progress] = []
+    second = prepare([corpus_file], tmp_path / "out", progress=seen.append)
+    assert second.reused and not first.reused
+    assert second == first
+    assert [each.stage for each in seen] == ["done"]
+    assert (tmp_path / "out_text_document.bin").stat().st_mtime_ns == before
+    (tmp_path / "out_text_document.idx").unlink()
+    assert not prepare([corpus_file], tmp_path / "out").reused
+
+
+def test_other_spelling_of_the_prefix_is_the_same(tmp_path: Path, corpus_file: Path) -> None:
+    prepare([corpus_file], tmp_path / "out")
+    assert prepare([corpus_file], tmp_path / "out_text_document").reused
+
+
+def test_parts_of_shards_that_came_too_early_are_joined(tmp_path: Path, many_texts: list[str]) -> None:
+    """One large compressed file and many small ones: the small ones must wait in parts, or nothing would go on."""
+    from backports import zstd
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    big = many_texts * 25
+    (folder / "0.jsonl.zst").write_bytes(zstd.compress(json_lines(big)))
+    for number in range(1, 9):
+        (folder / f"{number}.jsonl").write_bytes(json_lines(many_texts[number * 10 : number * 10 + 10]))
+    manifest = prepare([folder], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=3000))
+    later = [text for number in range(1, 9) for text in many_texts[number * 10 : number * 10 + 10]]
+    assert made(tmp_path / "out") == expected(big + later)
+    assert manifest.documents == len(big) + len(later)
+
+
+def test_more_tokens_than_memory_keeps_go_to_a_file(
+    tmp_path: Path, corpus_file: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runbook.data import placing
+
+    monkeypatch.setattr(placing, "MEMORY", 1000)
+    prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=50_000))
+    assert made(tmp_path / "out") == expected(many_texts)
+
+
+def test_two_runs_on_one_prefix(tmp_path: Path, corpus_file: Path) -> None:
+    from runbook.data.locking import held
+
+    with (
+        held(Output(tmp_path / "out")),
+        pytest.raises(HeldError, match=rf"process {os.getpid()} is tokenizing to .*out"),
+    ):
+        prepare([corpus_file], tmp_path / "out")
+    prepare([corpus_file], tmp_path / "out")
+
+
+def test_lock_of_a_dead_process_is_no_obstacle(tmp_path: Path, corpus_file: Path) -> None:
+    parts = Output(tmp_path / "out").parts
+    parts.mkdir()
+    (parts / "lock").write_text("1\n")
+    prepare([corpus_file], tmp_path / "out")
+
+
+def test_a_killed_worker_is_replaced(tmp_path: Path, many_texts: list[str]) -> None:
+    texts = many_texts * 20
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(texts))
+    killed: list[int] = []
+    last: list[Progress] = []
+
+    def progress(now: Progress) -> None:
+        last[:] = [now]
+        if len(killed) < 2 and now.stage == "tokenize" and now.tokens:
+            victim = children()[0]
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+
+    prepare([source], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=100_000), progress=progress)
+    assert len(killed) >= 1
+    assert last[0].failures == len(killed)
+    assert made(tmp_path / "out") == expected(texts)
+    assert children() == []
+
+
+def children() -> list[int]:
+    import multiprocessing
+
+    return [child.pid for child in multiprocessing.active_children() if child.pid]
+
+
+def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, corpus_file: Path) -> None:
+    def progress(now: Progress) -> None:
+        for child in children():
+            os.kill(child, signal.SIGKILL)
+
+    with pytest.raises(DataError, match=r"3 workers died while starting; the last was killed by signal 9\."):
+        prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=100_000), progress=progress)
+
+
+def test_no_worker_outlives_a_killed_run(tmp_path: Path, many_texts: list[str]) -> None:
+    import psutil
+
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(many_texts * 40))
+    process = start(source, tmp_path / "out", 2, 100_000)
+    family: list[psutil.Process] = []
+    deadline = time.monotonic() + 20
+    while not family and time.monotonic() < deadline:
+        family = psutil.Process(process.pid).children(recursive=True)
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert family and not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], workers: int) -> None:
+    """RLIMIT_FSIZE stands for the disk: writing fails in the middle of the .bin."""
+    texts = many_texts * 4
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(texts))
+    prefix = tmp_path / "out"
+    process = start(source, prefix, workers, 60_000, 300_000)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.startswith(f"DataError: a file may grow no more while writing below {tmp_path} (")
+    assert "Finished shards are kept: make room and run the same command again" in err
+    assert not Output(prefix).manifest.exists() and not Output(prefix).bin.exists()
+    assert committed(prefix) >= 3
+    assert again(source, prefix, workers=workers, shard_bytes=60_000) >= 3
+    assert made(prefix) == expected(texts)
+    assert all(check.verdict == "pass" for check in verify(prefix))
