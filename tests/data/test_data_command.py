@@ -1,0 +1,60 @@
+"""`runbook data`: what a person sees, and the exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from runbook.commands.data import data
+from runbook.errors import DataError
+
+from .reference import json_lines
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(data, [str(word) for word in words])
+
+
+def test_tokenize_verify_show(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["Hello world", "", "a second one"]))
+    made = call("tokenize", source, "--out", tmp_path / "out", "--workers", 1)
+    assert made.exit_code == 0
+    assert made.stdout.startswith("done in ")
+    assert ": 3 documents, 7 tokens -> out_text_document.bin (14 B), out_text_document.idx (90 B)" in made.stdout
+    assert "done: 1/1 files" in made.stderr
+    again = call("tokenize", source, "--out", tmp_path / "out")
+    assert again.stdout.startswith("done before, nothing to do: 3 documents")
+    verified = call("verify", tmp_path / "out")
+    assert (verified.exit_code, verified.stdout.splitlines()[-1]) == (0, "13 checks, none failed")
+    shown = call("show", tmp_path / "out", "--document", 0)
+    assert "document 0: 3 tokens\nHello| world|<|endoftext|>" in shown.stdout
+
+
+def test_failed_check_is_exit_1(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["Hello world"]))
+    call("tokenize", source, "--out", tmp_path / "out")
+    (tmp_path / "out_text_document.bin").write_bytes(b"\x01\x02" * 3)
+    verified = call("verify", tmp_path / "out")
+    assert verified.exit_code == 1
+    assert "checks failed: end of document, sha256 of .bin" in verified.stderr
+
+
+def test_left_out_records_are_told(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"oops\n" + json_lines(["fine"]))
+    stopped = call("tokenize", source, "--out", tmp_path / "out")
+    assert isinstance(stopped.exception, DataError)
+    assert stopped.exception.exit_code == 1
+    skipped = call("tokenize", source, "--out", tmp_path / "out", "--bad-records", "skip")
+    assert skipped.exit_code == 0
+    assert f"left out: 1 records, 0 files\n  {source}, line 1, byte 0: invalid JSON" in skipped.stderr
+
+
+def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
+    assert call("tokenize", "--out", tmp_path / "out").exit_code == 2
+    wrong = call("tokenize", "x", "--out", "y", "--bad-records", "ignore")
+    assert wrong.exit_code == 2
+    assert "'ignore' is not one of 'stop', 'skip', 'quarantine'" in wrong.stderr
