@@ -118,6 +118,7 @@ CLASSES = (
             "NVRM: Xid",
             "fallen off the bus",
             "[Uu]ncorrectable ECC",
+            "Node failure on",
         ),
         "Exclude the node named (sbatch --exclude), tell the site, and run again: it resumes.",
     ),
@@ -156,7 +157,7 @@ CLASSES = (
 _WORDS = (
     "memory", "MEMORY", "oom", "timeout", "imed out", "interface", "NET/", "NCCL", "nccl", "Connection", "publickey",
     "Host key", "pdsh", "ssh:", "NaN", "nan", "scale", "quota", "space left", "Errno", "PREEMPT", "DUE TO", "walltime",
-    "NODE_FAIL", "Xid", "the bus", "ECC", "ock", "EADDRINUSE", "in use", "ImportError", "NotFoundError",
+    "NODE_FAIL", "Xid", "the bus", "ECC", "Node failure", "ock", "EADDRINUSE", "in use", "ImportError", "NotFoundError",
     "No such file", "exitcode", "SIGKILL", "OutOfMemory",
 )  # fmt: skip
 """Every class's lines hold one of these: looking for words first is ten times as quick as the expressions."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from runbook.analysis.parsers.assembly import Assembly
-from runbook.analysis.parsers.record import Record, finite, number
+from runbook.analysis.parsers.record import Record, finite, milliseconds, number
 
 _STEP = re.compile(r"\bstep\s+(\d+)(?:/\d+)?(?:\s*\||:)\s*(?:train )?loss ([-+\w.]+)(.*)")
 _MAIN = re.compile(r"^s:(\d+) (tel|trl|eval):([-+\w.]+)(?: lr:([-+\w.]+))?(?: norm:([-+\w.]+))?\s*$")
@@ -46,7 +46,7 @@ class LlmC:
             return False
         states: list[str] = []
         record = Record(int(found[1]), finite(number(found[2]), "loss", states), line=out.line)
-        record.seconds = float(elapsed[1]) / 1000
+        record.seconds = milliseconds(elapsed[1])
         if norm := _NORM.search(rest):
             record.grad_norm = finite(number(norm[1]), "grad_norm", states)
         if rate := _RATE.search(rest):
@@ -59,9 +59,12 @@ class LlmC:
 
     def _main(self, found: re.Match[str], out: Assembly) -> None:
         value = number(found[3])
-        if found[2] != "trl":
+        if found[2] == "eval":
+            out.counts["HellaSwag accuracies (`eval:`) are no losses and were left out"] += 1
+            return
+        if found[2] == "tel":
             if value is not None and value == value:
-                out.evaluate(int(found[1]), value, name="validation" if found[2] == "tel" else "hellaswag accuracy")
+                out.evaluate(int(found[1]), value)
             return
         states: list[str] = []
         record = Record(int(found[1]), finite(value, "loss", states), line=out.line)

@@ -16,9 +16,8 @@ from runbook.analysis.parsers.megatron_fields import (
     count,
     layout_of,
     meaning,
-    milliseconds,
 )
-from runbook.analysis.parsers.record import Record, finite, number
+from runbook.analysis.parsers.record import Record, finite, milliseconds, number
 
 _HEADER = re.compile(r"\biteration\s*=?\s*(\d+)\s*/\s*(?:\d+|infinity)\s*\|")
 _NEOX = re.compile(r"samples/sec:\s*([\d.]+)\s*\|\s*$")
@@ -92,7 +91,7 @@ class Megatron:
         if texts["skipped"] != "0" or texts["nan"] != "0" or (norm is not None and norm == self._printed_norm):
             return False
         record = Record(int(texts["iteration"]), float(texts["loss"]), line=out.line)
-        record.seconds = float(texts["milliseconds"] + "e-3")
+        record.seconds = float(texts["milliseconds"] + "e-3" if "milliseconds" in texts else texts["seconds"])
         record.learning_rate = self._same_float(texts.get("learning_rate"))
         record.loss_scale = self._same_float(texts.get("loss_scale"))
         if norm is not None:
@@ -152,13 +151,16 @@ class Megatron:
         if "Training epoch" in prefix or "Validation epoch" in prefix:
             return False
         text = line[header.end() :]
+        again = _HEADER.search(text)
+        if again is not None:  # two records on one line
+            self._start(line[: header.end() + again.start()], header, out)
+            self.flush(out)
+            return self.feed(text[again.start() :], out)
         values = self._values(text)
         if "samples/sec:" in prefix and (rate := _NEOX.search(prefix)):
             self.name = "gpt-neox"
             values["samples_per_second"] = rate[1]
             prefix = prefix[: rate.start()]
-        if not values:
-            return False
         pending = _Pending(text, int(header[1]), prefix, values, _is_open(text, values), out.line, self._overflows)
         self._overflows = 0
         self.pending = pending
@@ -192,6 +194,9 @@ class Megatron:
     def _emit(self, pending: _Pending, out: Assembly) -> None:
         states: list[str] = []
         values = pending.values
+        if not values:
+            out.counts["lines that begin as a record but hold no field of one"] += 1
+            return
         if pending.open and (cut := self._cut_off(pending)) is not None:
             states.append("cut_line")
             values.pop(cut, None)
@@ -211,7 +216,8 @@ class Megatron:
         line, out.line = out.line, pending.line
         out.add(record, pending.prefix)
         out.line = line
-        if not pending.open and self.layout is None and {"skipped", "loss", "milliseconds"} <= values.keys():
+        timed = "milliseconds" in values or "seconds" in values
+        if not pending.open and self.layout is None and timed and "skipped" in values and "loss" in values:
             self.layout = layout_of(pending.text, self._meaning_of)
 
     def _cut_off(self, pending: _Pending) -> str | None:

@@ -107,7 +107,7 @@ def layout_of(text: str, meaning_of: Callable[[str], str]) -> Layout | None:
             return None
         if meant and meant not in fields:
             fields.append(meant)
-            parts.append(f"{re.escape(key)}{sign}" + r"\s*([-+.\dE]+) \|")
+            parts.append(f"{re.escape(key)}{sign}" + r"\s*([-+.\deE]+) \|")
         else:
             parts.append(f"{re.escape(key)}{sign}" + r"[^|]*\|")
     return Layout(re.compile("".join(parts) + r"\s*$"), tuple(fields))
@@ -134,19 +134,6 @@ def convention(family: str, arguments: Mapping[str, str], values: Mapping[str, s
         return "megatron-causal" if stamp[2] else _BY_DATE[stamp[1] >= _CAUSAL_SINCE]
     old = re.fullmatch(r"\s*\d\.\d{3}E[-+]\d+\s*", values.get("learning_rate", ""))
     return _BY_DATE[not (old and family == "megatron-lm")]
-
-
-def milliseconds(text: str) -> float | None:
-    """Seconds; the exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit more.
-
-    >>> milliseconds(" 150471.3 "), milliseconds(" 1467.8/1466.1 ")
-    (150.4713, 1.4678)
-    """
-    try:
-        return float(text.strip() + "e-3")
-    except ValueError:
-        value = number(text)
-        return None if value is None else value / 1000
 
 
 def count(text: str | None) -> int | None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from runbook.analysis.parsers.assembly import Assembly
-from runbook.analysis.parsers.record import Record, finite, number
+from runbook.analysis.parsers.record import Record, finite, milliseconds, number
 
 _STEP = re.compile(r"^[^\w\"']*step:(\d+)/\d+ (.*)")
 _FIELD = re.compile(r"(\w+):([-+\w.]+)")
@@ -37,9 +37,9 @@ class Modded:
         record = Record(iteration, line=out.line)
         if "train_loss" in values:
             record.loss = finite(number(values["train_loss"]), "loss", states)
-        mean = number(values.get("step_avg", "nan"))
+        mean = milliseconds(values.get("step_avg", "nan"))
         if mean is not None and mean == mean:
-            record.seconds = mean / 1000
+            record.seconds = mean
             states.append("seconds_is_running_average")
         else:
             states.append("seconds_not_measured")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from runbook.analysis.parsers.assembly import Assembly
-from runbook.analysis.parsers.record import Record, finite, number
+from runbook.analysis.parsers.record import Record, finite, milliseconds, number
 
 _ITER = re.compile(r"\biter (\d+): loss ([-+\w.]+), time ([\d.]+)ms(?:, mfu (-?[\d.]+)%)?")
 _EVAL = re.compile(r"\bstep (\d+): train loss ([-+\w.]+), val loss ([-+\w.]+)")
@@ -32,7 +32,7 @@ class NanoGpt:
                 return True
             return False
         if found := _ITER.search(line):
-            self._keep(int(found[1]), found[2], float(found[3]) / 1000, None, out)
+            self._keep(int(found[1]), found[2], milliseconds(found[3]), None, out)
             if found[4] and float(found[4]) < 0:
                 out.counts["mfu of -100 % is nanoGPT's sign for 'not measured yet'"] += 1
         elif found := _EVAL.search(line):
@@ -41,7 +41,7 @@ class NanoGpt:
             if loss is not None and loss == loss:
                 out.evaluate(int(found[1]), loss)
         elif found := _LLAMA2C.search(line):
-            self._keep(int(found[1]), found[2], float(found[4]) / 1000, float(found[3]), out)
+            self._keep(int(found[1]), found[2], milliseconds(found[4]), float(found[3]), out)
         elif found := _NANOCHAT.search(line):
             self._nanochat(found, out)
         else:
@@ -51,7 +51,7 @@ class NanoGpt:
     def flush(self, out: Assembly) -> None:
         """Nothing is held back."""
 
-    def _keep(self, iteration: int, loss: str, seconds: float, rate: float | None, out: Assembly) -> None:
+    def _keep(self, iteration: int, loss: str, seconds: float | None, rate: float | None, out: Assembly) -> None:
         states: list[str] = []
         record = Record(iteration, finite(number(loss), "loss", states), seconds=seconds, learning_rate=rate)
         if iteration == self._evaluated:
@@ -64,8 +64,7 @@ class NanoGpt:
         values = {key.strip(): value for key, value in _PAIR.findall(found[3])}
         states: list[str] = []
         record = Record(int(found[1]), finite(number(found[2]), "loss", states), line=out.line)
-        milliseconds = number(values.get("dt", ""))
-        record.seconds = milliseconds / 1000 if milliseconds is not None else None
+        record.seconds = milliseconds(values.get("dt", ""))
         record.tokens_per_second = number(values.get("tok/sec", ""))
         record.states = tuple(states)
         out.add(record)

@@ -45,6 +45,7 @@ class LogReader:
         ]  # fmt: skip
         self.found = [Assembly() for _ in self.readers]
         self.pairs = list(zip(self.readers, self.found, strict=True))
+        self.megatron_out = self.found[0]
         self.files: list[str] = []
         self.notes: list[str] = []
         self.failures = FailureFinder()
@@ -62,25 +63,26 @@ class LogReader:
         self.line = 0
 
     def feed(self, lines: Iterable[str]) -> None:
-        """Read some more lines."""
-        megatron, out = self.pairs[0][0], self.pairs[0][1]
-        assert isinstance(megatron, Megatron)
-        number = self.line
+        """Read some more lines; the parts of a line between carriage returns count as lines of the same number."""
         for line in lines:
-            number += 1
-            if "\x1b" in line or "^[" in line:
-                line = clean(line)
-            out.line = number
-            if megatron.layout is not None and megatron.quick(line, out):
-                continue
-            if megatron.pending is not None and megatron.extend(line, out):
-                continue
-            if megatron.feed(line, out):
-                continue
-            if not line or line.isspace():
-                continue
-            self._others(line, number)
-        self.line = number
+            self.line += 1
+            if "\r" in line:
+                for part in line.split("\r"):
+                    self._feed(part)
+            else:
+                self._feed(line)
+
+    def _feed(self, line: str) -> None:
+        if "\x1b" in line or "^[" in line:
+            line = clean(line)
+        megatron, out = self.megatron, self.megatron_out
+        out.line = self.line
+        if megatron.layout is not None and megatron.quick(line, out):
+            return
+        if megatron.pending is not None and megatron.extend(line, out):
+            return
+        if not megatron.feed(line, out) and line and not line.isspace():
+            self._others(line, self.line)
 
     def _others(self, line: str, number: int) -> None:
         self.failures.look(line, number)

@@ -4,42 +4,48 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import io
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from runbook.errors import DataError
 
 CHUNK = 1 << 20
-LONGEST = 1 << 20
-"""A line longer than this many characters is no log line; it is handed on in pieces."""
+LONGEST = 1 << 24
+"""A line longer than this many characters is handed on in pieces, cut at a carriage return where it has one."""
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
 )
 
 
-def open_log(path: Path) -> IO[bytes]:
+@contextmanager
+def open_log(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a log, unpacked by what it begins with and not by its name; `DataError` where it cannot be read."""
     try:
         stream = path.open("rb")
-        head = stream.read(4)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist. Give the path of a log file, or the name of a run.") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a folder. Give the log files in it, for example {path}/*.out.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}. Ask its owner, or copy it first.") from error
-    stream.seek(0)
-    if head[:2] == b"\x1f\x8b":
-        unpacked: Any = gzip.GzipFile(fileobj=stream)
-        return unpacked  # type: ignore[no-any-return]
-    return _open_zstd(path, stream) if head == b"\x28\xb5\x2f\xfd" else stream
+    with stream:
+        head = stream.read(4)
+        stream.seek(0)
+        if head[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=stream) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        elif head == b"\x28\xb5\x2f\xfd":
+            with _open_zstd(path, stream) as unpacked:
+                yield unpacked
+        else:
+            yield stream
 
 
-def _open_zstd(path: Path, stream: IO[bytes]) -> IO[bytes]:
+def _open_zstd(path: Path, stream: IO[bytes]) -> Any:
     try:
         from backports import zstd
     except ImportError:
@@ -47,8 +53,7 @@ def _open_zstd(path: Path, stream: IO[bytes]) -> IO[bytes]:
             f"{path} is zstd and this installation cannot unpack it: "
             f"pip install 'gpt3-runbook[data]', or unpack it first with `zstd -d {path.name}`."
         ) from None
-    unpacked: Any = zstd.ZstdFile(stream)
-    return unpacked  # type: ignore[no-any-return]
+    return zstd.ZstdFile(stream)
 
 
 def is_binary(head: bytes) -> bool:
@@ -64,7 +69,7 @@ def is_binary(head: bytes) -> bool:
 
 
 class Text:
-    """The text of a stream in chunks, every kind of line end made a newline."""
+    """The text of a stream in chunks."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -75,7 +80,8 @@ class Text:
 
     def _read(self) -> bytes:
         try:
-            return self._stream.read(CHUNK)
+            # read1 hands on what could be unpacked before the place where the data is cut off; read would lose it
+            return self._stream.read1(CHUNK)  # type: ignore[attr-defined, no-any-return]
         except (EOFError, OSError, zlib.error) as error:
             self.problem = str(error) or type(error).__name__
         except Exception as error:
@@ -87,7 +93,7 @@ class Text:
     def __iter__(self) -> Iterator[str]:
         utf16 = self.head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         name = "utf-16" if utf16 else "utf-8-sig"
-        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(name)("replace"), translate=True)
+        decoder = codecs.getincrementaldecoder(name)("replace")
         data, self.head = self.head, b""
         while data:
             yield decoder.decode(data)
@@ -102,8 +108,8 @@ def lines_of(chunks: Iterator[str]) -> Iterator[list[str]]:
         lines = (rest + chunk).split("\n")
         rest = lines.pop()
         if len(rest) > LONGEST:
-            lines.append(rest)
-            rest = ""
+            piece, _, rest = rest.rpartition("\r") if "\r" in rest else (rest, "", "")
+            lines.append(piece)
         yield lines
     if rest:
         yield [rest]

@@ -105,6 +105,19 @@ def number(text: str) -> float | None:
         return float(match[1].replace(",", "")) if match else None
 
 
+def milliseconds(text: str) -> float | None:
+    """Seconds; the exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit more.
+
+    >>> milliseconds(" 150471.3 "), milliseconds(" 1467.8/1466.1 "), milliseconds("9371.81ms"), milliseconds("nanms")
+    (150.4713, 1.4678, 9.37181, nan)
+    """
+    match = _LEADING.match(text)
+    if match is None:
+        return None
+    digits = match[1].replace(",", "")
+    return float(digits) / 1000 if "e" in digits.lower() or "n" in digits.lower() else float(digits + "e-3")
+
+
 def finite(value: float | None, name: str, states: list[str]) -> float | None:
     """The value where it is a number; else None, and what it was is added to `states` (`nan_loss`, `infinite_loss`)."""
     if value is None:

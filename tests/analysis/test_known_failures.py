@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from runbook.analysis.known_failures import CLASSES, find_failures
+
+SHOWN = {
+    "device out of memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "host out of memory": "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=77.0. Some of the step was killed",
+    "collective timeout": "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)",
+    "wrong network interface": "node1:99:99 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
+    "network failure": "RuntimeError: [gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:3421",
+    "launcher needs ssh": "me@nid005003: Permission denied (publickey,keyboard-interactive).",
+    "NaN in the loss": "RuntimeError: Rank 5: found NaN in local forward loss calculation. Device: 1, node: n1",
+    "loss scale at its floor": "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",
+    "disk full": "OSError: [Errno 122] Disk quota exceeded: '/scratch/x/iter_0000100'",
+    "preempted": "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO PREEMPTION ***",
+    "time limit": "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***",
+    "node failure": "srun: error: Node failure on n17",
+    "stale lock": "lock file /home/x/build/lock already exists",
+    "port in use": "The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+    "module missing": "ModuleNotFoundError: No module named 'apex'",
+    "file missing": "FileNotFoundError: [Errno 2] No such file or directory: 'corpus.idx'",
+    "process killed": "  exitcode  : -9 (pid: 4112)",
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_failure_is_known_by_its_words(name):
+    (found,) = find_failures(["all is well", SHOWN[name], "end"])
+    assert (found.name, found.line, found.count) == (name, 2, 1)
+    assert found.evidence == SHOWN[name].strip()
+    assert found.remedy
+
+
+def test_every_class_is_shown():
+    assert {one.name for one in CLASSES} == set(SHOWN)
+
+
+def test_first_line_and_count_are_kept_in_order_of_appearance():
+    found = find_failures([SHOWN["process killed"], SHOWN["disk full"], SHOWN["process killed"]])
+    assert [(one.name, one.line, one.count) for one in found] == [("process killed", 1, 2), ("disk full", 2, 1)]
+
+
+def test_kernel_build_hangs_only_where_it_is_the_last_word():
+    words = "> compiling and loading fused kernels ..."
+    (found,) = find_failures(["start", words])
+    assert (found.name, found.line) == ("fused kernel build hangs", 2)
+    assert find_failures([words, "done", "a", "b", "c"]) == []
+
+
+def test_ordinary_words_are_no_failures():
+    assert (
+        find_failures(
+            [
+                "NCCL_SOCKET_IFNAME=eth0 NCCL_DEBUG=INFO",
+                "number of nan iterations:   0 |",
+                "loss_scale_window .... 1000",
+                "memory (MB) | allocated: 12.0",
+                "setting timeout to 600 s",
+            ]
+        )
+        == []
+    )
