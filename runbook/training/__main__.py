@@ -9,30 +9,29 @@ import sys
 from pathlib import Path
 
 from runbook.training.errors import FAILED, TrainingError
-from runbook.training.ranks import Ranks, die_with_launcher, ranks_from
-from runbook.training.spec import Spec, read_plan
+from runbook.training.ranks import die_with_launcher, ranks_from
+from runbook.training.spec import read_plan
+from runbook.training.stopping import Stopping
 
 
 def main() -> int:
     """Run this rank; the exit code."""
     arguments = _arguments()
     atexit.register(_leave, FAILED)  # registered first, so called last: after a traceback was shown
-    ranks = None
+    stopping = Stopping()  # before the imports that take seconds: a signal meanwhile is not lost
+    rank = 0
     try:
         ranks = ranks_from(os.environ)
+        rank = ranks.rank
         die_with_launcher(ranks)
-        return run(read_plan(arguments.plan, arguments.phase), ranks)
+        spec = read_plan(arguments.plan, arguments.phase)
+        from runbook.training.session import train
+
+        return train(spec, ranks, stopping)
     except TrainingError as error:
-        if ranks is None or ranks.rank == 0:
-            sys.stderr.write(f"{error}\n")
+        if rank == 0 or not error.on_all_ranks:
+            sys.stderr.write(f"rank {rank}: {error}\n" if rank else f"{error}\n")
         return error.exit_code
-
-
-def run(spec: Spec, ranks: Ranks) -> int:
-    """Train `spec` as one of `ranks`; the exit code."""
-    from runbook.training.session import train
-
-    return train(spec, ranks)
 
 
 def _arguments() -> argparse.Namespace:

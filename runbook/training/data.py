@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 
-from runbook.training.errors import TrainingError
+from runbook.training.distributed import on_first
+from runbook.training.errors import RefusedError, TrainingError
 from runbook.training.spec import Source, Spec
 
 
@@ -29,6 +32,8 @@ def datasets(spec: Spec) -> tuple[Any, Any]:
     The index caches are built by rank 0 while the others wait; call it on all ranks.
     """
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
+    if not spec.data.mock:
+        on_first(lambda: _prepare_cache(spec.path(spec.data.cache)))
     config = GPTDatasetConfig(
         random_seed=spec.seed,
         sequence_length=spec.model.sequence_length,
@@ -47,6 +52,19 @@ def datasets(spec: Spec) -> tuple[Any, Any]:
     kind = MockGPTDataset if spec.data.mock else GPTDataset
     train, validation, _ = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()
     return train, validation if evaluates else None
+
+
+def _prepare_cache(folder: Path) -> None:
+    """Remove index files that a killed run left unfinished: megatron-core would take them for whole."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(f"data.cache {folder} cannot be made: {error}") from error
+    for path in folder.glob("*.npy"):
+        try:
+            numpy.load(path, mmap_mode="r")
+        except (ValueError, OSError):
+            path.unlink()
 
 
 def _blend(spec: Spec) -> dict[str, Any]:

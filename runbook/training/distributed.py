@@ -99,6 +99,7 @@ def together(action: Callable[[], T]) -> T:
     torch.distributed.all_gather_object(errors, error)
     for found in errors:
         if found is not None:
+            found.on_all_ranks = True
             raise found
     return result  # type: ignore[return-value]
 

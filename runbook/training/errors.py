@@ -13,9 +13,12 @@ class TrainingError(Exception):
     """Training cannot go on; the text is all that is shown."""
 
     exit_code = FAILED
+    on_all_ranks = False
+    """Whether every rank has this same error, so that it is enough when rank 0 shows it."""
 
 
 class RefusedError(TrainingError):
     """What was asked for cannot be trained; said before the first step, and nothing was changed."""
 
     exit_code = REFUSED
+    on_all_ranks = True

@@ -1,7 +1,7 @@
 """First weights that depend on the seed and on nothing else: not on ranks, layout, engine or device.
 
 Each weight is drawn whole, in float32 on the CPU, from a generator seeded by the run's seed and the weight's own name
-and layer; a rank then keeps its slice. So TP 2, PP 2 and DP 2 start from the very weights that one process starts
+(with its layer's number); a rank then keeps its slice. So TP 2, PP 2 and DP 2 start from the very weights that one process starts
 from, and their losses can be compared digit by digit.
 """
 
@@ -40,15 +40,14 @@ def _shards(node: Any) -> Iterator[Any]:
 
 
 def _fill_shard(shard: Any, model: Model, seed: int) -> None:
-    stacked = shard.prepend_axis_num
-    layer, offset = shard.global_offset[:stacked], shard.global_offset[stacked:]
-    shape = shard.global_shape[stacked:]
-    whole = first_weight(shard.key, layer, shape, model, seed)
-    region = tuple(slice(start, start + length) for start, length in zip(offset, shard.data.shape, strict=True))
+    whole = first_weight(shard.key, shard.global_shape, model, seed)
+    region = tuple(
+        slice(start, start + length) for start, length in zip(shard.global_offset, shard.data.shape, strict=True)
+    )
     shard.data.copy_(whole[region])
 
 
-def first_weight(key: str, layer: tuple[int, ...], shape: tuple[int, ...], model: Model, seed: int) -> torch.Tensor:
+def first_weight(key: str, shape: tuple[int, ...], model: Model, seed: int) -> torch.Tensor:
     """The whole first value of one weight: GPT-2's rule, with what adds to the residual stream scaled by depth."""
     if key.endswith("bias"):
         return torch.zeros(shape)
@@ -56,6 +55,6 @@ def first_weight(key: str, layer: tuple[int, ...], shape: tuple[int, ...], model
         return torch.ones(shape)
     deep = key.endswith(("linear_proj.weight", "linear_fc2.weight"))
     std = model.init_std / math.sqrt(2 * model.layers) if deep else model.init_std
-    digest = hashlib.sha256(f"{seed}/{key}/{'.'.join(map(str, layer))}".encode()).digest()
+    digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return torch.empty(shape).normal_(0.0, std, generator=generator)

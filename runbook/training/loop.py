@@ -101,10 +101,10 @@ class Run:
         rate = learning_rate(spec.learning_rate, progress.consumed_samples, spec.batch.global_)
         shared = self._share(self.engine.compute(batches))
         if not math.isfinite(shared.loss) and spec.precision.format != "fp16":
-            raise TrainingError(self._not_finite("the loss", shared.loss))
+            raise self._not_finite("the loss", shared.loss)
         update = self.engine.update(rate)
         if not update.skipped and not math.isfinite(update.gradient_norm):
-            raise TrainingError(self._not_finite("the gradient norm", update.gradient_norm))
+            raise self._not_finite("the gradient norm", update.gradient_norm)
         progress.iteration += 1
         progress.consumed_samples += spec.batch.global_
         progress.skipped += update.skipped
@@ -139,13 +139,15 @@ class Run:
         parts = self.spec.batch.num_microbatches * self.spec.parallel.data
         return Shared(loss / parts, signals[0] if signals else -int(clock > 0))
 
-    def _not_finite(self, what: str, value: float) -> str:
+    def _not_finite(self, what: str, value: float) -> TrainingError:
         first = self.progress.consumed_samples
-        return (
+        error = TrainingError(
             f"{what} is {value} at iteration {self.progress.iteration + 1} (samples {first} to "
             f"{first + self.spec.batch.global_ - 1}); nothing of this step was saved. Lower the learning rate or "
             f"lengthen the warm-up, then run again: it goes on from the last checkpoint"
         )
+        error.on_all_ranks = True
+        return error
 
     def _evaluate(self, validation: Any) -> None:
         begun = time.monotonic()

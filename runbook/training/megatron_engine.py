@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -115,14 +116,15 @@ class MegatronEngine:
             )
 
     def _weights(self) -> dict[str, Any]:
-        return {f"model{index}": chunk.sharded_state_dict() for index, chunk in enumerate(self.models)}
+        return {f"model{index}": model.sharded_weights(chunk) for index, chunk in enumerate(self.models)}
 
     def _train(self, mode: bool) -> None:
         for chunk in self.chunks:
             chunk.train(mode)
 
     def _iterators(self, batches: Batches) -> Any:
-        return batches
+        """The interleaved schedule reads each micro-batch once for every chunk."""
+        return list(itertools.tee(batches, len(self.chunks))) if len(self.chunks) > 1 else batches
 
     def _run(self, batches: Batches, num_microbatches: int, *, forward_only: bool) -> float:
         losses = self.schedule(

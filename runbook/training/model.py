@@ -53,9 +53,15 @@ def build(spec: Spec) -> list[GPTModel]:
             model.cuda(torch.cuda.current_device())
         model.to(DTYPES[spec.precision.format])
         _mark_cut_weights(model)
-        initialization.fill(model.sharded_state_dict(), spec.model, spec.seed)
+        initialization.fill(sharded_weights(model), spec.model, spec.seed)
         chunks.append(model)
     return chunks
+
+
+def sharded_weights(model: GPTModel) -> dict[str, Any]:
+    """The weights as megatron-core's sharded tensors, each layer under its own number in the whole model."""
+    weights: dict[str, Any] = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
+    return weights
 
 
 def _mark_cut_weights(model: GPTModel) -> None:
@@ -123,6 +129,8 @@ def transformer_config(spec: Spec) -> TransformerConfig:
         gradient_accumulation_fusion=False,
         apply_rope_fusion=False,
         deallocate_pipeline_outputs=True,
+        # Two interleaved stages are each other's next and previous at once: batched, their messages would be mixed up.
+        batch_p2p_comm=parallel.virtual_pipeline == 1,
         **_recompute(spec),
     )
 

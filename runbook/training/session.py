@@ -6,10 +6,12 @@ import warnings
 
 from runbook.training.ranks import Ranks
 from runbook.training.spec import Spec
+from runbook.training.stopping import Stopping
 
 
-def train(spec: Spec, ranks: Ranks) -> int:
+def train(spec: Spec, ranks: Ranks, stopping: Stopping) -> int:
     """Train; the exit code. Errors are in events.jsonl before they come out."""
+    stopping.limit(spec.limits.exit_duration_seconds)
     # megatron-core tells at import that Apex and Transformer Engine are absent: known, and answered by attention.py.
     warnings.filterwarnings("ignore", module=r"megatron\..*")
     # torch 2.13 has newer names for what megatron-core 0.16 uses.
@@ -19,10 +21,8 @@ def train(spec: Spec, ranks: Ranks) -> int:
 
     from runbook.training import cpu, distributed, rules
     from runbook.training.report import Report
-    from runbook.training.stopping import Stopping
 
     rules.check(spec, ranks.world_size, cuda=torch.cuda.is_available())
-    stopping = Stopping(spec.limits.exit_duration_seconds)
     cpu.answer_for_cpu()
     report = Report(spec, ranks)
     try:

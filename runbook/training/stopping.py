@@ -12,15 +12,19 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 class Stopping:
     """Notes the signals this process gets and the time it has worked; the loop asks between steps."""
 
-    def __init__(self, exit_duration_seconds: int) -> None:
+    def __init__(self) -> None:
         self._begun = time.monotonic()
-        self._limit = exit_duration_seconds
+        self._limit = 0
         self._signal = 0
         for number in _SIGNALS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._signal = number
+
+    def limit(self, seconds: int) -> None:
+        """Wish to stop this long after the beginning; 0: never."""
+        self._limit = seconds
 
     def wish(self) -> int:
         """Number of the signal that asked to stop, -1 for the clock, 0 for none."""

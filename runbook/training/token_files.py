@@ -18,7 +18,8 @@ _HEADER = struct.Struct("<9sQBQQ")
 _TYPES: dict[int, numpy.dtype[Any]] = {4: numpy.dtype("<i4"), 8: numpy.dtype("<u2")}
 _TYPE_NAMES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 SCANNED_BYTES = 2**30
-"""Of a longer .bin only this much is scanned for ids outside the vocabulary, in blocks over its whole length."""
+"""Of longer .bin files only this much is scanned for ids outside the vocabulary, in blocks over their whole length;
+the loop looks at every batch it reads as well."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +43,23 @@ def check(spec: Spec) -> None:
     if not spec.data.train:
         raise RefusedError("data.train names no file: tokenize a dataset first, or set data.mock true")
     split = _shares(spec.data.split)
+    scanned = max(2**26, SCANNED_BYTES // (len(spec.data.train) + len(spec.data.validation)))
     held_out = bool(spec.data.validation or spec.data.test)
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
     for source in spec.data.train:
-        file = _checked(spec, source.prefix)
+        file = _checked(spec, source.prefix, scanned)
         _check_share(file, (0.0, 1.0) if held_out else (0.0, split[0]), spec, "training")
         if evaluates and not held_out:
             _check_share(file, (split[0], split[0] + split[1]), spec, "validation")
     if evaluates and held_out and not spec.data.validation:
         raise RefusedError("evaluation.interval is set and data.test is given, but data.validation names no file")
     for source in spec.data.validation if evaluates else []:
-        _check_share(_checked(spec, source.prefix), (0.0, 1.0), spec, "validation")
+        _check_share(_checked(spec, source.prefix, scanned), (0.0, 1.0), spec, "validation")
 
 
-def _checked(spec: Spec, prefix: str) -> TokenFile:
+def _checked(spec: Spec, prefix: str, scanned: int) -> TokenFile:
     file = open_pair(spec.path(prefix))
-    outside = highest_token(file)
+    outside = highest_token(file, scanned)
     if outside >= spec.model.vocabulary:
         raise RefusedError(
             f"{file.prefix}.bin holds token {outside}, but the model's vocabulary is {spec.model.vocabulary} (ids 0 to "
@@ -100,12 +102,12 @@ def open_pair(prefix: Path) -> TokenFile:
     return file
 
 
-def highest_token(file: TokenFile) -> int:
-    """The highest id in the file (or a negative one, made large), over at most `SCANNED_BYTES` of it."""
+def highest_token(file: TokenFile, scanned: int) -> int:
+    """The highest id in the file (or a negative one, made large), over at most about `scanned` bytes of it."""
     size = file.tokens * file.dtype.itemsize
     highest = 0
     with Path(f"{file.prefix}.bin").open("rb") as stream:
-        for start, length in _blocks(size):
+        for start, length in _blocks(size, scanned):
             stream.seek(start)
             block = numpy.frombuffer(stream.read(length), file.dtype)
             # A negative id read as unsigned is far above any vocabulary.
@@ -113,8 +115,8 @@ def highest_token(file: TokenFile) -> int:
     return highest
 
 
-def _blocks(size: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
-    count = min(SCANNED_BYTES, size) // block + 1
+def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
+    count = min(scanned, size) // block + 1
     stride = max(block, size // count // 4 * 4)
     for start in range(0, size, stride):
         yield start, min(block, size - start)

@@ -1,0 +1,30 @@
+"""One warm trainer for all tests, and a corpus small enough to write in a moment."""
+
+import pytest
+
+from . import specs
+from .group import Zygote
+
+
+@pytest.fixture(scope="session")
+def zygote():
+    process = Zygote()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """Folder with corpus_text_document.bin and .idx."""
+    folder = tmp_path_factory.mktemp("corpus")
+    specs.write_corpus(folder / "corpus_text_document")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, corpus):
+    """An empty run folder with the corpus in data/."""
+    (tmp_path / "data").mkdir()
+    for path in corpus.iterdir():
+        (tmp_path / "data" / path.name).symlink_to(path)
+    return tmp_path
