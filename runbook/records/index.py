@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from markupsafe import Markup, escape
 
 from runbook.errors import RecordError
 from runbook.records.curve import loss_curve, spark
 from runbook.records.files import utc_now, write_text
 from runbook.records.html import card_facts, seconds_taken
 from runbook.records.manifest import note_files
-from runbook.records.pages import head, page, result_rows, show_value
+from runbook.records.pages import head, is_number, page, result_rows, show_value
 from runbook.records.runs import KEY_NUMBERS, PhaseState, RunState, read_run, read_runs
 from runbook.units import show_duration
 
@@ -26,7 +28,14 @@ METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl
 """Where the trainer writes its losses."""
 SAMPLE_KEYS = ("sample_before", "sample_after")
 SHOWN_RESULTS = 6
-"""Results of a phase shown in the campaign's table; the rest is in the phase's own report."""
+"""Numbers of a phase shown in the campaign's table; the rest is in the phase's own report."""
+
+
+class Shown(NamedTuple):
+    """A cell of a table: what stands in it, and on which side."""
+
+    shown: Markup
+    is_number: bool
 
 
 def write_campaign(
@@ -49,7 +58,7 @@ def write_campaign(
         first_last=(main[0][1], main[-1][1]) if main else None,
         rows=[_phase_row(phase) for phase in run.phases],
         sample=sample or _sample(run),
-        comparison=[{key: show_value(value) for key, value in row.items()} for row in comparison] or _comparison(run),
+        comparison=[_shown(row) for row in comparison] or _comparison(run),
         written=utc_now(),
     )
     path = run_folder / "index.html"
@@ -102,7 +111,7 @@ def _phase_row(phase: PhaseState) -> dict[str, Any]:
         "verdict": twin.verdict if twin else "",
         "reason": phase.problem or (twin.reason if twin and phase.state != "running" else ""),
         "took": show_duration(seconds_taken(twin)) if twin and twin.ended else "",
-        "results": result_rows(twin)[:SHOWN_RESULTS] if twin else [],
+        "results": [row for row in result_rows(twin) if row.is_number][:SHOWN_RESULTS] if twin else [],
         "links": [(name.rpartition(".")[2], name) for name in phase.files],
         "earlier": phase.earlier,
     }
@@ -116,14 +125,18 @@ def _sample(run: RunState) -> tuple[str, str] | None:
     return None
 
 
-def _comparison(run: RunState) -> list[dict[str, Any]]:
+def _shown(row: Mapping[str, Any]) -> dict[str, Shown]:
+    return {name: Shown(show_value(value), value is None or is_number(value)) for name, value in row.items()}
+
+
+def _comparison(run: RunState) -> list[dict[str, Shown]]:
     return [
         {
-            "Phase": phase.phase,
-            "What": row.key,
-            "Planned": row.planned,
-            "Actual": row.value,
-            "Actual / planned": row.ratio,
+            "Phase": Shown(escape(phase.phase), False),
+            "What": Shown(escape(row.key), False),
+            "Planned": Shown(row.planned, row.is_number),
+            "Actual": Shown(row.value, row.is_number),
+            "Actual / planned": Shown(escape(row.ratio), row.is_number),
         }
         for phase in run.phases
         if phase.twin is not None

@@ -31,6 +31,8 @@ class ResultRow:
     planned: Markup
     ratio: str
     """Value by plan; empty where one of them is missing or no number."""
+    is_number: bool
+    """Numbers stand to the right, text to the left."""
 
 
 @cache
@@ -64,7 +66,14 @@ def head(title: str, extra_style: str = "", script: bool = False) -> str:
 def result_rows(twin: Twin) -> list[ResultRow]:
     """Results in the order they were recorded."""
     return [
-        ResultRow(key, as_json(value), show_value(value), _planned(twin, key), _ratio(value, twin.plan.get(key)))
+        ResultRow(
+            key,
+            as_json(value),
+            show_value(value),
+            _planned(twin, key),
+            _ratio(value, twin.plan.get(key)),
+            is_number(value),
+        )
         for key, value in twin.results.items()
     ]
 
@@ -86,13 +95,17 @@ def show_value(value: Any) -> Markup:
     return escape(value if isinstance(value, str) else as_json(value))
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value counts or measures something."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _planned(twin: Twin, key: str) -> Markup:
     return show_value(twin.plan[key]) if key in twin.plan else Markup("")
 
 
 def _ratio(value: Any, planned: Any) -> str:
-    both = [value, planned]
-    if any(isinstance(one, bool) or not isinstance(one, int | float) for one in both) or not planned:
+    if not is_number(value) or not is_number(planned) or not planned:
         return ""
     ratio = value / planned
     return f"{ratio:.3g}" if math.isfinite(ratio) else ""

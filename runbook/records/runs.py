@@ -49,7 +49,7 @@ class RunState:
     phase: str
     """The newest phase that was executed."""
     verdict: str
-    """The worst of all phases."""
+    """The worst of all phases; never `pass` before every phase is done."""
     changed: datetime
     phases: tuple[PhaseState, ...]
     numbers: dict[str, Any]
@@ -61,13 +61,15 @@ def read_run(run_folder: Path) -> RunState:
     phases = tuple(_phase(run_folder, phase) for phase in PHASES)
     twins = [phase.twin for phase in phases if phase.twin is not None]
     newest = max(twins, key=lambda twin: twin.started, default=None)
+    state = _state(phases)
     words = {twin.verdict for twin in twins} | ({"fail"} if any(phase.problem for phase in phases) else set())
+    words |= set() if state == State.DONE else {"unknown"}
     numbers = {name: twin.results[name] for twin in twins for name in KEY_NUMBERS if name in twin.results}
     changed = datetime.fromisoformat(newest.ended or newest.started) if newest else _modified(run_folder)
     return RunState(
         name=run_folder.name,
         folder=run_folder,
-        state=_state(phases),
+        state=state,
         phase=newest.phase if newest else "",
         verdict=next((word for word in ORDER if word in words), "unknown"),
         changed=changed,

@@ -181,6 +181,8 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     assert page.text.count("1.13") == 1, "9000.5 by 8000"
     assert page.values["04-training.last_loss"] == TWIN.results["last_loss"]
     assert text.count("<svg") == 2
+    assert read_run(run_folder).verdict == "unknown", "one good phase of six is not a good run"
+    assert "sample_before" not in page.text.partition("Plan against actual")[0]
     assert "Loss over iterations. 04-training: from 10.800 to 3.672" in text
     for target in ("records/04-training.html", "records/04-training.ipynb", "records/04-training.json"):
         assert f'href="{target}"' in text
