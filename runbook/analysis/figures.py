@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from runbook.units import show_duration
 
 # Okabe and Ito's palette: told apart under all common colour blindness; line style or marker tells them apart in print.
 BLUE, ORANGE, GREEN, VERMILION, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#666666"
+_SERIES = ((BLUE, "-"), (VERMILION, "--"), (GREEN, "-."), (ORANGE, ":"), (SKY, "-"), (GREY, "--"))
 _STYLE: Any = {
     "font.size": 9,
     "axes.grid": True,
@@ -227,6 +228,54 @@ def published_figure(table: Table, title: str = "Speed beside published results"
         if rows:
             axes.set_xlim(min(row[column] for row in rows) / 2, 30 * max(row[column] for row in rows))
         axes.set_xlabel("tokens per second and device (log scale); hollow: context, not comparable")
+        return figure
+
+
+def comparison_figure(histories: Mapping[str, History], title: str = "Loss of each run") -> Any:
+    """The loss curves of several runs over each other, by tokens seen and by hours trained."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        by_tokens, by_hours = figure.subplots(1, 2, sharey=True)
+        for place, (name, history) in enumerate(histories.items()):
+            steps = [step for step in history.steps if step.loss is not None and math.isfinite(step.loss)]
+            hours = list(accumulate(step.seconds / 3600 for step in steps))
+            colour, line = _SERIES[place % len(_SERIES)]
+            losses = [step.loss for step in steps]
+            by_tokens.plot([step.consumed_tokens for step in steps], losses, color=colour, linestyle=line, label=name)
+            by_hours.plot(hours, losses, color=colour, linestyle=line, label=name)
+        by_tokens.set_xlabel("tokens seen (tokens)")
+        by_tokens.set_ylabel("loss (nat/token)")
+        by_hours.set_xlabel("time in steps (h)")
+        by_hours.legend()
+        return figure
+
+
+def scaling_figure(table: Table, title: str = "Scaling") -> Any:
+    """Speed by number of devices of a `scaling_table`, with the ideal line."""
+    with _drawing(title) as (figure, axes):
+        devices = [row["devices"] for row in table.rows]
+        speeds = [row["speed (samples/s)"] for row in table.rows]
+        axes.plot(devices, speeds, color=BLUE, marker="o", label="measured")
+        if devices:
+            ideal = [speeds[0] * count / devices[0] for count in devices]
+            axes.plot(
+                devices, ideal, color=GREEN, linestyle="-.", label="ideal: as many times the speed as the devices"
+            )
+        for row in table.rows:
+            axes.annotate(
+                f"{row['efficiency (%)']:.1f} %", (row["devices"], row["speed (samples/s)"]), xytext=(4, -12),
+                textcoords="offset points", fontsize=8,
+            )  # fmt: skip
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("devices")
+        axes.set_ylabel("speed (samples/s)")
+        axes.legend()
         return figure
 
 

@@ -57,7 +57,8 @@ def _number(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[0-9.]+", text or "") else None
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def read_table(name: str) -> list[dict[str, str]]:
+    """The rows of a table that lies beside this module, as text."""
     text = files("runbook.analysis").joinpath("published", name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
@@ -66,7 +67,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 def published_results() -> tuple[Published, ...]:
     """Every row of the table of published results."""
     found = []
-    for line, row in enumerate(_rows(RESULTS), start=2):
+    for line, row in enumerate(read_table(RESULTS), start=2):
         billions, sequence = _number(row["params_b"]), _number(row["seq_len"])
         found.append(
             Published(
@@ -120,7 +121,7 @@ def peak_tflops(device: str, precision: str, own: Mapping[str, float] | None = N
     column = f"{precision}_tflops"
     matches = [
         row
-        for row in _rows(PEAKS)
+        for row in read_table(PEAKS)
         if wanted in (row["accelerator"].upper().replace(" ", "-"), f"{row['accelerator']}|{row['unit']}".upper())
     ]
     if len(matches) != 1 or column not in matches[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,6 +90,42 @@ def spec_promises(spec: Mapping[str, Any]) -> dict[str, Any]:
         "global batch (sequences)": spec["batch"]["global"],
         "tokens consumed (tokens)": spec["duration"]["tokens"],
     }
+
+
+def planned_numbers(plan: Mapping[str, Any], phase: str) -> dict[str, Any]:
+    """All that plan.json promises of a phase, under the names of `actual_numbers`."""
+    time, memory = plan.get("time", {}).get(phase, {}), plan.get("memory", {}).get(phase, {})
+    spec = plan["phases"][phase]
+    return {
+        **spec_promises(spec),
+        "step time (s/iteration)": time.get("seconds_per_iteration"),
+        "throughput (tokens/s)": time.get("tokens_per_second"),
+        "speed (TFLOP/s/device)": time.get("tflops_per_device"),
+        "first loss (nat/token)": math.log(spec["model"]["padded_vocabulary"]),
+        "memory of a process (B)": _process_bytes(memory, spec["parallel"]["world_size"]),
+        "wall time (s)": time.get("seconds"),
+    }
+
+
+def _process_bytes(memory: Mapping[str, Any], world_size: int) -> float | None:
+    """The least a process needs; a node's need (on a CPU, where the processes of one node share it) is divided."""
+    least = memory.get("least_bytes")
+    if not least:
+        return None
+    return float(least) / world_size if memory.get("limit_of") == "node" else float(least)
+
+
+def seconds_band(plan: Mapping[str, Any], phase: str) -> tuple[float, float] | None:
+    """Shortest and longest step the plan believes in; None where it has no estimate.
+
+    Wide, because the estimate is one division: a factor of 2.5 either way on an accelerator whose peak is known, of 5
+    on a CPU, whose cores were not measured.
+    """
+    estimate = plan.get("time", {}).get(phase, {}).get("seconds_per_iteration")
+    if not estimate:
+        return None
+    factor = 5.0 if plan["phases"][phase].get("device") == "cpu" else 2.5
+    return estimate / factor, estimate * factor
 
 
 def actual_numbers(summary: Summary, parts: Goodput | None = None) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from runbook.analysis.tables import (
     goodput_table,
     numbers_table,
     plan_versus_actual,
+    planned_numbers,
     published_table,
+    seconds_band,
     shape_from_spec,
     spec_promises,
     speed_table,
@@ -46,6 +48,21 @@ def test_plan_versus_actual_keeps_what_only_one_side_knows(spec, summary):
     }  # fmt: skip
     assert rows["throughput (tokens/s)"]["remark"] == "not planned"
     assert rows["iterations"]["ratio"] == 1.0
+
+
+def test_plan_json_is_read_under_the_names_of_the_results(spec, summary):
+    plan = {
+        "phases": {"03-smoke-test": spec | {"device": "cpu"}},
+        "time": {"03-smoke-test": {"seconds_per_iteration": 1.6, "tokens_per_second": 640.0, "seconds": 160.0}},
+        "memory": {"03-smoke-test": {"limit_of": "node", "least_bytes": 3 * 10**9}},
+    }
+    planned = planned_numbers(plan, "03-smoke-test")
+    rows = {row["what"]: row for row in plan_versus_actual(planned, actual_numbers(summary)).rows}
+    assert rows["step time (s/iteration)"]["ratio"] == pytest.approx(1.25)
+    assert rows["memory of a process (B)"]["planned"] == 1.5e9
+    assert rows["first loss (nat/token)"]["ratio"] == pytest.approx(1.0)
+    assert seconds_band(plan, "03-smoke-test") == (pytest.approx(0.32), 8.0)
+    assert seconds_band({"phases": {"03-smoke-test": spec}}, "03-smoke-test") is None
 
 
 def test_cpu_run_is_set_beside_published_results_as_context_only(summary):
