@@ -20,6 +20,7 @@ class MasterCell:
 
     id: str
     source: str
+    is_parameters: bool = False
 
 
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
@@ -33,7 +34,7 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     sources = ["".join(cell["source"]) for cell in code]
     return tuple(
-        MasterCell(cell.get("id", f"cell-{index}"), source)
+        MasterCell(cell.get("id", f"cell-{index}"), source, "parameters" in cell["metadata"].get("tags", []))
         for index, (cell, source) in enumerate(zip(code, sources, strict=True))
         if source.strip()
     )
@@ -63,7 +64,8 @@ class CellStates:
         """
         current = next((index for index, cell in enumerate(self._master) if history and _same(cell, history[-1])), 0)
         for cell in self._master[:current]:
-            if any(_same(cell, source) for source in history):
+            # A person changes the parameters cell before running it, so its source is not the master's.
+            if cell.is_parameters or any(_same(cell, source) for source in history):
                 self._states[cell.id] = "completed"
 
     def as_cells(self) -> tuple[Cell, ...]:

@@ -15,8 +15,8 @@ from markupsafe import Markup, escape
 Points = Sequence[tuple[float, float]]
 MOST_POINTS = 600
 """Points drawn; more would not be seen and make the page large."""
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-"""Okabe and Ito's palette: told apart by colour-blind people, on white and on black."""
+COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
+"""Blue, orange, yellow and ink of the page, light or dark; the dashes tell them apart without any colour."""
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
 

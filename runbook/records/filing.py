@@ -63,7 +63,7 @@ def file_execution(
     run_folder, phase = record or (announced.run_folder, announced.phase)  # type: ignore[union-attr]
     twin = find_twin(run_folder, phase)
     if twin is not None and (announced is None or twin.started != announced.execution):
-        set_aside(run_folder, phase)
+        set_aside(run_folder, phase, keep_newer_notebook=True)
         twin = None
     if twin is None:
         twin = _twin_of(notebook, run_folder, phase)

@@ -1,6 +1,7 @@
 """Earlier records of a phase, set aside in records/history; none is ever overwritten.
 
-set_aside(run_folder, phase) -> list[Path]      earlier(run_folder, phase) -> list[Path]
+set_aside(run_folder, phase, *, keep_newer_notebook=False) -> list[Path]
+earlier(run_folder, phase) -> list[Path]
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from runbook.records.twin import read_twin
 SUFFIXES = (".ipynb", ".html", ".json")
 
 
-def set_aside(run_folder: Path, phase: str) -> list[Path]:
+def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
     """Move notebook, report and twin of a phase to records/history/<phase>-<UTC start>; returns the new places.
 
-    A notebook that is not that of the twin stays: it belongs to an execution that is running now and has just begun to
-    write it.
+    With `keep_newer_notebook`, for use while a notebook runs, a notebook that is not the twin's own stays:
+    papermill may just be writing it there.
     """
     records = run_folder / "records"
     started = _started(records, phase)
     present = [records / f"{phase}{suffix}" for suffix in SUFFIXES]
-    present = [path for path in present if path.exists() and not _is_being_written(path, started)]
+    present = [path for path in present if path.exists() and not (keep_newer_notebook and _is_newer(path, started))]
     if not present:
         return []
     history = records / "history"
@@ -53,8 +54,8 @@ def _started(records: Path, phase: str) -> str:
         return ""
 
 
-def _is_being_written(path: Path, started: str) -> bool:
-    # A notebook names its execution in the output of `session.announce`, or says that it failed before it had one.
+def _is_newer(path: Path, started: str) -> bool:
+    # An executed notebook names its execution in the output of `session.announce`.
     return (
         path.suffix == ".ipynb" and bool(started) and started not in path.read_text(encoding="utf-8", errors="replace")
     )

@@ -84,7 +84,7 @@ class Session:
         self._cells = CellStates(read_master(settings.project / "notebooks" / f"{phase}.ipynb"))
         self.started = utc_now()
         if twin_path(run_folder, phase).exists():
-            set_aside(run_folder, phase)
+            set_aside(run_folder, phase, keep_newer_notebook=True)
         self._shell = _find_shell()
         if self._shell is not None:
             self._cells.mark_earlier(self._shell.history_manager.input_hist_raw)

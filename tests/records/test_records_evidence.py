@@ -179,6 +179,17 @@ def test_history_never_overwrites(run_folder):
     assert set_aside(run_folder, "04-training") == []
 
 
+def test_a_notebook_that_is_just_being_written_stays_while_one_left_by_a_killed_papermill_does_not(run_folder):
+    notebook = run_folder / "records" / "04-training.ipynb"
+    notebook.write_text("{}")
+    assert [path.suffix for path in set_aside(run_folder, "04-training", keep_newer_notebook=True)] == [
+        ".html",
+        ".json",
+    ]
+    assert notebook.exists()
+    assert [path.suffix for path in set_aside(run_folder, "04-training")] == [".ipynb"]
+
+
 def test_a_broken_twin_is_set_aside_under_the_time_of_its_file(run_folder):
     (run_folder / "records" / "04-training.json").write_text("{")
     moved = set_aside(run_folder, "04-training")

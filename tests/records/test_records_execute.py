@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from notebook_project import BIN, ERROR, PHASE, WORK, Project, start
+from notebook_project import BIN, ERROR, KILL, PHASE, WORK, Project, start
 
 from runbook.errors import RecordError
 from runbook.records.execute import adopt_execution, execute_phase
@@ -103,20 +103,31 @@ def test_notebook_without_its_last_cell_is_not_done(tmp_path):
     assert outcome.message == "every cell ran, but the notebook did not finish its record: its last cell is missing"
 
 
-def test_braces_in_a_path_are_not_fields_and_unfinished_records_of_other_tools_say_so(tmp_path):
+def test_braces_in_a_path_are_not_fields(tmp_path):
     project = Project(tmp_path / "a{b}c")
-    outcome = execute_phase(project.notebook(WORK), project.run_folder, PHASE, {}, log=False)
-    assert outcome.exit_code == 0
-    # what stock papermill leaves of a killed kernel: a notebook that calls itself completed, a twin without an end
-    twin = json.loads(project.record(".json").read_text())
-    project.record(".json").write_text(
-        json.dumps(twin | {"state": "interrupted", "ended": "", "reason": "not finished"})
-    )
-    copy = tmp_path / "stock.ipynb"
-    copy.write_bytes(project.record(".ipynb").read_bytes())
-    outcome = adopt_execution(copy)
+    assert execute_phase(project.notebook(WORK), project.run_folder, PHASE, {}, log=False).exit_code == 0
+
+
+def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be_done(tmp_path):
+    """Its notebook calls every cell completed; the twin was never ended, and says so when it is filed."""
+    project = Project(tmp_path)
+    process = project.papermill(project.notebook(WORK, KILL), tmp_path / "stock.ipynb", engine="nbclient")
+    process.communicate(timeout=60)
+    assert process.returncode == 138
+    outcome = adopt_execution(tmp_path / "stock.ipynb")
     assert (outcome.state, outcome.exit_code) == ("interrupted", 130)
     assert outcome.message.startswith("the record was never finished")
+    assert "interrupted" in project.record(".html").read_text()
+    assert verify_run(project.run_folder) == []
+
+
+def test_error_that_a_traceback_handler_hid_is_in_the_notebook(tmp_path):
+    hide = "get_ipython().set_custom_exc((Exception,), lambda *words, **options: None)"
+    project = Project(tmp_path)
+    outcome = execute_phase(project.notebook(hide, ERROR), project.run_folder, PHASE, {}, log=False)
+    assert outcome.message == "ValueError: the loss is not a number"
+    failed = next(cell for cell in nbformat.read(outcome.notebook, as_version=4).cells if cell.source == ERROR)
+    assert [(output.ename, output.evalue) for output in failed.outputs] == [("ValueError", "the loss is not a number")]
 
 
 def test_adopting_refuses_what_names_no_run(tmp_path):

@@ -64,6 +64,12 @@ def test_open_record_says_that_it_is_not_finished(tmp_path, shell):
     assert step.states == ["completed", "completed", "pending", "pending"]
 
 
+def test_changed_parameters_cell_counts_as_run(tmp_path, shell):
+    step = Stepping(tmp_path, shell, WORK)
+    step.run(PARAMETERS.replace("toy", "other"), step.bind)
+    assert step.states == ["completed", "completed", "pending", "pending"]
+
+
 def test_failed_cell_that_is_mended_and_run_again_lets_the_record_go_on(tmp_path, shell):
     broken = "if 'mended' not in globals():\n    raise ValueError('not yet')"
     step = Stepping(tmp_path, shell, WORK, broken)
