@@ -110,6 +110,11 @@ class Committer:
         """The next shard in order is finished."""
         return self.committed in self._finished
 
+    @property
+    def waiting(self) -> list[Mark]:
+        """Finished shards that are not committed yet."""
+        return list(self._finished.values())
+
     def step(self) -> bool:
         """Hash, or join, up to a few megabytes of the next shard in order; False where there is nothing to do."""
         if not self.has_work:

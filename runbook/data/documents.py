@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -64,14 +65,16 @@ class Parser:
         if path[:1] == [text_key]:
             raise DataError(f"source key {source_key!r} lies inside the text key {text_key!r}; choose another")
         fields = [("text", str, msgspec.field(name=text_key))]
-        self._texts: Any = msgspec.json.Decoder(msgspec.defstruct("TextRecord", fields))
+        self._texts: Any = msgspec.json.Decoder(msgspec.defstruct("TextRecord", fields, gc=False))
         self._both: Any = None
+        self._text_of = operator.attrgetter("text")
+        self._source_of = operator.attrgetter(".".join(["inner"] * len(path)) or "text")
         if path:
             holder: Any = str
             for key in reversed(path[1:]):
-                holder = msgspec.defstruct("Holder", [("inner", holder, msgspec.field(name=key))])
+                holder = msgspec.defstruct("Holder", [("inner", holder, msgspec.field(name=key))], gc=False)
             fields.append(("inner", holder, msgspec.field(name=path[0])))
-            self._both = msgspec.json.Decoder(msgspec.defstruct("SourcedRecord", fields))
+            self._both = msgspec.json.Decoder(msgspec.defstruct("SourcedRecord", fields, gc=False))
 
     def parse(self, data: Buffer, file: str, offset: int) -> Batch:
         """Texts of a block of lines; every line that gives none is a bad record, a blank line is only counted."""
@@ -83,7 +86,8 @@ class Parser:
 
     def _fast(self, data: Buffer) -> Batch | None:
         """All lines in one call; None unless each line is exactly one whole record."""
-        lines = bytes(data).count(b"\n") + (len(data) > 0 and data[-1] != 10)
+        whole = bytes(data) if isinstance(data, memoryview) else data
+        lines = whole.count(b"\n") + (len(data) > 0 and data[-1] != 10)
         decoder = self._both or self._texts
         try:
             records = decoder.decode_lines(data)
@@ -91,14 +95,8 @@ class Parser:
             return None
         if len(records) != lines:
             return None
-        sources = [self._source(each) for each in records] if self._both else None
-        return Batch([each.text for each in records], sources)
-
-    def _source(self, record: Any) -> str:
-        value = record.inner
-        while not isinstance(value, str):
-            value = value.inner
-        return value
+        sources = list(map(self._source_of, records)) if self._both else None
+        return Batch(list(map(self._text_of, records)), sources)
 
     def _slow(self, data: bytes, file: str, offset: int) -> Batch:
         batch = Batch(sources=[] if self._both else None)
@@ -150,7 +148,7 @@ class Parser:
 
     def _source_of_line(self, line: bytes) -> str:
         try:
-            return self._source(self._both.decode(line))
+            return str(self._source_of(self._both.decode(line)))
         except (ValueError, RecursionError):
             return UNKNOWN_SOURCE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -144,20 +145,18 @@ def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None
 
 
 def use_one_thread() -> None:
-    """Keep the encoder's thread pool at one thread: the processes are the parallel part. Call before the first encode.
+    """Keep both encoders' thread pool at one thread: the processes are the parallel part. Call before the first encode.
 
     The pool reads the variable once, at its first use, which is why it is taken back at once: jobs that this process
     starts later must not inherit it.
     """
     before = os.environ.get("RAYON_NUM_THREADS")
     os.environ["RAYON_NUM_THREADS"] = "1"
+    tiny = '{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}'
     try:
-        import fastokens
-
-        tiny = '{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}'
-        fastokens.Tokenizer.from_json_str(tiny).encode_batch_flat(["a", "a"])
-    except ImportError:
-        pass
+        for kind in (Fastokens, HuggingFace):
+            with contextlib.suppress(ImportError):
+                kind(tiny, False).encode_batch(["a", "a"])
     finally:
         if before is None:
             del os.environ["RAYON_NUM_THREADS"]

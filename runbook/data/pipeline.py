@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,10 +22,10 @@ from runbook.data.manifest import Manifest, finished, write_manifest
 from runbook.data.marks import Marks, sync
 from runbook.data.options import Output, TokenizeOptions
 from runbook.data.pool import Pool
-from runbook.data.progress import Progress
+from runbook.data.reporting import Callback, Display
 from runbook.data.shard import Counts, ShardMaker
 from runbook.data.tokenizer import Tokenizer, load_tokenizer
-from runbook.data.worker import Snapshot, disk_error, make_shard, throttled
+from runbook.data.worker import disk_error, make_shard, throttled
 from runbook.errors import DataError
 from runbook.units import show_bytes
 
@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 BIN_BYTES_PER_TEXT_BYTE = 0.7
 """Two bytes for each 3.1 bytes of text (technical English, the densest measured), and the index."""
-
-Callback = Callable[[Progress], None]
 
 
 def prepare(
@@ -54,12 +52,11 @@ def prepare(
     done = finished(prefix, work.fingerprint)
     if done is not None:
         return work.say_done(done)
-    work.output.base.parent.mkdir(parents=True, exist_ok=True)
-    with held(work.output):
-        try:
+    try:
+        with held(work.output):
             return work.run()
-        except OSError as error:
-            raise disk_error(error, work.output) from error
+    except OSError as error:
+        raise disk_error(error, work.output) from error
 
 
 class _Job:
@@ -68,9 +65,10 @@ class _Job:
     def __init__(self, inputs: list[Path], output: Output, options: TokenizeOptions, progress: Callback | None) -> None:
         self.output = output
         self._began = time.monotonic()
+        self._encoder = ""
         self._options = options
         self._shards = cut(find_inputs(inputs), options.shard_bytes)
-        self._workers = options.workers or len(os.sched_getaffinity(0))
+        self._workers = options.workers or _cores()
         first = self._shards[0].segments[0]
         self._source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
         self._choices = json.dumps([options.choices(), _tokenizer_sums(options.tokenizer)], sort_keys=True)
@@ -80,7 +78,7 @@ class _Job:
         whole.update(self._choices.encode())
         self.fingerprint = whole.hexdigest()
         self._committer = Committer(output, self._shards, self._choices)
-        self._display = _Display(self._shards, self._committer, progress, self._began)
+        self._display = Display(self._shards, self._committer, progress, self._began)
 
     def say_done(self, manifest: Manifest) -> Manifest:
         """Report finished work as such."""
@@ -90,7 +88,6 @@ class _Job:
 
     def run(self) -> Manifest:
         """Do what is missing."""
-        self.output.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
         todo = self._committer.resume(lambda _: self._display.tell("resume"))
         reused = len(self._shards) - len(todo)
         self._display.reused = reused
@@ -98,6 +95,7 @@ class _Job:
             _log.info("%s: %d of %d shards are done from an earlier run", self.output.base, reused, len(self._shards))
         if self._options.check_space:
             self._refuse_small_disk()
+        self.output.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
         tokenizer = self._make([self._shards[number] for number in todo])
         self._display.tell("index", force=True)
         manifest = self._close(tokenizer, reused)
@@ -109,11 +107,13 @@ class _Job:
         self._display.workers = min(self._workers, max(1, len(shards)))
         if self._display.workers > 1:
             with Pool(self.output, self._options, self._source_key, self._committer, self._display.workers) as pool:
-                tokenizer = self._load_tokenizer()
+                tokenizer = self._load_tokenizer("tokenizers")  # only looked at here, and sooner there than a fast one
                 self._display.pool = pool
                 pool.run(shards, lambda: self._display.tell("tokenize"))
+                self._encoder = pool.encoder
             return tokenizer
-        tokenizer = self._load_tokenizer()
+        tokenizer = self._load_tokenizer(self._options.encoder)
+        self._encoder = tokenizer.encoder.name
         maker = ShardMaker(tokenizer, self._options, self._source_key, throttled(self._display.take))
         for shard in shards:
             fingerprint = self._committer.fingerprint(shard.number)
@@ -127,10 +127,10 @@ class _Job:
         while self._committer.step():
             self._display.tell("tokenize")
 
-    def _load_tokenizer(self) -> Tokenizer:
+    def _load_tokenizer(self, encoder: str) -> Tokenizer:
         options = self._options
         use_one_thread()
-        tokenizer = load_tokenizer(options.tokenizer, special_tokens=options.special_tokens, encoder=options.encoder)
+        tokenizer = load_tokenizer(options.tokenizer, special_tokens=options.special_tokens, encoder=encoder)
         if options.append_eod:
             tokenizer.end_of_document(options.eod_token)  # refuse a tokenizer without one before the work, not after
         return tokenizer
@@ -197,7 +197,7 @@ class _Job:
                 "name": tokenizer.name,
                 "vocabulary": tokenizer.vocabulary,
                 "sha256": tokenizer.sha256,
-                "encoder": tokenizer.encoder.name,
+                "encoder": self._encoder,
                 "judge": tokenizer.judge.name,
                 "end_of_document": eod,
             },
@@ -239,118 +239,9 @@ _SUMS = (
 )
 
 
-class _Display:
-    """Turns the state of the work into Progress, a few times a second."""
-
-    def __init__(self, shards: list[Shard], committer: Committer, progress: Callback | None, began: float) -> None:
-        self._shards = shards
-        self._committer = committer
-        self._progress = progress
-        self._began = began
-        self._last = 0.0
-        self._estimates = [sum(text_estimate(segment) for segment in shard.segments) for shard in shards]
-        self._text_before = 0
-        self._started: float | None = None
-        self.reused = 0
-        self.workers = 0
-        self.pool: Pool | None = None
-        self.snapshot: Snapshot | None = None
-        self.speed: list[list[float]] = []
-
-    def take(self, snapshot: Snapshot) -> None:
-        """A snapshot of the shard in hand, in the one-process case."""
-        self.snapshot = snapshot
-        self.tell("tokenize")
-
-    def text_done(self) -> int:
-        """Bytes of text tokenized by this call."""
-        return self._committer.totals.text_bytes - self._text_before
-
-    def tell(self, stage: str, *, force: bool = False) -> None:
-        """Call the callback, unless it was called a moment ago."""
-        now = time.monotonic()
-        if stage == "resume":
-            self._text_before = self._committer.totals.text_bytes
-        if not force and now - self._last < 0.2:
-            return
-        self._last = now
-        snapshots = self.pool.snapshots if self.pool else [self.snapshot] if self.snapshot else []
-        totals = self._committer.totals
-        text = totals.text_bytes + sum(each.text_bytes for each in snapshots)
-        seconds = now - self._began
-        if len(self.speed) >= 400:
-            self.speed = self.speed[::2]
-        self.speed.append([round(seconds, 3), text - self._text_before])
-        if self._progress is None:
-            return
-        committed = self._shards[: self._committer.committed]
-        share = self._share(snapshots)
-        self._progress(
-            Progress(
-                stage=stage,
-                files=sum(segment.end == segment.size for shard in committed for segment in shard.segments),
-                files_total=sum(segment.end == segment.size for shard in self._shards for segment in shard.segments),
-                bytes=sum(shard.bytes for shard in committed),
-                bytes_total=sum(shard.bytes for shard in self._shards),
-                text_bytes=text,
-                documents=totals.documents + sum(each.documents for each in snapshots),
-                tokens=totals.tokens + sum(each.tokens for each in snapshots),
-                seconds=seconds,
-                mb_per_second=(text - self._text_before) / max(seconds, 1e-9) / 1e6,
-                eta_seconds=self._eta(stage, share, now),
-                workers=self.workers,
-                failures=totals.skipped_records
-                + totals.skipped_files
-                + sum(each.failures for each in snapshots)
-                + (self.pool.deaths if self.pool else 0),
-                shards=self._committer.committed,
-                shards_total=len(self._shards),
-                reused=self.reused,
-            )
-        )
-
-    def say_done(self, manifest: Manifest) -> None:
-        """The last word."""
-        if self._progress is None:
-            return
-        files = len(manifest.inputs)
-        size = sum(int(each["bytes"]) for each in manifest.inputs)
-        seconds = time.monotonic() - self._began
-        self._progress(
-            Progress(
-                stage="done",
-                files=files,
-                files_total=files,
-                bytes=size,
-                bytes_total=size,
-                text_bytes=manifest.text_bytes,
-                documents=manifest.documents,
-                tokens=manifest.tokens,
-                seconds=seconds,
-                mb_per_second=self.text_done() / max(seconds, 1e-9) / 1e6,
-                eta_seconds=0.0,
-                workers=self.workers,
-                failures=manifest.skipped_records + manifest.skipped_files + (self.pool.deaths if self.pool else 0),
-                shards=len(manifest.shards),
-                shards_total=len(manifest.shards),
-                reused=self.reused or (len(manifest.shards) if not self.workers else 0),
-            )
-        )
-
-    def _share(self, snapshots: list[Snapshot]) -> float:
-        done = sum(self._estimates[: self._committer.committed])
-        limit = max(self._estimates)
-        done += sum(min(each.input_bytes, limit) for each in snapshots)
-        return min(1.0, done / max(1.0, sum(self._estimates)))
-
-    def _eta(self, stage: str, share: float, now: float) -> float | None:
-        """Time left at this call's own speed; not known in the first moments."""
-        if stage != "tokenize":
-            return None
-        if self._started is None:
-            self._started, self._share_before = now, share
-        gained, passed = share - self._share_before, now - self._started
-        return (1 - share) / gained * passed if passed > 1 and gained > 0 else None
+def _cores() -> int:
+    """Cores this process may use (a job often gets fewer than the node has)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _rates(totals: Counts, wall: float, text_now: int) -> dict[str, float]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from types import ModuleType
 from typing import Any
 
 from runbook.data.committer import Committer
@@ -47,6 +50,9 @@ class Pool:
     committer: Committer
     num_workers: int
     deaths: int = 0
+    encoder: str = ""
+    """Name of the encoder that the workers use."""
+
     workers: list[_Worker] = field(default_factory=list)
     _attempts: dict[int, int] = field(default_factory=dict)
     _todo: deque[Shard] = field(default_factory=deque)
@@ -84,7 +90,8 @@ class Pool:
         ours, theirs = context.Pipe()
         setup = Setup(self.output.prefix, self.options, self.source_key, os.getpid())
         process = context.Process(target=worker_main, args=(theirs, setup), daemon=True, name="runbook-tokenize")
-        process.start()
+        with _without_main():
+            process.start()
         theirs.close()
         return _Worker(process, ours)
 
@@ -110,7 +117,8 @@ class Pool:
 
     def _answer(self, worker: _Worker, message: tuple[Any, ...]) -> None:
         match message:
-            case ("ready",):
+            case ("ready", encoder):
+                self.encoder = encoder
                 self._deal(worker)
             case ("progress", snapshot):
                 worker.snapshot = snapshot
@@ -165,8 +173,7 @@ class Pool:
             what = f"working on {worker.shard.describe()}" if worker.shard else "starting"
             raise DataError(
                 f"{self._attempts[number]} workers died while {what}; the last was {how}. Signal 9 often means that "
-                "memory ran out: use fewer workers. A script that calls prepare() needs "
-                "`if __name__ == '__main__':` around it. Finished shards are kept; run again to go on."
+                "memory ran out: use fewer workers. Finished shards are kept; run again to go on."
             )
         if worker.shard is not None:
             self._todo.appendleft(worker.shard)
@@ -179,3 +186,17 @@ class Pool:
             worker.process.join()
             worker.pipe.close()
         self.workers.clear()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start a process that does not import the caller's program again: it needs only this package.
+
+    Without it a plain script that calls prepare() without `if __name__ == "__main__":` would start itself again.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -16,6 +16,7 @@ from runbook.data.inputs import Segment, kind_of
 from runbook.errors import DataError
 
 BLOCK = 4 << 20
+RAW_BLOCK = 1 << 20
 
 
 class BrokenFileError(DataError):
@@ -60,13 +61,14 @@ def _refuse_change(path: Path, segment: Segment) -> None:
 
 
 def _decompressed(raw: io.FileIO, compression: str) -> IO[bytes]:
+    if not compression:
+        return raw
+    buffered = cast("IO[bytes]", io.BufferedReader(raw, RAW_BLOCK))  # the decompressors read 8 KiB at a time
     if compression == ".zst":
-        return cast("IO[bytes]", _zstd().ZstdFile(raw, "rb"))
+        return cast("IO[bytes]", _zstd().ZstdFile(buffered, "rb"))
     if compression == ".gz":
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=raw, mode="rb"))
-    if compression == ".xz":
-        return cast("IO[bytes]", lzma.LZMAFile(raw, "rb"))
-    return raw
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=buffered, mode="rb"))
+    return cast("IO[bytes]", lzma.LZMAFile(buffered, "rb"))
 
 
 def _zstd() -> Any:

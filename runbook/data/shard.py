@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STAGES = ("read", "parse", "encode", "write")
-SAMPLE_CHARACTERS = 2048
+SAMPLE_CHARACTERS = 1024
 REASONS_KEPT = 20
 
 
@@ -271,9 +271,18 @@ class _Work:
         self._documents += len(lengths)
         self.counts.documents = self._documents
         self.lengths.append(lengths[lengths > 0].astype(np.int32))
-        for source, size, tokens in zip(sources or (), text_bytes, lengths.tolist(), strict=False):
+        if sources:
+            self._add_sources(sources, text_bytes, lengths)
+
+    def _add_sources(self, sources: list[str], text_bytes: list[int], lengths: NDArray[np.int64]) -> None:
+        if sources.count(sources[0]) == len(sources):  # files often hold one source: no loop over documents
+            rows = [(sources[0], len(sources), sum(text_bytes), int(lengths.sum()))]
+        else:
+            ones = [1] * len(sources)
+            rows = list(zip(sources, ones, text_bytes, lengths.tolist(), strict=True))
+        for source, documents, size, tokens in rows:
             totals = self.counts.sources.setdefault(source, [0, 0, 0])
-            totals[0] += 1
+            totals[0] += documents
             totals[1] += size
             totals[2] += tokens
 

@@ -134,7 +134,7 @@ def main(pipe: Connection, setup: Setup) -> None:
             report = throttled(lambda snapshot: pipe.send(("progress", snapshot)))
             maker = ShardMaker(tokenizer, options, setup.source_key, report)
             turns = PipeTurns(pipe)
-            pipe.send(("ready",))
+            pipe.send(("ready", tokenizer.encoder.name))
             while (task := pipe.recv()) is not None:
                 shard, fingerprint = task
                 pipe.send(("done", make_shard(maker, shard, fingerprint, output, turns)))
