@@ -1,8 +1,8 @@
 """First weights that depend on the seed and on nothing else: not on ranks, layout, engine or device.
 
 Each weight is drawn whole, in float32 on the CPU, from a generator seeded by the run's seed and the weight's own name
-(with its layer's number); a rank then keeps its slice. So TP 2, PP 2 and DP 2 start from the very weights that one process starts
-from, and their losses can be compared digit by digit.
+(with its layer's number); a rank then keeps its slice. So TP 2, PP 2 and DP 2 start from the very weights that one
+process starts from, and their losses can be compared digit by digit.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -36,9 +37,10 @@ def _plain(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """A line of the job's output, at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """A line of the job's output, at once; training goes on when nobody can read it any more."""
+    with contextlib.suppress(OSError):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
 
 class Report:
@@ -48,6 +50,7 @@ class Report:
         self.spec = spec
         self.ranks = ranks
         self.segment = 0
+        self._unwritable: set[Path] = set()
         self._interval: list[dict[str, Any]] = []
         self._board = _board(spec) if ranks.is_last else None
 
@@ -55,7 +58,7 @@ class Report:
         """Append to events.jsonl."""
         if self.ranks.rank == 0:
             record = {"time": time.time(), "event": event, "phase": self.spec.phase, **fields}
-            append(self.spec.path(self.spec.log.events), record)
+            self._append(self.spec.log.events, record)
 
     def earlier_starts(self) -> int:
         """How often this phase was started before, by events.jsonl; ask on rank 0."""
@@ -83,7 +86,7 @@ class Report:
             "segment": self.segment,
             "time": time.time(),
         }
-        append(spec.path(spec.log.metrics), record)
+        self._append(spec.log.metrics, record)
         self._draw(record["iteration"], {key: record[key] for key in _DRAWN})
         self._interval.append(record)
         if record["iteration"] % spec.log.interval == 0:
@@ -96,19 +99,30 @@ class Report:
             return
         say(log_line.validation_lines(iteration, loss))
         record = {"iteration": iteration, "loss": loss, "perplexity": log_line.perplexity(loss), "samples": samples}
-        append(self.spec.path(self.spec.log.validation), {**record, "seconds": seconds, "time": time.time()})
+        self._append(self.spec.log.validation, {**record, "seconds": seconds, "time": time.time()})
         self._draw(iteration, {"validation_loss": loss})
 
     def sample(self, iteration: int, prompt: list[int], ids: list[int]) -> None:
         """One continuation of the prompt."""
         if self.ranks.is_last:
             record = {"iteration": iteration, "prompt_ids": prompt, "ids": ids, "time": time.time()}
-            append(self.spec.path(self.spec.log.samples), record)
+            self._append(self.spec.log.samples, record)
 
     def close(self) -> None:
         """Flush TensorBoard's file."""
         if self._board is not None:
-            self._board.close()
+            with contextlib.suppress(OSError):
+                self._board.close()
+
+    def _append(self, name: str, record: dict[str, Any]) -> None:
+        """A file that cannot be written is told of once, and does not end the training."""
+        path = self.spec.path(name)
+        try:
+            append(path, record)
+        except OSError as error:
+            if path not in self._unwritable:
+                say(f"{path} cannot be written, training goes on without it: {error}")
+                self._unwritable.add(path)
 
     def _averaged(self, skipped: int, nan: int) -> Interval:
         last, count = self._interval[-1], len(self._interval)
@@ -132,7 +146,8 @@ class Report:
         if self._board is not None:
             for name, value in values.items():
                 if value is not None and math.isfinite(value):
-                    self._board.add_scalar(name, value, iteration)
+                    with contextlib.suppress(OSError):
+                        self._board.add_scalar(name, value, iteration)
 
 
 _DRAWN = ("loss", "learning_rate", "grad_norm", "loss_scale", "seconds", "tokens_per_second", "memory_bytes")

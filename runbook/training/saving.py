@@ -63,9 +63,11 @@ def save(spec: Spec, engine: Engine, progress: Progress) -> Saved:
     root = spec.path(spec.checkpoint.folder)
     common = engine.common_state()
     part = root / f"{checkpoints.name_of(progress.iteration)}.part"
+    state = {**engine.sharded_state(loading=False), "random": _random_state()}
+    needed = sharded_files.size(state)
     try:
         on_first(lambda: checkpoints.begin(root, progress.iteration))
-        state = {**engine.sharded_state(loading=False), "random": _random_state()}
+        on_first(lambda: _check_room(root, needed))
         sharded_files.write(state, part / checkpoints.SHARDS)
         files = on_first(lambda: checkpoints.shard_files(part))
         sums = _checksums(part, files)
@@ -83,10 +85,12 @@ def save(spec: Spec, engine: Engine, progress: Progress) -> Saved:
         final = on_first(lambda: checkpoints.finish(part, metadata, sums, spec.checkpoint.keep))
     except TrainingError as error:
         on_first(lambda: shutil.rmtree(part, ignore_errors=True))
-        raise TrainingError(
-            f"checkpoint {part.with_suffix('')} could not be written: {error}. Nothing of it is left, earlier "
-            f"checkpoints are untouched"
-        ) from error
+        failure = TrainingError(
+            f"checkpoint {part.with_suffix('')} of {needed:,} bytes could not be written: {error}. Nothing of it is "
+            f"left, earlier checkpoints are untouched. Make room (the disk, the quota), then run again"
+        )
+        failure.on_all_ranks = True
+        raise failure from error
     return Saved(final, time.monotonic() - begun, size)
 
 
@@ -113,6 +117,13 @@ def load(spec: Spec, engine: Engine) -> Loaded | None:
     if on_first(lambda: checkpoints.has_trace(root)):
         raise checkpoints.refuse_none_left(root, problems)
     return None
+
+
+def _check_room(root: Path, needed: int) -> None:
+    """Find a full disk before gigabytes are written to it; a quota shows only in the writing."""
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise TrainingError(f"only {free:,} bytes are free on its disk")
 
 
 def _take(spec: Spec, engine: Engine, found: Found, problems: list[str]) -> Loaded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+from runbook.training.errors import TrainingError
 from runbook.training.ranks import Ranks
 from runbook.training.spec import Spec
 from runbook.training.stopping import Stopping
@@ -33,6 +34,8 @@ def train(spec: Spec, ranks: Ranks, stopping: Stopping) -> int:
         code = Run(spec, report, stopping).train()
     except Exception as error:
         report.event("failed", message=f"{type(error).__name__}: {error}")
+        if isinstance(error, RuntimeError) and "gloo" in str(error):
+            raise TrainingError(f"another rank is gone, or has not answered in time: {error}") from None
         raise
     finally:
         report.close()

@@ -6,6 +6,7 @@ answer a full disk from afar. The same layout is written here by torch's plain w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from runbook.training.distributed import on_first
+from runbook.training.distributed import device, on_first
 from runbook.training.errors import TrainingError
 
 
@@ -28,9 +29,8 @@ def write(state: dict[str, Any], folder: Path) -> None:
     `TrainingError` on all ranks where one could not write, with the system's own words.
     """
     own: dict[str, list[Any]] = {}
-    for shard in _shards(state):
-        if is_main_replica(shard.replica_id):
-            own.setdefault(shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []).append(shard)
+    for shard in _written_here(state):
+        own.setdefault(shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []).append(shard)
     try:
         save(
             mcore_to_pyt_state_dict(own),
@@ -41,6 +41,14 @@ def write(state: dict[str, Any], folder: Path) -> None:
         reasons = sorted({f"{type(reason).__name__}: {reason}" for reason, _ in error.failures.values()})
         raise TrainingError("; ".join(reasons)) from error
     on_first(lambda: _finish(folder))
+
+
+def size(state: dict[str, Any]) -> int:
+    """Bytes of tensors that all ranks together would write."""
+    own = sum(shard.data.nbytes for shard in _written_here(state) if isinstance(shard, ShardedTensor))
+    total = torch.tensor([own], dtype=torch.int64, device=device())
+    torch.distributed.all_reduce(total)
+    return int(total)
 
 
 def read(state: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -56,7 +64,11 @@ def _finish(folder: Path) -> None:
     save_config(CheckpointingConfig("torch_dist", 1), str(folder))
 
 
-def _shards(node: Any) -> Any:
+def _written_here(state: dict[str, Any]) -> Iterator[Any]:
+    return (shard for shard in _shards(state) if is_main_replica(shard.replica_id))
+
+
+def _shards(node: Any) -> Iterator[Any]:
     if isinstance(node, ShardedTensorFactory):
         yield from _shards(node.build())
     elif isinstance(node, ShardedTensor | ShardedObject):

@@ -15,8 +15,8 @@ TINY = {
 
 
 def spec(
-    *, tensor=1, pipeline=1, virtual_pipeline=1, copies=1, zero_stage=1, micro=1, global_batch=8, iterations=6, mock=False,
-    model=None, precision="fp32", peak=1e-3, seed=1234, warmup=16, **sections,
+    *, tensor=1, pipeline=1, virtual_pipeline=1, copies=1, zero_stage=1, micro=1, global_batch=8, iterations=6,
+    mock=False, model=None, precision="fp32", peak=1e-3, seed=1234, warmup=16, **sections,
 ):  # fmt: skip
     """One phase of plan.json; keyword arguments named like sections change single keys of them."""
     shape = {**TINY, **(model or {})}

@@ -52,10 +52,11 @@ def become_rank(command):
     _leave_on_error.callback(_leave, 1)
     with _leave_on_error:
         try:
-            if command["patch"]:
+            code = None
+            if command["patch"]:  # something to do in this rank before the trainer, or instead of it
                 module, _, name = command["patch"].partition(":")
-                getattr(importlib.import_module(module), name)()
-            code = main()
+                code = getattr(importlib.import_module(module), name)()
+            code = main() if code is None else code
         except SystemExit as end:
             code = end.code
         except BaseException:

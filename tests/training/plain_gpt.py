@@ -1,0 +1,110 @@
+"""A GPT in plain PyTorch, written from the papers, and one step of it beside one step of the engine."""
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+import numpy
+
+
+def compare():
+    """Run in a forked rank: write comparison.json and end; see zygote.py."""
+    import torch
+
+    from runbook.training import cpu, data, distributed
+    from runbook.training.engine import make_engine
+    from runbook.training.ranks import ranks_from
+    from runbook.training.spec import read_plan
+
+    plan = Path(sys.argv[1])
+    spec = read_plan(plan, "04-training")
+    cpu.answer_for_cpu()
+    distributed.begin(ranks_from(os.environ), 60)
+    distributed.cut(spec)
+    engine = make_engine(spec)
+    train, _ = data.datasets(spec)
+    reader = data.Reader(data.Share(spec.batch.micro, 1, 0), spec.model.vocabulary, torch.device("cpu"))
+    batches = list(reader.step(train, 0, spec.batch.num_microbatches))
+
+    weights = {name: weight.detach().clone() for name, weight in engine.models[0].named_parameters()}
+    tokens = torch.cat([batch["tokens"] for batch in batches])
+    labels = torch.cat([batch["labels"] for batch in batches])
+    ours, gradients, stepped = plain_step(weights, tokens, labels, spec)
+
+    loss = engine.compute(iter(batches)) / spec.batch.num_microbatches
+    parameters = dict(engine.models[0].named_parameters())
+    found = {name: weight.main_grad.clone() for name, weight in parameters.items()}
+    engine.update(spec.learning_rate.peak)
+    result = {"loss": [loss, ours], "gradients": {}, "key_bias": 0.0, "weights": {}}
+    for name, weight in parameters.items():
+        gap = (found[name] - gradients[name]).norm() / gradients[name].norm()
+        if name.endswith("linear_qkv.bias"):
+            gap, key = without_key(found[name], gradients[name], spec)
+            result["key_bias"] = max(result["key_bias"], key)
+        result["gradients"][name] = float(gap)
+        result["weights"][name] = float((weight.detach() - stepped[name]).abs().max())
+    (plan.parent / "comparison.json").write_text(json.dumps(result))
+    return 0
+
+
+def without_key(found, expected, spec):
+    """A key's bias adds the same to all scores of a query, so its gradient is zero and has no relative error."""
+    shape = (spec.model.heads, 3, spec.model.hidden // spec.model.heads)
+    found, expected = found.view(shape), expected.view(shape)
+    rest = [0, 2]
+    gap = (found[:, rest] - expected[:, rest]).norm() / expected[:, rest].norm()
+    return gap, float(found[:, 1].abs().max())
+
+
+def plain_step(weights, tokens, labels, spec):
+    """Loss, gradients, and weights after one AdamW step, of the plain model with these weights."""
+    import torch
+
+    parameters = {name: torch.nn.Parameter(weight.clone()) for name, weight in weights.items()}
+    logits = plain_forward(parameters, tokens, spec.model)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    loss.backward()
+    gradients = {name: weight.grad.clone() for name, weight in parameters.items()}
+    torch.nn.utils.clip_grad_norm_(parameters.values(), spec.optimizer.clip_gradient)
+    decayed = [weight for weight in parameters.values() if weight.ndim > 1]
+    others = [weight for weight in parameters.values() if weight.ndim == 1]
+    torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": spec.optimizer.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=spec.learning_rate.peak,
+        betas=(spec.optimizer.beta1, spec.optimizer.beta2),
+        eps=spec.optimizer.epsilon,
+    ).step()
+    return float(loss), gradients, {name: weight.detach() for name, weight in parameters.items()}
+
+
+def plain_forward(weights, tokens, model):
+    """Logits of GPT-2: pre-norm blocks, learned positions, tied output."""
+    import torch
+
+    def norm(x, name):
+        mean = x.mean(-1, keepdim=True)
+        spread = ((x - mean) ** 2).mean(-1, keepdim=True)
+        return (x - mean) / torch.sqrt(spread + 1e-5) * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    def linear(x, name):
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    batch, length = tokens.shape
+    size = model.hidden // model.heads
+    hidden_future = torch.ones(length, length).triu(1).bool()
+    x = weights["embedding.word_embeddings.weight"][tokens]
+    x = x + weights["embedding.position_embeddings.weight"][:length]
+    for number in range(model.layers):
+        layer = f"decoder.layers.{number}"
+        mixed = linear(norm(x, f"{layer}.input_layernorm"), f"{layer}.self_attention.linear_qkv")
+        query, key, value = mixed.view(batch, length, model.heads, 3, size).permute(3, 0, 2, 1, 4)
+        scores = (query @ key.transpose(-1, -2)) / math.sqrt(size)
+        attended = scores.masked_fill(hidden_future, float("-inf")).softmax(-1) @ value
+        attended = attended.transpose(1, 2).reshape(batch, length, model.hidden)
+        x = x + linear(attended, f"{layer}.self_attention.linear_proj")
+        inner = linear(norm(x, f"{layer}.pre_mlp_layernorm"), f"{layer}.mlp.linear_fc1")
+        curved = 0.5 * inner * (1 + torch.tanh(math.sqrt(2 / numpy.pi) * (inner + 0.044715 * inner**3)))
+        x = x + linear(curved, f"{layer}.mlp.linear_fc2")
+    return norm(x, "decoder.final_layernorm") @ weights["embedding.word_embeddings.weight"].T

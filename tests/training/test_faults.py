@@ -1,0 +1,235 @@
+"""What goes wrong around checkpoints and ranks ends with a whole checkpoint, a clear message, the right exit code."""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from . import specs
+from .group import free_port
+
+pytestmark = pytest.mark.training
+
+
+def content(**options):
+    return specs.spec(**{"copies": 2, "checkpoint": {"interval": 2, "keep": 3}, **options})
+
+
+@pytest.fixture(scope="module")
+def whole(zygote, corpus, tmp_path_factory):
+    """A finished run with checkpoints 2, 4 and 6."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "data").symlink_to(corpus)
+    job = zygote.train(folder, content())
+    assert job.code == 0, job.err
+    return job
+
+
+@pytest.fixture
+def stopped(whole, tmp_path):
+    """A copy of its folder as if the run had been lost after iteration 4."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole.folder, folder, symlinks=True)
+    shutil.rmtree(folder / "checkpoints" / "iter_0000006")
+    (folder / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("4\n")
+    (folder / "metrics.jsonl").unlink()
+    return folder
+
+
+def losses(metrics):
+    return [(line["iteration"], line["loss"]) for line in metrics]
+
+
+def shard(folder, iteration=4):
+    files = sorted((folder / "checkpoints" / f"iter_{iteration:07d}" / "torch_dist").glob("__*.distcp"))
+    return max(files, key=lambda path: path.stat().st_size)
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [(truncate, "has sha256"), (flip, "has sha256"), (Path.unlink, "is missing")],
+    ids=["truncated", "one bit flipped", "deleted"],
+)
+def test_a_broken_shard_is_named_and_the_checkpoint_before_it_is_used(damage, says, zygote, stopped, whole):
+    path = shard(stopped)
+    damage(path)
+    job = zygote.train(stopped, content())
+    assert job.code == 0, job.err
+    assert f"checkpoint passed over: {path} {says}" in job.out
+    assert job.events("checkpoint_broken")[0]["message"].startswith(str(path))
+    assert job.events("resumed")[-1]["iteration"] == 2
+    assert losses(job.metrics) == losses(whole.metrics)[2:]
+
+
+def test_changed_metadata_is_not_believed(zygote, stopped):
+    path = stopped / "checkpoints" / "iter_0000004" / "metadata.json"
+    path.write_text(path.read_text().replace('"consumed_samples": 32', '"consumed_samples": 33'))
+    job = zygote.train(stopped, content())
+    assert job.code == 0
+    assert "its seal does not match: it was changed after it was written" in job.out
+    assert job.events("resumed")[-1]["iteration"] == 2
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "release", "999\n", None])
+def test_a_tracker_that_says_nothing_useful_is_written_anew(text, zygote, stopped, whole):
+    tracker = stopped / "checkpoints" / "latest_checkpointed_iteration.txt"
+    tracker.unlink()
+    if text is not None:
+        tracker.write_text(text)
+    job = zygote.train(stopped, content())
+    assert job.code == 0, job.err
+    assert losses(job.metrics) == losses(whole.metrics)[4:]
+    assert tracker.read_text() == "6\n"
+
+
+def test_no_whole_checkpoint_left_is_never_a_silent_new_start(zygote, stopped):
+    for iteration in (2, 4):
+        flip(shard(stopped, iteration))
+    before = sorted(stopped.rglob("*"))
+    job = zygote.train(stopped, content())
+    assert job.code == 2
+    assert "none of them is whole" in job.err and "does not silently start again" in job.err
+    assert job.err.count(".distcp has sha256") == 2
+    assert not (stopped / "metrics.jsonl").exists()
+    assert [path for path in before if not path.exists()] == []
+
+
+def test_a_tracker_without_any_checkpoint_is_refused_too(zygote, run):
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("50\n")
+    job = zygote.train(run, content())
+    assert job.code == 2
+    assert "latest_checkpointed_iteration.txt names one that is not there" in job.err
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(zygote, stopped):
+    job = zygote.train(stopped, content(model={"hidden": 32, "layers": 2}))
+    assert job.code == 2
+    assert "iter_0000004 is of another model: hidden 64 (plan: 32), layers 4 (plan: 2)" in job.err
+    assert job.events()[-1]["event"] == "failed"
+
+
+BOUNDARIES = (
+    "after_begin", "between_shards", "before_metadata", "before_rename", "before_tracker", "before_pruning",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_kill_at_any_moment_of_a_save_loses_nothing(boundary, zygote, run, whole):
+    killed = zygote.train(run, content(checkpoint={"interval": 2, "keep": 1}), patch=f"training.killing:{boundary}")
+    assert -signal.SIGKILL in killed.codes and 0 not in killed.codes, killed.codes
+    again = zygote.train(run, content(checkpoint={"interval": 2, "keep": 1}))
+    assert again.code == 0, again.err
+    resumed = again.events("resumed")[-1]["iteration"]
+    assert resumed == (4 if boundary in ("before_tracker", "before_pruning") else 2)
+    last = {line["iteration"]: line["loss"] for line in again.metrics}
+    assert list(last.items()) == losses(whole.metrics)
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
+        "iter_0000006", "latest_checkpointed_iteration.txt",
+    ]  # fmt: skip
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before_it(zygote, stopped, whole):
+    job = zygote.train(stopped, content(), patch="training.killing:no_room")
+    assert job.code == 1
+    assert re.search(r"iter_0000006 of [0-9,]+ bytes could not be written: \S", job.err)
+    assert "Nothing of it is left, earlier checkpoints are untouched. Make room" in job.err
+    assert job.err.count("could not be written") == 1
+    assert sorted(path.name for path in (stopped / "checkpoints").glob("iter*")) == ["iter_0000002", "iter_0000004"]
+    shutil.copyfile(whole.folder / "events.jsonl", stopped / "events.jsonl")
+    again = zygote.train(stopped, content())
+    assert again.code == 0
+    assert again.events("resumed")[-1]["iteration"] == 4
+
+
+def test_a_disk_without_room_is_seen_before_anything_is_written(zygote, stopped):
+    job = zygote.train(stopped, content(), patch="training.killing:no_space")
+    assert job.code == 1
+    assert "could not be written: only 1,000 bytes are free on its disk" in job.err
+
+
+def test_files_that_cannot_be_written_do_not_end_the_training(zygote, run):
+    (run / "metrics.jsonl").mkdir()
+    job = zygote.train(run, content())
+    assert job.code == 0
+    assert job.out.count("metrics.jsonl cannot be written, training goes on without it") == 1
+
+
+def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(zygote, run):
+    job = zygote.train(run, content(peak=1e30, warmup=0, checkpoint={"interval": 1}))
+    assert job.code == 1
+    assert " is nan at iteration " in job.err and "nothing of this step was saved" in job.err
+    assert job.err.count("is nan at iteration") == 1
+    last = int((run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
+    assert all(math.isfinite(line["loss"]) for line in job.metrics) and job.metrics[-1]["iteration"] == last
+    assert job.events("failed")[0]["message"].startswith("TrainingError: the ")
+
+
+def test_the_other_ranks_end_within_seconds_when_one_is_killed(zygote, run):
+    job = zygote.start(run, content(iterations=100_000))
+    job.until(lambda: job.has_line(3))
+    os.kill(job.pids[1], signal.SIGKILL)
+    begun = time.monotonic()
+    job.wait()
+    assert time.monotonic() - begun < 5
+    assert job.codes == [1, -signal.SIGKILL]
+    assert "another rank is gone, or has not answered in time" in job.err
+    assert "another rank is gone" not in job.out and job.events("failed")
+
+
+LAUNCHER = """
+import os, subprocess, sys
+for rank in range(2):
+    environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    process = subprocess.Popen([sys.executable, "-m", "runbook.training", sys.argv[1]], env=environment)
+    print(process.pid, flush=True)
+process.wait()
+"""
+
+
+def test_no_rank_outlives_its_launcher(run):
+    plan = specs.write_plan(run, content(iterations=100_000))
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, plan],
+        env=environment, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pids = [int(launcher.stdout.readline()) for _ in range(2)]
+    metrics = run / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    deadline = time.monotonic() + 5
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def alive(pid):
+    try:
+        return json.dumps(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != '"Z"'
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,34 @@
+"""One step of the trainer equals one step of a GPT written independently, in plain PyTorch."""
+
+import json
+
+import pytest
+
+from . import specs
+
+pytestmark = pytest.mark.training
+
+
+@pytest.fixture(scope="module")
+def comparison(zygote, corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("independent")
+    (folder / "data").symlink_to(corpus)
+    content = specs.spec(peak=6e-5, micro=2, global_batch=4)
+    job = zygote.train(folder, content, patch="training.plain_gpt:compare")
+    assert job.code == 0, job.err
+    return json.loads((folder / "comparison.json").read_text())
+
+
+def test_the_loss_is_equal(comparison):
+    engine, plain = comparison["loss"]
+    assert engine == pytest.approx(plain, rel=1e-6)
+
+
+def test_every_gradient_is_equal(comparison):
+    assert len(comparison["gradients"]) == 2 + 4 * 12 + 2
+    assert {name: gap for name, gap in comparison["gradients"].items() if gap > 1e-5} == {}
+    assert comparison["key_bias"] < 1e-7
+
+
+def test_every_weight_is_equal_after_a_step_of_adam(comparison):
+    assert {name: gap for name, gap in comparison["weights"].items() if gap > 1e-5} == {}

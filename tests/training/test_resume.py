@@ -1,0 +1,162 @@
+"""A run that is stopped and goes on has the losses of one that was not, to the last digit, and the same data order."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from . import specs
+from .group import free_port
+
+pytestmark = pytest.mark.training
+
+SAVING = {"checkpoint": {"interval": 2}}
+
+
+def content(**options):
+    return specs.spec(**{"copies": 2, **SAVING, **options})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(zygote, corpus, tmp_path_factory):
+    """A finished run of 6 iterations on two copies, with checkpoints 4 and 6."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "data").symlink_to(corpus)
+    job = zygote.train(folder, content())
+    assert job.code == 0, job.err
+    return job
+
+
+def back_to(job, folder, iteration):
+    """A copy of a run's folder as it was after this iteration."""
+    folder.rmdir()
+    shutil.copytree(job.folder, folder, symlinks=True)
+    for path in (folder / "checkpoints").glob("iter_*"):
+        if int(path.name[5:]) > iteration:
+            shutil.rmtree(path)
+    (folder / "metrics.jsonl").unlink()
+    return folder
+
+
+def losses(metrics):
+    return [(line["iteration"], line["loss"], line["grad_norm"], line["consumed_samples"]) for line in metrics]
+
+
+def test_a_stop_by_signal_through_the_command_line_and_the_run_after_it(zygote, run, corpus, tmp_path_factory):
+    long = content(iterations=400, checkpoint={"interval": 0})
+    plan = specs.write_plan(run, long)
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "runbook.training", plan],
+            env={
+                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            },
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    lines = iter(ranks[1].stdout.readline, "")
+    assert any("iteration        3/" in line for line in lines)
+    ranks[0].send_signal(signal.SIGTERM)  # one rank is told, both stop
+    rest = ranks[1].communicate(timeout=60)[0]
+    assert [rank.wait(60) for rank in ranks] == [75, 75], rest
+    ranks[0].stdout.close()
+
+    events = specs.metrics(run, "events.jsonl")
+    stopped = events[-1]
+    assert stopped["event"] == "stopped" and stopped["signal"] == "SIGTERM"
+    saved = [event["iteration"] for event in events if event["event"] == "saved"]
+    assert saved[-1] == stopped["iteration"] == specs.metrics(run)[-1]["iteration"]
+
+    again = zygote.start(run, None, world_size=2)
+    again.until(lambda: again.has_line(stopped["iteration"] + 2))
+    os.kill(again.pids[1], signal.SIGUSR1)
+    assert again.wait().code == 75
+    assert again.events("stopped")[-1]["signal"] == "SIGUSR1"
+    metrics = again.metrics
+    assert [line["iteration"] for line in metrics] == list(range(1, len(metrics) + 1))
+    assert [line["segment"] for line in metrics] == sorted(line["segment"] for line in metrics)
+    assert metrics[0]["segment"] == 0 and metrics[-1]["segment"] == 1
+
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "data").symlink_to(corpus)
+    whole = zygote.start(folder, long)
+    whole.until(lambda: whole.has_line(len(metrics)))
+    os.kill(whole.pids[0], signal.SIGTERM)
+    assert whole.wait().code == 75
+    assert losses(whole.metrics)[: len(metrics)] == losses(metrics)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"zero_stage": 0},
+        {"precision": "bf16"},
+        {"copies": 1, "tensor": 2, "model": {"dropout": 0.1}},
+        {"copies": 1, "pipeline": 2, "model": {"activation": "swiglu", "ffn_hidden": 96}},
+    ],
+    ids=["dp2", "dp2 zero 0", "dp2 bf16", "tp2 dropout", "pp2 swiglu"],
+)
+def test_resuming_repeats_the_undisturbed_run_exactly(options, zygote, tmp_path, run, undisturbed):
+    whole = undisturbed if not options else zygote.train(run, content(**options))
+    assert whole.code == 0, whole.err
+    expected = losses(whole.metrics)[4:]
+    again = zygote.train(_again(whole, tmp_path), content(**options))
+    assert again.code == 0, again.err
+    assert losses(again.metrics) == expected
+    assert again.events("resumed")[-1]["iteration"] == 4
+
+
+def _again(whole, tmp_path):
+    folder = tmp_path / "again"
+    folder.mkdir()
+    return back_to(whole, folder, 4)
+
+
+@pytest.mark.parametrize("layout", [{"copies": 1}, {"copies": 1, "tensor": 2}, {"copies": 1, "pipeline": 2}], ids=str)
+def test_another_layout_goes_on_with_the_same_data_and_optimizer(layout, zygote, tmp_path, undisturbed):
+    again = zygote.train(_again(undisturbed, tmp_path), content(**layout))
+    assert again.code == 0, again.err
+    for ours, theirs in zip(again.metrics, undisturbed.metrics[4:], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
+
+
+def test_a_finished_run_trains_no_more(zygote, tmp_path, undisturbed):
+    folder = tmp_path / "again"
+    shutil.copytree(undisturbed.folder, folder, symlinks=True)
+    again = zygote.train(folder, content())
+    assert again.code == 0
+    assert again.metrics == undisturbed.metrics
+    assert [event["event"] for event in again.events()[-3:]] == ["started", "resumed", "finished"]
+
+
+def test_the_clock_stops_a_run_like_a_signal(zygote, run):
+    job = zygote.train(run, content(iterations=100_000, limits={"exit_duration_seconds": 1}))
+    assert job.code == 75, job.err
+    assert job.events("stopped")[0]["signal"] == "exit_duration"
+    assert (run / "checkpoints" / f"iter_{job.metrics[-1]['iteration']:07d}").is_dir()
+
+
+def test_a_plan_with_other_values_is_told_of(zygote, tmp_path, undisturbed):
+    again = zygote.train(_again(undisturbed, tmp_path), content(peak=2e-3, fingerprint="e" * 64))
+    assert again.code == 0
+    assert "was written with other values than this plan has" in again.out
+    assert again.events("resumed")[-1]["same_fingerprint"] is False
+
+
+def test_only_the_newest_checkpoints_are_kept(undisturbed):
+    folder = undisturbed.folder / "checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "iter_0000004", "iter_0000006", "latest_checkpointed_iteration.txt",
+    ]  # fmt: skip
+    assert (folder / "latest_checkpointed_iteration.txt").read_text() == "6\n"
