@@ -46,7 +46,8 @@ def show_software(campaign: Campaign) -> None:
     """Ask a process of the trainer's own Python what it can import."""
     found = ask_software()
     show_table([{"what": name, "version": value} for name, value in found.items()], title="Software of the trainer")
-    campaign.session.result("software", found)
+    for name, version in found.items():
+        campaign.session.result(name, version)
     missing = [name for name in ("torch", "megatron-core", "numpy") if not found.get(name)]
     campaign.check(
         [
