@@ -52,11 +52,11 @@ def plan_data(chosen: Chosen) -> DataPlan:
     data, dataset = chosen.run.data, chosen.dataset
     base = data_folder(chosen)
     mock = dataset.kind == MOCK
-    prefix = f"{base}/{data.dataset}_{data.text_key}_document"
+    prefix = f"{base}/{data.dataset}_text_document"
     train, validation, test = [prefix], list[str](), list[str]()
     if data.held_out:
         stems = [PurePosixPath(source.path).name.split(".")[0] for source in dataset.files]
-        prefixes = [f"{base}/{stem}_{data.text_key}_document" for stem in stems]
+        prefixes = [f"{base}/{stem}_text_document" for stem in stems]
         train, validation, test = held_out_split(prefixes, data.held_out)
     tokens, tokens_from = _tokens(chosen)
     documents = dataset.documents

@@ -31,9 +31,9 @@ def test_one_prefix_lies_in_the_run_folder() -> None:
     assert (plan.train, plan.validation, plan.test) == (("data/corpus_text_document",), (), ())
 
 
-def test_prefix_names_the_text_key_and_the_sites_place() -> None:
+def test_prefix_is_what_the_data_phase_writes_at_the_sites_place() -> None:
     plan = plan_data(build({"data": {"text_key": "content"}}, site={"paths": {"data": "/scratch/tokens/"}}))
-    assert plan.prefix == "/scratch/tokens/corpus/corpus_content_document"
+    assert plan.prefix == "/scratch/tokens/corpus/corpus_text_document"
 
 
 def test_estimates_count_ends_of_documents_and_both_files() -> None:
