@@ -42,10 +42,11 @@ def opened(segment: Segment) -> Iterator[IO[bytes]]:
         raise BrokenFileError(segment.path, 0, "it was there when the work was planned, and is gone", AGAIN) from None
     except OSError as error:
         raise BrokenFileError(segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN) from None
-    with raw:
+    _, compression = kind_of(path)
+    # The decompressors read 8 KiB at a time: give them a buffer.
+    with io.BufferedReader(raw, RAW_BLOCK) if compression else raw as file:
         _refuse_change(path, segment)
-        _, compression = kind_of(path)
-        with _decompressed(raw, compression) as stream:
+        with _decompressed(cast("IO[bytes]", file), compression) as stream:
             yield stream
         _refuse_change(path, segment)
 
@@ -60,15 +61,14 @@ def _refuse_change(path: Path, segment: Segment) -> None:
         raise BrokenFileError(segment.path, 0, reason, "Let no other program write to it, and run again.")
 
 
-def _decompressed(raw: io.FileIO, compression: str) -> IO[bytes]:
-    if not compression:
-        return raw
-    buffered = cast("IO[bytes]", io.BufferedReader(raw, RAW_BLOCK))  # the decompressors read 8 KiB at a time
+def _decompressed(file: IO[bytes], compression: str) -> IO[bytes]:
     if compression == ".zst":
-        return cast("IO[bytes]", _zstd().ZstdFile(buffered, "rb"))
+        return cast("IO[bytes]", _zstd().ZstdFile(file, "rb"))
     if compression == ".gz":
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=buffered, mode="rb"))
-    return cast("IO[bytes]", lzma.LZMAFile(buffered, "rb"))
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
+    if compression == ".xz":
+        return cast("IO[bytes]", lzma.LZMAFile(file, "rb"))
+    return file
 
 
 def _zstd() -> Any:

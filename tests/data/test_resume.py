@@ -39,7 +39,7 @@ def committed(prefix: Path) -> int:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_at_random_moments_gives_the_same_bytes(tmp_path: Path, many_texts: list[str], workers: int) -> None:
-    texts = many_texts * 12
+    texts = many_texts * 8
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(texts))
     prefix = tmp_path / "out"
