@@ -144,6 +144,14 @@ def test_code_is_folded_and_open_where_it_failed():
     assert 'class="ansi-red-fg"' in text
 
 
+def test_checks_that_did_not_pass_stand_open_above_many_that_did():
+    many = tuple(Check(f"rule {n}", "pass", "1", "1") for n in range(30))
+    text = report(notebook(), replace(TWIN, checks=(*many, Check("loss", "warn", "9", "below 8"))))
+    assert "<details><summary>30 of 31 checks passed</summary>" in text
+    assert text.index("below 8") < text.index("30 of 31")
+    assert '<details open=""><summary>1 of 1 checks passed' in report(notebook(), TWIN)
+
+
 def test_large_outputs_are_cut_short_with_a_word_about_it():
     long = "".join(f"line {n}\n" for n in range(300_000))
     figures = [data(image_png="A" * 900_000, text_plain="<Figure>") for _ in range(5)]
