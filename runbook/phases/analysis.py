@@ -41,7 +41,7 @@ def show_plan_versus_actual(campaign: Campaign) -> None:
         show(table)
         for row in table:
             campaign.session.plan[f"{phase}: {row['what']}"] = row["planned"]
-            campaign.session.result(f"{phase}: {row['what']}", row["actual"])
+            campaign.session.result(f"{phase}: {row['what']}", trained.rounded(row["actual"]))
     for key, value in trained.read(campaign, "04-training").results().items():
         campaign.session.result(key, value)
 

@@ -39,7 +39,7 @@ class Trained:
     def results(self) -> dict[str, Any]:
         """What the record of a training phase holds at least."""
         summary = self.summary
-        return {
+        found = {
             "parameters": self.spec["model"]["parameters"],
             "sequence_length": self.spec["model"]["sequence_length"],
             "world_size": summary.world_size,
@@ -54,6 +54,7 @@ class Trained:
             "segments": summary.segments,
             "warm_up_rule": summary.rule,
         }
+        return {key: rounded(value) for key, value in found.items()}
 
 
 def read(campaign: Campaign, phase: str) -> Trained:
@@ -74,6 +75,15 @@ def read_folder(folder: Path, plan: Mapping[str, Any], phase: str) -> Trained:
         read_validation(folder / log["validation"]),
         since_begun(read_events(folder / log["events"], phase)),
     )
+
+
+def rounded(value: Any) -> Any:
+    """Seven digits of a measured number: more than it has, and the same in every form of the record.
+
+    >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
+    (10.859, 64633856, 'megatron-full')
+    """
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def since_begun(events: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
