@@ -54,9 +54,12 @@ EXPECTED = {
     ]),
     "nemo-1.log": ("nemo-1", [
         (1998, 2.61, 1.91, 0, ()), (1999, 2.6, 1.9, 0, ()), (2000, None, 41.36, 0, ("nan_loss", MEAN)),
+        (31000, 2.51, 0.625, 0, ("rounded_iteration", MEAN)), (31000, 2.52, 0.625, 0, ("rounded_iteration", MEAN)),
+        (31000, 2.52, 0.625, 0, ("rounded_iteration", MEAN)),
     ]),
     "nemo-2.log": ("nemo-2", [
         (8, 11.05, 47.12, 0, ()), (9, 11.04, 46.9, 0, ()), (10, 11.03, 46.84, 0, ()), (11, 11.01, 46.81, 0, ()),
+        (12, 11.0, 46.8, 0, ()),
     ]),
     "bridge.log": ("megatron-bridge", [(10, 10.88812, 12.7815, 0, ()), (20, 10.58812, 12.5102, 0, ())]),
     "torchtitan.log": ("torchtitan", [(4, 7.62595, None, 0, (PER_DEVICE,)), (5, 7.07633, None, 0, (PER_DEVICE,))]),
@@ -117,7 +120,7 @@ def test_every_sample_is_expected_and_explained():
         ("megatron-v2.log", [(30, 11.04, 62317.66, "validation")]),
         ("megatron-core.log", [(74, 1.81, 6.110447, "validation"), (74, 1.82, 6.171858, "test")]),
         ("alcf-2025.log", [(136005, 2.69788, 14.848219, "validation")]),
-        ("nemo-1.log", [(1999, 2.8, None, "validation")]),
+        ("nemo-1.log", [(1999, 2.8, None, "validation"), (31000, 2.51, None, "validation")]),
         ("nemo-2.log", [(10, 11.02, None, "validation")]),
         ("torchtitan.log", [(5, 7.1, None, "validation")]),
         ("gpt-neox.log", [(35, 11.16, 70263.59, "validation")]),
@@ -230,6 +233,22 @@ def test_cut_record_gives_no_half_number():
             assert record.learning_rate in (6e-06, None)
             assert record.grad_norm in (3.5, None)
             assert record.seconds in (1.1476, None)
+
+
+@pytest.mark.parametrize("width", [70, 100, 130])
+def test_wrapped_bar_is_whole(width):
+    line = (
+        "Epoch 0: :   0%|          | 1999/603000 [1:03:15<317:01:00, v_num=, reduced_train_loss=2.610, "
+        "global_step=1998.0, consumed_samples=1.28e+6, train_step_timing in s=1.910]"
+    )
+    (record,) = parse_lines([line[at : at + width] for at in range(0, len(line), width)]).records
+    assert (record.iteration, record.loss, record.seconds) == (1998, 2.61, 1.91)
+
+
+def test_speed_of_bridge_inside_the_line_is_read():
+    line = " iteration 5/ 50 | elapsed time per iteration (ms): 2000.0 | 300.0 MODEL_TFLOP/s/GPU"
+    (record,) = records(line)
+    assert (record.seconds, record.tflops, record.tflops_convention) == (2.0, 300.0, "megatron-bridge")
 
 
 def test_glued_output_does_not_reach_a_field():

@@ -47,10 +47,14 @@ class Assembly:
         """The newest record of this segment."""
         return self.records[-1] if len(self.records) > self._start and not self._restarting else None
 
-    def add(self, record: Record, prefix: str = "") -> bool:
-        """Keep the record, unless it is a copy of one that is kept; True where it was kept."""
+    def add(self, record: Record, prefix: str = "", *, rounded: bool = False) -> bool:
+        """Keep the record, unless it is a copy of one that is kept; True where it was kept.
+
+        `rounded`: the log rounds its counter, so that the same number may be a later step.
+        """
         record.file = self.file
-        if record.iteration > self._last and not self._restarting:
+        later = record.iteration > self._last or (rounded and record.iteration == self._last)
+        if later and not self._restarting:
             self._new_file = False
         elif self._is_copy(record, prefix):
             self.counts["records printed by several ranks, counted once"] += 1

@@ -27,7 +27,7 @@ _EVALUATION = re.compile(
     r"\s*lm[ _]loss value[:=]\s*(?P<loss>[-+.\w]+?)\s*(?:\||lm)"
     r"(?:.*?(?:PPL|ppl)(?: value)?[:=]\s*(?P<perplexity>[-+.\dEe]+))?"
 )
-_BRIDGE = re.compile(r"Step Time : ([\d.]+)s GPU utilization: ([\d.]+)\s*(?:MODEL_)?TFLOP/s/GPU")
+_BRIDGE = re.compile(r"Step Time ?: ([\d.]+)s.*?GPU utilization: ([\d.]+)\s*(?:MODEL_)?TFLOP/s/GPU")
 _OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 _ARGUMENT = re.compile(r"(?:^|[\s:])([a-z][a-z0-9_]+) \.{3,} ?(\S.*?)\s*$")
 _STARTS = ("done with setup", "[before the start of training step]", "setting training iterations to")
@@ -173,8 +173,10 @@ class Megatron:
             key, colon, value = piece.partition(":")
             if not colon:
                 key, colon, value = piece.partition("=")
-                if not colon:  # version 1: `lm loss 9.4E+00`
+                if not colon:  # version 1: `lm loss 9.4E+00`; some write `300.0 MODEL_TFLOP/s/GPU`
                     key, _, value = piece.rstrip().rpartition(" ")
+                    if value.endswith("TFLOP/s/GPU"):
+                        key, value = value, key
             meant = keys.get(key)
             if meant is None:
                 meant = self._meaning_of(key)
@@ -327,7 +329,7 @@ class Megatron:
             if (overflow := _OVERFLOW.search(line)) and overflow[1] == "0":
                 self._overflows += 1
             return False  # DeepSpeed's reader wants it as well
-        if "Step Time : " in line and (step := _BRIDGE.search(line)):
+        if "Step Time" in line and (step := _BRIDGE.search(line)):
             self._bridge, self.name = (float(step[1]), float(step[2])), "megatron-bridge"
             before = out.previous()
             if before is not None and before.tflops is None and self._matches_bridge(before):

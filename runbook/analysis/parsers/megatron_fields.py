@@ -56,6 +56,7 @@ _MEANING = {
     "[ds]tflops": "tflops_ds",
     "tflops": "tflops",
     "tflop/s/gpu": "tflops",
+    "modeltflop/s/gpu": "tflops",
     "approxflopspergpu": "tflops",
 }
 
@@ -69,6 +70,7 @@ FAMILY = {
     "tokenspergpu(tokens/s/gpu)": "primus",
     "tokens/s/gpuinst/harmonicmean": "primus",
     "tflops": "megatron-deepspeed",
+    "modeltflop/s/gpu": "megatron-bridge",
 }
 """Keys that only one of Megatron's descendants prints."""
 
@@ -119,8 +121,8 @@ def convention(family: str, arguments: Mapping[str, str], values: Mapping[str, s
     Megatron-LM changed its formula without changing its line: a log older than the change is `megatron-full`, one with
     microseconds in its time stamp is newer, and one between says both. Megatron-DeepSpeed's factor is in its arguments.
     """
-    if family == "gpt-neox":
-        return "gpt-neox"
+    if family in ("gpt-neox", "megatron-bridge"):
+        return family
     if "tflops_lm" in values:
         return "megatron-full"
     if family == "megatron-deepspeed":

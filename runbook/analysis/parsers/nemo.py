@@ -13,9 +13,34 @@ _BAR = re.compile(
     r"Epoch \d+:.*?(?:\|\s*|\s)(?P<done>\d+)(?:/\d+|it) \[[^,\]]*(?:, *(?P<rate>[\d.]+)(?P<unit>s/it|it/s))?"
     r"(?P<rest>[^\]]*reduced_train_loss=[^\]]*)\]?"
 )
+_OPEN = re.compile(r"Epoch \d+:.*\d(?:/\d+|it) \[[^\]]*$")
 _FIELD = re.compile(r"([A-Za-z_][\w/ ]*?)=\s*([-+\w.]+)")
 _LINE = re.compile(r"Training epoch \d+, iteration (\d+)/\d+ \|(.*)")
 _REACHED = re.compile(r"global step (\d+): '?val_loss'? reached ([\d.]+)")
+
+
+_KNOWN = (
+    "lr",
+    "global_batch_size",
+    "global_step",
+    "reduced_train_loss",
+    "train_step_timing in s",
+    "consumed_samples",
+    "val_loss",
+    "grad_norm",
+)
+
+
+def _fields(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for piece in text.split("|")[1:]:
+        key, _, value = piece.partition(":")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def _known(values: dict[str, str]) -> list[str]:
+    return [key for key in _KNOWN if values.get(key)]
 
 
 @dataclass
@@ -26,10 +51,18 @@ class Nemo1:
     arguments: dict[str, str] = field(default_factory=dict)
     _offset: int = 1
     """Bar's count minus global_step, learned from the bars that print it exactly."""
+    _done: int = -1
+    _open: str = ""
     _validation: str = ""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Take the line where it is ours; a bar that a terminal wrapped is joined up to its closing bracket."""
+        if self._open and "Epoch " not in line and ("=" in line or "]" in line) and len(self._open) < 2000:
+            line, self._open = self._open + line, ""
+        if _OPEN.search(line):
+            self._open = line
+            return True
+        self._open = ""
         if "reduced_train_loss=" in line:
             found = None
             for found in _BAR.finditer(line):
@@ -59,15 +92,24 @@ class Nemo1:
         record.learning_rate = number(values.get("lr", ""))
         record.grad_norm = number(values.get("grad_norm", values.get("gradient_norm", "")))
         record.states = tuple(states)
-        before = out.previous()
-        if before is None or (before.iteration, before.loss) != (record.iteration, record.loss):
-            out.add(record)
+        self._keep(record, int(found["done"]), out)
         validation = values.get("val_loss", "")
         if validation and validation != self._validation:
             self._validation = validation
             loss = number(validation)
             if loss is not None and loss == loss:
                 out.evaluate(record.iteration, loss)
+
+    def _keep(self, record: Record, done: int, out: Assembly) -> None:
+        """A bar is drawn again and again: only one that has moved, to another step as far as it tells, is a record."""
+        before, moved = out.previous(), done - self._done
+        self._done = done
+        rounded = "rounded_iteration" in record.states
+        if before is not None and record.iteration == before.iteration and moved >= 0 and not (rounded and moved):
+            return
+        if moved < 0 and rounded:
+            out.restart()
+        out.add(record, rounded=rounded)
 
     def _iteration(self, done: int, printed: str | None, states: list[str]) -> int:
         if printed is None:
@@ -93,25 +135,33 @@ class Nemo2:
     name: str = "nemo-2"
     arguments: dict[str, str] = field(default_factory=dict)
     _validation: str = ""
+    _text: str | None = None
+    """A record that the next line may belong to, where a terminal wrapped it."""
+    _line: int = 0
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours."""
         if "Training epoch " in line and (found := _LINE.search(line)):
-            self._record(found, out)
+            self.flush(out)
+            self._text, self._line = found[0], out.line
             return True
+        if self._text is not None:
+            joined = self._text + line
+            if ":" in line and "epoch " not in line and len(_known(_fields(joined))) > len(_known(_fields(self._text))):
+                self._text = joined
+                return True
+            self.flush(out)
         if line.startswith("DLLL {") or " DLLL {" in line:
             return self._logger(line, out)
         return "Validation epoch " in line
 
     def flush(self, out: Assembly) -> None:
-        """Nothing is held back."""
-
-    def _record(self, found: re.Match[str], out: Assembly) -> None:
-        values: dict[str, str] = {}
-        for piece in found[2].split("|"):
-            key, _, value = piece.partition(":")
-            values[key.strip()] = value.strip()
-        self._keep(values, int(found[1]), out)
+        """Hand on the record that waited for its rest."""
+        if self._text is not None and (found := _LINE.search(self._text)):
+            line, out.line = out.line, self._line
+            self._keep(_fields(self._text), int(found[1]), out)
+            out.line = line
+        self._text = None
 
     def _logger(self, line: str, out: Assembly) -> bool:
         try:

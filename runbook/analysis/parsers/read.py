@@ -85,7 +85,6 @@ class LogReader:
             self._others(line, self.line)
 
     def _others(self, line: str, number: int) -> None:
-        self.failures.look(line, number)
         for place in range(1, len(self.pairs)):
             reader, out = self.pairs[place]
             out.line = number
@@ -93,6 +92,7 @@ class LogReader:
                 if place > 1:  # the family of this log comes first from now on
                     self.pairs.insert(1, self.pairs.pop(place))
                 return
+        self.failures.look(line, number)
         self.unread += 1
         if ("iteration" in line or "step" in line) and ("loss" in line) and any(letter.isdigit() for letter in line):
             kind = "lines that mention a step and a loss but are no record this version can read"
