@@ -14,6 +14,7 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, Moc
 
 from runbook.training.distributed import on_first
 from runbook.training.errors import RefusedError, TrainingError
+from runbook.training.order import Share
 from runbook.training.spec import Source, Spec
 
 
@@ -80,27 +81,6 @@ def _blend(spec: Spec) -> dict[str, Any]:
 def _weighted(spec: Spec, sources: list[Source]) -> tuple[list[str], list[float] | None]:
     prefixes = [str(spec.path(source.prefix)) for source in sources]
     return prefixes, [source.weight for source in sources] if len(sources) > 1 else None
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which samples of each global batch belong to one data-parallel copy."""
-
-    micro: int
-    copies: int
-    copy: int
-
-    def indices(self, consumed_samples: int, num_microbatches: int) -> Iterator[range]:
-        """Sample numbers of each micro-batch of the step after `consumed_samples`.
-
-        A step takes the same samples whatever the number of copies: those after `consumed_samples`.
-
-        >>> [list(part) for part in Share(micro=2, copies=2, copy=1).indices(100, 2)]
-        [[102, 103], [106, 107]]
-        """
-        for step in range(num_microbatches):
-            start = consumed_samples + (step * self.copies + self.copy) * self.micro
-            yield range(start, start + self.micro)
 
 
 class Reader:

@@ -15,6 +15,7 @@ from runbook.training import data, saving, token_files
 from runbook.training.distributed import device, on_first, share
 from runbook.training.engine import Engine, Update, make_engine
 from runbook.training.errors import FINISHED, STOPPED, TrainingError
+from runbook.training.order import Share
 from runbook.training.report import Report, say
 from runbook.training.sampling import continue_text
 from runbook.training.saving import Progress
@@ -202,9 +203,9 @@ class _Timed:
             self.seconds += time.monotonic() - begun
 
 
-def _share(spec: Spec) -> data.Share:
+def _share(spec: Spec) -> Share:
     copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
-    return data.Share(spec.batch.micro, copies, copy)
+    return Share(spec.batch.micro, copies, copy)
 
 
 def _memory() -> int:

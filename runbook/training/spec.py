@@ -222,7 +222,7 @@ def parse(content: Any, root: Path) -> Spec:
 
 def _record(kind: type, content: Any, where: str, problems: list[str]) -> Any:
     if not isinstance(content, dict):
-        problems.append(f"{where or 'the phase'}: {_shown(content)} is not a mapping")
+        problems.append(f"{where.rstrip('.') or 'the phase'}: {_shown(content)} is not a mapping")
         return None
     hints = get_type_hints(kind)
     fields = {field.name.rstrip("_"): field for field in dataclasses.fields(kind) if field.name != "root"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,10 +116,15 @@ def highest_token(file: TokenFile, scanned: int) -> int:
 
 
 def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
-    count = min(scanned, size) // block + 1
-    stride = max(block, size // count // 4 * 4)
-    for start in range(0, size, stride):
-        yield start, min(block, size - start)
+    """Starts and lengths: one after the other if that is all, else spread evenly from the first to the last byte."""
+    starts: Sequence[int]
+    if size <= scanned:
+        starts = range(0, size, block)
+    else:
+        count = max(2, scanned // block)
+        starts = [(size - block) * step // (count - 1) // 4 * 4 for step in range(count)]
+    for start in starts:
+        yield start, min(block + 4, size - start)
 
 
 def _shares(split: str) -> list[float]:

@@ -15,6 +15,7 @@ def compare():
 
     from runbook.training import cpu, data, distributed
     from runbook.training.engine import make_engine
+    from runbook.training.order import Share
     from runbook.training.ranks import ranks_from
     from runbook.training.spec import read_plan
 
@@ -25,7 +26,7 @@ def compare():
     distributed.cut(spec)
     engine = make_engine(spec)
     train, _ = data.datasets(spec)
-    reader = data.Reader(data.Share(spec.batch.micro, 1, 0), spec.model.vocabulary, torch.device("cpu"))
+    reader = data.Reader(Share(spec.batch.micro, 1, 0), spec.model.vocabulary, torch.device("cpu"))
     batches = list(reader.step(train, 0, spec.batch.num_microbatches))
 
     weights = {name: weight.detach().clone() for name, weight in engine.models[0].named_parameters()}

@@ -1,0 +1,130 @@
+"""A plan that cannot be trained is refused with everything that is wrong with it."""
+
+import copy
+import json
+
+import pytest
+
+from runbook.training import rules
+from runbook.training.errors import RefusedError
+from runbook.training.spec import parse, read_plan
+
+from . import specs
+
+
+def refused(content, world_size=1, *, cuda=False, root=None):
+    with pytest.raises(RefusedError) as caught:
+        rules.check(parse(content, root), world_size, cuda=cuda)
+    return str(caught.value)
+
+
+def test_a_plan_is_read_with_its_folder(tmp_path):
+    plan = specs.write_plan(tmp_path, specs.spec())
+    spec = read_plan(plan, "04-training")
+    assert spec.batch.global_ == 8
+    assert spec.path("metrics.jsonl") == tmp_path / "metrics.jsonl"
+    assert str(spec.path("/scratch/data")) == "/scratch/data"
+    rules.check(spec, 1, cuda=False)
+
+
+def test_the_prompt_as_text_may_stand_beside_its_ids(tmp_path):
+    content = specs.spec(sampling={"prompt": "Once upon"})
+    assert parse(content, tmp_path).sampling.prompt == "Once upon"
+
+
+def test_all_problems_come_at_once():
+    content = specs.spec()
+    content["model"]["layer"] = 4
+    del content["batch"]["micro"]
+    content["seed"] = "1234"
+    content["model"]["tied_embeddings"] = 1
+    content["data"]["train"] = [{"weight": 1, "prefix": 3}]
+    content["sampling"]["prompt_ids"] = {}
+    content["optimizer"] = None
+    message = refused(content)
+    for problem in (
+        "model.layer: unknown key; known are name, label, layers,",
+        "batch.micro: missing",
+        'seed: "1234" is not a whole number',
+        "model.tied_embeddings: 1 is not true or false",
+        "data.train[0].prefix: 3 is not a text",
+        "sampling.prompt_ids: {} is not a list",
+        "optimizer: null is not a mapping",
+    ):
+        assert problem in message
+    assert len(message.splitlines()) == 8
+
+
+def test_true_is_no_number_and_a_whole_number_is_one():
+    content = specs.spec()
+    content["learning_rate"]["peak"] = 1
+    assert parse(content, None).learning_rate.peak == 1.0
+    content["batch"]["micro"] = True
+    assert "batch.micro: true is not a whole number" in refused(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "does not exist; `runbook plan RUN` writes it"),
+        ("", "is not readable as JSON"),
+        ("[]", "has no phase '04-training' under 'phases' (it has: none)"),
+        ('{"phases": {"03-smoke-test": {}}}', "(it has: 03-smoke-test)"),
+    ],
+)
+def test_a_file_that_is_no_plan(text, says, tmp_path):
+    plan = tmp_path / "plan.json"
+    if text is not None:
+        plan.write_text(text)
+    with pytest.raises(RefusedError) as caught:
+        read_plan(plan, "04-training")
+    assert says in str(caught.value)
+
+
+def changed(section, key, value, **options):
+    content = specs.spec(**options)
+    content[section][key] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "world_size", "says"),
+    [
+        (changed("precision", "format", "fp8"), 1, "precision.format: 'fp8' is not one of fp32, bf16, fp16"),
+        (specs.spec(engine="deepspeed"), 1, "engine: 'deepspeed' is not one of megatron-core"),
+        (changed("model", "layers", 0), 1, "model.layers: 0 is not a positive number"),
+        (changed("model", "dropout", 1.0), 1, "model.dropout: 1.0 is not at least 0 and below 1"),
+        (specs.spec(copies=2), 1, "1 ranks were started, but the plan is for 2 (tensor 1 x pipeline 1 x data 2)"),
+        (changed("parallel", "world_size", 2), 2, "data 1 is 1 ranks, not world_size 2"),
+        (specs.spec(pipeline=3), 3, "4 layers do not divide over 3 stages (pipeline 3 x virtual_pipeline 1)"),
+        (specs.spec(virtual_pipeline=2), 1, "virtual_pipeline 2 needs pipeline of at least 2"),
+        (specs.spec(tensor=3), 3, "model.heads 4 does not divide by tensor 3"),
+        (changed("model", "heads", 5), 1, "model.hidden 64 does not divide by heads 5"),
+        (changed("model", "kv_heads", 3), 1, "model.heads 4 does not divide by kv_heads 3"),
+        (changed("model", "sequence_length", 64), 1, "sequence_length 64 is longer than the model's 32 positions"),
+        (changed("model", "vocabulary", 300), 1, "model.vocabulary 300 is larger than padded_vocabulary 256"),
+        (changed("sampling", "prompt_ids", [3, 250]), 1, "sampling.prompt_ids: 250 is not below the vocabulary of 250"),
+        (specs.spec(sampling={"prompt_ids": [1], "tokens": 32}), 1, "is more than the 31 positions left"),
+        (changed("batch", "num_microbatches", 4), 1, "batch.global 8 is not micro 1 x data 1 x num_microbatches 4 = 4"),
+        (changed("duration", "samples", 50), 1, "duration.samples 50 is not iterations 6 x batch.global 8"),
+        (changed("parallel", "sequence", True), 1, "sequence parallelism needs Transformer Engine or Apex"),
+        (changed("parallel", "zero_stage", 3), 1, "stages 2 and 3 need training.engine deepspeed"),
+        (specs.spec(precision="fp16"), 1, "precision.format fp16 needs a GPU"),
+    ],
+)
+def test_a_plan_that_does_not_fit(content, world_size, says):
+    assert says in refused(copy.deepcopy(content), world_size)
+
+
+def test_context_parallelism_is_refused_where_it_would_fit():
+    content = specs.spec()
+    content["parallel"] |= {"context": 2, "world_size": 2}
+    assert "parallel.context 2: this trainer has no context parallelism" in refused(content, 2)
+
+
+def test_fp16_is_taken_where_there_is_a_gpu():
+    rules.check(parse(specs.spec(precision="fp16"), None), 1, cuda=True)
+
+
+def test_a_spec_is_json_and_back():
+    assert json.loads(json.dumps(specs.spec())) == specs.spec()

@@ -1,0 +1,129 @@
+"""Data that cannot be trained on is refused before the first step, with file, value and rule."""
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy
+import pytest
+
+from runbook.training import token_files
+from runbook.training.errors import RefusedError
+from runbook.training.spec import parse
+
+from . import specs
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    specs.write_corpus(tmp_path / "data" / "corpus_text_document")
+    return tmp_path / "data" / "corpus_text_document"
+
+
+def refused(root, **options):
+    with pytest.raises(RefusedError) as caught:
+        token_files.check(parse(specs.spec(**options), root))
+    return str(caught.value)
+
+
+def test_a_good_pair_passes(prefix, tmp_path):
+    token_files.check(parse(specs.spec(evaluation={"interval": 2, "iterations": 1}), tmp_path))
+    assert token_files.open_pair(prefix).tokens == 40 * 201
+
+
+def test_mock_data_needs_no_file(tmp_path):
+    token_files.check(parse(specs.spec(mock=True), tmp_path))
+
+
+def test_no_file_named(tmp_path):
+    assert "data.train names no file: tokenize a dataset first" in refused(tmp_path, data={"train": []})
+
+
+@pytest.mark.parametrize("end", ["idx", "bin"])
+def test_a_missing_file(end, prefix, tmp_path):
+    Path(f"{prefix}.{end}").unlink()
+    assert f"{prefix}.{end} does not exist: run the data phase" in refused(tmp_path)
+
+
+def test_a_token_outside_the_vocabulary(prefix, tmp_path):
+    specs.write_tokens(prefix, [[1] * 500, [2] * 30 + [250] + [3] * 500] * 20)
+    assert f"{prefix}.bin holds token 250, but the model's vocabulary is 250 (ids 0 to 249)" in refused(tmp_path)
+
+
+def test_a_negative_token(prefix, tmp_path):
+    specs.write_tokens(prefix, [[1] * 500 + [-1]] * 20, "<i4", 4)
+    assert "holds token 4294967295" in refused(tmp_path)
+
+
+def test_int32_tokens_are_read_as_such(prefix, tmp_path):
+    specs.write_tokens(prefix, [[1, 70_000] * 200] * 20, "<i4", 4)
+    assert "holds token 70000" in refused(tmp_path)
+
+
+def test_tokens_that_are_no_ids(prefix, tmp_path):
+    specs.write_tokens(prefix, [[1] * 500] * 20, "<f8", 6)
+    assert f"{prefix}.idx says its tokens are float64; token ids are uint16 (type 8) or int32" in refused(tmp_path)
+
+
+def test_an_index_of_something_else(prefix, tmp_path):
+    Path(f"{prefix}.idx").write_bytes(b"PK\x03\x04" * 20)
+    assert f"{prefix}.idx is no Megatron index: it begins with b'PK" in refused(tmp_path)
+
+
+def test_an_empty_index(prefix, tmp_path):
+    Path(f"{prefix}.idx").write_bytes(b"")
+    assert "has 0 bytes, fewer than the 34 of an index header" in refused(tmp_path)
+
+
+def test_an_index_cut_short(prefix, tmp_path):
+    size = Path(f"{prefix}.idx").stat().st_size
+    os.truncate(f"{prefix}.idx", size - 8)
+    message = refused(tmp_path)
+    assert f"has {size - 8} bytes; 40 sequences and 40 documents make {size}: it was cut short" in message
+
+
+def test_tokens_cut_short(prefix, tmp_path):
+    os.truncate(f"{prefix}.bin", 1000)
+    assert f"{prefix}.bin has 1000 bytes; its index says 8040 tokens x 2 bytes = 16080" in refused(tmp_path)
+
+
+def test_too_little_text_for_one_sample(prefix, tmp_path):
+    specs.write_tokens(prefix, [[1] * 16] * 2)
+    message = refused(tmp_path)
+    assert "has 2 documents; the training share of split 949,50,1 is 2 of them with 32 tokens" in message
+    assert "one sample needs 33" in message
+
+
+def test_a_validation_share_without_documents(prefix, tmp_path):
+    message = refused(tmp_path, evaluation={"interval": 2, "iterations": 1}, data={"split": "1000,0,0"})
+    assert "the validation share of split 1000,0,0 is 0 of them with 0 tokens" in message
+    assert "or evaluation.interval 0" in message
+
+
+@pytest.mark.parametrize("split", ["", "a,b", "1,2,3,4", "-1,1,1", "0,0,0"])
+def test_a_split_that_is_none(split, prefix, tmp_path):
+    assert f"data.split {split!r} is not three shares such as 949,50,1" in refused(tmp_path, data={"split": split})
+
+
+def test_held_out_files_are_looked_at_too(prefix, tmp_path):
+    held_out = {"validation": [{"weight": 1.0, "prefix": "data/missing"}]}
+    assert "missing.idx does not exist" in refused(tmp_path, data=held_out, evaluation={"interval": 2, "iterations": 1})
+    only_test = {"test": [{"weight": 1.0, "prefix": "data/missing"}]}
+    assert "but data.validation names no file" in refused(
+        tmp_path, data=only_test, evaluation={"interval": 2, "iterations": 1}
+    )
+
+
+def test_a_long_file_is_scanned_in_blocks_over_its_whole_length(tmp_path):
+    blocks = list(token_files._blocks(10 * 2**24, scanned=2**25))
+    assert [start for start, _ in blocks] == [0, 9 * 2**24]
+    for size in (2**25 + 2, 7 * 2**24 + 6):
+        blocks = list(token_files._blocks(size, scanned=2**26))
+        assert all(start % 4 == 0 for start, _ in blocks)
+        assert blocks[0][0] == 0 and sum(blocks[-1]) == size
+        if size < 2**26:
+            assert all(start + length >= later for (start, length), (later, _) in itertools.pairwise(blocks))
+    ids = numpy.ones(2**24 + 10, "<u2")
+    ids[-1] = 999
+    specs.write_tokens(tmp_path / "long", [ids])
+    assert token_files.highest_token(token_files.open_pair(tmp_path / "long"), 2**30) == 999
