@@ -99,8 +99,8 @@ def stops(campaign: Campaign) -> list[Mapping[str, Any]]:
 
 
 def smallest_fall(campaign: Campaign) -> float:
-    """How far the loss has to fall: 30 % in a run long enough to learn, else only to fall at all."""
-    return 0.30 if campaign.spec["duration"]["tokens"] >= 1_000_000 else 0.0
+    """How far the loss has to fall: 30 % in a run of at least 100,000 tokens, else only to fall at all."""
+    return 0.30 if campaign.spec["duration"]["tokens"] >= 100_000 else 0.0
 
 
 def gate_check(campaign: Campaign) -> Check:
