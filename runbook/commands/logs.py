@@ -18,7 +18,10 @@ from runbook.errors import DataError
 @click.option("--follow", is_flag=True, help="RUN: go on showing what its job writes.")
 @click.option("--json", "as_json", is_flag=True, help="FILE: one JSON object with every record.")
 @click.option("--csv", "as_csv", is_flag=True, help="FILE: one line a record.")
-def logs(targets: tuple[str, ...], follow: bool, as_json: bool, as_csv: bool) -> None:
+@click.option(
+    "--runs", type=click.Path(file_okay=False, path_type=Path), help="Where run folders lie (default: runs/)."
+)
+def logs(targets: tuple[str, ...], follow: bool, as_json: bool, as_csv: bool, runs: Path | None) -> None:
     """Show the log of a RUN's newest job, or read log FILEs of any known program into records.
 
     Several files are one run, in the order given; gz and zst are unpacked. Exit code 1 where no record was found.
@@ -26,7 +29,9 @@ def logs(targets: tuple[str, ...], follow: bool, as_json: bool, as_csv: bool) ->
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other.")
     if follow or (len(targets) == 1 and not _is_file(targets[0]) and not (as_json or as_csv)):
-        show_run(targets[0], follow=follow)
+        from runbook.phases.follow import show_log
+
+        show_log(targets[0], runs, follow=follow, say=click.echo)
         return
     log = parse_files([Path(target) for target in targets])
     if as_json:
@@ -45,13 +50,6 @@ def logs(targets: tuple[str, ...], follow: bool, as_json: bool, as_csv: bool) ->
 
 def _is_file(target: str) -> bool:
     return Path(target).exists() or "/" in target or "." in target
-
-
-def show_run(run: str, *, follow: bool) -> None:
-    """The log of a run's newest job."""
-    raise DataError(
-        f"{run} is no file, and showing the log of a run is not part of this version: read runs/{run}/jobs/."
-    )
 
 
 def summary(log: ParsedLog) -> str:
