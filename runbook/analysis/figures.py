@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from runbook.analysis.history import Evaluation, History, Step
+from runbook.analysis.history import Evaluation, History, Step, events_named
 from runbook.analysis.metrics import Goodput, measured
 from runbook.analysis.table import Table
 from runbook.units import show_duration
@@ -205,6 +205,40 @@ def goodput_figure(parts: Goodput, title: str = "Where the wall time went") -> A
         return figure
 
 
+def timeline_figure(
+    history: History,
+    validation: Sequence[Evaluation] = (),
+    events: Sequence[Mapping[str, Any]] = (),
+    title: str = "What happened when",
+) -> Any:
+    """Segments of training, waiting for data, evaluations and saves on one axis of time."""
+    with _drawing(title, height=2.6) as (figure, axes):
+        steps = sorted((*history.steps, *history.repeated), key=lambda step: step.time)
+        begin = steps[0].time - steps[0].seconds if steps else 0.0
+        unit, scale = _time_unit(steps[-1].time - begin if steps else 0.0)
+        segments: dict[int, list[Step]] = {}
+        for step in steps:
+            segments.setdefault(step.segment, []).append(step)
+        saves = [(float(event["time"]), float(event.get("seconds", 0))) for event in events_named(events, "saved")]
+        rows = {
+            "training": [(part[0].time - part[0].seconds, part[-1].time) for part in segments.values()],
+            "waiting for data": [(step.time - step.seconds, step.time - step.seconds + step.data_wait_seconds)
+                                 for step in steps if step.data_wait_seconds > 0],
+            "evaluation": [(one.time - one.seconds, one.time) for one in validation],
+            "saving": [(time - seconds, time) for time, seconds in saves],
+        }  # fmt: skip
+        for place, ((name, spans), colour) in enumerate(
+            zip(rows.items(), (BLUE, ORANGE, VERMILION, GREEN), strict=True)
+        ):
+            bars = [((start - begin) / scale, (end - start) / scale) for start, end in spans]
+            axes.broken_barh(bars, (place - 0.35, 0.7), color=colour, label=name)
+        axes.set_yticks(range(len(rows)))
+        axes.set_yticklabels(list(rows))
+        axes.invert_yaxis()
+        axes.set_xlabel(f"time since the first step began ({unit})")
+        return figure
+
+
 def published_figure(table: Table, title: str = "Speed beside published results") -> Any:
     """Tokens per second and device of this run and of the published rows of `published_table`, on a log scale."""
     column = "speed (tokens/s/device)"
@@ -232,7 +266,7 @@ def published_figure(table: Table, title: str = "Speed beside published results"
 
 
 def comparison_figure(histories: Mapping[str, History], title: str = "Loss of each run") -> Any:
-    """The loss curves of several runs over each other, by tokens seen and by hours trained."""
+    """The loss curves of several runs over each other, by tokens seen and by time trained."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -242,16 +276,19 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
         FigureCanvasAgg(figure)
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
         by_tokens, by_hours = figure.subplots(1, 2, sharey=True)
+        unit, scale = _time_unit(
+            max((sum(step.seconds for step in one.steps) for one in histories.values()), default=0)
+        )
         for place, (name, history) in enumerate(histories.items()):
             steps = [step for step in history.steps if step.loss is not None and math.isfinite(step.loss)]
-            hours = list(accumulate(step.seconds / 3600 for step in steps))
+            hours = list(accumulate(step.seconds / scale for step in steps))
             colour, line = _SERIES[place % len(_SERIES)]
             losses = [step.loss for step in steps]
             by_tokens.plot([step.consumed_tokens for step in steps], losses, color=colour, linestyle=line, label=name)
             by_hours.plot(hours, losses, color=colour, linestyle=line, label=name)
         by_tokens.set_xlabel("tokens seen (tokens)")
         by_tokens.set_ylabel("loss (nat/token)")
-        by_hours.set_xlabel("time in steps (h)")
+        by_hours.set_xlabel(f"time in steps ({unit})")
         by_hours.legend()
         return figure
 

@@ -73,8 +73,8 @@ def test_folder_that_is_no_run_is_named(tmp_path):
         read_run(tmp_path)
 
 
-def test_curves_are_drawn_over_tokens_and_hours(run_folder):
+def test_curves_are_drawn_over_tokens_and_time(run_folder):
     first, second = run_folder("a"), run_folder("b", seconds=1.0)
     figure = comparison_figure({"a": first.history, "b": second.history})
-    assert [axes.get_xlabel() for axes in figure.axes] == ["tokens seen (tokens)", "time in steps (h)"]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["tokens seen (tokens)", "time in steps (s)"]
     assert figure.axes[0].get_ylabel() == "loss (nat/token)"

@@ -24,6 +24,7 @@ def drawn(make):
         "step": figures.step_time_figure(history, planned_seconds=1.5),
         "goodput": figures.goodput_figure(goodput(history, validation)),
         "published": figures.published_figure(table),
+        "timeline": figures.timeline_figure(history, validation, make.saved(100)),
     }
 
 
@@ -35,6 +36,7 @@ def test_every_axis_has_a_unit_and_every_figure_a_title(drawn):
         "step": ("iteration", "step time (s)"),
         "goodput": ("time (min)", ""),
         "published": ("tokens per second and device (log scale); hollow: context, not comparable", ""),
+        "timeline": ("time since the first step began (min)", ""),
     }
     assert all(figure.axes[0].get_title(loc="left") for figure in drawn.values())
 

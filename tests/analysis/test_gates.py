@@ -94,6 +94,19 @@ def test_divergence_is_told_with_its_iteration(make):
     )
 
 
+def test_a_spike_at_the_very_end_only_warns(make):
+    records = [make.step(n, loss=3.0 + 0.001 * (n % 3) if n < 97 else 7.0) for n in range(1, 101)]
+    found = learning_check(make.history(records))[1]
+    assert (found.verdict, found.value) == ("warn", "1 spikes, not recovered from iteration 97 on")
+
+
+def test_what_does_not_pass_has_a_remedy(good, make, history):
+    bad = [make.step(n, loss=12.0, grad_norm=0.0, world_size=1, seconds=9.0, nan=1) for n in range(1, 90)]
+    checks = [*good(make.history(bad), (), require_reload=True), *learning_check(make.history(bad))]
+    assert [check.name for check in checks if check.verdict != "pass" and not check.remedy] == []
+    assert all(not check.remedy for check in good())
+
+
 def test_clean_stop_and_resume_passes(make):
     records = [make.step(n, segment=int(n > 50)) for n in range(1, 101)]
     events = [*make.saved(50), {"event": "stopped", "iteration": 50}, {"event": "resumed", "iteration": 50}]
