@@ -99,7 +99,7 @@ def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Che
                 "loss does not diverge",
                 "pass" if not lost else "fail" if after >= ENOUGH_AFTER else "warn",
                 f"{len(spikes)} spikes" + (f", not recovered from iteration {lost[0].iteration} on" if lost else ""),
-                f"a spike comes back to where the loss was; with less than {ENOUGH_AFTER} losses after it this only warns",
+                f"a spike comes back to where the loss was; with fewer than {ENOUGH_AFTER} losses after it: a warning",
             ),
         ]
     )
