@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from runbook.params.schema import Name, NonNegative, Positive, Strict, Whole, WholeOrZero
+from runbook.params.schema import Framework, Name, NonNegative, Positive, Strict, Whole, WholeOrZero
 from runbook.units import parse_bytes
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
@@ -27,6 +27,7 @@ class Launcher(StrEnum):
     TORCHRUN = "torchrun"
     SRUN = "srun"
     MPIEXEC = "mpiexec"
+    DEEPSPEED = "deepspeed"
 
 
 class Fact(Strict):
@@ -54,6 +55,9 @@ class Hardware(Strict):
     peak_tflops: dict[str, Positive] = {}
     """Datasheet peak of one device by precision (fp32, fp16, bf16), in TFLOP/s."""
 
+    nodes: WholeOrZero = 0
+    """Nodes there are; 0: not known."""
+
     cores_per_node: WholeOrZero = 0
     """Cores a job may use on a node; 0: not known."""
 
@@ -62,6 +66,84 @@ class Hardware(Strict):
 
     interconnect: str = ""
     """Network between nodes."""
+
+
+class ContainerKind(StrEnum):
+    """What runs a job's programs inside an image."""
+
+    NONE = "none"
+    PYXIS = "pyxis"
+    SINGULARITY = "singularity"
+
+
+class Container(Strict):
+    """The image a job's programs run in, and what is visible inside."""
+
+    kind: ContainerKind = ContainerKind.NONE
+    """none, pyxis (srun with enroot) or singularity."""
+
+    image: str = ""
+    """File or registry reference; may hold {stage}. `jobs.image` wins over it."""
+
+    variable: str = ""
+    """Environment variable that a module sets to the image, where no image is named."""
+
+    mounts: list[str] = []
+    """Folders visible inside, each `path` or `path:path inside`; the run's folder always is. May hold {stage}."""
+
+    home: bool = False
+    """The home folder is visible inside."""
+
+    options: list[str] = []
+    """Further options of the program that starts the container."""
+
+
+class Checkout(Strict):
+    """A framework of one of the documents, at a pinned commit."""
+
+    repository: str
+    """Where it is cloned from."""
+
+    commit: str
+    """The commit whose options are rendered; tests/upstream holds that commit's options."""
+
+    folder: str
+    """Where the clone lies; may hold {stage}."""
+
+    script: str = "pretrain_gpt.py"
+    """The training script inside the folder."""
+
+    options: dict[str, str | int | float | bool] = {}
+    """The document's further options, by name without dashes; true: an option without a value, false: left out."""
+
+    deepspeed: dict[str, Any] = {}
+    """The document's further entries of the DeepSpeed file."""
+
+
+class Binding(Strict):
+    """Which cores and which device a rank of a node uses."""
+
+    cpu_masks: list[str] = []
+    """Mask of cores by local rank, hexadecimal."""
+
+    cpu_lists: list[str] = []
+    """Cores by local rank, such as 24-31; instead of masks."""
+
+    device_variable: str = ""
+    """Variable that shows a rank its device alone (CUDA_VISIBLE_DEVICES); empty: every rank sees all devices."""
+
+    device_order: list[int] = []
+    """Device by local rank, where it is not the same number."""
+
+
+class Rendezvous(Strict):
+    """Where the ranks meet: the first host of the scheduler's own list, at a port made from the job's number."""
+
+    port_base: Whole = 49152
+    """Lowest port; 49152 begins the range that no service is registered in."""
+
+    port_span: Whole = 16384
+    """The port is port_base + job number modulo this, so that two jobs on a node do not meet."""
 
 
 class QueueLimit(Strict):
@@ -95,20 +177,56 @@ class Site(Strict):
     hardware: Hardware
     """Devices, memory, cores."""
 
+    frameworks: dict[Framework, Checkout] = {}
+    """The documents' frameworks that lie on this machine; a run that asks for another uses our own trainer."""
+
+    rehearses: bool = False
+    """A run file of another site is cut down to what is here, each change told; values given by hand are not."""
+
+    container: Container = Container()
+    """The image a job's programs run in."""
+
+    binding: Binding = Binding()
+    """Cores and devices of each rank."""
+
+    rendezvous: Rendezvous = Rendezvous()
+    """Where the ranks meet."""
+
+    required: dict[str, str] = {}
+    """Run-file keys that must be given here, each with what it is: accounts, folders and buckets have no default."""
+
+    python: str = ""
+    """Interpreter that has the trainer; empty: python3, or on a local site the one that runs runbook."""
+
     paths: dict[str, str] = {}
-    """Where data, checkpoints and logs go when not in the run's folder."""
+    """Places of data, checkpoints, tensorboard, tokenizer outside the run's folder; may hold {stage}."""
 
     queues: dict[str, QueueLimit] = {}
     """Limits of partitions or queues by name."""
 
+    directives: dict[str, str] = {}
+    """Further directives of every job, by name without dashes (Slurm: exclusive, mem; PBS: place, filesystems)."""
+
+    devices_directive: str = "gpus-per-node"
+    """How devices are asked for: gpus-per-node, gres (Slurm); empty: not at all."""
+
+    step_options: list[str] = []
+    """Further options of srun or mpiexec."""
+
     environment: dict[str, dict[str, str | None]] = {}
-    """Groups of environment variables; a value of null unsets the variable."""
+    """Groups of environment variables; null unsets a variable. Values may hold {user}, {job} and {stage}."""
+
+    switched_off: list[str] = []
+    """Groups of the environment that are used only where jobs.switch turns them on."""
 
     modules: list[str] = []
     """Environment modules a job loads."""
 
     setup: list[str] = []
     """Commands at the start of each job, such as activating an environment."""
+
+    node_setup: list[str] = []
+    """Commands run once on each node before the training, such as emptying a cache."""
 
     price_per_device_hour: NonNegative | None = None
     """What an hour of one device costs; left out: no cost is shown."""
@@ -191,6 +309,19 @@ class SourceFile(Strict):
     """Its checksum; empty: not known."""
 
 
+class FileGroup(Strict):
+    """Files that are numbered without a gap."""
+
+    path: str
+    """With {number} in it, relative to the dataset's folder."""
+
+    first: WholeOrZero = 0
+    """The first number."""
+
+    last: WholeOrZero
+    """The last number."""
+
+
 class Dataset(Strict):
     """A source of text."""
 
@@ -208,6 +339,15 @@ class Dataset(Strict):
 
     files: list[SourceFile] = []
     """The files by name, where they are known."""
+
+    groups: list[FileGroup] = []
+    """Numbered files, where there are too many to name."""
+
+    url: str = ""
+    """Where files are fetched: https://..., s3://bucket/folder or hf://datasets/OWNER/NAME@REVISION; empty: nowhere."""
+
+    token: str = ""
+    """Reference to the token that the source asks for, such as env:HF_TOKEN; empty: none."""
 
     licence: str
     """Under which terms."""

@@ -110,6 +110,16 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class Attention(StrEnum):
+    """Which kernel computes the attention."""
+
+    AUTO = "auto"
+    FLASH_1 = "flash1"
+    FLASH_2 = "flash2"
+    FLASH_TRITON = "flash-triton"
+    PLAIN = "plain"
+
+
 class BadRecords(StrEnum):
     """What the data phase does with a record it cannot read."""
 

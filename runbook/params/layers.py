@@ -83,7 +83,7 @@ class Layer:
             self.add(name, value, where(written))
 
     def _known_name(self, path: tuple[str, ...], where: str, value: Any) -> str | None:
-        if len(path) == 2 and path[0] == "jobs":
+        if len(path) == 2 and path[0] == "jobs" and ".".join(path) not in all_keys():
             try:
                 return f"jobs.{job_section(path[1])}"
             except ValueError as error:

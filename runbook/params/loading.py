@@ -16,8 +16,10 @@ from runbook.params.layers import Layer, Stack, document_layer, mapping_layer
 from runbook.params.portable import differences
 from runbook.params.problems import Problem, Refused, tokens_in
 from runbook.params.project import RunFile, find_run_file, shown
+from runbook.params.rehearsal import rehearse
 from runbook.params.schema import Run, is_name
 from runbook.params.settings import Settings
+from runbook.params.stage import with_stage
 from runbook.params.words import take_name, words_layer
 from runbook.params.yaml12 import Document, read_mapping, read_text
 
@@ -145,13 +147,15 @@ class _Loading:
         self._require()
         if self.problems or not (site and model and dataset and smoke):
             return None
+        self.stack.lay(rehearse(self.stack, site, model, smoke[1], dataset))
+        run = Run.model_validate(self.stack.nested())
         return Settings(
-            run=Run.model_validate(self.stack.nested()),
-            site=site,
+            run=run,
+            site=with_stage(site, run),
             model=model,
             smoke_model=smoke[1],
             smoke_model_name=smoke[0],
-            dataset=dataset,
+            dataset=self._entry("data.dataset", datasets),
             origins={key: tuple(chain) for key, chain in self.stack.chains.items()},
             project=self.file.project,
             variant=self.given_name or self.file.variant or self._recorded_variant(),

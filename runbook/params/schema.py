@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, StrictBool
 
 from runbook.params.kinds import (
+    Attention,
     BadRecords,
     Count,
     Engine,
@@ -29,6 +30,7 @@ from runbook.params.kinds import (
 __all__ = [
     "JOB_SECTIONS",
     "PHASES",
+    "Attention",
     "BadRecords",
     "Count",
     "Data",
@@ -65,6 +67,9 @@ class Data(Strict):
 
     folder: Annotated[str, Known("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
     """Where the text lies or is downloaded to; empty: what the dataset or the site says."""
+
+    bucket: Annotated[str, Known("S3_BUCKET", "BUCKET")] = ""
+    """Bucket and prefix (s3://name/folder) the ready token files are copied from, where the site copies them."""
 
     text_key: str = "text"
     """Key of the text in each JSON record."""
@@ -233,11 +238,20 @@ class Training(Strict):
     recompute: Annotated[Recompute, Known("activation_checkpoint", "checkpoint_activations")] = Recompute.NONE
     """none, selective or full: less memory for up to a third more computing."""
 
+    attention: Attention = Attention.AUTO
+    """auto, or one kernel by name: flash1, flash2, flash-triton, plain; auto takes what the framework takes."""
+
+    offload: Annotated[StrictBool, Known("cpu_optimizer", "OFFLOAD_DEVICE")] = False
+    """Optimizer states in the node's memory, not the device's: slower, and only where nothing else fits."""
+
     initial_loss_scale: Positive = 65536.0
     """fp16 only: first loss scale; every overflow halves it and skips the step, so 2^32 skips the first 16 or so."""
 
     loss_scale_window: Whole = 1000
     """fp16 only: steps without overflow before the scale doubles."""
+
+    loss_scale_hysteresis: Annotated[Whole, Known("hysteresis")] = 2
+    """fp16 only: overflows in a row before the scale halves."""
 
     log_interval: Whole = 1
     """Steps between log lines."""
@@ -314,7 +328,21 @@ class Job(Strict):
 
 
 class Jobs(Strict):
-    """One entry for each phase that submits a job."""
+    """What holds for the jobs of every phase, and one entry for each phase that submits a job."""
+
+    account: Annotated[str, Known("PROJECT", "project_id")] = ""
+    """Account or project that pays for every phase that names none of its own."""
+
+    stage: Annotated[str, Known("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "WORKSPACE", "home_dir")] = ""
+    """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it {stage}."""
+
+    image: Annotated[str, Known("IMAGE", "CONTAINER_IMAGE", "SIF", "SQUASHED_PYTORCH_IMAGE", "SQUASHED_NEMO_IMAGE")] = (
+        ""
+    )
+    """Container image (file or registry reference) used instead of the site's."""
+
+    switch: Annotated[str, Known("USE_SHARP")] = ""
+    """Groups of the site's environment to switch on or off, such as "+sharp -debug"."""
 
     environment: Job = Job()
     """01-environment: images, environments, checks."""

@@ -12,6 +12,7 @@ from runbook.errors import ParamsError
 from runbook.params.catalogue import Dataset, Launcher, Model, Site
 from runbook.params.keys import all_keys, sections
 from runbook.params.layers import Origin
+from runbook.params.rehearsal import LAYER
 from runbook.params.schema import JOB_SECTIONS, Job, Run
 
 
@@ -51,6 +52,10 @@ class Settings:
         """Every value beside its origin, as the twin keeps it."""
         return {key: {"value": value, "origin": str(self.origins[key][-1])} for key, value in self.values().items()}
 
+    def rehearsed(self) -> dict[str, str]:
+        """What the site changed of another site's run file, and why; empty where the run is at home."""
+        return {key: chain[-1].where for key, chain in self.origins.items() if chain and chain[-1].layer == LAYER}
+
     def subset(self, prefixes: Iterable[str]) -> dict[str, Any]:
         """The values at or below dotted prefixes, for a step's fingerprint.
 
@@ -71,13 +76,15 @@ class Settings:
             raise ParamsError(f"{phase} submits no job; these do: {', '.join(JOB_SECTIONS)}.")
         job: Job = getattr(self.run.jobs, JOB_SECTIONS[phase])
         devices = job.devices_per_node or self.site.hardware.devices_per_node
-        tasks = job.tasks_per_node or (1 if self.site.launcher is Launcher.TORCHRUN else devices)
+        one_task = self.site.launcher in (Launcher.TORCHRUN, Launcher.DEEPSPEED)
+        tasks = job.tasks_per_node or (1 if one_task else devices)
         cores = self.site.hardware.cores_per_node // tasks
         return job.model_copy(
             update={
                 "devices_per_node": devices,
                 "tasks_per_node": tasks,
                 "cpus_per_task": job.cpus_per_task or cores,
+                "account": job.account or self.run.jobs.account,
             }
         )
 

@@ -1,0 +1,140 @@
+"""A run file of one site on another, smaller one: what is cut down or left out there, each change told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.params.catalogue import Dataset, Model, SchedulerKind, Site
+from runbook.params.layers import GIVEN, Layer, Origin, Stack
+from runbook.params.schema import JOB_SECTIONS, Framework, Precision
+
+LAYER = "rehearsal"
+"""Name of the layer: its origins say what the run file asked for and why it is not so here."""
+
+CORPUS = "corpus"
+"""The dataset that is everywhere, for runs whose own is not here."""
+
+_FULL = ("parallel.tensor", "parallel.pipeline", "training.micro_batch", "training.global_batch")
+_SMOKE = (
+    "training.smoke.tensor",
+    "training.smoke.pipeline",
+    "training.smoke.micro_batch",
+    "training.smoke.global_batch",
+)
+
+ELSEWHERE = ("partition", "account", "qos", "reservation", "memory", "cpus_per_task", "tasks_per_node")
+"""What a phase says to the other site's scheduler."""
+
+
+def rehearse(stack: Stack, site: Site, model: Model, smoke_model: Model, dataset: Dataset) -> Layer:
+    """The layer that makes a run file of another site fit `site`; empty where the run file's own site is used.
+
+    Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge it.
+    """
+    layer = Layer(LAYER)
+    chain = stack.chains.get("site", [])
+    if not site.rehearses or not chain or chain[-1].layer not in GIVEN or _home(chain) == site.site:
+        return layer
+    changes = _Changes(stack, site, layer)
+    _jobs(changes)
+    _training(changes)
+    _length(changes, model)
+    _cut(changes, model, "jobs.training", _FULL)
+    _cut(changes, smoke_model, "jobs.smoke", _SMOKE)
+    _data(changes, dataset)
+    return layer
+
+
+@dataclass
+class _Changes:
+    stack: Stack
+    site: Site
+    layer: Layer
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def now(self, key: str) -> Any:
+        """The value so far."""
+        return self.values.get(key, self.stack.value(key))
+
+    def put(self, key: str, value: Any, why: str) -> None:
+        """Change a value that a file gave; one given by hand stays."""
+        was = self.stack.value(key)
+        if was == value or self.stack.chains[key][-1].layer in GIVEN:
+            return
+        self.values[key] = value
+        self.layer.leaves[key] = Origin(LAYER, f"{was} does not fit site {self.site.site}: {why}", value)
+
+
+def _jobs(changes: _Changes) -> None:
+    hardware = changes.site.hardware
+    for section in JOB_SECTIONS.values():
+        key = f"jobs.{section}"
+        if hardware.nodes:
+            changes.put(f"{key}.nodes", min(changes.now(f"{key}.nodes"), hardware.nodes), "it has no more nodes")
+        devices = min(changes.now(f"{key}.devices_per_node"), hardware.devices_per_node)
+        changes.put(f"{key}.devices_per_node", devices, "a node has no more devices")
+        for name in ELSEWHERE:
+            default = changes.stack.chains[f"{key}.{name}"][0].value
+            changes.put(f"{key}.{name}", default, "it belongs to the other site's queue")
+        if changes.site.scheduler is SchedulerKind.LOCAL:
+            changes.put(f"{key}.array", 0, "it has no queue")
+    for name in ("account", "stage", "image", "switch"):
+        changes.put(f"jobs.{name}", "", "it belongs to the other site")
+
+
+def _training(changes: _Changes) -> None:
+    framework = changes.now("training.framework")
+    if framework != Framework.RUNBOOK and framework not in changes.site.frameworks:
+        changes.put("training.framework", str(Framework.RUNBOOK), f"it has no {framework}; our own trainer runs")
+    if changes.site.hardware.device == "cpu" and changes.now("training.precision") == Precision.FP16:
+        changes.put("training.precision", str(Precision.BF16), "torch has no fp16 training on a CPU")
+    if changes.now("training.framework") == Framework.RUNBOOK:
+        changes.put("parallel.sequence", False, "our own trainer has no sequence parallelism")
+        changes.put("parallel.context", 1, "our own trainer has no context parallelism")
+        changes.put("parallel.zero_stage", min(1, changes.now("parallel.zero_stage")), "our own trainer shares stage 1")
+        changes.put("training.offload", False, "our own trainer keeps its states where it computes")
+
+
+def _length(changes: _Changes, model: Model) -> None:
+    longest = model.positions or model.sequence_length
+    if changes.now("training.sequence_length") > longest:
+        changes.put("training.sequence_length", 0, f"the model has {longest} positions")
+
+
+def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, str, str, str]) -> None:
+    tensor, pipeline, micro, batch = keys
+    devices = changes.now(f"{job}.devices_per_node") or changes.site.hardware.devices_per_node
+    world = changes.now(f"{job}.nodes") * devices
+    why = f"the model goes over {world} devices"
+    changes.put(tensor, math.gcd(changes.now(tensor), world, model.heads, model.ffn_hidden or 4 * model.hidden), why)
+    left = world // math.gcd(changes.now(tensor), world)
+    changes.put(pipeline, math.gcd(changes.now(pipeline), left, model.layers), why)
+    chunks = changes.now(pipeline) * changes.now("parallel.virtual_pipeline")
+    if changes.now(pipeline) == 1 or model.layers % chunks:
+        changes.put("parallel.virtual_pipeline", 1, "its layers are not cut that often")
+    step = changes.now(micro) * max(1, left // changes.now(pipeline))
+    if wanted := changes.now(batch):
+        changes.put(batch, max(step, round(wanted / step) * step), f"it divides by {step}")
+
+
+def _data(changes: _Changes, dataset: Dataset) -> None:
+    if _here(dataset):
+        return
+    changes.put("data.dataset", CORPUS, "the text is not here; the shipped corpus is")
+    if changes.now("data.dataset") == CORPUS:
+        changes.put("data.folder", "", "the text is not here")
+        changes.put("data.bucket", "", "nothing is copied")
+        changes.put("data.text_key", "text", "the shipped corpus is read")
+        changes.put("data.held_out", 0, "the corpus has too few files; data.split cuts each")
+        changes.put("data.split", "949,50,1", "the corpus is small, and needs text to validate with")
+
+
+def _here(dataset: Dataset) -> bool:
+    return dataset.kind in ("corpus", "mock", "local")
+
+
+def _home(chain: list[Origin]) -> str:
+    """The site the files name: the newest word that was not given by hand."""
+    return str(next(origin.value for origin in reversed(chain) if origin.layer not in GIVEN))
