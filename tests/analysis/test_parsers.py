@@ -151,6 +151,8 @@ def test_rates_carry_their_convention():
         "primus.log": (455.4, "megatron-full-or-causal"),
         "runbook-metrics.jsonl": (0.04, "megatron-full"),
     }
+    without_arguments = (SAMPLES / "megatron-core16.log").read_text().splitlines()[2:]
+    assert parse_lines(without_arguments).records[0].tflops_convention == "megatron-full-or-causal"  # or our trainer's
     later = parse("megatron-core.log").records[-1]
     assert later.tflops_convention == "megatron-full-or-causal"  # 2025-04: the line does not tell old code from new
 
@@ -224,7 +226,7 @@ def test_records_wrapped_at_any_width_are_whole(width):
 
 
 def test_cut_record_gives_no_half_number():
-    whole = (SAMPLES / "megatron-core16.log").read_text().splitlines()[0]
+    whole = (SAMPLES / "megatron-core16.log").read_text().splitlines()[2]
     for end in range(whole.index("| elapsed"), len(whole)):
         for record in parse_lines([whole, whole[:end].replace("iteration        1/", "iteration        2/")]).records[
             1:

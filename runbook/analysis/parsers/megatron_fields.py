@@ -118,8 +118,9 @@ def layout_of(text: str, meaning_of: Callable[[str], str]) -> Layout | None:
 def convention(family: str, arguments: Mapping[str, str], values: Mapping[str, str], prefix: str) -> str:
     """The name of the formula behind a record's TFLOP/s, as far as the log tells.
 
-    Megatron-LM changed its formula without changing its line: a log older than the change is `megatron-full`, one with
-    microseconds in its time stamp is newer, and one between says both. Megatron-DeepSpeed's factor is in its arguments.
+    Megatron-LM changed its formula without changing its line: a log older than the change is `megatron-full`; one with
+    microseconds in its time stamp and Megatron-LM's own list of arguments is newer; any other may be either, as our own
+    trainer prints the same line in the full convention. Megatron-DeepSpeed's factor is in its arguments.
     """
     if family in ("gpt-neox", "megatron-bridge"):
         return family
@@ -133,7 +134,7 @@ def convention(family: str, arguments: Mapping[str, str], values: Mapping[str, s
         return "megatron-deepspeed-f4" if recompute or checkpoint == "True" else "megatron-deepspeed-f3"
     stamp = _STAMP.search(prefix)
     if stamp is not None:
-        return "megatron-causal" if stamp[2] else _BY_DATE[stamp[1] >= _CAUSAL_SINCE]
+        return "megatron-causal" if stamp[2] and arguments else _BY_DATE[stamp[1] >= _CAUSAL_SINCE]
     old = re.fullmatch(r"\s*\d\.\d{3}E[-+]\d+\s*", values.get("learning_rate", ""))
     return _BY_DATE[not (old and family == "megatron-lm")]
 
