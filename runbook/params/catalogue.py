@@ -322,19 +322,6 @@ class FileGroup(Strict):
     """The last number."""
 
 
-class FileGroup(Strict):
-    """Files that are numbered without a gap."""
-
-    path: str
-    """With {number} in it, relative to the dataset's folder."""
-
-    first: WholeOrZero = 0
-    """The first number."""
-
-    last: WholeOrZero
-    """The last number."""
-
-
 class Dataset(Strict):
     """A source of text."""
 
@@ -352,15 +339,6 @@ class Dataset(Strict):
 
     files: list[SourceFile] = []
     """The files by name, where they are known."""
-
-    groups: list[FileGroup] = []
-    """Numbered files, where there are too many to name."""
-
-    url: str = ""
-    """Where files are fetched: https://..., s3://bucket/folder or hf://datasets/OWNER/NAME@REVISION; empty: nowhere."""
-
-    token: str = ""
-    """Reference to the token that the source asks for, such as env:HF_TOKEN; empty: none."""
 
     groups: list[FileGroup] = []
     """Numbered files, where there are too many to name."""
