@@ -130,3 +130,28 @@ def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) ->
         click.secho(f"document {document.number}: {document.tokens} tokens{more}", bold=True)
         click.echo("|".join(document.pieces))
         click.echo()
+
+
+@data.command()
+@click.argument("dataset")
+@click.option("--folder", default="", help="Where the files go; default: what the catalogue says.")
+@click.option("--workers", default=8, show_default=True, type=click.IntRange(min=1), help="Files fetched at once.")
+@click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
+def download(dataset: str, folder: str, workers: int, check_space: bool) -> None:
+    """Fetch the files of DATASET, a name in params/datasets.yaml, that are not there yet, and check each.
+
+    Interrupted and run again, it fetches only what is missing. HF_ENDPOINT names a mirror of the Hugging Face Hub;
+    the usual proxy variables count.
+    """
+    from runbook.data.download import download as download_dataset
+    from runbook.params import project_root
+    from runbook.params.catalogues import read_datasets
+    from runbook.units import show_bytes, show_duration
+
+    project = project_root()
+    entry = read_datasets(project).get(dataset)
+    found = download_dataset(
+        entry, project=project, folder=folder, workers=workers, check_space=check_space, progress=_Line()
+    )
+    there = "all were there" if not found.fetched else f"{found.fetched:,} fetched in {show_duration(found.seconds)}"
+    click.echo(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {there}; none is missing")

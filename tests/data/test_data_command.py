@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from runbook.commands.data import data
-from runbook.errors import DataError
+from runbook.errors import DataError, ParamsError
 
 from .reference import json_lines
+from .server import Behaviour, serving
 
 
 def call(*words: object) -> Result:
@@ -58,3 +60,22 @@ def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
     wrong = call("tokenize", "x", "--out", "y", "--bad-records", "ignore")
     assert wrong.exit_code == 2
     assert "'ignore' is not one of 'stop', 'skip', 'quarantine'" in wrong.stderr
+
+
+def test_download_of_a_dataset_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    (tmp_path / "params").mkdir()
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "params" / "models.yaml").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with serving(Behaviour(files={"/a.jsonl": json_lines(["one"])})) as server:
+        keys = {"title": "Mine", "kind": "download", "folder": "texts", "licence": "ours", "source": "here"}
+        entry = "mine:\n" + "".join(f"  {key}: {value}\n" for key, value in keys.items()) + f"  url: {server.address}\n"
+        (tmp_path / "params" / "datasets.yaml").write_text(entry + "  files:\n    - path: a.jsonl\n")
+        fetched = call("download", "mine")
+        assert (fetched.exit_code, fetched.exception) == (0, None)
+        assert f"1 files, 16 B in {tmp_path / 'texts'}: 1 fetched in" in fetched.stdout
+        assert "all were there; none is missing" in call("download", "mine").stdout
+    unknown = call("download", "mien")
+    assert isinstance(unknown.exception, ParamsError)
+    assert "mine" in str(unknown.exception)
