@@ -75,3 +75,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:  # a full disk, a folder that may not be written
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"Error: {where}{error.strerror or error}. Free space or rights there, then do it again.", err=True)
+        sys.exit(1)

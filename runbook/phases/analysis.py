@@ -9,10 +9,11 @@ from runbook.analysis import figures, tables
 from runbook.analysis.table import Table
 from runbook.display import show_figure, show_table
 from runbook.phases import campaign as campaigns
-from runbook.phases import closing, steps, trained
+from runbook.phases import closing, trained
 from runbook.phases.analysis_tables import plan_versus_actual
 from runbook.phases.campaign import Campaign
 from runbook.plan import Check
+from runbook.records.files import write_text
 
 PHASE = "05-analysis"
 TRAININGS = ("03-smoke-test", "04-training")
@@ -31,7 +32,7 @@ def show_numbers(campaign: Campaign) -> None:
         table = tables.numbers_table(trained.read(campaign, phase).summary, title=phase)
         show(table)
         rows += [{"phase": phase, **row} for row in table]
-    steps.write_text(campaign.folder / RESULTS, Table("results", tuple(rows)).to_csv())
+    write_text(campaign.folder / RESULTS, Table("results", tuple(rows)).to_csv())
 
 
 def show_plan_versus_actual(campaign: Campaign) -> None:

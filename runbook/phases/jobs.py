@@ -17,6 +17,7 @@ from runbook.errors import JobError
 from runbook.phases import steps
 from runbook.phases.campaign import Campaign, phase_fingerprint
 from runbook.phases.plan_file import plan_file
+from runbook.records.files import write_text
 from runbook.render import render_job, write_job
 from runbook.schedulers import get_scheduler
 from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, State, latest_job_folder, next_job_folder
@@ -226,9 +227,8 @@ def _start_fresh_where_needed(campaign: Campaign, digest: str) -> None:
         moved = set_aside(campaign.folder, campaign.phase, training_paths(campaign.folder, campaign.spec))
         if moved:
             show_text(f"Outputs made from other inputs were moved to {moved.relative_to(campaign.folder)}.")
-        started.parent.mkdir(parents=True, exist_ok=True)
         append_event(campaign, FRESH)
-        steps.write_text(started, digest)
+        write_text(started, digest)
 
 
 def _submit(campaign: Campaign) -> JobFolder:

@@ -11,8 +11,8 @@ import yaml
 from runbook.data.tokenizer import encode
 from runbook.errors import RecordError
 from runbook.params import Settings
-from runbook.phases.steps import write_text
 from runbook.plan import Plan
+from runbook.records.files import write_text
 
 
 def plan_file(settings: Settings, plan: Plan) -> dict[str, Any]:

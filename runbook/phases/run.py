@@ -47,7 +47,9 @@ class Request:
 
     def phases(self) -> Sequence[str]:
         """The phases asked for, in order."""
-        first, last = (PHASES.index(phase_name(word)) for word in (self.from_phase, self.to_phase))
+        first, last = (
+            PHASES.index(phase_meant(*pair)) for pair in (("--from", self.from_phase), ("--to", self.to_phase))
+        )
         if first > last:
             raise ParamsError(
                 f"--from {self.from_phase} comes after --to {self.to_phase}; the order is {', '.join(PHASES)}."
@@ -59,6 +61,14 @@ class Request:
         return [*self.set_words, *([f"as={self.name}"] if self.name else [])]
 
 
+def phase_meant(option: str, word: str) -> str:
+    """The phase an option names; a word that is none is wrong usage."""
+    try:
+        return phase_name(word)
+    except ValueError as error:
+        raise ParamsError(f"{option}: {error}.") from None
+
+
 def run_phases(request: Request, say: Say) -> tuple[Outcome, Path]:
     """Execute the phases that are not done yet; the first that fails ends the run, with its record written.
 
@@ -67,10 +77,10 @@ def run_phases(request: Request, say: Say) -> tuple[Outcome, Path]:
     settings = params.load(request.run, set_words=request.words())
     plan = make_plan(settings, machine.measure(settings.site))
     folder = runs_folder(settings.project) / settings.name
-    redo = phase_name(request.redo) if request.redo else ""
+    redo = phase_meant("--redo", request.redo) if request.redo else ""
+    phases = request.phases()
     if not redo:
         refuse_other_parameters(settings, folder)
-    phases = request.phases()
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder, f"runbook run {request.run}") as taken_over:
         if taken_over:

@@ -11,9 +11,10 @@ from typing import Any
 from runbook.analysis import gates
 from runbook.display import show_table
 from runbook.phases import campaign as campaigns
-from runbook.phases import closing, jobs, steps, trained
+from runbook.phases import closing, jobs, trained
 from runbook.phases.campaign import Campaign
 from runbook.plan import Check
+from runbook.records.files import write_text
 
 PHASE = "03-smoke-test"
 GATE = "smoke/gate.json"
@@ -55,7 +56,7 @@ def gate(campaign: Campaign) -> None:
     rows = [{"name": c.name, "verdict": c.verdict, "value": c.value, "rule": c.rule} for c in checks]
     digest = campaigns.phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, PHASE)
     content = {"verdict": verdict, "fingerprint": digest, "checks": rows}
-    steps.write_text(campaign.folder / GATE, json.dumps(content, indent=1) + "\n")
+    write_text(campaign.folder / GATE, json.dumps(content, indent=1) + "\n")
     campaign.check(checks)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.errors import RecordError
+from runbook.records.files import sha256_of, write_text
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,7 @@ def write_mark(run_folder: Path, step: str, version: int, digest: str, outputs: 
         Output(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path)) for path in sorted(outputs)
     )
     mark = Mark(step, version, digest, time.time(), made, facts)
-    path = mark_path(run_folder, step)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(asdict(mark), indent=1) + "\n")
+    write_text(mark_path(run_folder, step), json.dumps(asdict(mark), indent=1) + "\n")
     return mark
 
 
@@ -92,23 +90,3 @@ def what_is_missing(run_folder: Path, step: str, digest: str) -> str:
         if sha256_of(path) != output.sha256:
             return f"{output.path} was changed after it was made"
     return ""
-
-
-def sha256_of(path: Path) -> str:
-    """Checksum of a file, read in pieces."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: beside it, synced, then renamed."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.rename(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
