@@ -13,6 +13,7 @@ from runbook import params
 from runbook.display import show_checks, show_table, show_text
 from runbook.errors import ParamsError, RecordError
 from runbook.params import Settings
+from runbook.params.schema import PHASES
 from runbook.phases import machine, steps
 from runbook.phases.plan_file import difference, plan_file, write_plan_file
 from runbook.plan import Check, Plan, make_plan
@@ -23,6 +24,8 @@ HOLDER_VARIABLE = "RUNBOOK_HOLDER"
 """Set by `runbook run` for the notebooks it executes: it holds the run's lock for them."""
 RUNS_VARIABLE = "RUNBOOK_RUNS"
 """Where run folders lie when not in runs/ beside params/ (`runbook run --runs DIR`)."""
+VERSIONS = dict.fromkeys(PHASES, 1)
+"""Raised for a phase when what it makes changes: its fingerprint changes with it, and it is done again."""
 
 
 @dataclass
@@ -158,7 +161,7 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
         inputs = {"spec": what_counts(specs[phase]), "data": made(folder, "02-data--tokenize")}
     else:
         inputs = {earlier: made(folder, f"{earlier}--train") for earlier in ("03-smoke-test", "04-training")}
-    return steps.fingerprint(1, inputs)
+    return steps.fingerprint(VERSIONS[phase], inputs)
 
 
 def what_counts(spec: Mapping[str, Any]) -> dict[str, Any]:

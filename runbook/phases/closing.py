@@ -8,10 +8,8 @@ from pathlib import Path
 from runbook.display import show_text
 from runbook.errors import RecordError
 from runbook.phases import steps
-from runbook.phases.campaign import Campaign, phase_fingerprint
+from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
 from runbook.phases.report import write_report
-
-VERSION = 1
 
 
 def finish(campaign: Campaign, outputs: Sequence[Path]) -> None:
@@ -20,6 +18,7 @@ def finish(campaign: Campaign, outputs: Sequence[Path]) -> None:
     if twin.verdict == "fail":
         raise RecordError(f"{campaign.phase} did not pass; its checks above say why.")
     digest = phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, campaign.phase)
-    steps.write_mark(campaign.folder, campaign.phase, VERSION, digest, outputs, verdict=twin.verdict)
+    version = VERSIONS[campaign.phase]
+    steps.write_mark(campaign.folder, campaign.phase, version, digest, outputs, verdict=twin.verdict)
     write_report(campaign.folder)
     show_text(f"{campaign.phase}: {twin.verdict}")

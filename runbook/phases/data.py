@@ -13,12 +13,11 @@ from runbook.data.sources import dataset_files, dataset_folder, file_fault
 from runbook.display import Progress, show_html, show_table, show_text
 from runbook.phases import campaign as campaigns
 from runbook.phases import closing, steps
-from runbook.phases.campaign import Campaign, phase_fingerprint
+from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
 from runbook.plan import Check
 
 PHASE = "02-data"
 STEP = "02-data--tokenize"
-VERSION = 1
 SHADES = ("rgba(0,114,178,.22)", "rgba(230,159,0,.26)")
 """Alternating backgrounds of tokens; the boundary is also marked in the text form."""
 
@@ -65,7 +64,7 @@ def tokenize(campaign: Campaign) -> None:
                 )
 
             tokens.prepare(inputs, prefix, options, progress=tell)
-    steps.write_mark(campaign.folder, STEP, VERSION, digest, outputs(campaign))
+    steps.write_mark(campaign.folder, STEP, VERSIONS[PHASE], digest, outputs(campaign))
     show_table([manifest_row(prefix) for _, prefix in groups(campaign)], title="Token files")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from runbook.display import Progress, show_text, sparkline
 from runbook.errors import JobError
 from runbook.phases import steps
-from runbook.phases.campaign import Campaign, phase_fingerprint
+from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
 from runbook.phases.plan_file import plan_file
 from runbook.records.files import write_text
 from runbook.render import render_job, write_job
@@ -24,8 +24,6 @@ from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, State, latest_
 from runbook.schedulers.files import last_words
 from runbook.units import show_duration
 
-VERSION = 1
-"""Raised when what a training step makes changes."""
 IDLE_RESUMES = 3
 """How often in a row a job that stopped or vanished is resumed without a new step before a person is asked."""
 POLL_SECONDS = 1.0
@@ -109,7 +107,8 @@ def watch(campaign: Campaign) -> None:
         status = follow(campaign)
     if status.state is not State.DONE:
         raise JobError(failure_text(campaign, status))
-    steps.write_mark(campaign.folder, step_name(campaign), VERSION, digest, training_outputs(campaign))
+    version = VERSIONS[campaign.phase]
+    steps.write_mark(campaign.folder, step_name(campaign), version, digest, training_outputs(campaign))
 
 
 def follow(campaign: Campaign, enough: Callable[[list[dict[str, Any]]], bool] | None = None) -> JobStatus:
