@@ -222,6 +222,7 @@ def _rehearsal(choice: Choice, length: Duration) -> list[Check]:
             stop < length.iterations,
             f"stop after step {stop} of {length.iterations}",
             "a rehearsed stop leaves steps to resume with",
-            f"Set training.rehearse_stop below {length.iterations}, or 0 for none.",
+            f"No stop is rehearsed; set training.rehearse_stop below {length.iterations} for one.",
+            otherwise="warn",
         )
     ]

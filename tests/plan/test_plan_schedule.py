@@ -110,11 +110,6 @@ REFUSALS = [
         "04-training: warm-up: 800 samples of 800, decay over 800. Rule: the warm-up is shorter than the decay. Lower "
         "training.warmup_iterations, or decay over more samples.",
     ),
-    (
-        {"rehearse_stop": 100},
-        "04-training: rehearsed stop: stop after step 100 of 100. Rule: a rehearsed stop leaves steps to resume with. "
-        "Set training.rehearse_stop below 100, or 0 for none.",
-    ),
 ]
 
 
@@ -145,6 +140,13 @@ def test_warmup_longer_than_the_run_is_told(verdicts: Callable[..., dict[str, Ch
     assert found["04-training: warm-up"].verdict == "warn"
     smoke = verdicts({"training": {"smoke": {"warmup_iterations": 12}}})
     assert smoke["03-smoke-test: warm-up"].verdict == "warn"
+
+
+def test_a_rehearsed_stop_after_the_end_only_warns(verdicts: Callable[..., dict[str, Check]]) -> None:
+    """A shorter run of the same file, as `--set training.iterations=10`, still starts."""
+    check = verdicts({"training": {"rehearse_stop": 100}})["04-training: rehearsed stop"]
+    assert (check.verdict, check.value) == ("warn", "stop after step 100 of 100")
+    assert check.remedy == "No stop is rehearsed; set training.rehearse_stop below 100 for one."
 
 
 def test_fp16_that_skips_every_step_of_a_smoke_test_is_refused(refusal: Callable[..., str]) -> None:
