@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import operator
 import time
@@ -11,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runbook.data.huge import HUGE, BadTextError, HugeText, decode_plain
 from runbook.data.inputs import Segment, kind_of
-from runbook.data.reading import BrokenFileError, blocks, opened, whole_text
+from runbook.data.reading import BLOCK, BrokenFileError, blocks, opened, whole_text
 from runbook.errors import DataError
 
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
@@ -42,6 +42,12 @@ class Batch:
     sources: list[str] | None = None
     """One for each text, where a source key is read."""
 
+    huge: HugeText | None = None
+    """Instead of texts: one document too large to be held twice."""
+
+    offset: int = 0
+    """Where the huge document's record begins."""
+
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
     records: int = 0
@@ -66,18 +72,62 @@ class Parser:
             raise DataError(f"source key {source_key!r} lies inside the text key {text_key!r}; choose another")
         fields = [("text", str, msgspec.field(name=text_key))]
         self._texts: Any = msgspec.json.Decoder(msgspec.defstruct("TextRecord", fields, gc=False))
+        self._raw: Any = msgspec.json.Decoder(
+            msgspec.defstruct("RawRecord", [("text", msgspec.Raw, msgspec.field(name=text_key))])
+        )
         self._both: Any = None
+        self._sources: Any = None
         self._text_of = operator.attrgetter("text")
         self._source_of = operator.attrgetter(".".join(["inner"] * len(path)) or "text")
         if path:
             holder: Any = str
             for key in reversed(path[1:]):
                 holder = msgspec.defstruct("Holder", [("inner", holder, msgspec.field(name=key))], gc=False)
-            fields.append(("inner", holder, msgspec.field(name=path[0])))
+            inner = ("inner", holder, msgspec.field(name=path[0]))
+            self._sources = msgspec.json.Decoder(msgspec.defstruct("SourceRecord", [inner]))
+            fields.append(inner)
             self._both = msgspec.json.Decoder(msgspec.defstruct("SourcedRecord", fields, gc=False))
 
-    def parse(self, data: Buffer, file: str, offset: int) -> Batch:
-        """Texts of a block of lines; every line that gives none is a bad record, a blank line is only counted."""
+    def parse(self, data: Buffer, file: str, offset: int) -> Iterator[Batch]:
+        """Texts of a block of lines; every line that gives none is a bad record, a blank line is only counted.
+
+        One batch, or several where lines of the block are huge.
+        """
+        if len(data) <= HUGE:
+            yield self._block(data, file, offset)
+            return
+        whole = data if isinstance(data, bytes | bytearray) else bytes(data)
+        view = memoryview(whole)
+        start = small = 0  # lines from `small` to `start` wait for a batch of their own
+        while start < len(whole):
+            end = whole.find(b"\n", start) + 1 or len(whole)
+            if end - start > HUGE:
+                if small < start:
+                    yield self._block(bytes(view[small:start]), file, offset + small)
+                yield self._huge(view[start:end], file, offset + start)
+                small = end
+            start = end
+        if small < start:
+            yield self._block(bytes(view[small:start]), file, offset + small)
+
+    def _huge(self, line: memoryview, file: str, offset: int) -> Batch:
+        try:
+            raw = memoryview(self._raw.decode(line).text)
+        except (ValueError, RecursionError):
+            return self._block(bytes(line), file, offset)
+        if bytes(raw[:1]) != b'"':
+            return self._block(bytes(line), file, offset)  # which says what else it is
+        sources = [self._source_of_line(line)] if self._both else None
+        text = HugeText(raw[1:-1], self._decode_piece)
+        return Batch(sources=sources, huge=text, offset=offset, records=1, read_bytes=len(line))
+
+    def _decode_piece(self, piece: bytes) -> str:
+        text, reason = self._line(b"{" + json.dumps(self._text_key).encode() + b':"' + piece + b'"}')
+        if reason:
+            raise BadTextError(reason.removeprefix("invalid JSON: "))
+        return text
+
+    def _block(self, data: Buffer, file: str, offset: int) -> Batch:
         started = time.perf_counter()
         batch = self._fast(data) or self._slow(bytes(data), file, offset)
         batch.records = len(batch.texts) + len(batch.bad)
@@ -146,9 +196,9 @@ class Parser:
             return "", f"a lone surrogate {half}, half of a UTF-16 pair, is no character and has no tokens"
         return text, ""
 
-    def _source_of_line(self, line: bytes) -> str:
+    def _source_of_line(self, line: Buffer) -> str:
         try:
-            return str(self._source_of(self._both.decode(line)))
+            return str(self._source_of(self._sources.decode(line)))
         except (ValueError, RecursionError):
             return UNKNOWN_SOURCE
 
@@ -167,18 +217,22 @@ def read_documents(segment: Segment, parser: Parser, text_key: str) -> Iterator[
         yield from _parquet(segment, text_key)
     else:
         for offset, data in blocks(segment):
-            batch = [parser.parse(data, segment.path, offset)]
-            del data  # so that a huge line is not kept while its text is encoded
-            yield batch.pop()
+            batches = parser.parse(data, segment.path, offset)
+            del data  # so that a block is not kept while its texts are encoded
+            yield from batches
 
 
 def _one_text(segment: Segment) -> Batch:
     content = whole_text(segment)
+    if len(content) > HUGE:
+        return Batch(huge=HugeText(memoryview(content), decode_plain), records=1, read_bytes=len(content))
     try:
         return Batch([content.decode("utf-8")], read_bytes=len(content), records=1)
     except UnicodeDecodeError as error:
         reason = f"invalid UTF-8: {error.reason}"
-        bad = BadRecord(segment.path, error.start, reason, content[max(0, error.start - 100) : error.start + 100])
+        bad = BadRecord(
+            segment.path, error.start, reason, bytes(content[max(0, error.start - 100) : error.start + 100])
+        )
         return Batch(bad=[bad], read_bytes=len(content), records=1)
 
 
@@ -214,24 +268,23 @@ def _parquet(segment: Segment, text_key: str) -> Iterator[Batch]:
             raise BrokenFileError(segment.path, row, reason, remedy) from error
 
 
-@functools.cache
-def _any_decoder() -> Any:
-    import msgspec
-
-    return msgspec.json.Decoder()
-
-
 def find_source_key(segment: Segment) -> str:
     """The known source key that the first record of a file has, or nothing."""
+    import msgspec
+
     if kind_of(Path(segment.path))[0] != ".jsonl":
         return ""
     try:
         _, data = next(blocks(segment))
-        record = _any_decoder().decode(bytes(data).split(b"\n", 1)[0])
+        end = bytes(data[:BLOCK]).find(b"\n")
+        line = memoryview(data)[: end if end >= 0 else len(data)]
+        record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])  # Raw: a huge text is not copied
+        top = {key: record[key] for key in {each.split(".")[0] for each in KNOWN_SOURCE_KEYS} if key in record}
+        values = {key: msgspec.json.decode(raw) for key, raw in top.items()}
     except (StopIteration, ValueError, DataError, RecursionError):
         return ""  # the work itself will say what is wrong with the file
     for key in KNOWN_SOURCE_KEYS:
-        value = record
+        value: Any = values
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if isinstance(value, str):

@@ -15,7 +15,7 @@ from runbook.data.marks import Mark, Marks
 from runbook.data.options import Output
 from runbook.data.shard import Result
 
-MEMORY = 96 << 20
+MEMORY = 64 << 20
 """Tokens of an unfinished shard that are kept in memory; more go to a file."""
 
 

@@ -140,8 +140,8 @@ def _whole_lines(
         if end is not None and read_to >= end:
             stop = chunk.find(b"\n", max(0, len(chunk) - 1 - (read_to - end)))
             if stop >= 0:
-                yield position, carried + chunk[: stop + 1]
-                return
+                carried += memoryview(chunk)[: stop + 1]
+                break
         last = chunk.rfind(b"\n") + 1
         if last == 0:
             carried += chunk
@@ -159,7 +159,9 @@ def _whole_lines(
             position += last
             carried = bytearray(view[last:])
     if carried:
-        yield position, carried
+        ready = [carried]
+        del carried
+        yield position, ready.pop()
 
 
 def _skip_to_line(stream: IO[bytes], start: int) -> int:
@@ -175,7 +177,7 @@ def _skip_to_line(stream: IO[bytes], start: int) -> int:
     return position
 
 
-def whole_text(segment: Segment) -> bytes:
+def whole_text(segment: Segment) -> bytearray:
     """All bytes of a file, for a .txt file, which is one document."""
     errors = damage()
     with opened(segment) as stream:
@@ -183,7 +185,7 @@ def whole_text(segment: Segment) -> bytes:
             chunks = bytearray()
             while chunk := stream.read(BLOCK):
                 chunks += chunk
-            return bytes(chunks)
+            return chunks
         except errors as error:
             if isinstance(error, BrokenFileError):
                 raise

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runbook.data.documents import BadRecord, Batch, Parser, read_documents
+from runbook.data.documents import UNKNOWN_SOURCE, BadRecord, Batch, Parser, read_documents
+from runbook.data.huge import BadTextError
 from runbook.data.indexed import DTYPES, Piece, dtype_code
 from runbook.data.inputs import Segment, Shard
 from runbook.data.options import TokenizeOptions
@@ -168,6 +169,9 @@ class ShardMaker:
             work.counts.blank_lines += batch.blank_lines
             for bad in batch.bad:
                 self._bad(bad, segment, work)
+            if batch.huge is not None:
+                self._encode_huge(batch, segment, work)
+                continue
             self._choose(batch, work)
             if batch.texts:
                 self._encode(batch, work)
@@ -192,12 +196,48 @@ class ShardMaker:
             words, {"file": bad.file, "line": line, "offset": bad.offset, "reason": bad.reason, "base64": raw}
         )
 
+    def _encode_huge(self, batch: Batch, segment: Segment, work: _Work) -> None:
+        """One document in pieces; the report is made for each, so that progress is seen."""
+        import numpy as np
+
+        huge, batch.huge = batch.huge, None
+        assert huge is not None
+        if not self._wanted(batch.sources[0] if batch.sources else UNKNOWN_SOURCE):
+            work.counts.dropped += 1
+            return
+        before, tokens, text_bytes, sampled = work.sink.length, 0, 0, False
+        clock = time.perf_counter
+        try:
+            for piece in huge.pieces(self._tokenizer.splits_words):
+                started = clock()
+                ids, _ = self._tokenizer.encode_batch([piece])
+                work.counts.seconds["encode"] += clock() - started
+                if not sampled:
+                    sampled = True
+                    work.counts.judged += self._tokenizer.check_sample([piece[:SAMPLE_CHARACTERS]], segment.path)
+                work.sink.write(ids.astype(self._dtype).tobytes())
+                tokens += len(ids)
+                text_bytes += len(piece) if piece.isascii() else len(piece.encode())
+                self._report(work.counts)
+        except BadTextError as error:
+            work.sink.cut(before)
+            raw = f"(the record has {batch.read_bytes} bytes and is not kept)".encode()
+            self._bad(BadRecord(segment.path, batch.offset, str(error), raw), segment, work)
+            return
+        if self._eod is not None and tokens:
+            work.sink.write(self._eod.tobytes())
+            tokens += 1
+        work.add(np.array([tokens]), [text_bytes], batch.sources)
+
+    def _wanted(self, source: str) -> bool:
+        keep, drop = self._options.keep_sources, self._options.drop_sources
+        return source not in drop and (not keep or source in keep)
+
     def _choose(self, batch: Batch, work: _Work) -> None:
         """Drop documents that the options do not want."""
-        keep, drop = self._options.keep_sources, self._options.drop_sources
         wanted = [True] * len(batch.texts)
-        if (keep or drop) and batch.sources is not None:
-            wanted = [source not in drop and (not keep or source in keep) for source in batch.sources]
+        if (self._options.keep_sources or self._options.drop_sources) and batch.sources is not None:
+            wanted = [self._wanted(source) for source in batch.sources]
         if not self._options.keep_empty:
             wanted = [each and text != "" for each, text in zip(wanted, batch.texts, strict=True)]
         if all(wanted):

@@ -42,6 +42,24 @@ class Tokenizer:
         ids, _ = self.encode_batch([text])
         return [int(each) for each in ids]
 
+    @functools.cached_property
+    def splits_words(self) -> bool:
+        """Whether no token reaches over the border between two words, as with GPT-2's own splitting of text.
+
+        True only for that one: byte-level with its expression, no normalizer, no added token with a space in it.
+        """
+        if not isinstance(self.judge, HuggingFace):
+            return False
+        content = json.loads(self.judge.tokenizer.to_str())
+        splitter = content.get("pre_tokenizer") or {}
+        plain = (
+            splitter.get("type") == "ByteLevel" and splitter.get("use_regex") and not splitter.get("add_prefix_space")
+        )
+        added = content.get("added_tokens") or []
+        flags = ("lstrip", "rstrip", "single_word", "normalized")
+        simple = all(" " not in each["content"] and not any(each.get(flag) for flag in flags) for each in added)
+        return bool(plain and simple and not content.get("normalizer"))
+
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """All ids in a row, and where each text begins and ends."""
         return self.encoder.encode_batch(texts)
