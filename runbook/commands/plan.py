@@ -60,11 +60,12 @@ def why(run_name: str, key: str, set_words: tuple[str, ...]) -> int:
 @click.command()
 @click.argument("run_name", metavar="RUN")
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write into.")
+@click.option("--placeholders", is_flag=True, help="Mark required values that were not given in capitals.")
 @SET
-def render(run_name: str, out: Path, set_words: tuple[str, ...]) -> int:
+def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, ...]) -> int:
     """Write OUT/<phase>/job.sh and arguments.json for each phase of RUN that submits a job; needs no cluster."""
     from runbook.phases.overview import render_all
 
-    for path in render_all(run_name, set_words, out):
+    for path in render_all(run_name, set_words, out, placeholders=placeholders):
         click.echo(path)
     return 0

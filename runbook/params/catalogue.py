@@ -130,10 +130,10 @@ class Binding(Strict):
     """Cores by local rank, such as 24-31; instead of masks."""
 
     device_variable: str = ""
-    """Variable that shows a rank its device alone (CUDA_VISIBLE_DEVICES); empty: every rank sees all devices."""
+    """Variable that lists the devices in the ranks' order (CUDA_VISIBLE_DEVICES); empty: their own order."""
 
     device_order: list[int] = []
-    """Device by local rank, where it is not the same number."""
+    """Device of each local rank, where it is not the same number; all of them stay visible to all ranks."""
 
 
 class Rendezvous(Strict):

@@ -10,6 +10,7 @@ from typing import Any
 from runbook import params
 from runbook.display import CheckTable, Table
 from runbook.params import Settings
+from runbook.params.stage import require, with_placeholders
 from runbook.phases import machine
 from runbook.phases.campaign import runs_folder
 from runbook.phases.plan_file import plan_file, write_plan_file
@@ -29,9 +30,16 @@ def rendered_jobs(settings: Settings, plan: Plan, folder: Path) -> dict[str, Ren
     return {phase: render_job(settings, content, phase, folder, python=sys.executable) for phase in content["phases"]}
 
 
-def render_all(run: str, set_words: Sequence[str], out: Path) -> list[Path]:
-    """Write what would be submitted into `out`; returns the files."""
+def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False) -> list[Path]:
+    """Write what would be submitted into `out`; returns the files.
+
+    A required value that was not given is refused, or with `placeholders` marked in capitals.
+    """
     settings, plan = make(run, set_words)
+    if placeholders:
+        settings = with_placeholders(settings)
+        plan = make_plan(settings, machine.measure(settings.site))
+    require(settings)
     jobs = rendered_jobs(settings, plan, runs_folder(settings.project) / settings.name)
     write_plan_file(settings, plan, out)
     for phase, job in jobs.items():
@@ -46,7 +54,16 @@ def plan_text(settings: Settings, plan: Plan) -> str:
         Table(table.rows, table.title, [table.note] if table.note else []).as_text()
         for table in text.tables(plan.as_dict())
     ]
-    return "\n\n".join([title, *shown])
+    return "\n\n".join([title, *rehearsal_tables(settings), *shown])
+
+
+def rehearsal_tables(settings: Settings) -> list[str]:
+    """What the site changed of another site's run file, where it did."""
+    rows = [
+        {"key": key, "here": settings.value(key), "because": why} for key, why in sorted(settings.rehearsed().items())
+    ]
+    title = f"Changed because the run file was written for another site than {settings.site.site}"
+    return [str(Table(rows, title).as_text())] if rows else []
 
 
 def checks_text(plan: Plan) -> str:

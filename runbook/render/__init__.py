@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runbook.render.folder import JobFolder
-from runbook.render.jobs import RenderedJob, render_job, write_job
+from runbook.render.jobs import render_job, write_job
+from runbook.render.queue_jobs import RenderedJob
 
 __all__ = ["JobFolder", "RenderedJob", "render_job", "write_job"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runbook.errors import JobError
 from runbook.params import Settings
 from runbook.params.catalogue import SchedulerKind
+from runbook.params.stage import require
+from runbook.render.arguments import training_arguments
 from runbook.render.folder import JobFolder, write_whole
+from runbook.render.queue_jobs import RenderedJob, render_queue_job
 from runbook.render.templating import fill, quote
 
 TRAINING_PHASES = ("03-smoke-test", "04-training")
@@ -20,37 +22,33 @@ TRAINING_PHASES = ("03-smoke-test", "04-training")
 GRACE_SECONDS = 120
 """Time to save between being asked to stop and being killed; a save on a slow disk takes half a minute and more."""
 
+PACKAGE = Path(__file__).parents[2]
+"""The folder that holds the package `runbook`: the clone, as jobs in a queue see it."""
+
 PEERS_SECONDS = 5
 """Time for the other ranks to notice by themselves, with their own words, that one has failed."""
 
 
-@dataclass(frozen=True)
-class RenderedJob:
-    """Everything that is submitted for one job, as text."""
-
-    script: str
-    arguments: list[str]
-    """What follows the training script or module."""
-    files: dict[str, str] = field(default_factory=dict)
-    """Other files the job reads, by their path relative to the job's folder."""
-
-
 def render_job(
-    settings: Settings, plan: Mapping[str, Any], phase: str, run_folder: Path, *, python: str = "python3"
+    settings: Settings,
+    plan: Mapping[str, Any],
+    phase: str,
+    run_folder: Path,
+    *,
+    python: str = "python3",
+    package: Path = PACKAGE,
 ) -> RenderedJob:
     """The job of a training phase, for the site's scheduler.
 
     `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the interpreter that has
-    the trainer. The local script finds the run's folder from its own place, so it still runs after the folder was
-    moved; `run_folder` is for schedulers that start a copy of the script from elsewhere.
+    the trainer on a local site; `package` the folder that holds our package, which a job in a queue imports the trainer
+    from. The script finds the run's folder from its own place, or from where it was submitted: `run_folder` may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(f"{phase} has no training job; these phases have one: {', '.join(TRAINING_PHASES)}.")
+    require(settings)
     if settings.site.scheduler is not SchedulerKind.LOCAL:
-        raise JobError(
-            f"site {settings.site.site} submits to {settings.site.scheduler}, for which no job script is rendered yet. "
-            "Use a site whose scheduler is local: --set site=local."
-        )
+        return render_queue_job(settings, plan["phases"][phase], package)
     return _render_local(settings, plan, phase, python)
 
 
@@ -76,7 +74,7 @@ def _render_local(settings: Settings, plan: Mapping[str, Any], phase: str, pytho
     spec = plan["phases"][phase]
     world_size = int(spec["parallel"]["world_size"])
     cores = settings.site.hardware.cores_per_node
-    arguments = ["plan.json", "--phase", phase]
+    arguments = training_arguments(settings, {**spec, "phase": phase})
     script = fill(
         "local.sh.j2",
         {
@@ -89,10 +87,17 @@ def _render_local(settings: Settings, plan: Mapping[str, Any], phase: str, pytho
             "grace_seconds": GRACE_SECONDS,
             "peers_seconds": PEERS_SECONDS,
             "stragglers_seconds": int(spec["limits"]["process_group_timeout_seconds"]),
-            "environment": settings.site.environment,
+            "environment": _quoted(settings.site.environment),
             "modules": settings.site.modules,
             "setup": settings.site.setup,
             "command": " ".join(quote(word) for word in [python, "-m", "runbook.training", *arguments]),
         },
     )
     return RenderedJob(script, arguments)
+
+
+def _quoted(groups: Mapping[str, Mapping[str, str | None]]) -> dict[str, dict[str, str | None]]:
+    return {
+        group: {name: None if value is None else quote(value) for name, value in variables.items()}
+        for group, variables in groups.items()
+    }

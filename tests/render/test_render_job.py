@@ -57,11 +57,6 @@ def test_a_phase_without_training_has_no_job(make_settings, make_plan, tmp_path)
         render_job(make_settings(), make_plan(), "02-data", tmp_path)
 
 
-def test_a_queue_we_cannot_write_for_is_named(make_settings, make_plan, tmp_path):
-    with pytest.raises(JobError, match=r"site local submits to slurm, for which no job script is rendered yet"):
-        render_job(make_settings(scheduler="slurm"), make_plan(), "04-training", tmp_path)
-
-
 def test_several_nodes_are_refused_on_one_machine(make_settings, make_plan, tmp_path):
     with pytest.raises(JobError, match=r"04-training asks for 4 nodes, but site local is this one machine"):
         render_job(make_settings(nodes=4), make_plan(), "04-training", tmp_path)

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# What each process of the job runs: it learns its rank, takes its cores and becomes the training program.
+# shellcheck disable=SC2016,SC2034,SC2054 # values in single quotes stay as they are
+set -euo pipefail
+
+# Cores by local rank: this starter has one task a node, so that the queue cannot bind its ranks.
+cores=(0xfe000000000000 0xfe00000000000000 0xfe0000 0xfe000000 0xfe 0xfe00 0xfe00000000 0xfe0000000000)
+if command -v taskset >/dev/null; then
+  taskset -p "${cores[LOCAL_RANK]}" $$ >/dev/null ||
+    echo "runbook: rank $RANK could not be bound to its cores" >&2
+else
+  echo "runbook: no taskset here, so rank $RANK is not bound to its cores" >&2
+fi
+
+arguments=(
+  --num-layers 12
+  --hidden-size 512
+  --num-attention-heads 8
+  --seq-length 1024
+  --max-position-embeddings 2048
+  --tensor-model-parallel-size 1
+  --pipeline-model-parallel-size 1
+  --micro-batch-size 1
+  --global-batch-size 32
+  --train-iters 12
+  --lr 0.0001
+  --min-lr 1e-06
+  --lr-decay-style cosine
+  --lr-decay-iters 1200
+  --lr-warmup-iters 3
+  --adam-beta1 0.9
+  --adam-beta2 0.95
+  --adam-eps 1e-08
+  --weight-decay 0.1
+  --clip-grad 1.0
+  --fp16
+  --initial-loss-scale 2048
+  --loss-scale-window 500
+  --hysteresis 2
+  --init-method-std 0.008
+  --hidden-dropout 0.1
+  --attention-dropout 0.1
+  --seed 1234
+  --distributed-timeout-minutes 10
+  --use-flash-attn-v1
+  --data-path /GIVE_JOBS_STAGE/data/oscar-1GB/oscar-1GB_text_document
+  --split 949,50,1
+  --tokenizer-type GPT2BPETokenizer
+  --vocab-file /GIVE_JOBS_STAGE/data/gpt2/vocab.json
+  --merge-file /GIVE_JOBS_STAGE/data/gpt2/merges.txt
+  --data-impl mmap
+  --data-cache-path /GIVE_JOBS_STAGE/data/lumi-13b/smoke-cache
+  --log-interval 1
+  --eval-interval 12
+  --eval-iters 1
+  --save-interval 12
+  --save /GIVE_JOBS_STAGE/checkpoints/lumi-13b/smoke-checkpoints
+  --load /GIVE_JOBS_STAGE/checkpoints/lumi-13b/smoke-checkpoints
+  --tensorboard-dir /GIVE_JOBS_STAGE/tensorboard/lumi-13b/smoke-tensorboard
+  --override-opt_param-scheduler
+  --deepspeed
+  --deepspeed_config deepspeed/03-smoke-test-zero1-dc7a6fadf144.json
+  --zero-stage 1
+  --no-pipeline-parallel
+  --checkpoint-activations
+  --deepspeed-activation-checkpointing
+  --no-gradient-accumulation-fusion
+  --no-async-tensor-model-parallel-allreduce
+  --num-workers 0
+  --tensorboard-queue-size 1
+  --log-timers-to-tensorboard
+  --log-batch-size-to-tensorboard
+  --log-validation-ppl-to-tensorboard
+  --log-optimizer-states-to-tensorboard
+)
+exec python3 -u /GIVE_JOBS_STAGE/Megatron-DeepSpeed/pretrain_gpt.py "${arguments[@]}"

@@ -1,0 +1,41 @@
+"""Renders the five documents' runs as `runbook render --placeholders` does, at places that no machine has."""
+
+import json
+from pathlib import Path
+
+from runbook import params
+from runbook.params.stage import with_placeholders
+from runbook.plan import make_plan
+from runbook.render import render_job
+
+PROJECT = Path(__file__).parents[2]
+GOLDEN = PROJECT / "tests" / "golden"
+UPSTREAM = PROJECT / "tests" / "upstream"
+PACKAGE = Path("/project")
+PHASES = ("03-smoke-test", "04-training")
+RUNS = [name for name in params.run_names(PROJECT) if name != "local"]
+NAMES = [*RUNS, *(f"{run}:{variant}" for run in RUNS for variant in params.variant_names(run, PROJECT))]
+
+
+def settings_of(name, *words):
+    """A run's settings, with required values marked."""
+    return with_placeholders(params.load(name, set_words=words, project=PROJECT))
+
+
+def rendered(name, phase, *words):
+    """Settings, orders and job of a run's phase."""
+    settings = settings_of(name, *words)
+    plan = make_plan(settings).as_dict()
+    return settings, plan["phases"][phase], render_job(settings, plan, phase, Path("/runs"), package=PACKAGE)
+
+
+def texts(job):
+    """Every file of a job by its name."""
+    arguments = json.dumps(job.arguments, indent=2, ensure_ascii=False) + "\n"
+    return {"job.sh": job.script, "arguments.json": arguments, **job.files}
+
+
+def facts(repository, commit):
+    """What tests/upstream knows of a checkout."""
+    found = [json.loads(path.read_text()) for path in UPSTREAM.glob("*.json")]
+    return next(entry for entry in found if (entry["repository"], entry["commit"]) == (repository, commit))
