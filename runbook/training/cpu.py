@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +46,7 @@ def _keep_freed_memory() -> None:
 
 def _answer_device_questions() -> None:
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device"):
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "current_stream"):
         setattr(torch.cuda, name, lambda *_, **__: None)
 
 
@@ -65,8 +64,6 @@ def _answer_random_states() -> None:
     torch.cuda.get_rng_state, torch.cuda.set_rng_state = get, put  # type: ignore[assignment]
     # Not torch.manual_seed: that one calls torch.cuda.manual_seed_all in its turn.
     torch.cuda.manual_seed = torch.cuda.manual_seed_all = torch.default_generator.manual_seed  # type: ignore[assignment]
-    # It warns that the CPU's state changed while the GPU's was forked: here they are the same.
-    logging.getLogger(random.__name__).setLevel(logging.ERROR)
 
 
 def _answer_types() -> None:

@@ -50,7 +50,7 @@ def cut(spec: Spec) -> None:
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
-        distributed_timeout_minutes=max(1, round(spec.limits.process_group_timeout_seconds / 60)),
+        distributed_timeout_minutes=spec.limits.process_group_timeout_seconds / 60,
         create_gloo_process_groups=False,
     )
     seed_ranks(spec.seed)

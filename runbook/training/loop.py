@@ -21,7 +21,7 @@ from runbook.training.sampling import continue_text
 from runbook.training.saving import Progress
 from runbook.training.schedule import learning_rate
 from runbook.training.spec import Spec
-from runbook.training.stopping import Stopping, reason
+from runbook.training.stopping import SIGNALS, Stopping, reason
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class Run:
     def _share(self, own_loss: float) -> Shared:
         """Bring losses and wishes together in one small reduction."""
         holds, wish = self.engine.holds_loss(), self.stopping.wish()
-        values = [own_loss if holds else 0.0, float(wish < 0), *(float(wish == number) for number in _NUMBERS)]
+        values = [own_loss if holds else 0.0, float(wish < 0), *(float(wish == number) for number in SIGNALS)]
         message = torch.tensor(values, dtype=torch.float64, device=device())
         torch.distributed.all_reduce(message)
         loss, clock, *counts = message.tolist()
-        signals = [number for number, count in zip(_NUMBERS, counts, strict=True) if count]
+        signals = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
         parts = self.spec.batch.num_microbatches * self.spec.parallel.data
         return Shared(loss / parts, signals[0] if signals else -int(clock > 0))
 
@@ -180,9 +180,6 @@ class Run:
     def _tell(self, text: str) -> None:
         if torch.distributed.get_rank() == 0:
             say(text)
-
-
-_NUMBERS = (15, 10)
 
 
 class _Timed:

@@ -93,12 +93,17 @@ def restore(optimizer: Any, weights: dict[str, Any], state: dict[str, torch.Tens
                 continue
             for kind in KINDS:
                 part.tensor(kind).view(-1).copy_(state[f"{kind}.{name}"].reshape(-1)[part.start : part.stop])
-            part.adam.state[part.main]["step"] = torch.tensor(float(step))
+            if "step" not in part.adam.param_groups[0]:
+                part.adam.state[part.main]["step"] = torch.tensor(float(step))
+        for group in _inner(optimizer).optimizer.param_groups:
+            if "step" in group:  # the fused Adam of Apex and Transformer Engine counts by group
+                group["step"] = step
 
 
 def step_count(optimizer: Any) -> int:
     """Steps Adam has made on any rank; skipped ones do not count."""
     own = max((int(part.adam.state[part.main].get("step", 0)) for _, part in _parts(optimizer)), default=0)
+    own = max([own, *(int(group.get("step", 0)) for group in _inner(optimizer).optimizer.param_groups)])
     count = torch.tensor([own], dtype=torch.int64, device=device())
     torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX)
     return int(count)

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,18 @@ def append(path: Path, record: dict[str, Any]) -> None:
             stream.seek(-1, 2)
             torn = b"" if stream.read(1) == b"\n" else b"\n"
         stream.write(torn + json.dumps(_plain(record)).encode() + b"\n")
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        with contextlib.suppress(ValueError):  # torn by a kill
+            event = json.loads(line)
+            if isinstance(event, dict):
+                yield event
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
@@ -61,13 +74,15 @@ class Report:
             self._append(self.spec.log.events, record)
 
     def earlier_starts(self) -> int:
-        """How often this phase was started before, by events.jsonl; ask on rank 0."""
-        try:
-            lines = self.spec.path(self.spec.log.events).read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return 0
-        wanted = ('"event": "started"', f'"phase": "{self.spec.phase}"')
-        return sum(all(part in line for part in wanted) for line in lines)
+        """How often this training was started before, by events.jsonl; ask on rank 0.
+
+        Whoever sets an earlier training of the phase aside says so by the event "begun": counting starts there.
+        """
+        starts = 0
+        for event in _events(self.spec.path(self.spec.log.events)):
+            if event.get("phase") == self.spec.phase:
+                starts = 0 if event.get("event") == "begun" else starts + (event.get("event") == "started")
+        return starts
 
     def step(self, record: dict[str, Any], skipped: int, nan: int) -> None:
         """One iteration: metrics.jsonl, TensorBoard, and a log line every `log.interval`."""

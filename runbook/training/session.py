@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 from runbook.training.errors import TrainingError
@@ -15,6 +16,9 @@ def train(spec: Spec, ranks: Ranks, stopping: Stopping) -> int:
     stopping.limit(spec.limits.exit_duration_seconds)
     # megatron-core tells at import that Apex and Transformer Engine are absent: known, and answered by attention.py.
     warnings.filterwarnings("ignore", module=r"megatron\..*")
+    # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here they are one), and 0.19 of
+    # its own future.
+    logging.getLogger("megatron.core").setLevel(logging.ERROR)
     # torch 2.13 has newer names for what megatron-core 0.16 uses.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)

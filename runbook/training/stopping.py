@@ -6,7 +6,7 @@ import signal
 import time
 from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Stopping:
@@ -16,7 +16,7 @@ class Stopping:
         self._begun = time.monotonic()
         self._limit = 0
         self._signal = 0
-        for number in _SIGNALS:
+        for number in SIGNALS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

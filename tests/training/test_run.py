@@ -200,6 +200,19 @@ def test_a_plan_for_another_world_is_refused(zygote, run):
     assert job.err.count("3 ranks were started, but the plan is for 2") == 1
 
 
+def test_segments_are_counted_from_where_the_training_was_begun_anew(zygote, run):
+    earlier = [
+        {"event": "started", "phase": "04-training"}, {"event": "started", "phase": "04-training"},
+        {"event": "begun", "phase": "04-training"}, {"event": "started", "phase": "04-training"},
+        {"event": "begun", "phase": "03-smoke-test"}, {"event": "started", "phase": "03-smoke-test"},
+    ]  # fmt: skip
+    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in earlier) + '{"event": "star')
+    job = zygote.train(run, specs.spec(iterations=1))
+    assert job.code == 0, job.err
+    assert [line["segment"] for line in job.metrics] == [1]
+    assert (run / "events.jsonl").read_text().splitlines()[6] == '{"event": "star'
+
+
 def test_no_plan_and_no_such_phase(zygote, tmp_path):
     assert zygote.train(tmp_path, None, world_size=1).code == 2
     specs.write_plan(tmp_path, specs.spec())
