@@ -51,7 +51,10 @@ def read_plan_file(folder: Path) -> dict[str, Any]:
 
 
 def difference(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:
-    """Dotted keys whose values in the folder's run.yaml differ from those given now: (key, there, now)."""
+    """Dotted keys whose values in the folder's run.yaml differ from those given now: (key, there, now).
+
+    A key that run.yaml lacks because it is older than the key counts only where somebody chose its value.
+    """
     path = folder / "run.yaml"
     if not path.exists():
         return []
@@ -63,8 +66,13 @@ def difference(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:
     return [
         (key, there.get(key, "(absent)"), now.get(key, "(absent)"))
         for key in sorted(there.keys() | now.keys())
-        if there.get(key) != now.get(key)
+        if there.get(key) != now.get(key) and (key in there or _is_chosen(settings, key))
     ]
+
+
+def _is_chosen(settings: Settings, key: str) -> bool:
+    chain = settings.origins.get(key, ())
+    return not chain or chain[-1].layer != "built-in"
 
 
 def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
