@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from runbook.errors import JobError
 from runbook.phases import steps
 from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
 from runbook.phases.plan_file import plan_file
+from runbook.phases.tail import Tail, read_lines
 from runbook.records.files import write_text
 from runbook.render import render_job, write_job
 from runbook.schedulers import get_scheduler
@@ -31,29 +30,6 @@ FRESH = "begun"
 """Event before a training's first job: what came before it belongs to another training."""
 
 SAVED_AND_STOPPED = 75
-
-
-@dataclass
-class Tail:
-    """The lines of a growing JSON-lines file, each read once; a half-written last line waits for its end."""
-
-    path: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    _offset: int = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """All rows so far."""
-        if self.path.exists():
-            if self.path.stat().st_size < self._offset:
-                self._offset, self.rows = 0, []
-            with self.path.open("rb") as stream:
-                stream.seek(self._offset)
-                whole, newline, _ = stream.read().rpartition(b"\n")
-            self._offset += len(whole) + len(newline)
-            for line in whole.splitlines():
-                with contextlib.suppress(ValueError):  # cut off when its writer was killed; the analysis counts these
-                    self.rows.append(json.loads(line))
-        return self.rows
 
 
 def step_name(campaign: Campaign) -> str:
@@ -79,6 +55,11 @@ def launch(campaign: Campaign) -> None:
         latest = latest_job_folder(campaign.folder, campaign.phase)
         if latest is not None:
             status = scheduler.state(latest)
+            if status.state in ACTIVE and not was_started_from(campaign, digest):
+                raise JobError(
+                    f"{latest.path} is {status.state} ({status.reason}) with other parameters or data than these. Wait "
+                    f"until it has ended, or end it: runbook cancel {campaign.settings.name}. Then launch again."
+                )
             if status.state in ACTIVE:
                 show_text(
                     f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not started again."
@@ -136,8 +117,12 @@ def stop_gently(campaign: Campaign) -> JobStatus:
     folder = latest_job_folder(campaign.folder, campaign.phase)
     if folder is None:
         raise JobError(f"{campaign.phase} has no job that could be stopped.")
-    scheduler.signal(folder, "SIGTERM")
-    return follow(campaign)
+    try:
+        scheduler.signal(folder, "SIGTERM")
+    except JobError:
+        if scheduler.state(folder).state in ACTIVE:
+            raise
+    return follow(campaign)  # it may have ended by itself meanwhile
 
 
 def resubmit(campaign: Campaign) -> JobFolder:
@@ -155,7 +140,7 @@ def goes_on(status: JobStatus) -> bool:
 
 def last_iteration(campaign: Campaign) -> int:
     """The newest step of the training so far; 0 before the first."""
-    rows = Tail(campaign.folder / campaign.spec["log"]["metrics"]).read()
+    rows = read_lines(campaign.folder / campaign.spec["log"]["metrics"])
     return int(rows[-1]["iteration"]) if rows else 0
 
 
@@ -195,8 +180,10 @@ def set_aside(folder: Path, phase: str, outputs: list[Path]) -> Path | None:
     present = [path for path in outputs if path.exists()]
     if not present:
         return None
-    history = folder / "history" / f"{phase}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    history.mkdir(parents=True, exist_ok=True)
+    stem, number = f"{phase}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}", 1
+    while (history := folder / "history" / (stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    history.mkdir(parents=True)
     for path in present:
         shutil.move(path, history / path.relative_to(folder).as_posix().replace("/", "--"))
     return history

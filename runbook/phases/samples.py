@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from runbook.data.tokenizer import decode
+from runbook.phases.tail import read_lines
 
 
 def rows(folder: Path, spec: Mapping[str, Any], tokenizer: str) -> list[dict[str, Any]]:
@@ -15,7 +15,7 @@ def rows(folder: Path, spec: Mapping[str, Any], tokenizer: str) -> list[dict[str
     path = folder / spec["log"]["samples"]
     if not path.exists():
         return []
-    found = {row["iteration"]: row for row in map(json.loads, path.read_text().splitlines())}
+    found = {row["iteration"]: row for row in read_lines(path)}
     return [
         {
             "after iteration": iteration,
