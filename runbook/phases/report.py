@@ -8,14 +8,12 @@ from typing import Any
 
 from runbook import params
 from runbook.display import Table, sparkline
-from runbook.params.schema import PHASES
 from runbook.phases import samples, trained
 from runbook.phases.analysis_tables import plan_versus_actual
 from runbook.phases.plan_file import read_plan_file
 from runbook.records.index import write_campaign, write_runs_index
 from runbook.records.manifest import write_manifest
 from runbook.records.runs import read_run
-from runbook.records.twin import find_twin
 
 FULL = "04-training"
 SMOKE = "03-smoke-test"
@@ -36,13 +34,11 @@ def write_report(folder: Path) -> Path:
 def card(folder: Path) -> str:
     """What a person wants to know at the end: verdict, loss, text before and after, plan against actual, the report."""
     plan = read_plan_file(folder)
-    rows = []
-    for phase in PHASES:
-        twin = find_twin(folder, phase)
-        rows.append(
-            {"phase": phase, "state": str(twin.state) if twin else "not done", "verdict": twin.verdict if twin else ""}
-        )
-    parts = ["", f"{folder.name}: {read_run(folder).verdict}", Table(rows).as_text()]
+    run = read_run(folder)
+    rows = [
+        {"phase": one.phase, "state": one.state, "verdict": one.twin.verdict if one.twin else ""} for one in run.phases
+    ]
+    parts = ["", f"{folder.name}: {run.verdict}", Table(rows).as_text()]
     for phase in (SMOKE, FULL):
         losses = (
             [loss for _, loss in trained.read_folder(folder, plan, phase).history.losses]

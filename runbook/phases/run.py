@@ -25,8 +25,12 @@ from runbook.phases.campaign import (
 )
 from runbook.phases.plan_file import difference, write_plan_file
 from runbook.phases.report import write_report
+from runbook.phases.status import refuse_while_a_job_runs
 from runbook.plan import Plan, make_plan
 from runbook.records.execute import Outcome, execute_phase
+from runbook.records.runs import read_run
+from runbook.records.state import State
+from runbook.schedulers import get_scheduler
 from runbook.schedulers.lock import hold
 from runbook.units import show_duration
 
@@ -150,11 +154,24 @@ def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> st
         assert step is not None
         if missing := steps.what_is_missing(folder, mark.stem, step.fingerprint):
             return missing
-    return ""
+    return record_fault(folder, phase)
+
+
+def record_fault(folder: Path, phase: str) -> str:
+    """Why the newest record of a phase is not a whole one that says `done`, or an empty string."""
+    state = next(one for one in read_run(folder).phases if one.phase == phase)
+    if state.problem:
+        return "its record cannot be read"
+    if state.twin is None:
+        return "its record is missing"
+    if state.twin.state is not State.DONE or state.twin.is_open:
+        return f"its newest record says {state.twin.state}"
+    return "" if len(state.files) == 3 else "its executed notebook is not among the records"
 
 
 def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -> None:
     """Make a phase run again: its marks go, its outputs and an older run.yaml move into the history."""
+    refuse_while_a_job_runs(folder, get_scheduler(settings.site))
     changed = difference(folder, settings)
     for key, old, new in changed:
         say(f"{key}: {old} -> {new}")

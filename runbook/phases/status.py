@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from runbook.display import Table
 from runbook.errors import JobError, RecordError
 from runbook.params.schema import PHASES
 from runbook.phases.campaign import runs_folder
-from runbook.records.twin import Twin, find_twin
+from runbook.records.runs import PhaseState, read_run
 from runbook.schedulers import get_scheduler
 from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, Scheduler
 from runbook.units import show_duration
@@ -74,7 +74,7 @@ def status_of_all(runs: Path | None) -> str:
 def status_of_one(name: str, runs: Path | None) -> str:
     """Phases and jobs of a run."""
     folder = run_folder(name, runs)
-    phases = [_phase_row(folder, phase) for phase in PHASES]
+    phases = [_phase_row(phase) for phase in read_run(folder).phases]
     jobs = list(job_rows(folder))
     parts = [str(folder), Table(phases).as_text()]
     if jobs:
@@ -105,6 +105,17 @@ def cancel_jobs(name: str, runs: Path | None) -> str:
     return "\n".join(lines) or "No job of this run is running; nothing was cancelled."
 
 
+def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
+    """Raise where a job of the run still writes to the files that are about to be moved."""
+    for job in job_folders(folder):
+        status = scheduler.state(job)
+        if status.state in ACTIVE:
+            raise JobError(
+                f"{job.path} is {status.state} ({status.reason}); what it works on is not moved away. Wait until it "
+                f"has ended, or end it: runbook cancel {folder.name}."
+            )
+
+
 def _attempt(name: str) -> tuple[str, int]:
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
@@ -119,36 +130,30 @@ def _lasted(status: JobStatus) -> str:
     return show_duration((status.ended or time.time()) - status.started)
 
 
-def _phase_row(folder: Path, phase: str) -> dict[str, Any]:
-    twin = find_twin(folder, phase)
-    if twin is None:
-        return {"phase": phase, "state": "not done", "verdict": "", "ended": "", "numbers": ""}
+def _phase_row(phase: PhaseState) -> dict[str, Any]:
+    twin = phase.twin
     return {
-        "phase": phase,
-        "state": str(twin.state),
-        "verdict": twin.verdict,
-        "ended": twin.ended,
-        "numbers": _numbers(twin),
+        "phase": phase.phase,
+        "state": phase.state,
+        "verdict": twin.verdict if twin else "",
+        "ended": twin.ended if twin else "",
+        "numbers": _numbers(twin.results) if twin else phase.problem.partition(". ")[0],
     }
 
 
 def _run_row(folder: Path) -> dict[str, Any]:
-    twins = {phase: find_twin(folder, phase) for phase in PHASES}
-    last = next((phase for phase in reversed(PHASES) if twins[phase]), "")
-    twin = twins.get(last) if last else None
-    trained = twins["04-training"] or twins["03-smoke-test"]
+    run = read_run(folder)
     return {
-        "run": folder.name,
-        "phase": last,
-        "state": str(twin.state) if twin else "not done",
-        "verdict": twin.verdict if twin else "",
-        "age": show_duration(max(0.0, time.time() - (folder / "run.yaml").stat().st_mtime)),
-        "numbers": _numbers(trained) if trained else "",
+        "run": run.name,
+        "phase": run.phase,
+        "state": run.state,
+        "verdict": run.verdict,
+        "age": show_duration(max(0.0, time.time() - run.changed.timestamp())),
+        "numbers": _numbers(run.numbers),
     }
 
 
-def _numbers(twin: Twin) -> str:
-    results = twin.results
+def _numbers(results: Mapping[str, Any]) -> str:
     if results.get("last_loss") is None:
         return ""
     speed = f", {results['tokens_per_second']:,.0f} tokens/s" if results.get("tokens_per_second") else ""
