@@ -1,0 +1,235 @@
+"""The smaller parts of the phases: parameters of a folder, machine, events, samples, the order of phases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from toy_run import PROJECT, TOY, open_run
+
+from runbook import params
+from runbook.data.tokenizer import encode
+from runbook.errors import ParamsError, RecordError
+from runbook.params.schema import PHASES
+from runbook.phases import campaign as campaigns
+from runbook.phases import machine, samples
+from runbook.phases.plan_file import difference, plan_file, read_plan_file, write_plan_file
+from runbook.phases.run import Request, expand
+from runbook.phases.smoke_test import band, batch_sum, only_warn
+from runbook.phases.trained import since_begun
+from runbook.plan import Check, make_plan
+
+
+def settings_of(*words: str) -> params.Settings:
+    return params.load("local", set_words=[*TOY, *words], project=PROJECT)
+
+
+def folder_of(runs: Path) -> Path:
+    return open_run("00-plan", runs=runs).folder
+
+
+def test_equal_values_make_no_difference_and_write_nothing_anew(runs):
+    folder = folder_of(runs)
+    assert difference(folder, settings_of()) == []
+    before = {name: (folder / name).stat().st_mtime_ns for name in ("run.yaml", "plan.json")}
+    open_run("00-plan", runs=runs)
+    assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
+
+
+def test_every_other_value_is_named_with_what_it_was_and_is(runs):
+    folder = folder_of(runs)
+    other = settings_of("training.iterations=7", "parallel.tensor=2", "data.split=90,5,5")
+    assert difference(folder, other) == [
+        ("data.split", "949,50,1", "90,5,5"),
+        ("parallel.tensor", 1, 2),
+        ("training.iterations", 6, 7),
+    ]
+
+
+def test_a_key_that_is_younger_than_the_folder_counts_only_where_it_was_chosen(runs):
+    """An update of the program may bring new keys; the run goes on as long as nobody set one."""
+    folder = folder_of(runs)
+    text = (folder / "run.yaml").read_text()
+    lines = [line for line in text.splitlines() if "dropout:" not in line and " seed:" not in line]
+    assert len(lines) == len(text.splitlines()) - 2
+    (folder / "run.yaml").write_text("\n".join(lines) + "\n")
+    assert difference(folder, settings_of()) == []
+    assert difference(folder, settings_of("training.dropout=0.1")) == [("training.dropout", "(absent)", 0.1)]
+
+
+def test_a_folder_without_parameters_takes_any(tmp_path):
+    assert difference(tmp_path, settings_of()) == []
+
+
+def test_a_run_yaml_that_is_none_is_told(runs):
+    folder = folder_of(runs)
+    (folder / "run.yaml").write_text("run: [")
+    with pytest.raises(
+        RecordError, match=r"(?s)run\.yaml cannot be read .*it was written by runbook and changed later"
+    ):
+        difference(folder, settings_of())
+
+
+def test_other_values_are_refused_with_both_remedies_and_nothing_is_written(runs):
+    folder = folder_of(runs)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ParamsError) as error:
+        open_run("00-plan", "training.iterations=7", runs=runs)
+    assert error.value.exit_code == 2
+    assert "  training.iterations: 6 there, 7 now\n" in str(error.value)
+    assert "runbook run local --as NAME" in str(error.value)
+    assert "runbook run local --redo 00-plan, with the same --set" in str(error.value)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_missing_or_broken_plan_is_told_by_name(tmp_path):
+    with pytest.raises(RecordError, match=r"plan\.json does not exist: run 00-plan first"):
+        read_plan_file(tmp_path)
+    (tmp_path / "plan.json").write_text('{"schema": 1')
+    with pytest.raises(RecordError, match=r"plan\.json is not JSON .*delete it and run 00-plan again"):
+        read_plan_file(tmp_path)
+
+
+def test_the_plan_file_holds_the_prompt_as_ids_and_the_plan_itself_does_not():
+    settings = settings_of("training.sample_prompt=The first time")
+    plan = make_plan(settings, machine.measure(settings.site))
+    spec = plan_file(settings, plan)["phases"]["04-training"]["sampling"]
+    assert spec["prompt_ids"] == encode("The first time", "gpt2")
+    assert plan.as_dict()["phases"]["04-training"]["sampling"]["prompt_ids"] == []
+    assert plan_file(settings_of("training.sample_prompt="), plan)
+
+
+def test_writing_the_plan_reads_back_as_it_was(tmp_path):
+    settings = settings_of()
+    plan = make_plan(settings, None)
+    write_plan_file(settings, plan, tmp_path / "run")
+    assert read_plan_file(tmp_path / "run") == plan_file(settings, plan)
+    assert params.load(str(tmp_path / "run" / "run.yaml"), project=PROJECT).values() == settings.values()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({}, PHASES),
+        ({"from_phase": "data", "to_phase": "3"}, ("02-data", "03-smoke-test")),
+        ({"from_phase": "05-analysis"}, ("05-analysis",)),
+        ({"to_phase": "plan"}, ("00-plan",)),
+        ({"from_phase": "Smoke", "to_phase": "smoke-test"}, ("03-smoke-test",)),
+    ],
+)
+def test_the_phases_asked_for_come_in_their_order(words, expected):
+    assert tuple(Request("local", **words).phases()) == expected
+
+
+def test_an_order_that_is_none_and_a_word_that_is_no_phase_are_told():
+    with pytest.raises(ParamsError, match="--from 04 comes after --to 02; the order is 00-plan, 01-environment, 02"):
+        Request("local", from_phase="04", to_phase="02").phases()
+    with pytest.raises(ParamsError, match="--to: 'trainng' is not a phase; the phases are 00-plan, .*05-analysis"):
+        Request("local", to_phase="trainng").phases()
+
+
+def test_the_name_of_a_set_of_overrides_travels_as_a_word():
+    assert Request("local", ("a=1", "b=x y"), name="quick").words() == ["a=1", "b=x y", "as=quick"]
+    assert Request("local").words() == []
+    assert settings_of(*Request("local", name="quick").words()).name == "local--quick"
+
+
+def test_a_run_without_variants_says_so():
+    assert expand("local", all_variants=False) == ["local"]
+    with pytest.raises(Exception, match=r"local has no variants: params/variants/local\.yaml names none"):
+        expand("local", all_variants=True)
+
+
+def test_flags_of_the_processor_are_words_of_one_line(tmp_path):
+    path = tmp_path / "cpuinfo"
+    path.write_text(
+        "processor\t: 0\nmodel name\t: flags of nothing\nflags\t\t: fpu avx512_bf16 amx_tile\nbugs\t: spectre\n"
+    )
+    assert machine.cpu_flags(path) == {"fpu", "avx512_bf16", "amx_tile"}
+    path.write_text("processor\t: 0\nFeatures\t: fp asimd bf16\n")
+    assert machine.cpu_flags(path) == frozenset()
+    assert machine.cpu_flags(tmp_path / "none") == frozenset()
+
+
+def test_a_plan_for_another_machine_does_not_reckon_with_this_one():
+    site = settings_of().site
+    measured = machine.measure(site)
+    assert measured is not None
+    assert measured.cores >= 1
+    assert measured.memory_bytes > 2**28
+    assert machine.measure(site.model_copy(update={"scheduler": "slurm"})) is None
+
+
+def test_events_of_a_training_that_was_set_aside_do_not_count():
+    events = [{"event": name} for name in ("begun", "saved", "stopped", "begun", "started", "saved")]
+    assert since_begun(events) == tuple(events[3:])
+    assert since_begun(events[1:3]) == tuple(events[1:3])
+    assert since_begun([]) == ()
+
+
+def test_samples_are_text_again_and_a_half_written_one_waits(tmp_path):
+    ids = encode("The first time we met", "gpt2")
+    rows = [{"iteration": n, "prompt_ids": ids[:3], "ids": ids[3:], "time": 0.0} for n in (0, 24)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "samples.jsonl").write_text(text[:-20])
+    spec = {"log": {"samples": "samples.jsonl"}}
+    assert samples.rows(tmp_path, spec, "gpt2") == [
+        {"after iteration": 0, "prompt": "The first time", "continuation": " we met"}
+    ]
+    (tmp_path / "samples.jsonl").write_text(text)
+    assert [row["after iteration"] for row in samples.rows(tmp_path, spec, "gpt2")] == [0, 24]
+    assert samples.rows(tmp_path / "none", spec, "gpt2") == []
+
+
+def test_a_sample_written_twice_counts_once_the_last(tmp_path):
+    rows = [{"iteration": 0, "prompt_ids": [464], "ids": [ids], "time": 0.0} for ids in (257, 262)]
+    (tmp_path / "s").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["continuation"] for row in samples.rows(tmp_path, {"log": {"samples": "s"}}, "gpt2")] == [" the"]
+
+
+def test_the_plans_step_time_is_no_reason_to_stop():
+    assert band({"seconds_per_iteration": 0.3}) == (pytest.approx(0.1), pytest.approx(0.9))
+    assert band({}) is None
+    assert only_warn(Check("step time", "fail", "9 s", "rule")).verdict == "warn"
+    assert only_warn(Check("step time", "unknown", "none", "rule")).verdict == "unknown"
+    spec = {"batch": {"micro": 1, "global": 4, "num_microbatches": 2}, "parallel": {"data": 2}}
+    assert batch_sum(spec) == "1 micro x 2 copies x 2 steps"
+
+
+def test_a_phase_is_done_again_when_its_version_is_raised(runs, monkeypatch):
+    campaign = open_run("02-data", runs=runs)
+    before = {phase: digest_of(campaign, phase) for phase in PHASES}
+    monkeypatch.setitem(campaigns.VERSIONS, "04-training", 2)
+    changed = {phase for phase in PHASES if digest_of(campaign, phase) != before[phase]}
+    assert changed == {"04-training"}
+
+
+@pytest.mark.parametrize(
+    ("word", "phases"),
+    [
+        ("training.iterations=7", {"00-plan", "04-training"}),
+        ("training.smoke.iterations=7", {"00-plan", "03-smoke-test"}),
+        ("training.save_interval=3", {"00-plan"}),
+        ("training.keep_checkpoints=5", {"00-plan"}),
+        ("training.seed=9", {"00-plan", "03-smoke-test", "04-training"}),
+        ("data.append_eod=false", {"00-plan", "02-data"}),
+        ("jobs.training.walltime=00:10:00", set()),  # run.yaml is an output of 00-plan, which is done again for that
+    ],
+)
+def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
+    """The phases that follow depend on what the changed one makes, not on the value itself."""
+    campaign = open_run("00-plan", runs=runs)
+    settings = settings_of(word)
+    plan = make_plan(settings, machine.measure(settings.site))
+    folder = campaign.folder
+    changed = {
+        phase
+        for phase in PHASES
+        if campaigns.phase_fingerprint(settings, plan, folder, phase) != digest_of(campaign, phase)
+    }
+    assert changed == phases
+
+
+def digest_of(campaign: campaigns.Campaign, phase: str) -> str:
+    return campaigns.phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, phase)
