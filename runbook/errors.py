@@ -8,6 +8,10 @@ class RunbookError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows in place of a traceback: these errors are for the user, not about our code."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class ParamsError(RunbookError):
     """A run file, site file, catalogue or override says something that cannot be used; nothing was written."""
