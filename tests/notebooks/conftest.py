@@ -1,0 +1,37 @@
+"""One toy project and one undisturbed campaign for all tests of the notebooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from toy_project import Toy, wait_until
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    """The project; what a failed test left running is ended with it."""
+    toy = Toy(tmp_path_factory.mktemp("toy") / "project")
+    yield toy
+    toy.end_all()
+
+
+@pytest.fixture(scope="session")
+def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
+    """`runbook run local` from plan to analysis, and a second one that is started while the first works."""
+    runs = tmp_path_factory.mktemp("campaign")
+    folder = runs / "local"
+    first = toy.start("runbook", "run", "local", "--runs", runs)
+    wait_until(lambda: (folder / "jobs").exists(), 60, "the smoke test is submitted")
+    second = toy.run(runs)
+    text, _ = first.communicate(timeout=240)
+    return SimpleNamespace(
+        runs=runs, folder=folder, code=first.returncode, text=text, pid=first.pid, second=second, left=toy.processes()
+    )
+
+
+@pytest.fixture(scope="session")
+def samples_of_masters() -> Path:
+    """The masters as they are in the repository."""
+    return Path(__file__).parents[2] / "notebooks"

@@ -1,0 +1,223 @@
+"""One whole campaign at toy size: what its records say, and what a second `runbook run` does with it."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from toy_project import PHASES, Toy, json_of, lines_of, losses, tree
+
+from runbook.schedulers.processes import host_name
+
+pytestmark = pytest.mark.notebooks
+
+TRAININGS = ("03-smoke-test", "04-training")
+RESULTS = (
+    "parameters",
+    "sequence_length",
+    "world_size",
+    "iterations",
+    "first_loss",
+    "last_loss",
+    "tokens_per_second",
+)
+TWIN_KEYS = {
+    *("schema", "run", "phase", "state", "verdict", "started", "ended", "reason", "commit", "versions"),
+    *("parameters", "plan", "results", "checks", "cells"),
+}
+
+
+@pytest.fixture(scope="module")
+def twins(campaign) -> dict[str, dict]:
+    return {phase: json_of(campaign.folder / "records" / f"{phase}.json") for phase in PHASES}
+
+
+def test_every_phase_is_done_and_nothing_failed(campaign: SimpleNamespace, twins):
+    assert campaign.code == 0, campaign.text
+    for phase, twin in twins.items():
+        assert twin.keys() == TWIN_KEYS, phase
+        assert (twin["run"], twin["phase"], twin["state"], twin["reason"]) == ("local", phase, "done", "")
+        assert twin["verdict"] in ("pass", "warn"), twin["checks"]
+        assert {check["verdict"] for check in twin["checks"]} <= {"pass", "warn", "unknown"}
+        assert {cell["state"] for cell in twin["cells"]} == {"completed"}
+        assert twin["parameters"]["training.iterations"]["value"] == 24
+        assert twin["parameters"]["training.iterations"]["origin"].startswith("params/local.yaml:")
+
+
+def test_the_results_of_training_phases_hold_what_others_rely_on(twins):
+    for phase in TRAININGS:
+        results = twins[phase]["results"]
+        assert {key: type(results[key]) for key in RESULTS} == {
+            key: float if key in ("first_loss", "last_loss", "tokens_per_second") else int for key in RESULTS
+        }
+        assert (results["parameters"], results["sequence_length"], results["world_size"]) == (7_248_640, 128, 2)
+        assert results["tokens_per_second"] > 0
+        assert 0 < results["last_loss"] < results["first_loss"] < 11.2
+    assert [twins[phase]["results"]["iterations"] for phase in TRAININGS] == [8, 24]
+
+
+def test_the_plan_stands_beside_what_came_true(twins):
+    for phase in TRAININGS:
+        assert twins[phase]["plan"]["world_size"] == twins[phase]["results"]["world_size"]
+        assert twins[phase]["plan"]["iterations"] == twins[phase]["results"]["iterations"]
+
+
+def test_the_run_was_stopped_and_went_on_without_a_gap(campaign):
+    events = [one for one in lines_of(campaign.folder / "events.jsonl") if one["phase"] == "04-training"]
+    names = [one["event"] for one in events]
+    stop = events[names.index("stopped")]["iteration"]
+    assert 6 <= stop < 24
+    assert [one["iteration"] for one in events if one["event"] == "resumed"] == [stop]
+    assert names.index("begun") < names.index("submitted") < names.index("started") < names.index("stopped")
+    assert (names.count("submitted"), names.count("started"), names[-1]) == (2, 2, "finished")
+    rows = lines_of(campaign.folder / "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == list(range(1, 25))
+    assert [row["segment"] for row in rows] == [0] * stop + [1] * (24 - stop)
+    assert sorted(path.name for path in (campaign.folder / "jobs").iterdir()) == [
+        "03-smoke-test",
+        "04-training",
+        "04-training-2",
+    ]
+
+
+def test_the_smoke_test_shares_no_place_with_the_training(campaign):
+    assert sorted(losses(campaign.folder, "smoke/metrics.jsonl")) == list(range(1, 9))
+    assert (campaign.folder / "smoke" / "checkpoints").is_dir()
+    assert json_of(campaign.folder / "smoke" / "gate.json")["verdict"] == "pass"
+
+
+def test_each_record_has_its_notebook_and_a_report_that_needs_no_network(campaign):
+    for phase in PHASES:
+        notebook = nbformat.read(campaign.folder / "records" / f"{phase}.ipynb", as_version=4)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert {cell.metadata.papermill.status for cell in code} == {"completed"}
+        assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
+        page = (campaign.folder / "records" / f"{phase}.html").read_text()
+        for fetched in ('src="http', "src='http", 'href="http', "@import", "url(http"):
+            assert fetched not in page, f"{phase}.html asks the network: {fetched}"
+    for page in (campaign.folder / "index.html", campaign.runs / "index.html"):
+        text = page.read_text()
+        assert "local" in text
+        assert all(f"records/{phase}.html" in text for phase in PHASES) or page.parent == campaign.runs
+
+
+def test_no_warning_stands_in_a_record(campaign):
+    for phase in PHASES:
+        notebook = nbformat.read(campaign.folder / "records" / f"{phase}.ipynb", as_version=4)
+        errors = [
+            output.text
+            for cell in notebook.cells
+            for output in cell.get("outputs", [])
+            if output.output_type == "stream" and output.name == "stderr"
+        ]
+        assert errors == [], phase
+    assert "Warning" not in campaign.text
+    assert "ERROR" not in campaign.text
+    assert "Traceback" not in campaign.text
+
+
+def test_the_card_at_the_end_says_verdict_losses_sample_and_where_the_report_is(campaign):
+    card = campaign.text.partition("\nlocal: ")[2]
+    assert card.partition("\n")[0] in ("pass", "warn")
+    for phase in PHASES:
+        assert f"{phase} " in card
+    for words in ("04-training  loss 10.", "after iteration 0: The first time", "after iteration 24: The first time"):
+        assert words in card
+    assert "Plan versus actual" in card
+    assert card.strip().endswith(f"Report: {campaign.folder / 'index.html'}")
+
+
+def test_nothing_is_left_running_and_no_lock_is_left(campaign):
+    assert campaign.left == []
+    assert not (campaign.folder / "lock.json").exists()
+    assert not list(campaign.folder.rglob("*.part*"))
+
+
+def test_a_second_run_at_the_same_time_is_told_who_holds_it(campaign):
+    assert campaign.second.code == 1, campaign.second
+    text = campaign.second.text
+    assert text.startswith(f"Error: {campaign.folder} is held by process {campaign.pid} of ")
+    assert f" on {host_name()}, runbook run local, since 2" in text
+    assert text.endswith("Wait until it has ended, or end it.\n")
+    assert campaign.second.executed() == []
+
+
+def test_verify_finds_nothing_and_then_one_flipped_byte(campaign, toy: Toy):
+    clean = toy.call("runbook", "verify", "local", "--runs", campaign.runs)
+    assert (clean.code, clean.text) == (0, f"{campaign.folder}: nothing was changed after it was recorded.\n")
+    record = campaign.folder / "records" / "04-training.ipynb"
+    whole = record.read_bytes()
+    place = len(whole) // 2
+    try:
+        record.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        edited = toy.call("runbook", "verify", "local", "--runs", campaign.runs)
+    finally:
+        record.write_bytes(whole)
+    assert edited.code == 1
+    assert "changed: records/04-training.ipynb (expected sha256 " in edited.text
+    assert "records/03" not in edited.text
+    removed = campaign.folder / "metrics.jsonl"
+    removed.rename(campaign.runs / "metrics.jsonl")
+    lost = toy.call("runbook", "verify", "local", "--runs", campaign.runs)
+    (campaign.runs / "metrics.jsonl").rename(removed)
+    assert (lost.code, "missing: metrics.jsonl (expected " in lost.text) == (1, True)
+
+
+def test_a_second_run_does_nothing_and_says_so(campaign, toy: Toy):
+    before = tree(campaign.folder, without=("index.html", "manifest.json"))
+    second = toy.run(campaign.runs)
+    print(f"second run: {second.seconds:.1f} s")
+    assert (second.code, second.executed(), second.verified()) == (0, [], list(PHASES)), second
+    assert second.seconds < 30
+    assert tree(campaign.folder, without=("index.html", "manifest.json")) == before
+    assert "Report: " in second.text
+
+
+def test_another_value_is_refused_and_named(campaign, toy: Toy):
+    before = tree(campaign.folder)
+    refused = toy.run(campaign.runs, "--set", "training.iterations=12")
+    assert refused.code == 2
+    assert refused.text == (
+        f"Error: {campaign.folder} was made with other values:\n"
+        "  training.iterations: 24 there, 12 now\n"
+        "To keep both: runbook run local --as NAME. To do it again with the new values, the old results kept in its "
+        "history: runbook run local --redo 00-plan, with the same --set.\n"
+    )
+    assert tree(campaign.folder) == before
+
+
+def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: Toy, tmp_path):
+    """The run's folder is a copy at another place: it holds nothing that names the old one."""
+    folder = tmp_path / "local"
+    shutil.copytree(campaign.folder, folder)
+    before = tree(folder, without=("manifest.json", "index.html"))
+    words = ("--set", "training.iterations=8", "--set", "training.rehearse_stop=0", "--redo", "training")
+    redone = toy.run(tmp_path, *words)
+    assert redone.code == 0, redone
+    assert redone.executed() == ["00-plan", "04-training", "05-analysis"], redone
+    assert redone.verified() == ["01-environment", "02-data", "03-smoke-test"]
+    assert "training.iterations: 24 -> 8" in redone.text
+    (kept,) = (folder / "history").glob("04-training-*")
+    assert (kept / "metrics.jsonl").read_bytes() == before["metrics.jsonl"]
+    assert {path.name for path in (kept / "checkpoints").iterdir()} >= {"latest_checkpointed_iteration.txt"}
+    (asked,) = (folder / "history").glob("run-*")
+    assert (asked / "run.yaml").read_bytes() == before["run.yaml"]
+    history = {path.name.rpartition("-")[0] for path in (folder / "records" / "history").iterdir()}
+    assert history == {"00-plan", "04-training", "05-analysis"}
+    for name in ("records/04-training.json", "records/04-training.html"):
+        suffix = name.rpartition(".")[2]
+        (old,) = (folder / "records" / "history").glob(f"04-training-*.{suffix}")
+        assert old.read_bytes() == before[name]
+    assert json_of(folder / "records" / "04-training.json")["results"]["iterations"] == 8
+    assert sorted(losses(folder)) == list(range(1, 9))
+    assert losses(folder)[1] == losses(campaign.folder)[1], "the same first loss whatever comes after"
+    assert toy.call("runbook", "verify", "local", "--runs", tmp_path).code == 0
+    again = toy.run(tmp_path, *words[:4])
+    assert again.verified() == list(PHASES)
+
+
+def test_the_two_runs_are_told_apart_by_status(campaign, toy: Toy):
+    shown = toy.call("runbook", "status", "--runs", campaign.runs)
+    assert [line.split()[:3] for line in shown.text.splitlines()[2:]] == [["local", "05-analysis", "done"]]

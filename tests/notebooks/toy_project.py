@@ -1,0 +1,185 @@
+"""A copy of the project with a toy run file, the programs that work on it, and what they leave running."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+BIN = Path(sys.executable).parent
+MASTERS = Path(__file__).parents[2]
+PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis")
+MARK = "RUNBOOK_TEST_MARK"
+RUN_FILE = """\
+# The toy of the tests. It holds what YAML 1.1 reads otherwise: 12:00:00 is 43200 there, 1e-1 a word.
+run: local
+site: local
+model: tiny  # 4 x 128
+data:
+  dataset: corpus
+parallel:
+  tensor: 1
+training:
+  precision: bf16
+  iterations: 24
+  micro_batch: 4
+  global_batch: 8
+  learning_rate: 6.0e-4
+  min_learning_rate: 6.0e-5
+  warmup_iterations: 2
+  weight_decay: 1e-1
+  save_interval: 10
+  eval_interval: 10
+  eval_iterations: 1
+  rehearse_stop: 6
+  sample_prompt: The first time
+  sample_tokens: 8
+  smoke:
+    model: tiny
+    iterations: 8
+    global_batch: 4
+    warmup_iterations: 2
+jobs:
+  smoke:
+    walltime: 12:00:00
+  training:
+    nodes: 1
+    walltime: 00:30:00
+"""
+
+
+class Toy:
+    """A project folder of its own; every process started for it carries a mark by which it is found again."""
+
+    def __init__(self, root: Path, text: str = RUN_FILE) -> None:
+        self.root = root
+        self.mark = uuid.uuid4().hex
+        for name in ("params", "notebooks"):
+            shutil.copytree(MASTERS / name, root / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+        self.write_run_file(text)
+
+    def write_run_file(self, text: str, name: str = "local") -> Path:
+        """Write params/<name>.yaml."""
+        path = self.root / "params" / f"{name}.yaml"
+        path.write_text(text)
+        return path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Ours, without what another run may have set, and with the mark."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")}
+        return own | {MARK: self.mark} | more
+
+    def start(self, *words: object, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+        """Start a program of the virtual environment, or bash; its output is read as one text."""
+        program, *rest = map(str, words)
+        path = BIN / program
+        return subprocess.Popen(
+            [str(path) if path.exists() else program, *rest],
+            cwd=cwd or self.root,
+            env=self.environment(**environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def call(self, *words: object, cwd: Path | None = None, timeout: float = 240, **environment: str) -> Ended:
+        """Run a program to its end."""
+        began = time.monotonic()
+        process = self.start(*words, cwd=cwd, **environment)
+        text, _ = process.communicate(timeout=timeout)
+        return Ended(process.returncode, text, time.monotonic() - began)
+
+    def run(self, runs: Path, *words: object, run: str = "local", **options: Any) -> Ended:
+        """`runbook run local`."""
+        return self.call("runbook", "run", run, *words, "--runs", runs, **options)
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that was started for this project and still runs, wherever it moved to."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def end_all(self) -> None:
+        """Leave nothing running behind."""
+        for process in self.processes():
+            process.kill()
+
+
+class Ended:
+    """How a program ended: exit code, all it said, how long it took."""
+
+    def __init__(self, code: int, text: str, seconds: float) -> None:
+        self.code, self.text, self.seconds = code, text, seconds
+
+    def executed(self) -> list[str]:
+        """The phases that `runbook run` executed, by its own lines."""
+        return [line.split()[0] for line in self.text.splitlines() if line.endswith(": running")]
+
+    def verified(self) -> list[str]:
+        """The phases that `runbook run` called done."""
+        return [line.split()[0] for line in self.text.splitlines() if line.endswith(" done, verified")]
+
+    def __repr__(self) -> str:
+        return f"exit code {self.code} after {self.seconds:.1f} s:\n{self.text}"
+
+
+def json_of(path: Path) -> Any:
+    """A JSON file."""
+    return json.loads(path.read_text())
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """A JSON-lines file; none where there is no file yet."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def losses(folder: Path, metrics: str = "metrics.jsonl") -> dict[int, str]:
+    """Iteration to loss, to five digits; of an iteration done twice the last counts."""
+    return {row["iteration"]: f"{row['loss']:.5g}" for row in lines_of(folder / metrics)}
+
+
+def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.05)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL, to this process alone; what it has already said is dropped."""
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def kernels_below(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The Jupyter kernels that a process started."""
+    try:
+        below = psutil.Process(process.pid).children()
+        return [child for child in below if any("ipykernel" in word for word in child.cmdline())]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def tree(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
+    """Every file below a folder, by relative name."""
+    return {
+        name: path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not (name := path.relative_to(folder).as_posix()).startswith(without)
+    }
