@@ -72,16 +72,28 @@ class _Line:
     help="auto: the fastest exact one that is installed.",
 )
 @click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
-def tokenize(inputs: tuple[Path, ...], prefix: Path, drop_empty: bool, **chosen: object) -> None:
+@click.option("--share", default="", metavar="I/N", help="Job I (from 0) of an array of N: its shards only.")
+def tokenize(inputs: tuple[Path, ...], prefix: Path, drop_empty: bool, share: str, **chosen: object) -> None:
     """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
 
     INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. Interrupted and run again, it does
     only what is missing; finished, it says so.
+
+    On many nodes: --share I/N in each job of an array (any N, also another one the next time), then once without it.
     """
-    from runbook.data import TokenizeOptions, prepare
+    from runbook.data import TokenizeOptions, prepare, prepare_share
     from runbook.units import show_bytes, show_duration
 
     options = TokenizeOptions(keep_empty=not drop_empty, **chosen)  # type: ignore[arg-type]
+    if share:
+        numbers = share.split("/")
+        if len(numbers) != 2 or not all(each.isdigit() for each in numbers):
+            raise click.BadParameter(f"{share!r} is not I/N, such as 0/32", param_hint="--share")
+        index, count = map(int, numbers)
+        made, total = prepare_share(list(inputs), prefix, (index, count), options, progress=_Line())
+        before = "" if made == total else f", {total - made} were done before"
+        click.echo(f"share {share}: {made} of {total} shards made{before}; run without --share to join them")
+        return
     manifest = prepare(list(inputs), prefix, options, progress=_Line())
     files = ", ".join(f"{each['name']} ({show_bytes(each['bytes'])})" for each in manifest.files.values())
     done = "done before, nothing to do" if manifest.reused else f"done in {show_duration(manifest.seconds['wall'])}"

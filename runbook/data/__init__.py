@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from runbook.data.indexed import IndexedReader
     from runbook.data.manifest import Manifest, read_manifest
     from runbook.data.options import Output, TokenizeOptions
-    from runbook.data.pipeline import prepare
+    from runbook.data.pipeline import prepare, prepare_share
     from runbook.data.progress import Progress
     from runbook.data.samples import Document, show
     from runbook.data.sources import dataset_files, dataset_folder
@@ -23,7 +23,7 @@ _HOMES = {
     "indexed": ("IndexedReader",),
     "manifest": ("Manifest", "read_manifest"),
     "options": ("Output", "TokenizeOptions"),
-    "pipeline": ("prepare",),
+    "pipeline": ("prepare", "prepare_share"),
     "progress": ("Progress",),
     "samples": ("Document", "show"),
     "sources": ("dataset_files", "dataset_folder"),
@@ -45,6 +45,7 @@ __all__ = [
     "load_tokenizer",
     "pieces",
     "prepare",
+    "prepare_share",
     "read_manifest",
     "show",
     "verify",

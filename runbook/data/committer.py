@@ -18,6 +18,9 @@ _BLOCK = 4 << 20
 class Committer:
     """One for each running prepare(). Shards before `committed` stand in the .bin, hashed and marked."""
 
+    joins = True
+    """False: tokens stay in parts, see PartKeeper."""
+
     def __init__(self, output: Output, shards: list[Shard], choices: str) -> None:
         self._output = output
         self._marks = Marks(output)
@@ -179,3 +182,34 @@ class Committer:
             return False
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == mark.sha256
+
+
+class PartKeeper(Committer):
+    """For one of several jobs that share the shards: tokens go to parts, which a last run joins."""
+
+    joins = False
+
+    def missing(self, index: int, count: int) -> list[Shard]:
+        """This job's share of the shards, without those that any job finished before."""
+        share = [shard for shard in self._shards if shard.number % count == index]
+        return [shard for shard in share if not self._is_done(shard.number)]
+
+    def stream(self, shard: int) -> int | None:
+        """Nothing goes into the .bin."""
+        return None
+
+    def place(self, shard: int, size: int) -> int | None:
+        """Nothing goes into the .bin."""
+        return None
+
+    def finished(self, mark: Mark) -> None:
+        """A part and its mark are written."""
+        self.totals.add(mark.counts)
+        self.committed += 1
+
+    def _is_done(self, shard: int) -> bool:
+        mark = self._known(shard)
+        if mark is None:
+            return False
+        path = self._marks.path(shard, "tokens")
+        return not mark.waits or (path.exists() and path.stat().st_size == mark.bytes)

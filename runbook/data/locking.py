@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,33 +21,56 @@ WORKERS_SECONDS = 30.0
 
 @contextmanager
 def held(output: Output) -> Iterator[None]:
-    """Hold the prefix; HeldError says who else does."""
-    while True:
-        output.parts.mkdir(parents=True, exist_ok=True)
-        path = output.parts / "lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            _take(descriptor, output)
-            if _same(path, descriptor):
-                break
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # the holder before us finished and removed the folder; take the new one
+    """Hold the prefix alone; HeldError says who else does."""
+    descriptor = _open(output, "lock", fcntl.LOCK_EX)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        _sign(descriptor)
         _wait_for_workers(output)
         yield
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, output: Output) -> None:
+@contextmanager
+def shared(output: Output, name: str) -> Iterator[None]:
+    """Hold the prefix together with other jobs of an array, and one share of the work alone."""
+    descriptor = _open(output, "lock", fcntl.LOCK_SH)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        own = _open(output, f"{name}.lock", fcntl.LOCK_EX)
+        try:
+            _sign(own)
+            yield
+        finally:
+            os.close(own)
+    finally:
+        os.close(descriptor)
+
+
+def _open(output: Output, name: str, kind: int) -> int:
+    while True:
+        output.parts.mkdir(parents=True, exist_ok=True)
+        path = output.parts / name
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _take(descriptor, output, kind)
+            if _same(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the holder before us finished and removed the folder; take the new one
+
+
+def _sign(descriptor: int) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()} on {platform.node()}\n".encode(), 0)
+
+
+def _take(descriptor: int, output: Output, kind: int) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+        owner = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "(one of several jobs)"
         raise HeldError(
             f"process {owner} is tokenizing to {output.base} at this moment. Wait for it, or end it; "
             "then run the same command again."

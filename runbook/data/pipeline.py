@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from runbook.data.committer import Committer
+from runbook.data.committer import Committer, PartKeeper
 from runbook.data.documents import find_source_key
 from runbook.data.encoders import use_one_thread
 from runbook.data.indexed import DTYPES, dtype_code, write_index
 from runbook.data.inputs import Shard, cut, find_inputs, text_estimate
-from runbook.data.locking import held
+from runbook.data.locking import held, shared
 from runbook.data.manifest import Manifest, finished, write_manifest
 from runbook.data.marks import Marks, sync
 from runbook.data.options import Output, TokenizeOptions
@@ -59,6 +59,34 @@ def prepare(
         raise disk_error(error, work.output) from error
 
 
+def prepare_share(
+    inputs: Sequence[Path],
+    prefix: Path,
+    share: tuple[int, int],
+    options: TokenizeOptions | None = None,
+    *,
+    progress: Callback | None = None,
+) -> tuple[int, int]:
+    """One job of an array: tokenize every n-th shard to a part; how many were made, and how many the share has.
+
+    `share` is (index, count), the index from 0. Any number of jobs may run at once, on any number of nodes that see the
+    same folder, and come back in any other number; `prepare` with the same arguments joins the parts afterwards.
+
+    Raises:
+        DataError: as `prepare`.
+        HeldError: a run that joins is at work, or another job has this share.
+    """
+    index, count = share
+    if not 0 <= index < count:
+        raise DataError(f"share {index}/{count}: the index counts from 0 and must be below the number of jobs")
+    work = _Job(list(inputs), Output(Path(prefix)), options or TokenizeOptions(), progress)
+    try:
+        with shared(work.output, f"share-{index}-of-{count}"):
+            return work.run_share(index, count)
+    except OSError as error:
+        raise disk_error(error, work.output) from error
+
+
 class _Job:
     """One call of prepare()."""
 
@@ -67,6 +95,7 @@ class _Job:
         self._began = time.monotonic()
         self._encoder = ""
         self._options = options
+        self._progress = progress
         self._shards = cut(find_inputs(inputs), options.shard_bytes)
         self._workers = options.workers or _cores()
         first = self._shards[0].segments[0]
@@ -94,13 +123,25 @@ class _Job:
         if reused:
             _log.info("%s: %d of %d shards are done from an earlier run", self.output.base, reused, len(self._shards))
         if self._options.check_space:
-            self._refuse_small_disk()
+            self._refuse_small_disk(self._shards)
         self.output.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
         tokenizer = self._make([self._shards[number] for number in todo])
         self._display.tell("index", force=True)
         manifest = self._close(tokenizer, reused)
         self._display.say_done(manifest)
         return manifest
+
+    def run_share(self, index: int, count: int) -> tuple[int, int]:
+        """Make what is missing of one share; the work stays unfinished."""
+        keeper = PartKeeper(self.output, self._shards, self._choices)
+        missing = keeper.missing(index, count)
+        self._committer, self._display = keeper, Display(missing, keeper, self._progress, self._began)
+        if missing:
+            if self._options.check_space:
+                self._refuse_small_disk(missing)
+            self.output.manifest.unlink(missing_ok=True)
+            self._make(missing)
+        return len(missing), len(range(index, len(self._shards), count))
 
     def _make(self, shards: list[Shard]) -> Tokenizer:
         """Tokenize shards, in this process where one worker is enough, else in several."""
@@ -135,8 +176,8 @@ class _Job:
             tokenizer.end_of_document(options.eod_token)  # refuse a tokenizer without one before the work, not after
         return tokenizer
 
-    def _refuse_small_disk(self) -> None:
-        text = sum(text_estimate(segment) for shard in self._shards for segment in shard.segments)
+    def _refuse_small_disk(self, shards: list[Shard]) -> None:
+        text = sum(text_estimate(segment) for shard in shards for segment in shard.segments)
         needed = int(text * BIN_BYTES_PER_TEXT_BYTE) - self._committer.length
         free = shutil.disk_usage(self.output.base.parent).free
         if needed > free:

@@ -141,7 +141,7 @@ class Pool:
             assert worker.wants is not None and worker.shard is not None
             size, until = worker.wants
             offset = self.committer.place(worker.shard.number, size)
-            if offset is not None or time.monotonic() > until:
+            if offset is not None or time.monotonic() > until or not self.committer.joins:
                 worker.wants = None
                 try:
                     worker.pipe.send(offset)

@@ -79,3 +79,14 @@ def test_download_of_a_dataset_of_the_project(tmp_path: Path, monkeypatch: pytes
     unknown = call("download", "mien")
     assert isinstance(unknown.exception, ParamsError)
     assert "mine" in str(unknown.exception)
+
+
+def test_shares_of_an_array_job(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["Hello world"]))
+    first = call("tokenize", source, "--out", tmp_path / "out", "--share", "0/2")
+    assert first.stdout == "share 0/2: 1 of 1 shards made; run without --share to join them\n"
+    assert "done in" in call("tokenize", source, "--out", tmp_path / "out").stdout
+    wrong = call("tokenize", source, "--out", tmp_path / "out", "--share", "1")
+    assert wrong.exit_code == 2
+    assert "'1' is not I/N, such as 0/32" in wrong.stderr

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.data import Progress, TokenizeOptions, prepare, verify
+from runbook.data import Progress, TokenizeOptions, prepare, prepare_share, verify
 from runbook.data.committer import Committer
+from runbook.data.inputs import cut
 from runbook.data.marks import Marks
 from runbook.data.options import Output
 from runbook.errors import DataError, HeldError
@@ -218,7 +219,7 @@ def test_two_runs_on_one_prefix(tmp_path: Path, corpus_file: Path) -> None:
 
     with (
         held(Output(tmp_path / "out")),
-        pytest.raises(HeldError, match=rf"process {os.getpid()} is tokenizing to .*out"),
+        pytest.raises(HeldError, match=rf"process {os.getpid()} on .* is tokenizing to .*out"),
     ):
         prepare([corpus_file], tmp_path / "out")
     prepare([corpus_file], tmp_path / "out")
@@ -301,3 +302,54 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
     assert again(source, prefix, workers=workers, shard_bytes=60_000) >= 3
     assert made(prefix) == expected(texts)
     assert all(check.verdict == "pass" for check in verify(prefix))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_jobs_of_an_array_share_the_work(
+    tmp_path: Path, corpus_file: Path, many_texts: list[str], workers: int
+) -> None:
+    """Three jobs, of which one never comes back; then two; then one that joins."""
+    options = TokenizeOptions(workers=workers, shard_bytes=20_000)
+    prefix = tmp_path / "out"
+    total = len(cut([corpus_file], 20_000))
+    first = [prepare_share([corpus_file], prefix, (index, 3), options) for index in (0, 2)]
+    assert [made for made, _ in first] == [len(range(index, total, 3)) for index in (0, 2)]
+    second = [prepare_share([corpus_file], prefix, (index, 2), options) for index in (1, 0)]
+    assert sum(made for made, _ in [*first, *second]) == total
+    assert prepare_share([corpus_file], prefix, (0, 1), options) == (0, total)
+    assert not Output(prefix).bin.exists()
+    manifest = prepare([corpus_file], prefix, options)
+    assert manifest.reused_shards == total
+    assert made(prefix) == expected(many_texts)
+
+
+def test_jobs_at_the_same_time(tmp_path: Path, corpus_file: Path, many_texts: list[str]) -> None:
+    options = TokenizeOptions(workers=1, shard_bytes=20_000)
+    prefix = tmp_path / "out"
+
+    def another(_: Progress) -> None:
+        with pytest.raises(HeldError, match=r"process \d+ on .* is tokenizing to"):
+            prepare_share([corpus_file], prefix, (0, 2), options)
+        with pytest.raises(HeldError, match=r"is tokenizing to"):
+            prepare([corpus_file], prefix, options)
+        if not Marks(Output(prefix)).path(1, "mark").exists():
+            prepare_share([corpus_file], prefix, (1, 2), options)
+
+    prepare_share([corpus_file], prefix, (0, 2), options, progress=another)
+    prepare([corpus_file], prefix, options)
+    assert made(prefix) == expected(many_texts)
+
+
+def test_damaged_part_is_made_again(tmp_path: Path, corpus_file: Path, many_texts: list[str]) -> None:
+    options = TokenizeOptions(workers=1, shard_bytes=20_000)
+    prepare_share([corpus_file], tmp_path / "out", (0, 1), options)
+    path = Marks(Output(tmp_path / "out")).path(4, "tokens")
+    path.write_bytes(bytes(path.stat().st_size))
+    manifest = prepare([corpus_file], tmp_path / "out", options)
+    assert manifest.reused_shards == len(manifest.shards) - 1
+    assert made(tmp_path / "out") == expected(many_texts)
+
+
+def test_share_outside_the_array(tmp_path: Path, corpus_file: Path) -> None:
+    with pytest.raises(DataError, match=r"share 4/4: the index counts from 0 and must be below the number of jobs"):
+        prepare_share([corpus_file], tmp_path / "out", (4, 4))
