@@ -1,0 +1,98 @@
+"""The calibrated figures of the speed model, each a share or a multiple with a meaning of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What published results settle; everything else in the model is counted."""
+
+    sustained: Mapping[str, float] = field(
+        default_factory=lambda: MappingProxyType(
+            {
+                "V100": 0.70,
+                "A100": 0.76,
+                "H100": 0.62,
+                "H100-500W": 0.52,
+                "Blackwell": 0.66,
+                "MI250X": 0.45,
+                "MI300X": 0.45,
+                "PVC": 0.35,
+                "L40S": 0.55,
+            }
+        )
+    )
+    """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
+    fp8: float = 0.85
+    """The same share in fp8, relative to 16 bits."""
+    attention: float = 0.60
+    """Speed of fused attention relative to large matrix products."""
+    attention_hopper: float = 0.60
+    """The same again on H100 outside a vendor's own stack: kernels written for the A100."""
+    elementwise: float = 1.0
+    """Bytes moved by norms, activations, residuals and dropout, relative to one read and write each by fused code."""
+    eager: float = 1.6
+    """The same without a compiler or fused kernels, relative to with."""
+    unfused: float = 2.0
+    """The same in DeepSpeed's forks of Megatron."""
+    tuned: float = 0.7
+    """The same in a vendor's own tuned stack."""
+    scores: float = 25.0
+    """Bytes a score costs in both passes where attention scores are kept."""
+    tensor_tuned: float = 0.4
+    """Share of tensor-parallel communication that is waited for in a vendor's own stack; elsewhere all of it."""
+    links: float = 0.7
+    """Share of the links' datasheet that collectives reach."""
+    network: float = 0.7
+    """Share of the network's figure that collectives reach."""
+    overlap_power: float = 2.5
+    """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
+    layer_microseconds: float = 150.0
+    """Least time of a layer's two passes, however small: what launching its kernels takes."""
+    unfused_microseconds: float = 2500.0
+    """The same in DeepSpeed's forks of Megatron."""
+    jitter: float = 0.006
+    """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
+
+
+START = Coefficients()
+"""Where the fit begins: measured matrix products and vendors' figures, before any training is looked at."""
+
+DEFAULT = Coefficients(
+    sustained=MappingProxyType(
+        {
+            "V100": 0.969,
+            "A100": 0.714,
+            "H100": 0.644,
+            "H100-500W": 0.616,
+            "Blackwell": 0.656,
+            "MI250X": 0.508,
+            "MI300X": 0.45,
+            "PVC": 0.39,
+            "L40S": 0.55,
+        }
+    ),
+    fp8=0.961,
+    attention=0.495,
+    attention_hopper=0.581,
+    elementwise=2.06,
+    eager=1.91,
+    unfused=4.57,
+    tuned=0.869,
+    scores=21.0,
+    tensor_tuned=0.297,
+    links=0.844,
+    network=0.756,
+    overlap_power=2.57,
+    layer_microseconds=150.0,
+    unfused_microseconds=6840.0,
+    jitter=0.00416,
+)
+"""Fitted to published results: `python -m benchmarks.predict_cross_validation --fit` prints them anew."""
+
+CALIBRATED = frozenset({"V100", "A100", "H100", "H100-500W", "Blackwell", "MI250X", "PVC"})
+"""Families with a published training among the rows of the fit; the others rest on measured matrix products."""
