@@ -30,11 +30,26 @@ def check(run_name: str, set_words: tuple[str, ...]) -> int:
 
 
 @click.command()
-@click.argument("run_name", metavar="RUN")
-@click.option("--json", "as_json", is_flag=True, help="Print plan.json.")
+@click.argument("run_name", metavar="RUN", required=False, default="")
+@click.option("--json", "as_json", is_flag=True, help="Print plan.json, or predictions as a JSON list.")
+@click.option(
+    "--predict",
+    "table",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Instead of a run: predict the speed of each row of a table with the columns of published_results.csv.",
+)
 @SET
-def plan(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
+def plan(run_name: str, as_json: bool, table: Path | None, set_words: tuple[str, ...]) -> int:
     """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
+    if bool(run_name) == bool(table):
+        raise click.UsageError("give either RUN or --predict FILE.csv")
+    if table:
+        from runbook.phases.forecast import predict_file, predictions_text
+
+        rows = predict_file(table)
+        click.echo(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else predictions_text(rows))
+        return 0
     from runbook.phases.overview import make, plan_text
     from runbook.phases.plan_file import plan_file
 
