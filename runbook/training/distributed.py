@@ -22,11 +22,7 @@ def begin(ranks: Ranks, timeout_seconds: int) -> None:
     cuda = torch.cuda.is_available()
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if cuda:
-        if ranks.local_rank >= torch.cuda.device_count():
-            raise RefusedError(
-                f"local rank {ranks.local_rank} has no GPU: torch sees {torch.cuda.device_count()} on this node"
-            )
-        torch.cuda.set_device(ranks.local_rank)
+        torch.cuda.set_device(_own_gpu(ranks.local_rank, torch.cuda.device_count()))
     elif ranks.master_address in ("127.0.0.1", "localhost"):
         # gloo otherwise listens on what the host name resolves to, which on a laptop or in a container may be nothing.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -39,6 +35,15 @@ def begin(ranks: Ranks, timeout_seconds: int) -> None:
     torch.distributed.init_process_group(
         "nccl" if cuda else "gloo", rank=ranks.rank, world_size=ranks.world_size, timeout=timeout, **meeting
     )
+
+
+def _own_gpu(local_rank: int, visible: int) -> int:
+    """Which of the visible GPUs is this rank's; a launcher that shows each rank its own one has numbered it 0."""
+    if visible == 1:
+        return 0
+    if local_rank >= visible:
+        raise RefusedError(f"local rank {local_rank} has no GPU: torch sees {visible} of them on this node")
+    return local_rank
 
 
 def cut(spec: Spec) -> None:
@@ -62,7 +67,7 @@ def seed_ranks(seed: int) -> None:
 
     stage = parallel_state.get_pipeline_model_parallel_rank()
     copy = parallel_state.get_data_parallel_rank()
-    own = seed + 100_000 * stage + 1_000 * copy
+    own = seed + 10_000 * (stage * parallel_state.get_data_parallel_world_size() + copy)
     torch.manual_seed(own)
     tensor_parallel.model_parallel_cuda_manual_seed(own, force_reset_rng=True)
 

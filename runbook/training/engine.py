@@ -43,6 +43,9 @@ class Engine(Protocol):
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix in `ids` [1, length]; None on ranks of earlier pipeline stages."""
 
+    def parameters(self) -> int:
+        """Trained numbers of the whole model, each counted once."""
+
     def holds_loss(self) -> bool:
         """Whether this rank's share of the loss counts: last pipeline stage, first tensor-parallel rank."""
 

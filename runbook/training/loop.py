@@ -77,8 +77,16 @@ class Run:
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
         self.report.segment = self.progress.segment
         world_size = self.spec.parallel.world_size
-        started = {"world_size": world_size, "segment": self.progress.segment}
-        self.report.event("started", **started, from_iteration=self.progress.iteration)
+        counted, planned = self.engine.parameters(), self.spec.model.parameters
+        if planned not in (0, counted):
+            self._tell(f"the model has {counted:,} parameters, and the plan says {planned:,}")
+        self.report.event(
+            "started",
+            world_size=world_size,
+            segment=self.progress.segment,
+            from_iteration=self.progress.iteration,
+            parameters=counted,
+        )
         if loaded is None:
             return
         for problem in loaded.problems:

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import is_main_replica
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
 from runbook.training import model, optimizer_state
+from runbook.training.distributed import device
 from runbook.training.engine import Batches, Update
 from runbook.training.spec import Spec
 
@@ -66,13 +68,15 @@ class MegatronEngine:
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
         batch = {"tokens": ids, "position_ids": torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)}
+        # The interleaved schedule takes micro-batches by groups of as many as there are stages.
+        count = self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
         self._train(False)
         with torch.no_grad():
             outputs = self.schedule(
                 forward_step_func=_forward_logits,
-                data_iterator=self._iterators(iter([batch])),
+                data_iterator=self._iterators(iter([batch] * count)),
                 model=self.chunks,
-                num_microbatches=1,
+                num_microbatches=count,
                 seq_length=ids.shape[1],
                 micro_batch_size=1,
                 forward_only=True,
@@ -80,6 +84,15 @@ class MegatronEngine:
             )
         self._train(True)
         return outputs[0] if outputs else None
+
+    def parameters(self) -> int:
+        """Trained numbers of the whole model, by counting those this rank is the first to hold, on all ranks."""
+        own = sum(
+            leaf.data.numel() for _, leaf in optimizer_state.leaves(self._weights()) if is_main_replica(leaf.replica_id)
+        )
+        total = torch.tensor([own], dtype=torch.int64, device=device())
+        torch.distributed.all_reduce(total)
+        return int(total)
 
     def holds_loss(self) -> bool:
         """Whether this rank's share of the loss counts."""

@@ -85,7 +85,8 @@ def test_validation_is_measured_at_each_interval_and_at_the_end(job):
 
 
 def test_validation_and_samples_are_the_same_on_every_layout(zygote, job, tmp_path_factory, corpus):
-    for layout in ({}, {"tensor": 2}, {"pipeline": 2, "copies": 2}):
+    layouts = ({}, {"tensor": 2}, {"pipeline": 2, "copies": 2}, {"pipeline": 2, "virtual_pipeline": 2})
+    for layout in layouts:
         folder = tmp_path_factory.mktemp("layout")
         (folder / "data").symlink_to(corpus)
         other = zygote.train(folder, specs.spec(**layout, **FULL))
@@ -93,6 +94,7 @@ def test_validation_and_samples_are_the_same_on_every_layout(zygote, job, tmp_pa
         ours, theirs = (specs.metrics(one.folder, "validation.jsonl") for one in (other, job))
         assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-5)
         first, _ = specs.metrics(folder, "samples.jsonl")
+        assert other.events("started")[0]["parameters"] == 218_496
         assert first["ids"] == specs.metrics(job.folder, "samples.jsonl")[0]["ids"]
 
 
@@ -111,6 +113,7 @@ def test_events_tell_the_story(job):
     assert all(event["phase"] == "04-training" and event["time"] > 1e9 for event in events)
     assert events[0] | {"time": 0} == {
         "time": 0, "event": "started", "phase": "04-training", "world_size": 2, "segment": 0, "from_iteration": 0,
+        "parameters": 218_496,
     }  # fmt: skip
     saved = events[1]
     assert saved["folder"] == "checkpoints/iter_0000005" and saved["bytes"] > 10**6 and saved["seconds"] > 0
