@@ -343,6 +343,16 @@ class Dataset(Strict):
     groups: list[FileGroup] = []
     """Numbered files, where there are too many to name."""
 
+    @property
+    def paths(self) -> list[str]:
+        """Every file by name, numbered ones written out."""
+        numbered = (
+            group.path.replace("{number}", str(number))
+            for group in self.groups
+            for number in range(group.first, group.last + 1)
+        )
+        return [*(file.path for file in self.files), *numbered]
+
     url: str = ""
     """Where files are fetched: https://..., s3://bucket/folder or hf://datasets/OWNER/NAME@REVISION; empty: nowhere."""
 

@@ -120,6 +120,16 @@ class Attention(StrEnum):
     PLAIN = "plain"
 
 
+class StartedBy(StrEnum):
+    """What starts one process for each device, where it is not what the site says."""
+
+    SITE = "site"
+    TORCHRUN = "torchrun"
+    SRUN = "srun"
+    MPIEXEC = "mpiexec"
+    DEEPSPEED = "deepspeed"
+
+
 class BadRecords(StrEnum):
     """What the data phase does with a record it cannot read."""
 

@@ -80,8 +80,9 @@ def _jobs(changes: _Changes) -> None:
             changes.put(f"{key}.{name}", default, "it belongs to the other site's queue")
         if changes.site.scheduler is SchedulerKind.LOCAL:
             changes.put(f"{key}.array", 0, "it has no queue")
-    for name in ("account", "stage", "image", "switch"):
-        changes.put(f"jobs.{name}", "", "it belongs to the other site")
+    for name in ("account", "stage", "image", "switch", "launcher"):
+        default = changes.stack.chains[f"jobs.{name}"][0].value
+        changes.put(f"jobs.{name}", default, "it belongs to the other site")
 
 
 def _training(changes: _Changes) -> None:

@@ -21,6 +21,7 @@ from runbook.params.kinds import (
     Recompute,
     Schedule,
     Seconds,
+    StartedBy,
     Strict,
     Whole,
     WholeOrZero,
@@ -50,6 +51,7 @@ __all__ = [
     "Schedule",
     "Seconds",
     "Smoke",
+    "StartedBy",
     "Strict",
     "Training",
     "Whole",
@@ -340,6 +342,9 @@ class Jobs(Strict):
         ""
     )
     """Container image (file or registry reference) used instead of the site's."""
+
+    launcher: StartedBy = StartedBy.SITE
+    """torchrun, srun, mpiexec or deepspeed (one node) start the processes; site: what the site says."""
 
     switch: Annotated[str, Known("USE_SHARP")] = ""
     """Groups of the site's environment to switch on or off, such as "+sharp -debug"."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from runbook.params.catalogue import Site
+from runbook.params.catalogue import Launcher, Site
 from runbook.params.problems import Problem, Refused
-from runbook.params.schema import Run
+from runbook.params.schema import Run, StartedBy
 
 if TYPE_CHECKING:
     from runbook.params.settings import Settings
@@ -27,6 +27,7 @@ def with_stage(site: Site, run: Run) -> Site:
     return site.model_copy(
         update={
             "paths": {name: put(path) for name, path in site.paths.items()},
+            "launcher": site.launcher if run.jobs.launcher is StartedBy.SITE else Launcher(run.jobs.launcher.value),
             "container": container.model_copy(
                 update={
                     "image": put(run.jobs.image or container.image),

@@ -17,6 +17,8 @@ GPT2_END_OF_DOCUMENT = 50256
 """Highest token id of the GPT-2 tokenizer."""
 
 MOCK = "mock"
+TOKENIZED = "tokenized"
+"""A dataset of .bin/.idx pairs that were made elsewhere: each is read as it is."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,10 @@ def plan_data(chosen: Chosen) -> DataPlan:
     mock = dataset.kind == MOCK
     prefix = f"{base}/{data.dataset}_text_document"
     train, validation, test = [prefix], list[str](), list[str]()
+    if dataset.kind == TOKENIZED and dataset.paths:
+        train = [f"{base}/{path.removesuffix('.bin')}" for path in dataset.paths]
     if data.held_out:
-        stems = [PurePosixPath(source.path).name.split(".")[0] for source in dataset.files]
+        stems = [PurePosixPath(path).name.split(".")[0] for path in dataset.paths]
         prefixes = [f"{base}/{stem}_text_document" for stem in stems]
         train, validation, test = held_out_split(prefixes, data.held_out)
     tokens, tokens_from = _tokens(chosen)
@@ -70,7 +74,7 @@ def plan_data(chosen: Chosen) -> DataPlan:
         test=() if mock else tuple(test),
         split=data.split,
         held_out=data.held_out,
-        num_files=len(dataset.files),
+        num_files=len(dataset.paths),
         estimated_tokens=0 if mock else tokens,
         tokens_from="mock data: random tokens, as many as asked for" if mock else tokens_from,
         estimated_bytes=0 if mock or not tokens else tokens * width + index_bytes(documents),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from runbook.errors import ParamsError
 from runbook.params import Settings
@@ -38,3 +39,8 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
         for name, variables in site.environment.items()
         if on[name]
     }
+
+
+def commands(texts: Sequence[str], settings: Settings) -> list[str]:
+    """A site's own commands, with the run's shared folder put in as one word of the shell."""
+    return [text.replace(STAGE, quote(settings.run.jobs.stage.rstrip("/"))) for text in texts]

@@ -14,7 +14,7 @@ from runbook.params.schema import Framework
 from runbook.render.arguments import training_arguments
 from runbook.render.deepspeed_file import deepspeed_file, deepspeed_name
 from runbook.render.directives import pbs_directives, slurm_directives
-from runbook.render.expanding import environment_groups
+from runbook.render.expanding import commands, environment_groups
 from runbook.render.launching import node_command, training_command
 from runbook.render.templating import fill, quote
 
@@ -40,7 +40,7 @@ def render_queue_job(settings: Settings, spec: Mapping[str, Any], package: Path)
     _check_binding(settings, job)
     files = {"rank.sh": _rank_script(settings, job, spec, arguments)}
     if settings.site.node_setup:
-        files["node.sh"] = fill("node.sh.j2", {"commands": settings.site.node_setup})
+        files["node.sh"] = fill("node.sh.j2", {"commands": commands(settings.site.node_setup, settings)})
     if settings.run.training.framework is Framework.MEGATRON_DEEPSPEED:
         files[_file_name(settings, spec)] = deepspeed_file(settings, spec)
     return RenderedJob(_job_script(settings, job, spec, package), arguments, files)
@@ -52,7 +52,8 @@ def _job_script(settings: Settings, job: Job, spec: Mapping[str, Any], package: 
     groups = environment_groups(settings)
     mounts = [*site.container.mounts, *([str(package)] if own else [])]
     variables = {name for group in groups.values() for name, value in group.items() if value is not None}
-    variables |= {"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "RUNBOOK_JOB", "RUNBOOK_JOB_FOLDER"}
+    variables |= {"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "RUNBOOK_JOB", "RUNBOOK_JOB_FOLDER", "PYTHONUNBUFFERED"}
+    variables |= {"PYTHONPATH"} if own else set()
     threads = job.cpus_per_task * job.tasks_per_node // job.devices_per_node
     copies = []
     if settings.run.training.framework is Framework.MEGATRON_DEEPSPEED:
@@ -75,7 +76,7 @@ def _job_script(settings: Settings, job: Job, spec: Mapping[str, Any], package: 
             "threads": threads,
             "environment": groups,
             "modules": site.modules,
-            "setup": site.setup,
+            "setup": commands(site.setup, settings),
             "device_variable": site.binding.device_variable,
             "device_list": _device_list(settings, job),
             "package": str(package) if own else "",

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# What each process of the job runs: it learns its rank, takes its cores and becomes the training program.
+# shellcheck disable=SC2016,SC2034,SC2054 # values in single quotes stay as they are
+set -euo pipefail
+
+arguments=(
+  --num-layers 8
+  --hidden-size 512
+  --num-attention-heads 32
+  --seq-length 1024
+  --max-position-embeddings 1024
+  --tensor-model-parallel-size 1
+  --pipeline-model-parallel-size 1
+  --micro-batch-size 1
+  --global-batch-size 32
+  --train-iters 12
+  --lr 6e-05
+  --min-lr 6e-06
+  --lr-decay-style cosine
+  --lr-decay-iters 1200
+  --lr-warmup-iters 3
+  --adam-beta1 0.9
+  --adam-beta2 0.95
+  --adam-eps 1e-08
+  --weight-decay 0.1
+  --clip-grad 1.0
+  --fp16
+  --initial-loss-scale 4096
+  --loss-scale-window 500
+  --hysteresis 2
+  --init-method-std 0.006
+  --hidden-dropout 0.1
+  --attention-dropout 0.1
+  --seed 1234
+  --distributed-timeout-minutes 10
+  --data-path /GIVE_JOBS_STAGE/data/oscar-1GB/oscar-1GB_text_document
+  --split 98,2,0
+  --tokenizer-type GPT2BPETokenizer
+  --vocab-file /GIVE_JOBS_STAGE/data/gpt2/vocab.json
+  --merge-file /GIVE_JOBS_STAGE/data/gpt2/merges.txt
+  --data-impl mmap
+  --data-cache-path /GIVE_JOBS_STAGE/data/slurm-oscar/smoke-cache
+  --log-interval 1
+  --eval-interval 12
+  --eval-iters 1
+  --save-interval 12
+  --save /GIVE_JOBS_STAGE/checkpoints/slurm-oscar/smoke-checkpoints
+  --load /GIVE_JOBS_STAGE/checkpoints/slurm-oscar/smoke-checkpoints
+  --tensorboard-dir /GIVE_JOBS_STAGE/tensorboard/slurm-oscar/smoke-tensorboard
+  --override-opt_param-scheduler
+  --deepspeed
+  --deepspeed_config deepspeed/03-smoke-test-zero1-a56474bbbcb2.json
+  --zero-stage 1
+  --no-pipeline-parallel
+  --checkpoint-activations
+  --deepspeed-activation-checkpointing
+  --distributed-backend nccl
+)
+exec python3 -u /GIVE_JOBS_STAGE/Megatron-DeepSpeed/pretrain_gpt.py "${arguments[@]}"
