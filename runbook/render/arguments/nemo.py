@@ -38,7 +38,7 @@ def _trainer(settings: Settings, spec: Mapping[str, Any]) -> dict[str, Any]:
         "trainer.max_steps": steps,
         "trainer.log_every_n_steps": spec["log"]["interval"],
         "trainer.val_check_interval": evaluation["interval"] or steps,
-        "trainer.limit_val_batches": evaluation["iterations"],
+        "trainer.limit_val_batches": evaluation["iterations"] if evaluation["interval"] else 0,
         "trainer.gradient_clip_val": spec["optimizer"]["clip_gradient"],
         "trainer.enable_checkpointing": False,  # the experiment manager's callback saves, not Lightning's
     }

@@ -121,7 +121,7 @@ def outputs(options: Options, spec: Mapping[str, Any]) -> None:
     log, checkpoint, evaluation = spec["log"], spec["checkpoint"], spec["evaluation"]
     options.add("--log-interval", log["interval"])
     options.add("--eval-interval", evaluation["interval"] or spec["duration"]["iterations"])
-    options.add("--eval-iters", evaluation["iterations"])
+    options.add("--eval-iters", evaluation["iterations"] if evaluation["interval"] else 0)
     options.add("--save-interval", checkpoint["interval"] or spec["duration"]["iterations"])
     options.add("--save", checkpoint["folder"])
     options.add("--load", checkpoint["folder"])

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# What each process of the job runs: it learns its rank, takes its cores and becomes the training program.
+# shellcheck disable=SC2016,SC2034,SC2054 # values in single quotes stay as they are
+set -euo pipefail
+# Cray's PALS, MPICH and Open MPI each have names of their own.
+RANK=${PMI_RANK:-${PALS_RANKID:-${OMPI_COMM_WORLD_RANK:-}}}
+LOCAL_RANK=${PMI_LOCAL_RANK:-${PALS_LOCAL_RANKID:-${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}}}
+if [[ -z $RANK || -z $LOCAL_RANK ]]; then
+  echo "runbook: mpiexec did not say which rank this is (PMI_RANK, PALS_RANKID, OMPI_COMM_WORLD_RANK)" >&2
+  exit 2
+fi
+export RANK LOCAL_RANK WORLD_SIZE=8 LOCAL_WORLD_SIZE=4
+unset NCCL_COLLNET_ENABLE
+unset NCCL_CROSS_NIC
+unset NCCL_NET
+unset NCCL_NET_GDR_LEVEL
+
+arguments=(
+  --num-layers 12
+  --hidden-size 512
+  --num-attention-heads 8
+  --seq-length 1024
+  --max-position-embeddings 2048
+  --tensor-model-parallel-size 1
+  --pipeline-model-parallel-size 1
+  --micro-batch-size 1
+  --global-batch-size 16
+  --train-iters 12
+  --lr 0.00015
+  --min-lr 1e-05
+  --lr-decay-style cosine
+  --lr-decay-iters 1200
+  --lr-warmup-iters 3
+  --adam-beta1 0.9
+  --adam-beta2 0.95
+  --adam-eps 1e-08
+  --weight-decay 0.01
+  --clip-grad 1.0
+  --fp16
+  --initial-loss-scale 4096
+  --loss-scale-window 1000
+  --hysteresis 2
+  --init-method-std 0.02
+  --hidden-dropout 0.1
+  --attention-dropout 0.1
+  --seed 1234
+  --distributed-timeout-minutes 10
+  --use-flash-attn-v2
+  --data-path /GIVE_JOBS_STAGE/data/oscar-1GB/oscar-1GB_text_document
+  --split 949,50,1
+  --tokenizer-type GPT2BPETokenizer
+  --vocab-file /GIVE_JOBS_STAGE/data/gpt2/vocab.json
+  --merge-file /GIVE_JOBS_STAGE/data/gpt2/merges.txt
+  --data-impl mmap
+  --data-cache-path /GIVE_JOBS_STAGE/data/polaris-25b/smoke-cache
+  --log-interval 1
+  --eval-interval 12
+  --eval-iters 0
+  --save-interval 12
+  --save /GIVE_JOBS_STAGE/checkpoints/polaris-25b/smoke-checkpoints
+  --load /GIVE_JOBS_STAGE/checkpoints/polaris-25b/smoke-checkpoints
+  --tensorboard-dir /GIVE_JOBS_STAGE/tensorboard/polaris-25b/smoke-tensorboard
+  --override-opt_param-scheduler
+  --deepspeed
+  --deepspeed_config deepspeed/03-smoke-test-zero1-b2ebca5eecd9.json
+  --zero-stage 1
+  --no-pipeline-parallel
+  --checkpoint-activations
+  --deepspeed-activation-checkpointing
+  --cpu-optimizer
+  --DDP-impl local
+  --no-async-tensor-model-parallel-allreduce
+  --num-workers 0
+  --distributed-backend nccl
+  --log-timers-to-tensorboard
+  --tensorboard-log-interval 1
+)
+exec python3 -u /GIVE_JOBS_STAGE/Megatron-DeepSpeed/pretrain_gpt_alcf.py "${arguments[@]}"
