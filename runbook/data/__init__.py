@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runbook.data.blend import blend_checks, token_weights
     from runbook.data.indexed import IndexedReader
     from runbook.data.manifest import Manifest, read_manifest
     from runbook.data.options import Output, TokenizeOptions
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from runbook.data.verification import verify
 
 _HOMES = {
+    "blend": ("blend_checks", "token_weights"),
     "indexed": ("IndexedReader",),
     "manifest": ("Manifest", "read_manifest"),
     "options": ("Output", "TokenizeOptions"),
@@ -38,6 +40,7 @@ __all__ = [
     "Output",
     "Progress",
     "TokenizeOptions",
+    "blend_checks",
     "dataset_files",
     "dataset_folder",
     "decode",
@@ -48,6 +51,7 @@ __all__ = [
     "prepare_share",
     "read_manifest",
     "show",
+    "token_weights",
     "verify",
 ]
 

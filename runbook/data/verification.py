@@ -14,6 +14,7 @@ from runbook.plan.checks import Check, judge
 
 AGAIN = "Tokenize again: remove the two files and run the same command."
 _BLOCK = 16 << 20
+SAMPLED_DOCUMENTS = 2_000_000
 
 
 def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
@@ -124,11 +125,38 @@ def _content_checks(reader: IndexedReader, manifest: Manifest, output: Output) -
     eod = manifest.tokenizer["end_of_document"]
     if eod is not None:
         yield _eod_check(reader, int(eod))
+    yield _duplicates(reader)
     for name, digest in sums.items():
         said = str(manifest.files[name]["sha256"])
         value = digest.hexdigest()
         rule = f"as in the manifest: {said[:16]}..."
         yield judge(f"sha256 of .{name}", value == said, value[:16] + "...", rule, AGAIN)
+
+
+def _duplicates(reader: IndexedReader) -> Check:
+    """How many documents are the same, judged by their length and sixteen of their tokens, in a sample by content.
+
+    Whether a document is in the sample depends on its own tokens, so that copies are in it together.
+    """
+    import numpy as np
+
+    every = max(1, reader.num_sequences // SAMPLED_DOCUMENTS)
+    found = []
+    for part in reader.steps(reader.num_sequences):
+        lengths = reader.lengths[part].astype(np.int64)
+        starts = reader.pointers[part] // reader.dtype.itemsize
+        signature = lengths.astype(np.uint64)
+        for place in range(16):
+            at = np.clip(starts + lengths * place // 16, 0, max(0, reader.num_tokens - 1))
+            signature = (signature ^ reader.tokens[at].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            signature ^= signature >> np.uint64(29)
+        found.append(signature[signature % np.uint64(every) == 0])
+    sample = np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
+    copies = len(sample) - len(np.unique(sample))
+    share = copies / len(sample) if len(sample) else 0.0
+    value = f"{copies:,} of {len(sample):,} sampled documents repeat another ({share:.2%})"
+    rule = "fewer than 1 in 20 documents repeat another"
+    return judge("duplicates", share < 0.05, value, rule, "Remove duplicates before training.", otherwise="warn")
 
 
 def _eod_check(reader: IndexedReader, eod: int) -> Check:

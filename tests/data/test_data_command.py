@@ -29,7 +29,7 @@ def test_tokenize_verify_show(tmp_path: Path) -> None:
     again = call("tokenize", source, "--out", tmp_path / "out")
     assert again.stdout.startswith("done before, nothing to do: 3 documents")
     verified = call("verify", tmp_path / "out")
-    assert (verified.exit_code, verified.stdout.splitlines()[-1]) == (0, "13 checks, none failed")
+    assert (verified.exit_code, verified.stdout.splitlines()[-1]) == (0, "14 checks, none failed")
     shown = call("show", tmp_path / "out", "--document", 0)
     assert "document 0: 3 tokens\nHello| world|<|endoftext|>" in shown.stdout
 

@@ -44,7 +44,7 @@ def test_whole_files_pass_every_check(prefix: Path) -> None:
                 "bad input",
                 "shards",
             ),
-            *("token range", "end of document", "sha256 of .bin", "sha256 of .idx"),
+            *("token range", "end of document", "duplicates", "sha256 of .bin", "sha256 of .idx"),
         )
     ]
 
@@ -96,6 +96,20 @@ def test_manifest_of_other_files(prefix: Path) -> None:
 
 def test_a_look_without_reading_the_tokens(prefix: Path) -> None:
     assert [check.name for check in verify(prefix, checksums=False)][-1] == "shards"
+
+
+def test_repeated_documents_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"document number {number} is like no other" for number in range(900)] + ["the same again"] * 101
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(texts))
+    prepare([source], tmp_path / "out")
+    told = {check.name: check for check in verify(tmp_path / "out")}
+    assert told["duplicates"].value == "100 of 1,001 sampled documents repeat another (9.99%)"
+    assert told["duplicates"].verdict == "warn"
+    monkeypatch.setattr("runbook.data.verification.SAMPLED_DOCUMENTS", 250)
+    told = {check.name: check for check in verify(tmp_path / "out")}
+    number = int(told["duplicates"].value.split(" of ")[1].split()[0])
+    assert 150 < number < 450
 
 
 def test_documents_are_shown_with_their_pieces(prefix: Path) -> None:
