@@ -52,7 +52,14 @@ def _job_script(settings: Settings, job: Job, spec: Mapping[str, Any], package: 
     groups = environment_groups(settings)
     mounts = [*site.container.mounts, *([str(package)] if own else [])]
     variables = {name for group in groups.values() for name, value in group.items() if value is not None}
-    variables |= {"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "RUNBOOK_JOB", "RUNBOOK_JOB_FOLDER", "PYTHONUNBUFFERED"}
+    variables |= {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "OMP_NUM_THREADS",
+        "RUNBOOK_JOB",
+        "RUNBOOK_JOB_FOLDER",
+        "PYTHONUNBUFFERED",
+    }
     variables |= {"PYTHONPATH"} if own else set()
     threads = job.cpus_per_task * job.tasks_per_node // job.devices_per_node
     copies = []
@@ -126,7 +133,8 @@ def lines(arguments: Sequence[str]) -> list[list[str]]:
     """
     result: list[list[str]] = []
     for word in arguments:
-        if result and not word.startswith("--") and result[-1][0].startswith("--"):
+        option = result[-1][0] if result else ""
+        if option.startswith("--") and "=" not in option and not word.startswith("--"):
             result[-1].append(word)
         else:
             result.append([word])

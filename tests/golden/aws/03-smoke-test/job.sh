@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+#SBATCH --cpus-per-task=6
+#SBATCH --error=err
+#SBATCH --exclusive
+#SBATCH --gpus-per-node=8
+#SBATCH --job-name=aws-pile-175b-03-smoke-test
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --open-mode=append
+#SBATCH --output=out
+#SBATCH --partition=p4de
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@300
+#SBATCH --time=00:30:00
+#SBATCH --wait-all-nodes=1
+#
+# Run aws-pile-175b, phase 03-smoke-test, site aws: 2 nodes x 8 devices, nemo.
+# Submitted from its own folder, by runbook or by hand: cd jobs/03-smoke-test && sbatch job.sh
+# Ends with 0: finished, 75: saved and stopped (go on with a new job), 2: refused before the first step, 1: failed.
+# shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317 # values in single quotes stay as they are; traps call functions
+set -euo pipefail
+unset CDPATH
+
+# The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
+cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
+job_number=$SLURM_JOB_ID
+job=$PWD
+cd ../..
+user=$(id -un)
+set -- "slurm-$job_number"
+if ((${SLURM_RESTART_COUNT:-0})); then # requeued: what the earlier start said of itself is kept beside
+  for name in started heartbeat exit_code reason rank-0; do
+    if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$SLURM_RESTART_COUNT"; fi
+  done
+fi
+
+# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason and
+# exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
+read -r boot_id </proc/sys/kernel/random/boot_id
+readonly job boot_id
+read -r host </proc/sys/kernel/hostname
+read -r stat <"/proc/$$/stat"
+read -ra stat <<<"${stat##*) }"
+
+read_clock() { # seconds since the machine's start: no change of the clock moves them
+  read -r uptime _ </proc/uptime
+  now=${uptime%.*}
+}
+read_clock
+
+if ! (set -o noclobber && : >"$job/started") 2>/dev/null; then
+  echo "runbook: this job has already run, or its folder cannot be written: $job/started" >&2
+  exit 2
+fi
+printf 'job %s\npid %s\nstart %s\nboot_id %s\nhost %s\nnamespace %s\ntime %(%s)T\n' "$RUNBOOK_JOB" "$$" "${stat[19]}" \
+  "$boot_id" "$host" "$(readlink /proc/self/ns/pid)" -1 >"$job/started.part"
+mv -f "$job/started.part" "$job/started"
+echo "   " >"$job/exit_code.part" # its place on the disk is taken now, in case the disk is full at the end
+
+beat() {
+  printf '%(%s)T %s %s\n' -1 "$uptime" "$boot_id" >"$job/heartbeat.part" && mv -f "$job/heartbeat.part" "$job/heartbeat"
+}
+beat
+
+end_leftovers() { # whatever carries the job's mark, also in another group or session
+  local files file process
+  mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
+  for file in "${files[@]}"; do
+    process=${file//[!0-9]/}
+    [[ $process == "$$" ]] || kill -KILL "$process" 2>/dev/null || true
+  done
+}
+
+job_result="" job_reason="the job's script failed before the training was started"
+finish() {
+  local code=$?
+  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
+  trap - EXIT
+  trap '' HUP INT TERM
+  end_leftovers
+  echo "runbook: $job_reason" >&2 || true
+  printf '%s\n' "$job_reason" >"$job/reason" || true
+  printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
+}
+trap finish EXIT
+refuse() {
+  job_result=2 job_reason=$1
+  exit 2
+}
+
+# Being asked to stop, by the queue before its time limit, by a signal or a cancelled marker.
+asked=""
+for name in USR1 TERM INT HUP; do
+  # shellcheck disable=SC2064 # the name as it is now
+  trap "asked=\${asked:-SIG$name}" "$name"
+done
+
+# Where the ranks meet: the first host of the queue's own list, at a port made from the job's number.
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+((${#hosts[@]} == 2)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 2"
+export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
+# Python shows what it prints at once, and imports nothing from the run's folder.
+export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+export OMP_NUM_THREADS=6
+
+# Environment: efa
+export FI_PROVIDER=efa
+export FI_EFA_USE_DEVICE_RDMA=1
+export FI_EFA_FORK_SAFE=1
+export FI_EFA_ENABLE_SHM_TRANSFER=0
+export FI_LOG_LEVEL=1
+export RDMAV_FORK_SAFE=1
+
+# Environment: nccl
+export NCCL_PROTO=simple
+export NCCL_TOPO_FILE=/opt/bignlp/bignlp-scripts/tools/csp/aws/topo.xml
+
+# Environment: ompi
+export OMPI_MCA_pml='^ucx'
+export OMPI_MCA_btl='^openib,uct'
+
+# Environment: nemo
+export PYTHONPATH=/opt/bignlp/NeMo
+export HYDRA_FULL_ERROR=1
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+mkdir -p -- /fsx/results/aws-pile-175b/smoke-checkpoints /fsx/tensorboard/aws-pile-175b/smoke-tensorboard /fsx/data/aws-pile-175b/smoke-cache
+case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
+
+if [[ -n $asked || -e $job/cancelled ]]; then
+  job_result=75 job_reason="stopped before the training was started"
+  exit "$job_result"
+fi
+
+srun \
+  --nodes=2 \
+  --ntasks=16 \
+  --ntasks-per-node=8 \
+  --kill-on-bad-exit=1 \
+  --cpus-per-task=6 \
+  --container-image=/apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh \
+  --container-mounts="$PWD:$PWD",/fsx:/fsx,/dev/infiniband/uverbs0:/dev/infiniband/uverbs0,/dev/infiniband/uverbs1:/dev/infiniband/uverbs1,/dev/infiniband/uverbs2:/dev/infiniband/uverbs2,/dev/infiniband/uverbs3:/dev/infiniband/uverbs3 \
+  --container-workdir="$PWD" \
+  --no-container-mount-home \
+  --container-env=CUDA_DEVICE_MAX_CONNECTIONS,FI_EFA_ENABLE_SHM_TRANSFER,FI_EFA_FORK_SAFE,FI_EFA_USE_DEVICE_RDMA,FI_LOG_LEVEL,FI_PROVIDER,HYDRA_FULL_ERROR,MASTER_ADDR,MASTER_PORT,NCCL_PROTO,NCCL_TOPO_FILE,OMPI_MCA_btl,OMPI_MCA_pml,OMP_NUM_THREADS,PYTHONPATH,PYTHONUNBUFFERED,RDMAV_FORK_SAFE,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER \
+  bash \
+  "$job/rank.sh" </dev/null &
+step=$!
+
+code="" was_asked="" deadline=0 next_beat=0
+exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+while [[ -z $code ]]; do
+  read_clock
+  if ((now >= next_beat)); then
+    beat || true # a full disk must not end the training
+    next_beat=$((now + 5))
+  fi
+  if [[ -e $job/cancelled ]]; then asked=${asked:-the request to cancel}; fi
+  if [[ -n $asked && -z $was_asked ]]; then
+    was_asked=yes deadline=$((now + 240))
+    kill -TERM "$step" 2>/dev/null || true # passed on to every rank
+  fi
+  if ((deadline && now >= deadline)); then
+    kill -KILL "$step" 2>/dev/null || true
+    deadline=0
+  fi
+  if ! kill -0 "$step" 2>/dev/null; then
+    code=0
+    wait "$step" || code=$?
+  else
+    read -r -t 1 -u "$pause" || true
+  fi
+done
+
+# A starter that makes one code of many says 1 also where every rank saved and stopped: rank 0 left its own.
+if ((code != 0)) && [[ -e $job/rank-0 && $(<"$job/rank-0") == 75 ]]; then code=75; fi
+by="${asked:+ at $asked}"
+case $code in
+  0) job_result=0 job_reason="finished$by" ;;
+  75) job_result=75 job_reason="saved and stopped$by" ;;
+  2) job_result=2 job_reason="the training program refused to start (exit code 2)" ;;
+  *) job_result=1 job_reason="the training step ended with exit code $code$by" ;;
+esac
+exit "$job_result"

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# What each process of the job runs: it learns its rank, takes its cores and becomes the training program.
+# shellcheck disable=SC2016,SC2034,SC2054 # values in single quotes stay as they are
+set -euo pipefail
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=128 LOCAL_WORLD_SIZE=8
+
+arguments=(
+  --config-name=175b.yaml
+  --config-path=/opt/bignlp/bignlp-scripts/conf/training/gpt3
+  trainer.num_nodes=16
+  trainer.devices=8
+  trainer.precision=bf16
+  trainer.max_steps=40
+  trainer.log_every_n_steps=10
+  trainer.val_check_interval=40
+  trainer.limit_val_batches=50
+  trainer.gradient_clip_val=1.0
+  trainer.enable_checkpointing=False
+  exp_manager.explicit_log_dir=/fsx/results/aws-pile-175b/checkpoints
+  exp_manager.wandb_logger_kwargs.name=04-training
+  exp_manager.resume_if_exists=False
+  exp_manager.create_checkpoint_callback=False
+  exp_manager.checkpoint_callback_params.save_top_k=2
+  exp_manager.checkpoint_callback_params.model_parallel_size=128
+  model.micro_batch_size=1
+  model.global_batch_size=2048
+  model.tensor_model_parallel_size=8
+  model.pipeline_model_parallel_size=16
+  model.virtual_pipeline_model_parallel_size=6
+  model.encoder_seq_length=2048
+  model.max_position_embeddings=2048
+  model.num_layers=96
+  model.hidden_size=12288
+  model.ffn_hidden_size=49152
+  model.num_attention_heads=96
+  model.init_method_std=0.006
+  model.hidden_dropout=0.1
+  model.sequence_parallel=True
+  model.activations_checkpoint_granularity=selective
+  model.activations_checkpoint_method=block
+  model.activations_checkpoint_num_layers=0
+  model.tokenizer.vocab_file=/fsx/data/bpe/vocab.json
+  model.tokenizer.merge_file=/fsx/data/bpe/merges.txt
+  model.native_amp_init_scale=65536
+  model.native_amp_growth_interval=1000
+  model.hysteresis=2
+  model.megatron_amp_O2=True
+  model.seed=1234
+  model.optim.name=distributed_fused_adam
+  model.optim.lr=9e-05
+  model.optim.weight_decay=0.1
+  'model.optim.betas=[0.9,0.95]'
+  model.optim.sched.name=CosineAnnealing
+  model.optim.sched.warmup_steps=10
+  model.optim.sched.constant_steps=0
+  model.optim.sched.min_lr=9e-06
+  model.data.data_impl=mmap
+  'model.data.splits_string='"'"'99990,8,2'"'"''
+  model.data.seq_length=2048
+  model.data.index_mapping_dir=/fsx/data/aws-pile-175b/cache
+  'model.data.data_prefix=[1.0,/fsx/data/the-pile/my-gpt3_00_text_document,1.0,/fsx/data/the-pile/my-gpt3_01_text_document,1.0,/fsx/data/the-pile/my-gpt3_02_text_document,1.0,/fsx/data/the-pile/my-gpt3_03_text_document,1.0,/fsx/data/the-pile/my-gpt3_04_text_document,1.0,/fsx/data/the-pile/my-gpt3_05_text_document,1.0,/fsx/data/the-pile/my-gpt3_06_text_document,1.0,/fsx/data/the-pile/my-gpt3_07_text_document,1.0,/fsx/data/the-pile/my-gpt3_08_text_document,1.0,/fsx/data/the-pile/my-gpt3_09_text_document,1.0,/fsx/data/the-pile/my-gpt3_10_text_document,1.0,/fsx/data/the-pile/my-gpt3_11_text_document,1.0,/fsx/data/the-pile/my-gpt3_12_text_document,1.0,/fsx/data/the-pile/my-gpt3_13_text_document,1.0,/fsx/data/the-pile/my-gpt3_14_text_document,1.0,/fsx/data/the-pile/my-gpt3_15_text_document,1.0,/fsx/data/the-pile/my-gpt3_16_text_document,1.0,/fsx/data/the-pile/my-gpt3_17_text_document,1.0,/fsx/data/the-pile/my-gpt3_18_text_document,1.0,/fsx/data/the-pile/my-gpt3_19_text_document,1.0,/fsx/data/the-pile/my-gpt3_20_text_document,1.0,/fsx/data/the-pile/my-gpt3_21_text_document,1.0,/fsx/data/the-pile/my-gpt3_22_text_document,1.0,/fsx/data/the-pile/my-gpt3_23_text_document,1.0,/fsx/data/the-pile/my-gpt3_24_text_document,1.0,/fsx/data/the-pile/my-gpt3_25_text_document,1.0,/fsx/data/the-pile/my-gpt3_26_text_document,1.0,/fsx/data/the-pile/my-gpt3_27_text_document,1.0,/fsx/data/the-pile/my-gpt3_28_text_document,1.0,/fsx/data/the-pile/my-gpt3_29_text_document]'
+)
+exec python3 -u /opt/bignlp/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py "${arguments[@]}"
