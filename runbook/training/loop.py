@@ -75,7 +75,7 @@ class Run:
         if loaded is not None:
             self.progress = loaded.progress
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
-        self.report.segment = self.progress.segment
+        self.report.begin(self.progress.segment)
         world_size = self.spec.parallel.world_size
         counted, planned = self.engine.parameters(), self.spec.model.parameters
         if planned not in (0, counted):

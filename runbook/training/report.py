@@ -65,7 +65,13 @@ class Report:
         self.segment = 0
         self._unwritable: set[Path] = set()
         self._interval: list[dict[str, Any]] = []
-        self._board = _board(spec) if ranks.is_last else None
+        self._board: Any = None
+
+    def begin(self, segment: int) -> None:
+        """Open what is kept open; called when training really begins, so that a refusal leaves nothing behind."""
+        self.segment = segment
+        if self.ranks.is_last:
+            self._board = _board(self.spec)
 
     def event(self, event: str, **fields: Any) -> None:
         """Append to events.jsonl."""

@@ -193,8 +193,8 @@ def test_a_refusal_comes_before_the_first_step_and_once(zygote, run):
     job = zygote.train(run, specs.spec(copies=2, data={"train": [{"weight": 1.0, "prefix": "data/wrong"}]}))
     assert job.code == 2
     assert job.err.count("wrong.bin holds token 251, but the model's vocabulary is 250") == 1
-    assert not (run / "metrics.jsonl").exists()
     assert [event["event"] for event in job.events()] == ["failed"]
+    assert sorted(path.name for path in run.iterdir()) == ["data", "err", "events.jsonl", "out", "plan.json"]
 
 
 def test_a_plan_for_another_world_is_refused(zygote, run):
