@@ -22,8 +22,8 @@ MICRO_TOKENS = 16384
 """Tokens of a micro-batch at most, where its size is not given and there is no pipeline."""
 DEFAULT_SEQUENCE = 2048
 SHAPE_RULE = (
-    "the catalogue's model of that name, else the one nearest in size; where its count is off, hidden is scaled by "
-    "the 0.4th power of the ratio of parameters (a multiple of 128) and the layers to the count"
+    "the catalogue's model of that name, else the nearest in size with heads of 64 to 160; where its count is off, hidden "
+    "is scaled by the 0.4th power of the ratio of parameters (a multiple of 128) and the layers to the count"
 )
 
 
@@ -157,7 +157,8 @@ def shape_for(row: Row, models: Mapping[str, Model]) -> tuple[Model, str]:
     for name, model in family.items():
         if name in _words(row.model) and abs(_count(model) / wanted - 1) <= SHAPE_TOLERANCE:
             return model, f"{name} of the catalogue"
-    name, model = min(family.items(), key=lambda item: abs(math.log(_count(item[1]) / wanted)))
+    usual = {name: model for name, model in family.items() if 64 <= model.hidden // model.heads <= 160} or family
+    name, model = min(usual.items(), key=lambda item: abs(math.log(_count(item[1]) / wanted)))
     if abs(_count(model) / wanted - 1) <= SHAPE_TOLERANCE / 2:
         return model, f"{name} of the catalogue, by size"
     return _scaled(model, wanted, row.model), f"{name} of the catalogue, scaled to {row.billions:g} B"

@@ -1,22 +1,28 @@
-"""Seconds of a step from a stated sustained speed: one division, not a model of the machine.
+"""Seconds of a step, of a phase, and what they cost.
 
 On a CPU the products of matrices run at measured rates a core; they are only a part of the time, and `CPU_EFFICIENCY`
-says how large a part. On an accelerator `ACCELERATOR_EFFICIENCY` of the datasheet's peak is assumed. To calibrate,
-change the figures in this module and nowhere else.
+says how large a part. On an accelerator `iteration` models the step; one that is not in its table, but whose peak the
+site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runbook.errors import PlanError
 from runbook.params.schema import Precision, Recompute
 from runbook.plan import flops
 from runbook.plan.checks import Check, judge
 from runbook.plan.choices import Choice
+from runbook.plan.iteration import iteration
 from runbook.plan.layout import Layout
 from runbook.plan.machine import Machine
 from runbook.plan.schedule import Duration
 from runbook.plan.sizes import Shape
+from runbook.plan.step import device_of, setup_for, why_unknown
 
 BF16_UNITS = ("avx512_bf16", "amx_bf16")
 """Instructions that multiply bf16 directly."""
@@ -57,12 +63,10 @@ class Speed:
 
 def estimate(choice: Choice, layout: Layout, shape: Shape, length: Duration, machine: Machine | None) -> Speed:
     """Step time, and the time of the whole phase with its evaluations; loading and checkpoints come on top."""
-    rate, basis = sustained_flops(choice, layout, machine)
-    if rate is None:
+    step, basis = step_seconds(choice, layout, shape, machine)
+    if step is None:
         return Speed(None, None, None, None, flops.OURS, None, None, basis)
     model_flops = flops.flops(shape, layout.global_batch)
-    extra = 4 / 3 if choice.training.recompute is Recompute.FULL else 1.0
-    step = model_flops * extra * (1 + layout.bubble) / rate
     seconds = step * (length.iterations + evaluation_batches(choice, length) * FORWARD_SHARE)
     hours = seconds * layout.world_size / 3600
     price = choice.site.price_per_device_hour
@@ -76,6 +80,40 @@ def estimate(choice: Choice, layout: Layout, shape: Shape, length: Duration, mac
         cost=None if price is None else _round(hours * price),
         basis=basis,
     )
+
+
+def step_seconds(
+    choice: Choice, layout: Layout, shape: Shape, machine: Machine | None = None, factor: float = 1.0
+) -> tuple[float | None, str]:
+    """Seconds of one step and where they come from; `factor` is what a smoke test measured (`calibrate`)."""
+    measured = f", times {factor:.3g} as measured by the smoke test" if factor != 1 else ""
+    if not choice.on_cpu and not why_unknown(choice):
+        device = device_of(choice.site)
+        assert device is not None
+        step = iteration(setup_for(choice, layout, device))
+        peak = device.peaks[str(choice.training.precision)]
+        basis = f"modelled part by part for {device.name} ({peak:g} TFLOP/s, {choice.training.precision})"
+        return step.seconds * factor, basis + measured
+    rate, basis = sustained_flops(choice, layout, machine)
+    if rate is None:
+        return None, basis
+    extra = 4 / 3 if choice.training.recompute is Recompute.FULL else 1.0
+    return flops.flops(shape, layout.global_batch) * extra * (1 + layout.bubble) / rate * factor, basis + measured
+
+
+def calibrate(measured_seconds: Sequence[float], predicted_seconds: float, *, skip: int = 1) -> float:
+    """What to multiply predicted steps with: the median of measured steps, the first left out, over the prediction.
+
+    >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0)
+    1.2
+    """
+    kept = list(measured_seconds)[skip:]
+    if not kept or predicted_seconds <= 0 or any(not 0 < seconds < math.inf for seconds in kept):
+        raise PlanError(
+            f"{len(measured_seconds)} measured steps and a prediction of {predicted_seconds:g} s give no calibration: "
+            f"at least {skip + 1} steps with a time above 0 are needed. Run the smoke test with more iterations."
+        )
+    return statistics.median(kept) / predicted_seconds
 
 
 def sustained_flops(choice: Choice, layout: Layout, machine: Machine | None) -> tuple[float | None, str]:

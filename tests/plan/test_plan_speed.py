@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
+from runbook.errors import PlanError
 from runbook.plan import Check, Machine, make_plan
 from runbook.plan.choices import full_choice, smoke_choice
 from runbook.plan.flops import flops
 from runbook.plan.layout import lay_out
 from runbook.plan.schedule import duration
-from runbook.plan.speed import CORE_FLOPS, CPU_EFFICIENCY, Speed, estimate, evaluation_batches
+from runbook.plan.speed import (
+    CORE_FLOPS,
+    CPU_EFFICIENCY,
+    Speed,
+    calibrate,
+    estimate,
+    evaluation_batches,
+    step_seconds,
+)
 
 from .conftest import TWO_CORES, build, hardware
 
@@ -70,11 +79,35 @@ def test_what_is_not_known_stays_empty(verdicts: Callable[..., dict[str, Check]]
     assert speed(site=site).basis == "no bf16 peak is known for H100-SXM"
 
 
-def test_accelerators_run_at_a_stated_share_of_their_peak() -> None:
-    found = speed({"training": {"global_batch": 16, "eval_interval": 0}}, device="H100-SXM", model="375m")
-    assert found.basis == "35% of 989.4 TFLOP/s (H100-SXM, bf16), assumed"
-    assert found.tflops_per_device == pytest.approx(0.35 * 989.4, rel=1e-3)
+def test_known_accelerators_are_modelled_part_by_part() -> None:
+    sections = {"training": {"global_batch": 64, "micro_batch": 2, "eval_interval": 0, "framework": "megatron-lm"}}
+    found = speed(sections, device="H100-SXM", model="13b")
+    assert found.basis == "modelled part by part for H100-SXM5 (989.4 TFLOP/s, bf16)"
+    assert 0.40 * 989.4 < (found.tflops_per_device or 0) < 0.55 * 989.4
     assert found.tflops_convention == "megatron-full"
+
+
+def test_unknown_accelerators_run_at_a_stated_share_of_the_sites_peak() -> None:
+    site = {"hardware": hardware("H100-SXM").model_copy(update={"device": "NewChip", "peak_tflops": {"bf16": 1000.0}})}
+    found = speed({"training": {"global_batch": 16, "eval_interval": 0}}, model="375m", site=site)
+    assert found.basis == "35% of 1000 TFLOP/s (NewChip, bf16), assumed"
+    assert found.tflops_per_device == pytest.approx(350, rel=1e-3)
+
+
+def test_a_smoke_test_calibrates_the_steps() -> None:
+    assert calibrate([9.0, 2.0, 2.2, 2.1], 1.0) == 2.1
+    with pytest.raises(
+        PlanError, match="1 measured steps and a prediction of 1 s give no calibration: at least 2 steps"
+    ):
+        calibrate([2.0], 1.0)
+    with pytest.raises(PlanError):
+        calibrate([1.0, float("nan")], 1.0)
+    choice = full_choice(build())
+    layout = lay_out(choice)
+    plain, _ = step_seconds(choice, layout, choice.shape, TWO_CORES)
+    slower, basis = step_seconds(choice, layout, choice.shape, TWO_CORES, factor=1.25)
+    assert slower == pytest.approx(1.25 * (plain or 0))
+    assert basis.endswith(", times 1.25 as measured by the smoke test")
 
 
 def test_steps_add_up_to_the_sustained_speed() -> None:
