@@ -1,0 +1,200 @@
+"""However a run is named and whatever executes the notebooks, the same is written."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+from toy_project import Ended, Toy, json_of
+
+from runbook import params
+from runbook.phases import machine
+from runbook.phases.campaign import phase_fingerprint
+from runbook.plan import make_plan
+from runbook.records.verify import verify_run
+
+pytestmark = pytest.mark.notebooks
+
+PHASES = ("00-plan", "01-environment", "02-data")
+TIMES = {"started", "ended", "seconds", "finished", "made", "rates", "speed", "mtime_ns"}
+"""Keys whose values are moments, durations or speeds."""
+MEASURED = ("disk", "memory")
+"""Checks whose value is what the machine had left at that moment."""
+
+
+def without_times(content: Any) -> Any:
+    """The same without what differs between two executions of the same: the one place that says what counts as time."""
+    if isinstance(content, list):
+        return [without_times(item) for item in content]
+    if not isinstance(content, dict):
+        return content
+    kept = {key: without_times(item) for key, item in content.items() if key not in TIMES}
+    if kept.get("name") in MEASURED and "rule" in kept:
+        del kept["value"]
+    if str(kept.get("path", "")).endswith(".manifest.json"):  # a checksum over its times; it is compared by itself
+        return {"path": kept["path"]}
+    return kept
+
+
+def marks(folder: Path) -> dict[str, Any]:
+    return {path.stem: without_times(json_of(path)) for path in sorted((folder / "steps").glob("*.json"))}
+
+
+def twins(folder: Path) -> dict[str, Any]:
+    return {phase: without_times(json_of(folder / "records" / f"{phase}.json")) for phase in PHASES}
+
+
+@pytest.fixture(scope="module")
+def ways(toy: Toy, tmp_path_factory) -> dict[str, tuple[Path, list[Ended]]]:
+    """Run folder and endings of each way; two at a time, for two cores."""
+    root = tmp_path_factory.mktemp("ways")
+
+    def papermill(way: str, *words: object) -> tuple[str, list[Ended]]:
+        ended = [
+            toy.call(
+                *("papermill", f"notebooks/{phase}.ipynb", root / f"{way}-{phase}.ipynb", "--no-progress-bar", *words),
+                RUNBOOK_RUNS=str(root / way),
+            )
+            for phase in PHASES
+        ]
+        return way, ended
+
+    with ThreadPoolExecutor(2) as pool:
+        started = [
+            pool.submit(papermill, "parameter", "-p", "run", "local"),
+            pool.submit(papermill, "file", "-f", "params/local.yaml"),
+            pool.submit(lambda: ("command", [toy.run(root / "command", "--to", "02-data")])),
+        ]
+    return {way: (root / way / "local", ended) for way, ended in (future.result() for future in started)}
+
+
+def test_every_way_comes_to_its_end_without_a_warning_of_ours(ways):
+    for way, (_, endings) in ways.items():
+        for ended in endings:
+            assert ended.code == 0, (way, ended)
+            assert "unknown parameter" not in ended.text, (way, ended)
+            assert "runbook" not in "".join(line for line in ended.text.splitlines() if "Warning" in line)
+
+
+@pytest.mark.parametrize("way", ["parameter", "file"])
+def test_the_three_ways_write_the_same(ways, way):
+    command, other = ways["command"][0], ways[way][0]
+    assert (other / "run.yaml").read_bytes() == (command / "run.yaml").read_bytes()
+    assert (other / "plan.json").read_bytes() == (command / "plan.json").read_bytes()
+    assert marks(other) == marks(command)
+    for phase in PHASES:
+        assert twins(other)[phase] == twins(command)[phase], phase
+    for name in ("corpus_text_document.bin", "corpus_text_document.idx"):
+        assert (other / "data" / name).read_bytes() == (command / "data" / name).read_bytes()
+    manifests = [without_times(json_of(folder / "data" / "corpus.manifest.json")) for folder in (command, other)]
+    assert manifests[0] == manifests[1]
+
+
+@pytest.mark.parametrize("way", ["parameter", "file"])
+def test_what_comes_next_depends_on_the_tokens_and_not_on_when_they_were_made(ways, toy: Toy, way):
+    settings = params.load("local", project=toy.root)
+    plan = make_plan(settings, machine.measure(settings.site))
+    for phase in ("03-smoke-test", "04-training"):
+        assert phase_fingerprint(settings, plan, ways[way][0], phase) == phase_fingerprint(
+            settings, plan, ways["command"][0], phase
+        )
+
+
+def test_what_counts_as_time_leaves_the_rest(ways):
+    """The comparison above would be worth nothing if it dropped too much."""
+    folder = ways["command"][0]
+    twin = twins(folder)["02-data"]
+    assert set(json_of(folder / "records" / "02-data.json")) - set(twin) == {"started", "ended"}
+    assert twin["results"]["documents"] > 1000
+    assert [cell["state"] for cell in twin["cells"]] == ["completed"] * len(twin["cells"])
+    assert all(mark["fingerprint"] for mark in marks(folder).values())
+    assert len(marks(folder)["02-data--tokenize"]["outputs"]) == 3
+    assert without_times({"name": "disk", "value": "9 GB", "rule": "r", "verdict": "pass"})["verdict"] == "pass"
+
+
+def test_values_that_yaml_1_1_reads_otherwise_are_ours_every_way(ways):
+    for way, (folder, _) in ways.items():
+        values = yaml.safe_load((folder / "run.yaml").read_text())
+        parameters = twins(folder)["00-plan"]["parameters"]
+        assert parameters["jobs.smoke.walltime"]["value"] == 12 * 3600, way
+        assert parameters["training.weight_decay"]["value"] == 0.1, way
+        assert parameters["training.learning_rate"]["value"] == 6.0e-4, way
+        assert values["training"]["weight_decay"] == 0.1, way
+        assert {one["origin"].partition(":")[0] for one in parameters.values()} == {"built-in", "params/local.yaml"}
+
+
+def test_check_says_which_words_papermill_would_read_otherwise(toy: Toy):
+    ended = toy.call("runbook", "check", "local")
+    assert ended.code == 2
+    assert "12:00:00" in ended.text
+    assert "1e-1" in ended.text
+    assert "Traceback" not in ended.text
+
+
+def test_a_run_by_another_way_is_done_for_all(ways, toy: Toy):
+    """What papermill finished needs no second tokenizing; only its notebooks are filed by `runbook run`."""
+    folder = ways["parameter"][0]
+    before = marks(folder)["02-data--tokenize"]
+    ended = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")
+    assert (ended.code, ended.executed()) == (0, ["02-data"])
+    assert "its executed notebook is not among the records" in ended.text
+    assert "tokenize: done, verified. Nothing is made again." in (folder / "records" / "02-data.ipynb").read_text()
+    assert marks(folder)["02-data--tokenize"] == before
+    again = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")
+    assert again.verified() == ["02-data"]
+
+
+def test_our_engine_files_the_record_and_nbconvert_works_in_the_folder_of_the_notebooks(ways, toy: Toy, tmp_path):
+    command = ways["command"][0]
+    ended = toy.call(
+        *("papermill", "notebooks/00-plan.ipynb", tmp_path / "out.ipynb", "--engine", "runbook"),
+        *("--no-progress-bar", "-p", "run", "local"),
+        RUNBOOK_RUNS=str(tmp_path / "engine"),
+    )
+    assert ended.code == 0, ended
+    folder = tmp_path / "engine" / "local"
+    assert without_times(json_of(folder / "records" / "00-plan.json")) == twins(command)["00-plan"]
+    assert (folder / "records" / "00-plan.html").exists()
+    assert verify_run(folder) == []
+    ended = toy.call(
+        *("jupyter-nbconvert", "--to", "notebook", "--execute", "00-plan.ipynb"),
+        *("--output-dir", tmp_path, "--output", "converted.ipynb"),
+        cwd=toy.root / "notebooks",
+        RUNBOOK_RUNS=str(tmp_path / "converted"),
+    )
+    assert ended.code == 0, ended
+    folder = tmp_path / "converted" / "local"
+    assert without_times(json_of(folder / "records" / "00-plan.json")) == twins(command)["00-plan"]
+    assert sorted(path.name for path in (toy.root / "notebooks").iterdir()) == sorted(
+        path.name for path in (Path(__file__).parents[2] / "notebooks").glob("*.ipynb")
+    ), "nothing is left beside the masters"
+
+
+def test_the_masters_are_as_before(ways, toy: Toy):
+    for phase in PHASES:
+        notebook = nbformat.read(toy.root / "notebooks" / f"{phase}.ipynb", as_version=4)
+        assert [cell.get("outputs") for cell in notebook.cells if cell.cell_type == "code"] == [[]] * sum(
+            cell.cell_type == "code" for cell in notebook.cells
+        )
+
+
+def test_two_runs_mixed_are_refused_before_anything_is_written(toy: Toy, tmp_path):
+    other = json.loads(json.dumps(yaml.safe_load((toy.root / "params/local.yaml").read_text()))) | {"run": "other"}
+    other["model"] = "small"
+    toy.write_run_file(yaml.safe_dump(other, sort_keys=False), "other")
+    try:
+        ended = toy.call(
+            *("papermill", "notebooks/00-plan.ipynb", tmp_path / "out.ipynb", "--no-progress-bar"),
+            *("-p", "run", "local", "-f", "params/other.yaml"),
+            RUNBOOK_RUNS=str(tmp_path / "runs"),
+        )
+    finally:
+        (toy.root / "params" / "other.yaml").unlink()
+    assert ended.code == 1
+    assert "ParamsError: Two runs are mixed: run is local, but model" in ended.text
+    assert not (tmp_path / "runs").exists()
