@@ -1,0 +1,60 @@
+"""A run file of a cluster on a small machine: only what cannot be there changes, and each change is told."""
+
+from pathlib import Path
+
+import pytest
+
+from runbook.params import load, run_names
+from runbook.plan import make_plan
+
+CLONE = Path(__file__).parents[2]
+FIVE = [name for name in run_names(CLONE) if name not in ("local", "tour")]
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_every_documents_run_plans_here_with_a_small_model(name):
+    settings = load(name, set_words=["site=local", "model=tiny"], project=CLONE)
+    plan = make_plan(settings).as_dict()
+    assert {spec["parallel"]["world_size"] for spec in plan["phases"].values()} == {2}
+    assert settings.run.training.framework == "runbook"
+    assert settings.run.data.dataset == "corpus"
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_nothing_changes_at_home(name):
+    assert load(name, project=CLONE).rehearsed() == {}
+
+
+def test_each_change_says_what_was_asked_and_why():
+    told = load("azure-175b", set_words=["site=local", "model=tiny"], project=CLONE).rehearsed()
+    assert told == {
+        "data.dataset": "slimpajama does not fit site local: the text is not here; the shipped corpus is",
+        "data.held_out": "15 does not fit site local: the corpus has too few files; data.split cuts each",
+        "jobs.smoke.nodes": "2 does not fit site local: it has no more nodes",
+        "jobs.training.nodes": "16 does not fit site local: it has no more nodes",
+        "parallel.pipeline": "16 does not fit site local: the model goes over 2 devices",
+        "parallel.sequence": "True does not fit site local: our own trainer has no sequence parallelism",
+        "parallel.tensor": "8 does not fit site local: the model goes over 2 devices",
+        "training.framework": "megatron-lm does not fit site local: it has no megatron-lm; our own trainer runs",
+        "training.precision": "fp16 does not fit site local: torch has no fp16 training on a CPU",
+    }
+
+
+def test_a_value_given_by_hand_is_kept_and_left_to_the_rules():
+    words = ["site=local", "model=tiny", "parallel.tensor=4", "training.precision=fp16"]
+    settings = load("azure-175b", set_words=words, project=CLONE)
+    assert (settings.run.parallel.tensor, settings.run.training.precision) == (4, "fp16")
+    assert not {"parallel.tensor", "training.precision"} & settings.rehearsed().keys()
+
+
+def test_a_batch_that_does_not_divide_becomes_the_nearest_that_does():
+    words = ["site=local", "model=tiny", "parallel.tensor=1", "parallel.pipeline=1", "parallel.sequence=false"]
+    settings = load("polaris-25b", set_words=words, project=CLONE)
+    assert settings.run.training.global_batch == 2
+    assert settings.rehearsed()["training.global_batch"] == "1 does not fit site local: it divides by 2"
+
+
+def test_the_local_run_itself_is_refused_where_it_does_not_fit():
+    settings = load("local", set_words=["parallel.tensor=8", "site=local"], project=CLONE)
+    assert settings.run.parallel.tensor == 8
+    assert settings.rehearsed() == {}

@@ -1,0 +1,117 @@
+"""What a person types never changes the structure of a queue's script: 200 values, each arrives as it is."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from sites import PACKAGE, settings_of
+from test_render_hostile import VALUE
+
+from runbook import shell
+from runbook.errors import ParamsError
+from runbook.plan import make_plan
+from runbook.render import render_job
+
+MARK = "a mark "
+"""Begins every value, so that each is quoted and none is found in another."""
+
+
+def with_hostile(value, recorder=None):
+    """LUMI's run with a value wherever a person can write one: paths, image, options, environment."""
+    own = settings_of("lumi-13b", "jobs.stage=/stage", "training.framework=runbook", "site=lumi")
+    container = own.site.container.model_copy(update={"image": f"/{value}", "options": [value]})
+    site = own.site.model_copy(
+        update={
+            "container": container,
+            "environment": {f"{value}:": {"HOSTILE": value, "GONE": None}},
+            "modules": [value],
+            "step_options": [value],
+            "paths": {},
+            "binding": own.site.binding.model_copy(update={"cpu_masks": []}),
+            "python": str(recorder or "python3"),
+            "node_setup": [],
+        }
+    )
+    return replace(own, site=site)
+
+
+def unmarked(script, value):
+    """A script with each place of the value, quoted, replaced by one word."""
+    places = [shlex.quote(f"{value}:").replace("\n", " "), shlex.quote(f"/{value}"), shlex.quote(value)]
+    for place in places:
+        assert place in script
+        script = script.replace(place, "VALUE")
+    return script
+
+
+def job_of(own):
+    return render_job(own, make_plan(own).as_dict(), "04-training", PACKAGE, package=PACKAGE)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=VALUE)
+@example(value="$(touch made)")
+@example(value="'; touch made; '")
+@example(value="\ntouch made\n")
+@example(value="x\n#SBATCH --account=other")
+def test_the_script_is_the_harmless_one_but_for_the_quoted_value(value):
+    plain = unmarked(job_of(with_hostile(MARK)).script, MARK)
+    script = unmarked(job_of(with_hostile(MARK + value)).script, MARK + value)
+    assert script == plain
+
+
+@pytest.mark.jobs
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=VALUE)
+@example(value="$(touch made)")
+@example(value="a\nb")
+def test_the_program_gets_the_value_as_it_is(value, recorder, tmp_path):
+    folder = "/" + value.strip("/").replace("/", "_")
+    own = settings_of("lumi-13b", "training.framework=megatron-deepspeed")
+    own = replace(own, site=own.site.model_copy(update={"paths": {"tensorboard": folder}, "launcher": "srun"}))
+    checkout = own.site.frameworks["megatron-deepspeed"].model_copy(update={"folder": folder})
+    own = replace(
+        own, site=own.site.model_copy(update={"frameworks": {"megatron-deepspeed": checkout}, "python": str(recorder)})
+    )
+    job = job_of(own)
+    (tmp_path / "rank.sh").write_text(job.files["rank.sh"], encoding="utf-8")
+    environment = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3"}
+    said = shell.run(["bash", str(tmp_path / "rank.sh")], cwd=tmp_path, env=environment)
+    arguments, _, seen = json.loads(said.out)
+    assert arguments == ["-u", f"{folder.rstrip('/')}/pretrain_gpt.py", *job.arguments]
+    assert (seen["RANK"], seen["LOCAL_RANK"], seen["WORLD_SIZE"]) == ("3", "3", "16")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("value", ["two words", "a;b", "$(x)", "a\n#SBATCH --account=b", "'", "ü", "a#b"])
+@pytest.mark.parametrize("run", ["lumi-13b", "polaris-25b"])
+def test_what_cannot_stand_in_a_queues_line_is_refused(run, value):
+    own = settings_of(run)
+    training = own.run.jobs.training.model_copy(update={"account": value})
+    jobs = own.run.jobs.model_copy(update={"training": training})
+    own = replace(own, run=own.run.model_copy(update={"jobs": jobs}))
+    with pytest.raises(ParamsError, match="cannot stand in a line for the queue, which has no quotes"):
+        job_of(own)
+
+
+@pytest.mark.parametrize(
+    ("mount", "why"), [("/a,b", "',' and ':' separate mounts"), ("/a:/b:/c", "separate mounts"), ("a", "absolute")]
+)
+def test_a_mount_that_would_be_read_as_two_is_refused(mount, why):
+    own = settings_of("azure-175b")
+    container = own.site.container.model_copy(update={"mounts": [mount]})
+    own = replace(own, site=own.site.model_copy(update={"container": container}))
+    with pytest.raises(ParamsError, match=why):
+        job_of(own)
+
+
+def test_only_the_known_names_in_braces_are_filled_in_by_the_job():
+    own = settings_of("lumi-13b")
+    variables = {"A": "/tmp/{user}-{job}", "B": "{home} {{user}} $user", "C": "{stage}/x"}
+    own = replace(own, site=own.site.model_copy(update={"environment": {"g": variables}}))
+    script = job_of(own).script
+    assert 'export A=/tmp/"$user"-"$job_number"\n' in script
+    assert """export B='{home} {'"$user"'} $user'\n""" in script
+    assert "export C=/GIVE_JOBS_STAGE/x\n" in script
