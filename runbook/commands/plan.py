@@ -39,8 +39,11 @@ def check(run_name: str, set_words: tuple[str, ...]) -> int:
     metavar="FILE.csv",
     help="Instead of a run: predict the speed of each row of a table with the columns of published_results.csv.",
 )
+@click.option(
+    "--search", "searching", is_flag=True, help="Rank the layouts that fit the nodes of RUN; nothing changes."
+)
 @SET
-def plan(run_name: str, as_json: bool, table: Path | None, set_words: tuple[str, ...]) -> int:
+def plan(run_name: str, as_json: bool, table: Path | None, searching: bool, set_words: tuple[str, ...]) -> int:
     """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
     if bool(run_name) == bool(table):
         raise click.UsageError("give either RUN or --predict FILE.csv")
@@ -49,6 +52,12 @@ def plan(run_name: str, as_json: bool, table: Path | None, set_words: tuple[str,
 
         rows = predict_file(table)
         click.echo(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else predictions_text(rows))
+        return 0
+    if searching:
+        from runbook.phases.forecast import search_run, search_text
+
+        found = search_run(run_name, set_words)
+        click.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else search_text(found))
         return 0
     from runbook.phases.overview import make, plan_text
     from runbook.phases.plan_file import plan_file

@@ -22,7 +22,7 @@ MICRO_TOKENS = 16384
 """Tokens of a micro-batch at most, where its size is not given and there is no pipeline."""
 DEFAULT_SEQUENCE = 2048
 SHAPE_RULE = (
-    "the catalogue's model of that name, else the nearest in size with heads of 64 to 160; where its count is off, hidden "
+    "the catalogue's model of that name, else the nearest in size with heads of 64 to 160; if its count is off, hidden "
     "is scaled by the 0.4th power of the ratio of parameters (a multiple of 128) and the layers to the count"
 )
 
