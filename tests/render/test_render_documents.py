@@ -1,0 +1,173 @@
+"""The errors of the five documents: none of them in what we render, and a guard where a person could make it again."""
+
+import json
+import re
+
+import pytest
+from sites import NAMES, PHASES, PROJECT, RUNS, rendered, settings_of
+
+from runbook.errors import PlanError
+from runbook.plan import make_plan
+from runbook.render.documents import as_markdown, document_errors
+
+
+def option(arguments, name):
+    """The values after an option."""
+    start = arguments.index(name) + 1
+    end = next((i for i in range(start, len(arguments)) if arguments[i].startswith("--")), len(arguments))
+    return arguments[start:end]
+
+
+def labels(name, *words):
+    return {entry["model"]: entry for entry in make_plan(settings_of(name, *words)).as_dict()["labels"]}
+
+
+def test_all_thirty_one_are_listed_and_the_page_is_up_to_date():
+    assert [error.number for error in document_errors()] == list(range(1, 32))
+    assert {error.kind for error in document_errors()} == {"right", "guard", "text"}
+    assert (PROJECT / "docs" / "errors-in-the-documents.md").read_text() == as_markdown()
+
+
+@pytest.mark.parametrize(("variant", "model", "count"), [("smoke", "375m", 64_633_856), ("857m", "857m", 355_919_872)])
+def test_1_and_2_the_labels_are_shown_with_their_counts(variant, model, count):
+    entry = labels(f"azure-175b:{variant}")[model]
+    assert (entry["parameters"], entry["fits"]) == (count, False)
+
+
+def test_3_and_10_seventy_four_files_of_which_fifteen_validate_and_fifteen_test():
+    _, _, job = rendered("azure-175b", "04-training")
+    parts = {name: option(job.arguments, f"--{name}-data-path")[1::2] for name in ("train", "valid", "test")}
+    assert {name: len(files) for name, files in parts.items()} == {"train": 44, "valid": 15, "test": 15}
+    assert len({file for files in parts.values() for file in files}) == 74
+
+
+def test_4_intervals_reach_the_program():
+    _, _, job = rendered("azure-175b", "04-training", "training.save_interval=77", "training.eval_interval=33")
+    assert (option(job.arguments, "--save-interval"), option(job.arguments, "--eval-interval")) == (["77"], ["33"])
+
+
+def test_6_a_named_image_is_used():
+    _, _, job = rendered("azure-175b", "04-training", "jobs.image=/mnt/nvme/striped.sqsh")
+    assert "--container-image=/mnt/nvme/striped.sqsh" in job.script
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run != "aws-pile-175b"])
+def test_13_merges_are_not_the_vocabulary(run):
+    _, _, job = rendered(run, "04-training")
+    vocabulary, merges = option(job.arguments, "--vocab-file"), option(job.arguments, "--merge-file")
+    assert (vocabulary[0].rpartition("/")[2], merges[0].rpartition("/")[2]) == ("vocab.json", "merges.txt")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_14_smoke_and_full_share_no_checkpoint(run):
+    folders = {rendered(run, phase)[1]["checkpoint"]["folder"] for phase in PHASES}
+    assert len(folders) == 2
+
+
+def test_15_devices_that_do_not_divide_are_refused():
+    with pytest.raises(PlanError, match="do not divide into groups of 3"):
+        rendered("lumi-13b", "04-training", "parallel.tensor=3", "parallel.pipeline=1")
+
+
+def test_16_state_that_does_not_fit_is_refused():
+    with pytest.raises(PlanError, match=r"there are 64\.0 GiB"):
+        rendered("lumi-13b:13b-1n-dp8-zero1", "04-training")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_18_and_19_nodes_have_one_origin_and_one_step_trains(run):
+    settings, spec, job = rendered(run, "04-training")
+    nodes = settings.job("04-training").nodes
+    starts = re.findall(r"^(srun|mpiexec)\b", job.script, re.M)
+    assert len(starts) == 1 + bool(settings.site.node_setup)
+    assert f"the plan is for {nodes}" in job.script
+    assert spec["parallel"]["world_size"] == nodes * settings.job("04-training").devices_per_node
+
+
+def test_21_22_and_24_polaris_runs_the_pinned_script_in_the_environment_that_was_made():
+    settings, _, job = rendered("polaris-25b", "04-training")
+    assert settings.site.frameworks["megatron-deepspeed"].commit.startswith("6bcac4ee")
+    assert "/pretrain_gpt_alcf.py" in job.files["rank.sh"]
+    assert "module load conda/2023-10-04\n" in job.script
+    assert "/venvs/polaris/2023-10-04/bin/activate\n" in job.script
+
+
+def test_25_gpt25b_is_shown_as_what_it_is_and_tensor_outside_a_node_is_warned_of():
+    plan = make_plan(settings_of("polaris-25b"))
+    assert 29.2e9 < labels("polaris-25b")["gpt25b"]["parameters"] < 29.5e9
+    check = next(check for check in plan.checks if check.name == "04-training: tensor inside a node")
+    assert check.verdict == "warn"
+
+
+def test_27_what_is_saved_has_a_place_and_one_dynamic_loss_scale():
+    _, _, job = rendered("slurm-oscar", "04-training")
+    assert option(job.arguments, "--save") == option(job.arguments, "--load")
+    assert "--loss-scale" not in job.arguments
+    config = next(json.loads(text) for name, text in job.files.items() if name.endswith(".json"))
+    assert config["fp16"]["loss_scale"] == 0
+    assert "#SBATCH --gpus-per-node=8\n" in job.script
+
+
+def test_no_two_jobs_share_a_deepspeed_file_unless_it_is_the_same():
+    seen = {}
+    for name in (name for name in NAMES if name != "lumi-13b:13b-1n-dp8-zero1"):
+        for phase in PHASES:
+            _, _, job = rendered(name, phase)
+            for file, text in job.files.items():
+                if file.endswith(".json"):
+                    assert seen.setdefault(file, text) == text
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_port_comes_from_the_jobs_number_and_the_host_from_the_queues_list(run):
+    settings, _, job = rendered(run, "04-training")
+    assert "MASTER_PORT=$((49152 + job_number % 16384))" in job.script
+    source = "$PBS_NODEFILE" if settings.site.scheduler == "pbs" else "scontrol show hostnames"
+    assert source in job.script
+
+
+def test_a_group_of_the_environment_is_switched_by_name():
+    _, _, without = rendered("azure-175b", "04-training")
+    _, _, sharp = rendered("azure-175b", "04-training", "jobs.switch=+sharp -network")
+    assert "SHARP_COLL_ENABLE_SAT" not in without.script and "UCX_TLS" in without.script
+    assert "export SHARP_COLL_ENABLE_SAT=1\n" in sharp.script and "UCX_TLS" not in sharp.script
+
+
+def test_the_plugin_block_of_polaris_is_unset_or_set():
+    _, _, off = rendered("polaris-25b", "04-training")
+    _, _, on = rendered("polaris-25b", "04-training", "jobs.switch=+plugin -no-plugin")
+    assert "unset NCCL_NET\n" in off.files["rank.sh"] and "unset NCCL_NET\n" in off.script
+    assert "export NCCL_NET='AWS Libfabric'\n" in on.script and "unset" not in on.files["rank.sh"]
+
+
+def test_a_group_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(
+        Exception,
+        match=r"'\+sharpp' is not .* azure's environment\. Its groups are megatron, network, sharp, debug\.",
+    ):
+        rendered("azure-175b", "04-training", "jobs.switch=+sharpp")
+
+
+def test_the_deepspeed_launcher_is_for_one_node():
+    _, _, job = rendered("slurm-oscar:single-node", "04-training")
+    assert "  deepspeed \\\n  --num_gpus=8 \\\n" in job.script
+    with pytest.raises(Exception, match="the deepspeed launcher reaches other nodes by ssh without a password"):
+        rendered("slurm-oscar", "04-training", "jobs.launcher=deepspeed")
+
+
+def test_masks_bind_by_srun_or_by_rank():
+    _, _, by_rank = rendered("lumi-13b", "04-training")
+    _, _, by_srun = rendered("lumi-13b", "04-training", "jobs.launcher=srun")
+    assert "cores=(0xfe000000000000 0xfe00000000000000 0xfe0000 " in by_rank.files["rank.sh"]
+    assert "--cpu-bind=mask_cpu:0xfe000000000000,0xfe00000000000000,0xfe0000," in by_srun.script
+    assert "taskset" not in by_srun.files["rank.sh"]
+    assert "#SBATCH --ntasks-per-node=8\n" in by_srun.script
+
+
+def test_our_own_trainer_is_rendered_for_each_site():
+    for run in RUNS:
+        words = ["training.framework=runbook", "parallel.sequence=false", "training.offload=false"]
+        _, _, job = rendered(run, "04-training", *words)
+        assert job.arguments == ["plan.json", "--phase", "04-training"]
+        assert "python3 -m runbook.training " in job.files["rank.sh"]
+        assert "export PYTHONPATH=/project\n" in job.script
