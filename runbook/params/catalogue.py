@@ -219,6 +219,9 @@ class Site(Strict):
     switched_off: list[str] = []
     """Groups of the environment that are used only where jobs.switch turns them on."""
 
+    write_bandwidth: dict[str, Positive] = {}
+    """What each tier of storage for checkpoints takes in from all nodes together, in GB/s (1 GB = 10^9 bytes)."""
+
     modules: list[str] = []
     """Environment modules a job loads."""
 

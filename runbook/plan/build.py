@@ -13,6 +13,7 @@ from runbook.plan.checkpoint import Storage, storage
 from runbook.plan.checks import Check, raise_if_failed
 from runbook.plan.choices import Choice, Chosen, full_choice, smoke_choice
 from runbook.plan.data import DataPlan, check_data, check_epochs, plan_data
+from runbook.plan.endurance import endurance
 from runbook.plan.layout import Layout, lay_out
 from runbook.plan.layout_rules import check_layout
 from runbook.plan.machine import Machine
@@ -89,7 +90,12 @@ def _content(settings: Chosen, data: DataPlan, phases: list[_Phase], machine: Ma
         for phase in phases
     }
     stores = {phase.choice.phase: _storage(phase, specs[phase.choice.phase]) for phase in phases}
+    speeds = {
+        phase.choice.phase: estimate(phase.choice, phase.layout, phase.choice.shape, phase.length, machine)
+        for phase in phases
+    }
     full = phases[-1].choice
+    last = speeds[full.phase]
     return {
         "schema": SCHEMA,
         "run": settings.run.run,
@@ -108,10 +114,10 @@ def _content(settings: Chosen, data: DataPlan, phases: list[_Phase], machine: Ma
         "memory": {phase.choice.phase: _memory(phase, machine) for phase in phases},
         "flops": {phase.choice.phase: _flops(phase) for phase in phases},
         "checkpoint": {name: asdict(store) for name, store in stores.items()},
-        "time": {
-            phase.choice.phase: asdict(estimate(phase.choice, phase.layout, phase.choice.shape, phase.length, machine))
-            for phase in phases
-        },
+        "time": {name: asdict(speed) for name, speed in speeds.items()},
+        "endurance": endurance(
+            full, settings.run.jobs.training, phases[-1].layout.world_size, stores[full.phase].checkpoint_bytes, last
+        ).as_dict(),
     }
 
 

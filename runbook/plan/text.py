@@ -41,6 +41,7 @@ def tables(plan: Mapping[str, Any]) -> tuple[Table, ...]:
         flops_table,
         time_table,
         storage_table,
+        endurance_table,
         places_table,
         checks_table,
     )
@@ -135,6 +136,32 @@ def time_table(plan: Mapping[str, Any]) -> Table:
         _row("from", plan, lambda phase: str(phase["basis"]), section="time"),
     ]
     return Table("Time", tuple(rows), "Loading, compiling and checkpoints come on top.")
+
+
+def endurance_table(plan: Mapping[str, Any]) -> Table:
+    """Saves to each storage tier, failures, jobs in a row and energy of the training; what is not known says so."""
+    found = plan["endurance"]
+
+    def shown(value: float | None, show: Callable[[float], str]) -> str:
+        return UNKNOWN if value is None else show(value)
+
+    between = found["hours_between_failures"]
+    rows = [
+        {"what": "between two saves, as chosen", "training": shown(found["interval_seconds"], show_duration)},
+        {"what": "between two failures", "training": shown(between and 3600 * between, show_duration)},
+    ]
+    for save in found["saves"]:
+        best = shown(save["best_interval_seconds"], show_duration)
+        lost = shown(save["lost_share"], lambda share: f"{share:.1%}")
+        chosen = shown(save["lost_share_as_chosen"], lambda share: f"{share:.1%}")
+        text = f"{show_duration(save['write_seconds'])} a save; best every {best}: {lost} lost, as chosen {chosen}"
+        rows.append({"what": f"{save['tier']} ({save['bytes_per_second'] / 1e9:g} GB/s)", "training": text})
+    limit = found["walltime_seconds"]
+    jobs = shown(found["jobs"], lambda count: f"{count:,} of at most {show_duration(limit)}")
+    energy = shown(found["energy_kwh"], lambda value: f"{value:,.4g} kWh: {found['energy_basis']}")
+    rows += [{"what": "jobs in a row", "training": jobs}, {"what": "energy", "training": energy}]
+    note = f"Failures: {found['failure_source']}; best interval by Daly." if found["failure_source"] else ""
+    return Table("Saves, failures, jobs and energy", tuple(rows), note)
 
 
 def storage_table(plan: Mapping[str, Any]) -> Table:
