@@ -30,9 +30,9 @@ class Saves:
     best_interval_seconds: float | None
     """By Daly, where the failure rate is known."""
     best_interval_iterations: int | None
-    lost_share: float | None
-    """Of the time, at the best interval: writing, and steps done again after failures."""
-    lost_share_as_chosen: float | None
+    added_share: float | None
+    """At the best interval, relative to the steps: writing, and steps done again after failures."""
+    added_share_as_chosen: float | None
     """The same at the interval that the run chose."""
 
 
@@ -79,10 +79,10 @@ def daly(write: float, between_failures: float) -> float:
     return young(write, between_failures) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write
 
 
-def lost_share(write: float, interval: float, between_failures: float, restart: float = 0.0) -> float:
-    """Share of the time that saving, repeating and restarting take.
+def added_share(write: float, interval: float, between_failures: float, restart: float = 0.0) -> float:
+    """What saving, repeating and restarting add to the steps, relative to them.
 
-    >>> [round(lost_share(2.195 / 60, daly(2.195 / 60, hours), hours), 3) for hours in (396, 49.5, 3.09)]
+    >>> [round(added_share(2.195 / 60, daly(2.195 / 60, hours), hours), 3) for hours in (396, 49.5, 3.09)]
     [0.014, 0.038, 0.154]
     """
     return write / interval + interval / (2 * between_failures) + restart / between_failures
@@ -143,8 +143,10 @@ def _saves(
         write_seconds=_round(write),
         best_interval_seconds=None if best is None else _round(best),
         best_interval_iterations=max(1, round(best / step)) if best and step else None,
-        lost_share=None if best is None or between is None else _round(lost_share(write, best, between)),
-        lost_share_as_chosen=None if chosen is None or between is None else _round(lost_share(write, chosen, between)),
+        added_share=None if best is None or between is None else _round(added_share(write, best, between)),
+        added_share_as_chosen=None
+        if chosen is None or between is None
+        else _round(added_share(write, chosen, between)),
     )
 
 

@@ -152,9 +152,9 @@ def endurance_table(plan: Mapping[str, Any]) -> Table:
     ]
     for save in found["saves"]:
         best = shown(save["best_interval_seconds"], show_duration)
-        lost = shown(save["lost_share"], lambda share: f"{share:.1%}")
-        chosen = shown(save["lost_share_as_chosen"], lambda share: f"{share:.1%}")
-        text = f"{show_duration(save['write_seconds'])} a save; best every {best}: {lost} lost, as chosen {chosen}"
+        least = shown(save["added_share"], lambda share: f"{share:.1%}")
+        chosen = shown(save["added_share_as_chosen"], lambda share: f"{share:.1%}")
+        text = f"{show_duration(save['write_seconds'])} a save; best every {best}: adds {least}, as chosen {chosen}"
         rows.append({"what": f"{save['tier']} ({save['bytes_per_second'] / 1e9:g} GB/s)", "training": text})
     limit = found["walltime_seconds"]
     jobs = shown(found["jobs"], lambda count: f"{count:,} of at most {show_duration(limit)}")

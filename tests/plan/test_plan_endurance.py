@@ -14,7 +14,7 @@ from runbook.plan.endurance import (
     daly,
     endurance,
     jobs_in_a_row,
-    lost_share,
+    added_share,
     seconds_between_failures,
     young,
 )
@@ -53,23 +53,23 @@ def test_the_best_interval_grows_shorter_with_the_devices() -> None:
     (small,), (large,) = found(AZURE, 16, tier).saves, found(AZURE, 128, tier).saves
     assert small.best_interval_seconds == pytest.approx(5.27 * 3600, rel=0.01)
     assert large.best_interval_seconds == pytest.approx(1.85 * 3600, rel=0.01)
-    assert (small.lost_share, large.lost_share) == (pytest.approx(0.0134, abs=1e-3), pytest.approx(0.038, abs=1e-3))
+    assert (small.added_share, large.added_share) == (pytest.approx(0.0134, abs=1e-3), pytest.approx(0.038, abs=1e-3))
 
 
 def test_saving_too_often_costs_more_than_failures() -> None:
     """Every 100 steps on 128 nodes writes most of a third of the time, as the seed's script does."""
     (save,) = found(AZURE, 128, {"write_bandwidth": {"AMLFS 40": 19.2}}).saves
-    assert save.lost_share_as_chosen is not None
-    assert 0.25 < save.lost_share_as_chosen < 0.60
+    assert save.added_share_as_chosen is not None
+    assert 0.25 < save.added_share_as_chosen < 0.60
     assert save.best_interval_iterations is not None
     assert save.best_interval_iterations > 1000
 
 
 def test_no_interval_loses_less_than_the_best() -> None:
     write, between = 130.0, seconds_between_failures(1024)
-    best = lost_share(write, daly(write, between), between)
+    best = added_share(write, daly(write, between), between)
     for factor in (0.3, 0.7, 1.5, 4):
-        assert best < lost_share(write, factor * young(write, between), between)
+        assert best < added_share(write, factor * young(write, between), between)
 
 
 def test_a_write_longer_than_failures_are_apart_has_an_answer() -> None:
