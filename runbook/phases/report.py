@@ -48,7 +48,7 @@ def card(folder: Path) -> str:
         if losses:
             parts.append(f"{phase}  loss {losses[0]:.2f} {sparkline(losses, CARD_COLUMNS)} {losses[-1]:.2f}")
     parts += [
-        f"after iteration {row['after iteration']}: {row['prompt']}{row['continuation']!r}"
+        f"after iteration {row['after iteration']}: " + " ".join(f"{row['prompt']}{row['continuation']}".split())
         for row in _rows(folder, plan)
     ]
     comparison = _comparison(folder, plan)

@@ -34,8 +34,8 @@ def answer_for_cpu() -> bool:
 def _keep_freed_memory() -> None:
     """Let glibc keep large freed blocks instead of handing each back to the kernel.
 
-    Activations and logits are allocated and freed in every micro-batch; faulting their pages in anew each time took a
-    quarter of a step of the 12 x 512 model (measured 2026-11, glibc 2.36). Another C library is left as it is.
+    Activations and logits are allocated and freed in every micro-batch; faulting their pages in anew each time took
+    10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36). Another C library is left as it is.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
