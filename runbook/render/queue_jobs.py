@@ -120,7 +120,6 @@ def _rank_script(settings: Settings, job: Job, spec: Mapping[str, Any], argument
             "cpu_lists": not binding.cpu_masks,
             "program": _words(program),
             "argument_lines": [f"  {_words(line)}" for line in lines(arguments)],
-            "keeps_code": starter_binds and framework is Framework.RUNBOOK,
         },
     )
 

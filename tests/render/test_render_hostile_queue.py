@@ -77,7 +77,7 @@ def test_the_program_gets_the_value_as_it_is(value, recorder, tmp_path):
     )
     job = job_of(own)
     (tmp_path / "rank.sh").write_text(job.files["rank.sh"], encoding="utf-8")
-    environment = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3"}
+    environment = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "RUNBOOK_JOB_FOLDER": str(tmp_path)}
     said = shell.run(["bash", str(tmp_path / "rank.sh")], cwd=tmp_path, env=environment)
     arguments, _, seen = json.loads(said.out)
     assert arguments == ["-u", f"{folder.rstrip('/')}/pretrain_gpt.py", *job.arguments]

@@ -126,6 +126,7 @@ def outputs(options: Options, spec: Mapping[str, Any]) -> None:
     options.add("--save", checkpoint["folder"])
     options.add("--load", checkpoint["folder"])
     options.add("--tensorboard-dir", log["tensorboard"])
+    options.add("--exit-signal-handler")  # asked to stop, it saves and ends
     if spec["limits"]["exit_duration_seconds"]:
         options.add("--exit-duration-in-mins", max(1, spec["limits"]["exit_duration_seconds"] // 60))
 

@@ -60,4 +60,28 @@ arguments=(
   model.data.index_mapping_dir=/fsx/data/aws-pile-175b/cache
   'model.data.data_prefix=[1.0,/fsx/data/the-pile/my-gpt3_00_text_document,1.0,/fsx/data/the-pile/my-gpt3_01_text_document,1.0,/fsx/data/the-pile/my-gpt3_02_text_document,1.0,/fsx/data/the-pile/my-gpt3_03_text_document,1.0,/fsx/data/the-pile/my-gpt3_04_text_document,1.0,/fsx/data/the-pile/my-gpt3_05_text_document,1.0,/fsx/data/the-pile/my-gpt3_06_text_document,1.0,/fsx/data/the-pile/my-gpt3_07_text_document,1.0,/fsx/data/the-pile/my-gpt3_08_text_document,1.0,/fsx/data/the-pile/my-gpt3_09_text_document,1.0,/fsx/data/the-pile/my-gpt3_10_text_document,1.0,/fsx/data/the-pile/my-gpt3_11_text_document,1.0,/fsx/data/the-pile/my-gpt3_12_text_document,1.0,/fsx/data/the-pile/my-gpt3_13_text_document,1.0,/fsx/data/the-pile/my-gpt3_14_text_document,1.0,/fsx/data/the-pile/my-gpt3_15_text_document,1.0,/fsx/data/the-pile/my-gpt3_16_text_document,1.0,/fsx/data/the-pile/my-gpt3_17_text_document,1.0,/fsx/data/the-pile/my-gpt3_18_text_document,1.0,/fsx/data/the-pile/my-gpt3_19_text_document,1.0,/fsx/data/the-pile/my-gpt3_20_text_document,1.0,/fsx/data/the-pile/my-gpt3_21_text_document,1.0,/fsx/data/the-pile/my-gpt3_22_text_document,1.0,/fsx/data/the-pile/my-gpt3_23_text_document,1.0,/fsx/data/the-pile/my-gpt3_24_text_document,1.0,/fsx/data/the-pile/my-gpt3_25_text_document,1.0,/fsx/data/the-pile/my-gpt3_26_text_document,1.0,/fsx/data/the-pile/my-gpt3_27_text_document,1.0,/fsx/data/the-pile/my-gpt3_28_text_document,1.0,/fsx/data/the-pile/my-gpt3_29_text_document]'
 )
-exec python3 -u /opt/bignlp/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py "${arguments[@]}"
+
+# Starters make one exit code of many, and end all ranks at the first that is not 0: rank 0's own code is kept for the
+# job, and a rank that saved and stopped (75) ends with 0. The job asks by a file, since starters pass no signal on alike.
+exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+python3 -u /opt/bignlp/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py "${arguments[@]}" &
+program=$!
+while kill -0 "$program" 2>/dev/null; do
+  if [[ -e $RUNBOOK_JOB_FOLDER/stop ]]; then
+    kill -TERM "$program" 2>/dev/null || true
+    break
+  fi
+  read -r -t 2 -u "$pause" || true
+done &
+watcher=$!
+trap 'kill -TERM "$program" 2>/dev/null || true' TERM USR1
+code=0
+wait "$program" || code=$?
+while kill -0 "$program" 2>/dev/null; do # a signal ends the waiting, not the program
+  code=0
+  wait "$program" || code=$?
+done
+kill -KILL "$watcher" 2>/dev/null || true
+if ((RANK == 0)); then echo "$code" >"$RUNBOOK_JOB_FOLDER/rank-0"; fi
+if ((code == 75)); then exit 0; fi
+exit "$code"

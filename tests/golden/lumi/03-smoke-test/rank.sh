@@ -57,6 +57,7 @@ arguments=(
   --save /GIVE_JOBS_STAGE/checkpoints/lumi-13b/smoke-checkpoints
   --load /GIVE_JOBS_STAGE/checkpoints/lumi-13b/smoke-checkpoints
   --tensorboard-dir /GIVE_JOBS_STAGE/tensorboard/lumi-13b/smoke-tensorboard
+  --exit-signal-handler
   --override-opt_param-scheduler
   --deepspeed
   --deepspeed_config deepspeed/03-smoke-test-zero1-dc7a6fadf144.json
@@ -73,4 +74,28 @@ arguments=(
   --log-validation-ppl-to-tensorboard
   --log-optimizer-states-to-tensorboard
 )
-exec python3 -u /GIVE_JOBS_STAGE/Megatron-DeepSpeed/pretrain_gpt.py "${arguments[@]}"
+
+# Starters make one exit code of many, and end all ranks at the first that is not 0: rank 0's own code is kept for the
+# job, and a rank that saved and stopped (75) ends with 0. The job asks by a file, since starters pass no signal on alike.
+exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+python3 -u /GIVE_JOBS_STAGE/Megatron-DeepSpeed/pretrain_gpt.py "${arguments[@]}" &
+program=$!
+while kill -0 "$program" 2>/dev/null; do
+  if [[ -e $RUNBOOK_JOB_FOLDER/stop ]]; then
+    kill -TERM "$program" 2>/dev/null || true
+    break
+  fi
+  read -r -t 2 -u "$pause" || true
+done &
+watcher=$!
+trap 'kill -TERM "$program" 2>/dev/null || true' TERM USR1
+code=0
+wait "$program" || code=$?
+while kill -0 "$program" 2>/dev/null; do # a signal ends the waiting, not the program
+  code=0
+  wait "$program" || code=$?
+done
+kill -KILL "$watcher" 2>/dev/null || true
+if ((RANK == 0)); then echo "$code" >"$RUNBOOK_JOB_FOLDER/rank-0"; fi
+if ((code == 75)); then exit 0; fi
+exit "$code"

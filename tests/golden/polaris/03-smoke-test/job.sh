@@ -145,10 +145,10 @@ while [[ -z $code ]]; do
   if [[ -e $job/cancelled ]]; then asked=${asked:-the request to cancel}; fi
   if [[ -n $asked && -z $was_asked ]]; then
     was_asked=yes deadline=$((now + 240))
-    kill -TERM "$step" 2>/dev/null || true # passed on to every rank
+    : >"$job/stop" # each rank sees it and tells its program
   fi
   if ((deadline && now >= deadline)); then
-    kill -KILL "$step" 2>/dev/null || true
+    kill -TERM "$step" 2>/dev/null || true # the starter ends its ranks, saved or not
     deadline=0
   fi
   if ! kill -0 "$step" 2>/dev/null; then
@@ -159,13 +159,17 @@ while [[ -z $code ]]; do
   fi
 done
 
-# A starter that makes one code of many says 1 also where every rank saved and stopped: rank 0 left its own.
-if ((code != 0)) && [[ -e $job/rank-0 && $(<"$job/rank-0") == 75 ]]; then code=75; fi
+# Rank 0's own code counts: a starter that was cut off may say 0, and one that ended other ranks something else.
+rank=none
+if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
+if [[ $rank == 0 && -n $asked ]]; then rank=75; fi # asked to stop, these programs save and end with 0
 by="${asked:+ at $asked}"
-case $code in
+case $rank in
   0) job_result=0 job_reason="finished$by" ;;
   75) job_result=75 job_reason="saved and stopped$by" ;;
   2) job_result=2 job_reason="the training program refused to start (exit code 2)" ;;
-  *) job_result=1 job_reason="the training step ended with exit code $code$by" ;;
+  none) job_result=1 job_reason="rank 0 was ended without an exit code$by, the starter's was $code" ;;
+  *) job_result=1 job_reason="rank 0 ended with exit code $rank$by" ;;
 esac
+if ((code != 0 && job_result == 0)); then job_result=1 job_reason="rank 0 finished, but the starter ended with $code$by"; fi
 exit "$job_result"
