@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.analysis import gates
@@ -81,7 +81,7 @@ def judge(campaign: Campaign) -> None:
     run = trained.read(campaign, PHASE)
     for key, value in run.results().items():
         campaign.session.result(key, value)
-    checks = gates.resume_check(run.history, run.events)
+    checks = gates.resume_check(run.history, run.events) + own_checkpoints(campaign, run.events)
     if run.history.steps:
         checks += gates.learning_check(run.history, smallest_fall=smallest_fall(campaign))
     campaign.check(checks)
@@ -96,6 +96,16 @@ def stops(campaign: Campaign) -> list[Mapping[str, Any]]:
     """Every time this training was stopped and had saved."""
     path = campaign.folder / campaign.spec["log"]["events"]
     return events_named(trained.since_begun(read_events(path, PHASE)), "stopped") if path.exists() else []
+
+
+def own_checkpoints(campaign: Campaign, events: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """Whether each resume took up this training and not another that was put in its place; empty where none was."""
+    resumed = events_named(events, "resumed")
+    foreign = [one["folder"] for one in resumed if not one.get("same_fingerprint", True)]
+    rule = "each job goes on from a checkpoint of this training; if not: runbook run {} --redo training begins anew"
+    value = f"{', '.join(foreign)}: of another training" if foreign else f"{len(resumed)} resumed"
+    verdict = "fail" if foreign else "pass"
+    return [Check("own checkpoints", verdict, value, rule.format(campaign.settings.run.run))] if resumed else []
 
 
 def smallest_fall(campaign: Campaign) -> float:

@@ -215,6 +215,15 @@ def test_a_job_that_was_faster_than_the_rehearsal_is_left_done(runs, queue, caps
     assert "The job finished before it could be stopped at iteration 3." in capsys.readouterr().out
 
 
+def test_a_resume_from_the_checkpoint_of_another_training_does_not_pass(campaign):
+    own = {"event": "resumed", "folder": "checkpoints/iter_0000003", "same_fingerprint": True}
+    assert training.own_checkpoints(campaign, [{"event": "started"}]) == []
+    assert [check.verdict for check in training.own_checkpoints(campaign, [own])] == ["pass"]
+    (check,) = training.own_checkpoints(campaign, [own, own | {"same_fingerprint": False}])
+    assert (check.verdict, check.value) == ("fail", "checkpoints/iter_0000003: of another training")
+    assert check.rule.endswith("if not: runbook run local --redo training begins anew")
+
+
 def test_while_somebody_else_works_on_the_run_nothing_is_submitted(campaign, queue, monkeypatch):
     with hold(campaign.folder, "runbook run local"):
         with pytest.raises(HeldError, match="runbook run local, since"):
