@@ -96,10 +96,19 @@ ACCELERATORS["A100-Polaris"] = replace(
     network_bandwidth=6.25 * GB,
     source="Polaris: 4 GPUs a node, two Slingshot 10 cards of 12.5 GB/s",
 )
+for _name, _of in (("A800-SXM4-80GB", "A100-SXM4-80GB"), ("H800-SXM5", "H100-SXM5")):
+    ACCELERATORS[_name] = replace(
+        ACCELERATORS[_of],
+        name=_name,
+        link_bandwidth=200 * GB,
+        source="vendor: as its sister, NVLink of 400 GB/s both ways",
+    )
 for _name, _watts in (("V100-SXM2", 300), ("A100-SXM4-40GB", 400), ("A100-SXM4-80GB", 400), ("H100-SXM5", 700)):
     ACCELERATORS[_name] = replace(ACCELERATORS[_name], power_watts=float(_watts))
 
 _RULES = (
+    (r"A800", "A800-SXM4-80GB"),
+    (r"H800", "H800-SXM5"),
     (r"V100.*PCIE", "V100-PCIe"),
     (r"V100", "V100-SXM2"),
     (r"A100.*POLARIS", "A100-Polaris"),

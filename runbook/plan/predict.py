@@ -144,6 +144,8 @@ def setup_of(row: Row, models: Mapping[str, Model]) -> tuple[Setup, str, tuple[s
     )
     if not row.micro_batch:
         setup = replace(setup, micro_batch=_micro_batch(setup))
+    if device.name == "MI250X-GCD" and "GCD" not in row.accelerator.upper():
+        assumed.append("a GCD, as PyTorch counts them, not a module of two")
     if setup.device.family not in CALIBRATED:
         assumed.append(f"no training on {setup.device.family} was published to us: measured matrix products only")
     return setup, shape_from, tuple(assumed)

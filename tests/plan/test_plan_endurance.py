@@ -11,10 +11,10 @@ from runbook.plan.checkpoint import checkpoint_bytes, write_seconds
 from runbook.plan.choices import full_choice
 from runbook.plan.endurance import (
     Endurance,
+    added_share,
     daly,
     endurance,
     jobs_in_a_row,
-    added_share,
     seconds_between_failures,
     young,
 )

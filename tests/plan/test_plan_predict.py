@@ -107,6 +107,13 @@ def test_an_uncalibrated_family_says_so(models: dict[str, Model]) -> None:
     )
 
 
+def test_an_mi250x_is_a_gcd_and_says_so(models: dict[str, Model]) -> None:
+    assert one(models, accelerator="MI250X", precision="fp16").assumed[-1] == (
+        "a GCD, as PyTorch counts them, not a module of two"
+    )
+    assert one(models, accelerator="MI250X module (2 GCD)").reason.startswith("the accelerator 'MI250X module (2 GCD)'")
+
+
 def test_tflops_follow_the_convention_of_the_row(models: dict[str, Model]) -> None:
     counted = one(models, flops_convention="Megatron-DeepSpeed factor 4", software="x", n_accel="8")
     model = one(models, flops_convention="causal", software="x, act ckpt=True", n_accel="8")
@@ -195,6 +202,8 @@ def test_conventions_of_the_table_are_all_understood() -> None:
         ("V100-SXM3-32GB", "V100-SXM2"),
         ("AMD Instinct MI355X", "MI355X"),
         ("GH200", "H200-SXM"),
+        ("H800 80GB", "H800-SXM5"),
+        ("DGX-H100", "H100-SXM5"),
     ],
 )
 def test_accelerators_are_found_by_their_many_names(text: str, name: str) -> None:
