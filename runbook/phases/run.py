@@ -15,6 +15,7 @@ from runbook import params
 from runbook.errors import ParamsError, RunbookError
 from runbook.params import Settings
 from runbook.params.schema import PHASES, phase_name
+from runbook.params.stage import require
 from runbook.phases import jobs, machine, steps
 from runbook.phases.campaign import (
     HOLDER_VARIABLE,
@@ -79,6 +80,7 @@ def run_phases(request: Request, say: Say) -> tuple[Outcome, Path]:
     Returns how it ended, and the run's folder.
     """
     settings = params.load(request.run, set_words=request.words())
+    require(settings)
     plan = make_plan(settings, machine.measure(settings.site))
     folder = runs_folder(settings.project) / settings.name
     redo = phase_meant("--redo", request.redo) if request.redo else ""
