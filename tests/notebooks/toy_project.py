@@ -45,7 +45,7 @@ training:
   sample_prompt: The first time
   sample_tokens: 8
   smoke:
-    model: tiny
+    model: pair
     iterations: 8
     global_batch: 4
     warmup_iterations: 2
@@ -55,6 +55,16 @@ jobs:
   training:
     nodes: 1
     walltime: 00:30:00
+"""
+PAIR = """
+pair:  # another shape than the training's
+  label: pair
+  layers: 2
+  hidden: 128
+  heads: 4
+  sequence_length: 128
+  positions: 128
+  source: the tests
 """
 
 
@@ -66,6 +76,8 @@ class Toy:
         self.mark = uuid.uuid4().hex
         for name in ("params", "notebooks"):
             shutil.copytree(MASTERS / name, root / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+        with (root / "params" / "models.yaml").open("a") as stream:
+            stream.write(PAIR)
         self.write_run_file(text)
 
     def write_run_file(self, text: str, name: str = "local") -> Path:

@@ -1,0 +1,194 @@
+"""Killed at any moment, cancelled, given a foreign checkpoint: run again, a campaign comes to the same end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from toy_project import PHASES, Ended, Toy, json_of, kernels_below, kill, losses, tree, wait_until
+
+from runbook.phases.tail import read_lines
+from runbook.records.verify import verify_run
+from runbook.schedulers.processes import process_tree
+
+pytestmark = pytest.mark.notebooks
+
+
+class Campaign:
+    """One run that is disturbed again and again."""
+
+    def __init__(self, toy: Toy, runs: Path) -> None:
+        self.toy, self.runs, self.folder = toy, runs, runs / "local"
+        self.seed = int.from_bytes(os.urandom(4), "big")
+        self.random = random.Random(self.seed)
+        self.said: list[str] = []
+
+    def start(self) -> subprocess.Popen[str]:
+        return self.toy.start("runbook", "run", "local", "--runs", self.runs)
+
+    def killed_at_a_random_moment(self, longest: float) -> None:
+        """The command alone: its kernel has to notice by itself, its job has to go on."""
+        process = self.start()
+        seconds = self.random.uniform(0.3, longest)
+        time.sleep(seconds)
+        assert process.poll() is None, process.communicate()
+        kill(process)
+        self.said.append(f"killed after {seconds:.2f} s (seed {self.seed})")
+
+    def opened_anew(self, phase: str, before: str) -> bool:
+        """Whether a notebook's record was opened since; `before` is when the last one was."""
+        path = self.folder / "records" / f"{phase}.json"
+        return path.exists() and json_of(path)["started"] != before
+
+    def started(self, phase: str) -> str:
+        path = self.folder / "records" / f"{phase}.json"
+        return json_of(path)["started"] if path.exists() else ""
+
+    def without_its_kernel(self, phase: str) -> Ended:
+        """The kernel of one phase is killed; the command has to say so."""
+        before = self.started(phase)
+        process = self.start()
+        wait_until(lambda: self.opened_anew(phase, before), 60, f"{phase} is opened")
+        for kernel in kernels_below(process):
+            kernel.kill()
+        text, _ = process.communicate(timeout=60)
+        return Ended(process.returncode, text, 0)
+
+    def job_ids(self) -> dict[str, str]:
+        return {path.parent.name: json_of(path)["job_id"] for path in self.folder.glob("jobs/*/job.json")}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return read_lines(self.folder / "metrics.jsonl")
+
+    def all_at_once(self) -> str:
+        """Command, kernel and job are killed together, as when a machine goes down; returns the lock they leave."""
+        process = self.start()
+        wait_until(lambda: len(self.rows()) >= 2, 120, "two steps are done")
+        kernels = kernels_below(process)
+        lock = (self.folder / "lock.json").read_text()
+        kill(process)
+        for victim in [*kernels, *process_tree(self.job_ids()["04-training"])]:
+            victim.kill()
+        return lock
+
+    def cancelled(self) -> tuple[Ended, Ended]:
+        """Resumed, stopped by its own rehearsal, resumed again, and then cancelled by somebody."""
+        process = self.start()
+        wait_until((self.folder / "jobs/04-training-3/started").exists, 120, "the rehearsed stop is over")
+        cancel = self.toy.call("runbook", "cancel", "local", "--runs", self.runs)
+        text, _ = process.communicate(timeout=60)
+        return cancel, Ended(process.returncode, text, 0)
+
+    def with_a_foreign_checkpoint(self) -> tuple[Ended, bool]:
+        """The smoke test's checkpoint where the training's belongs; whether it was left as it is."""
+        own, foreign = self.folder / "checkpoints", self.folder / "smoke" / "checkpoints"
+        own.rename(self.runs / "own")
+        shutil.copytree(foreign, own)
+        ended = self.toy.run(self.runs)
+        untouched = tree(own) == tree(foreign)
+        shutil.rmtree(own)
+        (self.runs / "own").rename(own)
+        return ended, untouched
+
+
+@pytest.fixture(scope="module")
+def killed(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
+    """Every disturbance one after the other over one run; then it is left alone to finish."""
+    run = Campaign(toy, tmp_path_factory.mktemp("killed"))
+    for _ in range(2):
+        run.killed_at_a_random_moment(5)
+    without_kernel = run.without_its_kernel("03-smoke-test")
+    after_kernel = json_of(run.folder / "records/03-smoke-test.json")
+    lock = run.all_at_once()
+    cancel, cancelled = run.cancelled()
+    refused, untouched = run.with_a_foreign_checkpoint()
+    finished = toy.run(run.runs)
+    deadline = time.monotonic() + 10
+    while toy.processes() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return SimpleNamespace(
+        folder=run.folder,
+        said=run.said,
+        without_kernel=without_kernel,
+        after_kernel=after_kernel,
+        lock=lock,
+        cancel=cancel,
+        cancelled=cancelled,
+        refused=refused,
+        untouched=untouched,
+        finished=finished,
+        left=[process.cmdline() for process in toy.processes()],
+        jobs=run.job_ids(),
+    )
+
+
+def test_after_every_disturbance_it_comes_to_its_end(killed):
+    assert killed.finished.code == 0, (killed.said, killed.finished)
+    for phase in PHASES:
+        twin = json_of(killed.folder / "records" / f"{phase}.json")
+        assert (twin["state"], twin["verdict"] in ("pass", "warn")) == ("done", True), (killed.said, twin)
+    assert verify_run(killed.folder) == []
+
+
+def test_its_losses_are_those_of_the_undisturbed_campaign(killed, campaign):
+    assert losses(killed.folder) == losses(campaign.folder), killed.said
+    assert losses(killed.folder, "smoke/metrics.jsonl") == losses(campaign.folder, "smoke/metrics.jsonl"), killed.said
+
+
+def test_its_tokens_are_those_of_the_undisturbed_campaign(killed, campaign):
+    for name in ("corpus_text_document.bin", "corpus_text_document.idx"):
+        assert (killed.folder / "data" / name).read_bytes() == (campaign.folder / "data" / name).read_bytes()
+
+
+def test_nothing_runs_on_that_nobody_watches(killed):
+    assert killed.left == []
+
+
+def test_no_job_was_started_twice(killed):
+    """One smoke test, and one training job for each time the one before was ended."""
+    assert sorted(killed.jobs) == ["03-smoke-test", "04-training", *(f"04-training-{n}" for n in range(2, 6))]
+
+
+def test_a_dead_kernel_is_told_and_recorded(killed):
+    assert killed.without_kernel.code == 138, killed.without_kernel
+    assert "03-smoke-test    kernel-died after " in killed.without_kernel.text
+    assert "the kernel died: exit code -9 (killed by signal 9)" in killed.without_kernel.text
+    assert (killed.after_kernel["state"], killed.after_kernel["verdict"]) == ("kernel-died", "fail")
+
+
+def test_the_lock_of_the_dead_is_taken_over_and_told(killed):
+    dead = json.loads(killed.lock)["process"]["pid"]
+    told = f"The lock of a dead process was taken over: process {dead} of "
+    assert killed.cancelled.text.startswith(told), killed.cancelled
+    assert "runbook run local, since" in killed.cancelled.text.splitlines()[0]
+
+
+def test_a_training_that_vanished_goes_on_as_a_new_job(killed):
+    assert "04-training      not done yet: running" in killed.cancelled.text
+    events = [one for one in read_lines(killed.folder / "events.jsonl") if one["phase"] == "04-training"]
+    assert [one["event"] for one in events].count("begun") == 1
+
+
+def test_cancel_ends_the_job_and_the_command_says_so(killed):
+    assert killed.cancel.code == 0
+    assert killed.cancel.text.startswith("04-training-3: cancelled (")
+    assert killed.cancelled.code == 1
+    assert "JobError: 04-training ended as cancelled (" in killed.cancelled.text
+    assert "After mending the cause, launch again: it resumes from the newest checkpoint." in killed.cancelled.text
+    assert "Traceback" not in killed.cancelled.text
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_left_as_it_is(killed):
+    assert killed.refused.code == 1, killed.refused
+    assert "JobError: 04-training ended as failed (" in killed.refused.text
+    assert "iter_0000008 is of another model: " in killed.refused.text
+    assert "Use the plan it was trained with, or another checkpoint folder" in killed.refused.text
+    assert killed.untouched
