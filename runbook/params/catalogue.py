@@ -120,6 +120,19 @@ class Checkout(Strict):
     """The document's further entries of the DeepSpeed file."""
 
 
+class Preparation(Strict):
+    """One thing to set up on a machine before the first job, skipped where it is there."""
+
+    title: str
+    """What it is."""
+
+    creates: str
+    """The file or folder that is there afterwards; may hold {stage} and {image}."""
+
+    commands: list[str]
+    """What makes it; {stage} and {image} become one word each."""
+
+
 class Binding(Strict):
     """Which cores and which device a rank of a node uses."""
 
@@ -191,6 +204,9 @@ class Site(Strict):
 
     rendezvous: Rendezvous = Rendezvous()
     """Where the ranks meet."""
+
+    preparation: list[Preparation] = []
+    """What is set up by hand, or by 01-environment, on the login node: images, environments."""
 
     required: dict[str, str] = {}
     """Run-file keys that must be given here, each with what it is: accounts, folders and buckets have no default."""

@@ -10,12 +10,14 @@ from typing import Any
 from runbook import params
 from runbook.display import CheckTable, Table
 from runbook.params import Settings
+from runbook.params.catalogue import SchedulerKind
 from runbook.params.stage import require, with_placeholders
 from runbook.phases import machine
 from runbook.phases.campaign import runs_folder
 from runbook.phases.plan_file import plan_file, write_plan_file
 from runbook.plan import Plan, make_plan, text
-from runbook.render import JobFolder, RenderedJob, render_job, write_job
+from runbook.render import PACKAGE, JobFolder, RenderedJob, render_job, render_preparation, write_job
+from runbook.render.folder import write_whole
 
 
 def make(run: str, set_words: Sequence[str], *, portable: bool = False) -> tuple[Settings, Plan]:
@@ -44,6 +46,9 @@ def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: b
     write_plan_file(settings, plan, out)
     for phase, job in jobs.items():
         write_job(JobFolder(out / phase), job)
+    if settings.site.scheduler is not SchedulerKind.LOCAL:
+        text = render_preparation(settings, PACKAGE)
+        write_whole(out / "01-environment" / "prepare.sh", text, mode=0o755)
     return [path for path in sorted(out.rglob("*")) if path.is_file()]
 
 

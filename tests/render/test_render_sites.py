@@ -2,16 +2,20 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
-from sites import GOLDEN, NAMES, PHASES, RUNS, facts, rendered, texts
+from sites import GOLDEN, NAMES, PACKAGE, PHASES, PROJECT, RUNS, facts, rendered, settings_of, texts
 
 from runbook import shell
 from runbook.errors import PlanError
 from runbook.params.schema import Framework
+from runbook.render import render_preparation
 
 REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "need 68"}
 """Variants that stand in a document and cannot have been so: the plan refuses them, with these words."""
+
+GIT = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-C"]
 
 SCRIPTS = [path for site in GOLDEN.iterdir() if site.name != "local" for path in sorted(site.rglob("*.sh"))]
 
@@ -23,6 +27,37 @@ def test_the_files_are_the_expected_ones_word_for_word(run, phase):
     folder = GOLDEN / settings.site.site / phase
     expected = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     assert texts(job) == expected
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_preparation_is_the_expected_one_word_for_word(run):
+    settings = settings_of(run)
+    expected = (GOLDEN / settings.site.site / "01-environment" / "prepare.sh").read_text(encoding="utf-8")
+    assert render_preparation(settings, PACKAGE) == expected
+
+
+def test_preparing_twice_changes_nothing(tmp_path):
+    upstream = tmp_path / "upstream"
+    for words in (["init", "-q", str(upstream)], [*GIT, str(upstream), "commit", "-q", "--allow-empty", "-m", "one"]):
+        shell.run(["git", *words])
+    commit = shell.run(["git", "-C", str(upstream), "rev-parse", "HEAD"]).out.strip()
+    own = settings_of("azure-175b", f"jobs.stage={tmp_path}/the stage")
+    checkout = own.site.frameworks["megatron-lm"].model_copy(update={"repository": str(upstream), "commit": commit})
+    image = tmp_path / "the stage" / "image"
+    step = own.site.preparation[0].model_copy(update={"creates": str(image), "commands": [f"touch '{image}'"]})
+    site = own.site.model_copy(update={"frameworks": {"megatron-lm": checkout}, "preparation": [step]})
+    script = tmp_path / "prepare.sh"
+    script.write_text(render_preparation(replace(own, site=site), PROJECT), encoding="utf-8")
+    shell.run(["bash", str(script)])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "the stage").rglob("*") if "gpt2" not in path.parts}
+    said = shell.run(["bash", str(script)]).out
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert "the checkout is there" in said and f"the PyTorch image: there, {image}" in said
+    assert (tmp_path / "the stage" / "data" / "gpt2" / "merges.txt").is_file()
+    shell.run(
+        [*("git", *GIT), str(tmp_path / "the stage" / "Megatron-LM"), "commit", "-q", "--allow-empty", "-m", "two"]
+    )
+    assert "check that commit out, or move the folder away" in shell.run(["bash", str(script)], check=False).err
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: "/".join(path.parts[-3:]))

@@ -2,7 +2,8 @@
 
 import shutil
 
-from tests.render.sites import GOLDEN, PHASES, RUNS, rendered, texts
+from runbook.render import render_preparation
+from tests.render.sites import GOLDEN, PACKAGE, PHASES, RUNS, rendered, texts
 
 
 def main():
@@ -15,6 +16,9 @@ def main():
             folder.mkdir(parents=True)
             for name, text in texts(job).items():
                 (folder / name).write_text(text, encoding="utf-8")
+        folder = GOLDEN / settings.site.site / "01-environment"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "prepare.sh").write_text(render_preparation(settings, PACKAGE), encoding="utf-8")
 
 
 if __name__ == "__main__":

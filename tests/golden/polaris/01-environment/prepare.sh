@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Run polaris-25b, site polaris: what is set up on a login node before the first job. Running it again changes nothing.
+# shellcheck disable=SC1090,SC1091,SC2016 # values in single quotes stay as they are
+set -euo pipefail
+say() { printf 'runbook: %s\n' "$1"; }
+
+# https://github.com/argonne-lcf/Megatron-DeepSpeed at the commit whose options are rendered.
+folder=/GIVE_JOBS_STAGE/Megatron-DeepSpeed commit=6bcac4ee574da196d0d7da548693b2e8f62e0146
+if [[ -e $folder/.git ]]; then
+  say "the checkout is there: $folder"
+else
+  mkdir -p -- "$(dirname -- "$folder")"
+  rm -rf -- "$folder.part"
+  git clone --no-checkout -- https://github.com/argonne-lcf/Megatron-DeepSpeed "$folder.part"
+  git -C "$folder.part" checkout --quiet --detach "$commit"
+  mv -T -- "$folder.part" "$folder"
+fi
+if [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
+  say "$folder is not at $commit: check that commit out, or move the folder away" >&2
+  exit 1
+fi
+# A compilation that was cut off leaves a lock here, at which every later job waits for ever.
+rm -f -- "$folder/megatron/fused_kernels/build/lock"
+
+# GPT-2's vocabulary and merges: two files.
+tokenizer=/GIVE_JOBS_STAGE/data/gpt2
+mkdir -p -- "$tokenizer"
+for name in vocab.json merges.txt; do
+  cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
+  mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
+done
+say "the tokenizer is there: $tokenizer"
+
+title='the virtual environment over conda'"'"'s base' creates=/GIVE_JOBS_STAGE/Megatron-DeepSpeed/venvs/polaris/2023-10-04/bin/activate
+if [[ -e $creates ]]; then
+  say "$title: there, $creates"
+else
+  export http_proxy=http://proxy.alcf.anl.gov:3128 https_proxy=http://proxy.alcf.anl.gov:3128
+  module load conda/2023-10-04
+  conda activate base
+  python3 -m venv /GIVE_JOBS_STAGE/Megatron-DeepSpeed/venvs/polaris/2023-10-04 --system-site-packages
+  source /GIVE_JOBS_STAGE/Megatron-DeepSpeed/venvs/polaris/2023-10-04/bin/activate
+  python3 -m pip install git+https://github.com/saforem2/ezpz
+  make -C /GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/data
+  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+fi

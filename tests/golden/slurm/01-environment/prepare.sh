@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Run slurm-oscar, site slurm: what is set up on a login node before the first job. Running it again changes nothing.
+# shellcheck disable=SC1090,SC1091,SC2016 # values in single quotes stay as they are
+set -euo pipefail
+say() { printf 'runbook: %s\n' "$1"; }
+
+# https://github.com/microsoft/Megatron-DeepSpeed at the commit whose options are rendered.
+folder=/GIVE_JOBS_STAGE/Megatron-DeepSpeed commit=f4157bea69f3df8c6cb66f2ebcda66ba03d1288e
+if [[ -e $folder/.git ]]; then
+  say "the checkout is there: $folder"
+else
+  mkdir -p -- "$(dirname -- "$folder")"
+  rm -rf -- "$folder.part"
+  git clone --no-checkout -- https://github.com/microsoft/Megatron-DeepSpeed "$folder.part"
+  git -C "$folder.part" checkout --quiet --detach "$commit"
+  mv -T -- "$folder.part" "$folder"
+fi
+if [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
+  say "$folder is not at $commit: check that commit out, or move the folder away" >&2
+  exit 1
+fi
+# A compilation that was cut off leaves a lock here, at which every later job waits for ever.
+rm -f -- "$folder/megatron/fused_kernels/build/lock"
+
+# GPT-2's vocabulary and merges: two files.
+tokenizer=/GIVE_JOBS_STAGE/data/gpt2
+mkdir -p -- "$tokenizer"
+for name in vocab.json merges.txt; do
+  cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
+  mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
+done
+say "the tokenizer is there: $tokenizer"
