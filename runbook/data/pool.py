@@ -90,7 +90,7 @@ class Pool:
         ours, theirs = context.Pipe()
         setup = Setup(self.output.prefix, self.options, self.source_key, os.getpid())
         process = context.Process(target=worker_main, args=(theirs, setup), daemon=True, name="runbook-tokenize")
-        with _without_main():
+        with without_main():
             process.start()
         theirs.close()
         return _Worker(process, ours)
@@ -189,7 +189,7 @@ class Pool:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Start a process that does not import the caller's program again: it needs only this package.
 
     Without it a plain script that calls prepare() without `if __name__ == "__main__":` would start itself again.
