@@ -208,6 +208,9 @@ class Site(Strict):
     preparation: list[Preparation] = []
     """What is set up by hand, or by 01-environment, on the login node: images, environments."""
 
+    fleet: dict[str, str] = {}
+    """Commands that start, stop and ask after the machines of a rented cluster; they know "$cluster" and "$region"."""
+
     required: dict[str, str] = {}
     """Run-file keys that must be given here, each with what it is: accounts, folders and buckets have no default."""
 

@@ -16,7 +16,7 @@ from runbook.phases import machine
 from runbook.phases.campaign import runs_folder
 from runbook.phases.plan_file import plan_file, write_plan_file
 from runbook.plan import Plan, make_plan, text
-from runbook.render import PACKAGE, JobFolder, RenderedJob, render_job, render_preparation, write_job
+from runbook.render import PACKAGE, JobFolder, RenderedJob, render_fleet, render_job, render_preparation, write_job
 from runbook.render.folder import write_whole
 
 
@@ -49,6 +49,8 @@ def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: b
     if settings.site.scheduler is not SchedulerKind.LOCAL:
         text = render_preparation(settings, PACKAGE)
         write_whole(out / "01-environment" / "prepare.sh", text, mode=0o755)
+    if fleet := render_fleet(settings):
+        write_whole(out / "01-environment" / "fleet.sh", fleet, mode=0o755)
     return [path for path in sorted(out.rglob("*")) if path.is_file()]
 
 

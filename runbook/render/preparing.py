@@ -8,6 +8,9 @@ from runbook.params import Settings
 from runbook.params.stage import STAGE
 from runbook.render.templating import fill, quote
 
+BUCKET = "{bucket}"
+"""What a site writes for data.bucket."""
+
 IMAGE = "{image}"
 """What a site writes for the container image of the run."""
 
@@ -17,13 +20,13 @@ def render_preparation(settings: Settings, package: Path) -> str:
 
     It is no job: a job fetches no code from the internet.
     """
-    site, stage = settings.site, settings.run.jobs.stage.rstrip("/")
+    site, stage, bucket = settings.site, settings.run.jobs.stage.rstrip("/"), settings.run.data.bucket.rstrip("/")
     framework = settings.run.training.framework
     checkout = site.frameworks.get(framework)
     own_clone = checkout is not None and bool(stage) and checkout.folder.startswith(f"{stage}/")
 
     def put(text: str, word: bool) -> str:
-        for name, value in ((STAGE, stage), (IMAGE, site.container.image)):
+        for name, value in ((STAGE, stage), (IMAGE, site.container.image), (BUCKET, bucket)):
             text = text.replace(name, quote(value) if word else value)
         return text
 
@@ -47,3 +50,9 @@ def render_preparation(settings: Settings, package: Path) -> str:
             "steps": steps,
         },
     )
+
+
+def render_fleet(settings: Settings) -> str:
+    """The commands for a rented cluster's machines, for the computer it is managed from; empty where there are none."""
+    site = settings.site
+    return fill("fleet.sh.j2", {"site": site.site, "commands": site.fleet}) if site.fleet else ""

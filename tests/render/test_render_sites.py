@@ -10,7 +10,7 @@ from sites import GOLDEN, NAMES, PACKAGE, PHASES, PROJECT, RUNS, facts, rendered
 from runbook import shell
 from runbook.errors import PlanError
 from runbook.params.schema import Framework
-from runbook.render import render_preparation
+from runbook.render import render_fleet, render_preparation
 
 REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "need 68"}
 """Variants that stand in a document and cannot have been so: the plan refuses them, with these words."""
@@ -34,6 +34,21 @@ def test_the_preparation_is_the_expected_one_word_for_word(run):
     settings = settings_of(run)
     expected = (GOLDEN / settings.site.site / "01-environment" / "prepare.sh").read_text(encoding="utf-8")
     assert render_preparation(settings, PACKAGE) == expected
+
+
+def test_a_rented_clusters_machines_are_started_and_stopped_by_name(tmp_path):
+    expected = (GOLDEN / "aws" / "01-environment" / "fleet.sh").read_text(encoding="utf-8")
+    assert render_fleet(settings_of("aws-pile-175b")) == expected
+    assert render_fleet(settings_of("azure-175b")) == ""
+    stand_in = tmp_path / "pcluster"
+    stand_in.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    stand_in.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    script = str(GOLDEN / "aws" / "01-environment" / "fleet.sh")
+    said = shell.run(["bash", script, "stop", "my cluster", "us-east-1"], env=path).out
+    assert said == "update-compute-fleet|--cluster-name|my cluster|--region|us-east-1|--status|STOP_REQUESTED|"
+    wrong = shell.run(["bash", script, "halt", "a", "b"], env=path, check=False)
+    assert (wrong.exit_code, wrong.err) == (2, "halt is none of start, stop, status\n")
 
 
 def test_preparing_twice_changes_nothing(tmp_path):

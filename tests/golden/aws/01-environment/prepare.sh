@@ -12,3 +12,14 @@ for name in vocab.json merges.txt; do
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
+
+title='The Pile'"'"'s token files, 702 GiB in 19 minutes within a region' creates=/fsx/data/the-pile/.copied
+if [[ -e $creates ]]; then
+  say "$title: there, $creates"
+else
+  mkdir -p /fsx/data/the-pile
+  s5cmd sync GIVE_DATA_BUCKET/'*.idx' /fsx/data/the-pile/
+  s5cmd sync GIVE_DATA_BUCKET/'*.bin' /fsx/data/the-pile/
+  touch /fsx/data/the-pile/.copied
+  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+fi
