@@ -214,7 +214,7 @@ def test_a_phase_is_done_again_when_its_version_is_raised(runs, monkeypatch):
         ("training.keep_checkpoints=5", {"00-plan"}),
         ("training.seed=9", {"00-plan", "03-smoke-test", "04-training"}),
         ("data.append_eod=false", {"00-plan", "02-data"}),
-        ("jobs.training.walltime=00:10:00", set()),  # run.yaml is an output of 00-plan, which is done again for that
+        ("jobs.training.walltime=00:10:00", {"00-plan"}),  # the plan counts the jobs that a training takes
     ],
 )
 def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
@@ -233,3 +233,23 @@ def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
 
 def digest_of(campaign: campaigns.Campaign, phase: str) -> str:
     return campaigns.phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, phase)
+
+
+def test_other_text_in_the_folder_means_other_tokens_and_text_that_is_gone_does_not(runs, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.jsonl").write_text('{"text": "one"}\n')
+    campaign = open_run("02-data", f"data.folder={text}", runs=runs)
+    before = digest_of(campaign, "02-data")
+    manifest = {"inputs": [{"path": str(path), **dated(path)} for path in text.iterdir()]}
+    (campaign.folder / "data").mkdir()
+    (campaign.folder / "data" / "corpus.manifest.json").write_text(json.dumps(manifest))
+    assert digest_of(campaign, "02-data") == before
+    (text / "a.jsonl").unlink()
+    assert digest_of(campaign, "02-data") == before
+    (text / "a.jsonl").write_text('{"text": "two words"}\n')
+    assert digest_of(campaign, "02-data") != before
+
+
+def dated(path: Path) -> dict:
+    return {"bytes": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns}
