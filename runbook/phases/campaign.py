@@ -14,7 +14,7 @@ from runbook.display import show_checks, show_table, show_text
 from runbook.errors import ParamsError, RecordError
 from runbook.params import Settings
 from runbook.params.schema import PHASES
-from runbook.phases import machine, steps
+from runbook.phases import machine, steps, text
 from runbook.phases.plan_file import difference, plan_file, write_plan_file
 from runbook.plan import Check, Plan, make_plan
 from runbook.records import session as sessions
@@ -156,6 +156,7 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
             "data": settings.subset(["data"]),
             "dataset": settings.dataset.model_dump(mode="json"),
             "vocabulary": settings.model.vocabulary,
+            "text": text.identity(settings, folder),
         }
     elif phase in ("03-smoke-test", "04-training"):
         inputs = {"spec": what_counts(specs[phase]), "data": made(folder, "02-data--tokenize")}

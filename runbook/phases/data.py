@@ -9,11 +9,12 @@ from typing import Any
 
 from runbook import data as tokens
 from runbook.data.options import Output
-from runbook.data.sources import dataset_files, dataset_folder, file_fault
+from runbook.data.sources import dataset_folder, file_fault
 from runbook.display import Progress, show_html, show_table, show_text
 from runbook.phases import campaign as campaigns
 from runbook.phases import closing, steps
 from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
+from runbook.phases.text import input_files
 from runbook.plan import Check
 
 PHASE = "02-data"
@@ -109,18 +110,11 @@ def finish(campaign: Campaign) -> None:
 def groups(campaign: Campaign) -> list[tuple[list[Path], Path]]:
     """(input files, prefix) of each pair of token files: one for all text, or one a file where files are held out."""
     plan = campaign.plan.as_dict()["data"]
-    inputs = input_files(campaign)
+    inputs = input_files(campaign.settings)
     prefix = campaign.folder / plan["prefix"]
     if not plan["held_out"]:
         return [(inputs, prefix)]
     return [([path], prefix.with_name(f"{path.name.split('.')[0]}_text_document")) for path in inputs]
-
-
-def input_files(campaign: Campaign) -> list[Path]:
-    """The text files of the dataset, or of data.folder where one is given."""
-    settings = campaign.settings
-    dataset = settings.dataset.model_copy(update={"files": []}) if settings.run.data.folder else settings.dataset
-    return dataset_files(dataset, project=settings.project, folder=settings.run.data.folder, checksums=False)
 
 
 def source_checks(campaign: Campaign) -> list[Check]:
@@ -130,7 +124,7 @@ def source_checks(campaign: Campaign) -> list[Check]:
         return [Check("files", "unknown", "mock data", "no text is needed")]
     if settings.run.data.folder or not settings.dataset.files:
         rule = "there is text; its checksums are not known beforehand"
-        return [Check(path.name, "pass", f"{path.stat().st_size:,} bytes", rule) for path in input_files(campaign)]
+        return [Check(path.name, "pass", f"{path.stat().st_size:,} bytes", rule) for path in input_files(settings)]
     home = dataset_folder(settings.dataset, project=settings.project)
     rule = "the file is there with the promised size and checksum"
     faults = {one: file_fault(home, one) for one in settings.dataset.files}

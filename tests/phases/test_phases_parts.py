@@ -238,16 +238,16 @@ def digest_of(campaign: campaigns.Campaign, phase: str) -> str:
 def test_other_text_in_the_folder_means_other_tokens_and_text_that_is_gone_does_not(runs, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
-    (text / "a.jsonl").write_text('{"text": "one"}\n')
+    (text / "a.jsonl.zst").write_text('{"text": "one"}\n')
     campaign = open_run("02-data", f"data.folder={text}", runs=runs)
     before = digest_of(campaign, "02-data")
     manifest = {"inputs": [{"path": str(path), **dated(path)} for path in text.iterdir()]}
     (campaign.folder / "data").mkdir()
     (campaign.folder / "data" / "corpus.manifest.json").write_text(json.dumps(manifest))
     assert digest_of(campaign, "02-data") == before
-    (text / "a.jsonl").unlink()
+    (text / "a.jsonl.zst").unlink()
     assert digest_of(campaign, "02-data") == before
-    (text / "a.jsonl").write_text('{"text": "two words"}\n')
+    (text / "a.jsonl.zst").write_text('{"text": "two words"}\n')
     assert digest_of(campaign, "02-data") != before
 
 

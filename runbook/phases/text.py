@@ -1,0 +1,33 @@
+"""Which text a run is made from, and how a change of it is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from runbook.data.sources import dataset_files
+from runbook.errors import DataError
+from runbook.params import Settings
+
+
+def input_files(settings: Settings) -> list[Path]:
+    """The text files of the dataset, or of data.folder where one is given."""
+    dataset = settings.dataset.model_copy(update={"files": []}) if settings.run.data.folder else settings.dataset
+    return dataset_files(dataset, project=settings.project, folder=settings.run.data.folder, checksums=False)
+
+
+def identity(settings: Settings, folder: Path) -> list[Any]:
+    """Name, size and date of each text file that no catalogue vouches for: other text means other tokens.
+
+    Once the text is gone, what the token files' manifests in the run's folder say was read: tokens outlive their text.
+    """
+    if settings.dataset.kind == "mock" or (settings.dataset.files and not settings.run.data.folder):
+        return []
+    try:
+        stats = [(path.name, path.stat()) for path in input_files(settings)]
+        return sorted([name, stat.st_size, stat.st_mtime_ns] for name, stat in stats)
+    except DataError:
+        manifests = [json.loads(path.read_text()) for path in (folder / "data").glob("*.manifest.json")]
+        read = [one for manifest in manifests for one in manifest["inputs"]]
+        return sorted([Path(one["path"]).name, one["bytes"], one["mtime_ns"]] for one in read)
