@@ -254,7 +254,7 @@ class ShardMaker:
         started = clock()
         ids, offsets = self._tokenizer.encode_batch(batch.texts)
         work.counts.seconds["encode"] += clock() - started
-        text_bytes = [len(text) if text.isascii() else len(text.encode()) for text in batch.texts]
+        text_bytes = sizes(batch.texts)
         sample = batch.texts[work.num_batches * 7919 % len(batch.texts)][:SAMPLE_CHARACTERS]
         batch.texts.clear()  # a huge document is not needed beside its tokens
         work.counts.judged += self._tokenizer.check_sample([sample], f"in {work.shard.describe()}")
@@ -265,6 +265,21 @@ class ShardMaker:
         work.sink.write(join(ids, offsets, self._dtype, self._eod))
         work.add(lengths, text_bytes, batch.sources)
         work.counts.seconds["write"] += clock() - started
+
+
+def sizes(texts: list[str]) -> list[int]:
+    """Bytes of each text in UTF-8, without a loop over those that are ASCII.
+
+    >>> sizes(["abc", "é", ""])
+    [3, 2, 0]
+    """
+    found = list(map(len, texts))
+    plain = list(map(str.isascii, texts))
+    place = -1
+    for _ in range(plain.count(False)):
+        place = plain.index(False, place + 1)
+        found[place] = len(texts[place].encode())
+    return found
 
 
 def join(ids: NDArray[np.uint32], offsets: NDArray[np.int64], dtype: np.dtype[Any], eod: NDArray[Any] | None) -> bytes:
