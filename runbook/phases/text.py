@@ -12,9 +12,20 @@ from runbook.params import Settings
 
 
 def input_files(settings: Settings) -> list[Path]:
-    """The text files of the dataset, or of data.folder where one is given."""
-    dataset = settings.dataset.model_copy(update={"files": []}) if settings.run.data.folder else settings.dataset
-    return dataset_files(dataset, project=settings.project, folder=settings.run.data.folder, checksums=False)
+    """The text files of the dataset, or of data.folder where one is given.
+
+    In place of the shipped corpus that folder holds anybody's text, so its files may have any name.
+    """
+    dataset, folder = settings.dataset, settings.run.data.folder
+    if not folder:
+        return dataset_files(dataset, project=settings.project, checksums=False)
+    pattern = "*" if dataset.kind == "corpus" else dataset.pattern
+    dataset = dataset.model_copy(update={"files": [], "pattern": pattern})
+    try:
+        return dataset_files(dataset, project=settings.project, folder=folder, checksums=False)
+    except DataError as error:
+        where = settings.origins["data.folder"][-1]
+        raise DataError(f"data.folder is {folder!r}, from {where}: {error}") from error
 
 
 def identity(settings: Settings, folder: Path) -> list[Any]:

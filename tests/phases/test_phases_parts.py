@@ -10,10 +10,10 @@ from toy_run import PROJECT, TOY, open_run
 
 from runbook import params
 from runbook.data.tokenizer import encode
-from runbook.errors import ParamsError, RecordError
+from runbook.errors import DataError, ParamsError, RecordError
 from runbook.params.schema import PHASES
 from runbook.phases import campaign as campaigns
-from runbook.phases import machine, samples
+from runbook.phases import machine, samples, text
 from runbook.phases.plan_file import difference, plan_file, read_plan_file, write_plan_file
 from runbook.phases.run import Request, expand
 from runbook.phases.smoke_test import band, batch_sum, only_warn
@@ -236,19 +236,34 @@ def digest_of(campaign: campaigns.Campaign, phase: str) -> str:
 
 
 def test_other_text_in_the_folder_means_other_tokens_and_text_that_is_gone_does_not(runs, tmp_path):
-    text = tmp_path / "text"
-    text.mkdir()
-    (text / "a.jsonl.zst").write_text('{"text": "one"}\n')
-    campaign = open_run("02-data", f"data.folder={text}", runs=runs)
+    texts = tmp_path / "text"
+    texts.mkdir()
+    (texts / "a.jsonl.zst").write_text('{"text": "one"}\n')
+    campaign = open_run("02-data", f"data.folder={texts}", runs=runs)
     before = digest_of(campaign, "02-data")
-    manifest = {"inputs": [{"path": str(path), **dated(path)} for path in text.iterdir()]}
+    manifest = {"inputs": [{"path": str(path), **dated(path)} for path in texts.iterdir()]}
     (campaign.folder / "data").mkdir()
     (campaign.folder / "data" / "corpus.manifest.json").write_text(json.dumps(manifest))
     assert digest_of(campaign, "02-data") == before
-    (text / "a.jsonl.zst").unlink()
+    (texts / "a.jsonl.zst").unlink()
     assert digest_of(campaign, "02-data") == before
-    (text / "a.jsonl.zst").write_text('{"text": "two words"}\n')
+    (texts / "a.jsonl.zst").write_text('{"text": "two words"}\n')
     assert digest_of(campaign, "02-data") != before
+
+
+def test_text_that_is_not_there_is_told_with_the_key_that_names_it(tmp_path):
+    with pytest.raises(DataError) as error:
+        text.input_files(settings_of("data.folder=nowhere"))
+    assert str(error.value) == (
+        f"data.folder is 'nowhere', from --set data.folder=nowhere (command line): input {PROJECT / 'nowhere'} "
+        "does not exist. Check the path, or download the dataset first."
+    )
+
+
+def test_text_in_place_of_the_shipped_corpus_may_have_any_name(tmp_path):
+    (tmp_path / "mine.txt").write_text("some text\n")
+    assert text.input_files(settings_of(f"data.folder={tmp_path}")) == [tmp_path / "mine.txt"]
+    assert len(text.input_files(settings_of())) == 5
 
 
 def dated(path: Path) -> dict:
