@@ -42,6 +42,18 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command meant; a word that is none is answered with the nearest."""
+        if args and args[0] not in COMMANDS:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 2)
+            meant = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(COMMANDS)}."
+            ctx.fail(f"There is no command {args[0]!r}. {meant}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list under --help, from the table above, without importing a command."""
         with formatter.section("Commands"):

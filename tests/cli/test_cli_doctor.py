@@ -1,0 +1,73 @@
+"""doctor: one row a question, with rule and remedy, and the exit code of the worst."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runbook.errors import ProgramError
+from runbook.phases import doctor
+
+KEYS = {"name", "verdict", "value", "rule"}
+SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "numpy": "2.4.6", "cuda devices": 0}
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the trainer's Python answers."""
+    answer = dict(SOFTWARE)
+    monkeypatch.setattr(doctor, "ask_software", lambda: answer)
+    return answer
+
+
+def rows_of(said) -> dict[str, dict]:
+    return {row["name"]: row for row in json.loads(said.out)}
+
+
+def test_a_machine_that_has_everything_is_well(runbook, asked):
+    said = runbook("doctor", "--json")
+    rows = rows_of(said)
+    assert said.code == 0
+    assert all(row.keys() == KEYS for row in rows.values())
+    assert {row["verdict"] for row in rows.values()} <= {"pass", "warn"}
+    assert {"python", "torch", "megatron-core", "numpy", "GPUs", "cores", "memory", "disk", "run folder"} <= set(rows)
+    assert rows["GPUs"]["rule"] == "without one, training runs on the CPU with gloo"
+
+
+def test_what_is_missing_fails_and_names_the_remedy(runbook, asked):
+    asked["megatron-core"] = None
+    said = runbook("doctor", "--json")
+    assert said.code == 1
+    row = rows_of(said)["megatron-core"]
+    assert (row["verdict"], row["value"]) == ("fail", "missing")
+    assert row["rule"].endswith("make setup installs what requirements.lock pins")
+    table = runbook("doctor")
+    assert table.code == 1
+    assert "megatron-core" in table.out
+
+
+def test_a_python_without_torch_is_told_in_its_own_words(runbook, monkeypatch):
+    def no_torch():
+        raise ProgramError("python -c ... ended with exit code 1\nModuleNotFoundError: No module named 'torch'")
+
+    monkeypatch.setattr(doctor, "ask_software", no_torch)
+    said = runbook("doctor", "--json")
+    assert said.code == 1
+    assert rows_of(said)["trainer"]["value"] == "ModuleNotFoundError: No module named 'torch'"
+
+
+def test_the_trainers_python_is_really_asked():
+    """One process that imports torch: versions are those that load, not those of a list."""
+    found = doctor.ask_software()
+    assert found["torch"]
+    assert found["python"]
+
+
+def test_outside_a_project_the_rest_is_still_told(runbook, asked, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = runbook("doctor", "--json")
+    rows = rows_of(said)
+    assert said.code == 1
+    assert rows["project"]["verdict"] == "fail"
+    assert rows["torch"]["verdict"] == "pass"

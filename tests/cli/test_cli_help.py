@@ -1,0 +1,97 @@
+"""Help is quick, complete, and imports next to nothing."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from runbook import __version__
+from runbook.cli import COMMANDS
+
+REPOSITORY = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).parent / "runbook"
+HEAVY = (
+    *("torch", "megatron", "deepspeed", "numpy", "pandas", "matplotlib", "tokenizers", "fastokens"),
+    *("pydantic", "yaml", "jinja2", "psutil", "papermill", "nbclient", "nbconvert", "IPython"),
+)
+
+
+def test_help_is_up_in_three_tenths_of_a_second():
+    """The best of five: what the program needs, not what the machine's other users leave it."""
+    seconds = []
+    for _ in range(5):
+        began = time.monotonic()
+        subprocess.run([PROGRAM, "--help"], check=True, capture_output=True)
+        seconds.append(time.monotonic() - began)
+    print(f"runbook --help: {min(seconds):.2f} s")
+    assert min(seconds) < 0.3, seconds
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["status", "--help"], ["data", "--help"]])
+def test_help_imports_nothing_heavy(words):
+    code = f"import sys; sys.argv = ['runbook', *{words!r}]; from runbook.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
+    assert imported & set(HEAVY) == set()
+    assert "runbook" in imported
+
+
+def test_every_command_of_the_table_exists_and_tells_the_same(runbook):
+    listed = runbook("--help").out
+    for name, (place, text) in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), name
+        assert command.name == name
+        assert re.search(rf"^  {name} +\S", listed, re.MULTILINE), name
+        assert " ".join(text.split()[:3]) in " ".join(listed.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_for_itself_and_each_option(runbook, name):
+    said = runbook(name, "--help")
+    assert said.code == 0
+    assert said.out.startswith(f"Usage: runbook {name} ")
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    commands = [command, *(command.commands.values() if isinstance(command, click.Group) else [])]
+    for one in commands:
+        assert one.help, one.name
+        for parameter in one.params:
+            if isinstance(parameter, click.Option) and parameter.name != "help":
+                assert parameter.help, f"{one.name} {parameter.opts}"
+
+
+def test_the_commands_that_the_readme_names_exist():
+    text = (REPOSITORY / "README.md").read_text()
+    named = set(re.findall(r"`[^`\n]*?\brunbook ([a-z]+)", text))
+    assert named, "README names no command"
+    assert named - set(COMMANDS) == set()
+
+
+def test_the_version_is_the_packages_own(runbook):
+    assert runbook("--version").out == f"runbook, version {__version__}\n"
+    assert f'version = "{__version__}"' in (REPOSITORY / "pyproject.toml").read_text()
+
+
+def test_an_unknown_command_or_option_is_wrong_usage(runbook):
+    said = runbook("stauts")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.endswith("Error: There is no command 'stauts'. Did you mean status?\n")
+    assert "There are check, plan, why, " in runbook("xyz").err
+    said = runbook("status", "--jobid", "1")
+    assert said.code == 2
+    assert "No such option" in said.err
+    assert runbook("why", "local").code == 2
+
+
+def test_nothing_but_the_name_shows_the_help(runbook):
+    said = runbook()
+    assert "Usage: runbook" in said.out + said.err

@@ -1,0 +1,152 @@
+"""check, plan, why, render: what a run is, told before anything is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runbook import params
+from runbook.phases import machine
+from runbook.phases.plan_file import write_plan_file
+from runbook.plan import make_plan
+
+COMMANDS = {
+    "check": ("check", "{run}"),
+    "plan": ("plan", "{run}"),
+    "why": ("why", "{run}", "training.iterations"),
+    "render": ("render", "{run}", "--out", "rendered"),
+    "run": ("run", "{run}", "--runs", "runs"),
+}
+BAD_FILES = {
+    "empty": ("", "params/bad.yaml"),
+    "only a comment": ("# nothing\n", "params/bad.yaml"),
+    "not YAML": ("run: [bad\nmodel: tiny\n", "params/bad.yaml"),
+    "a list": ("- run\n- bad\n", "params/bad.yaml"),
+    "a word": ("bad\n", "params/bad.yaml"),
+    "not text": ("\x00\x01", "params/bad.yaml"),
+    "another name": ("run: other\nmodel: tiny\ntraining: {iterations: 3}\n", "must be bad, the file's own name"),
+    "an unknown key": ("run: bad\nmodel: tiny\ntraining: {iterations: 3, itertions: 4}\n", "training.iterations"),
+    "a key of the documents": (
+        "run: bad\nmodel: tiny\ntraining: {iterations: 3}\nparallel: {mp_size: 2}\n",
+        "parallel.tensor",
+    ),
+    "a wrong type": ("run: bad\nmodel: tiny\ntraining: {iterations: many}\n", "training.iterations"),
+    "an unknown model": ("run: bad\nmodel: tinny\ntraining: {iterations: 3}\n", "tiny"),
+    "an unknown site": ("run: bad\nsite: lokal\nmodel: tiny\ntraining: {iterations: 3}\n", "local"),
+    "no length": ("run: bad\nmodel: tiny\n", "give one of"),
+    "a layout that does not fit": (
+        "run: bad\nmodel: tiny\ntraining: {iterations: 3, global_batch: 3}\nparallel: {tensor: 3}\n",
+        "parallel.tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_run_file_is_refused_by_every_command_and_nothing_is_written(
+    runbook, project: Path, everything, name, command
+):
+    text, told = BAD_FILES[name]
+    (project / "params" / "bad.yaml").write_text(text)
+    before = everything()
+    said = runbook(*(word.format(run="bad") for word in COMMANDS[command]))
+    assert said.code == 2, said
+    assert said.err.startswith("Error: ")
+    assert told in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+    assert everything() == before
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_that_is_not_there_is_answered_with_the_nearest(runbook, everything, command):
+    before = everything()
+    said = runbook(*(word.format(run="locl") for word in COMMANDS[command]))
+    assert (said.code, said.out) == (2, "")
+    assert "There is no run 'locl': params/locl.yaml does not exist. Did you mean local?" in said.err
+    assert everything() == before
+
+
+def test_several_faults_are_told_at_once(runbook, project: Path):
+    (project / "params/bad.yaml").write_text("run: bad\nmodel: tinny\nsite: 3\ntraining: {iterations: x, lr: 1}\n")
+    err = runbook("check", "bad").err
+    for key in ("model", "site", "training.iterations", "learning_rate"):
+        assert key in err, key
+
+
+def test_check_of_a_good_run_says_so_and_writes_nothing(runbook, everything):
+    before = everything()
+    said = runbook("check", "local")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.endswith("local: every value is right, and they fit together.\n")
+    assert "pass" in said.out
+    assert everything() == before
+
+
+def test_plan_shows_the_sizes_and_says_which_label_is_wrong(runbook):
+    said = runbook("plan", "local")
+    assert said.code == 0
+    assert "64,633,856" in said.out
+    assert '"375M"' in said.out or "375M" in said.out
+
+
+def test_the_printed_plan_is_the_one_a_run_writes(runbook, project: Path):
+    words = ("--set", "model=tiny", "--set", "training.iterations=7")
+    said = runbook("plan", "local", "--json", *words)
+    settings = params.load("local", set_words=words[1::2])
+    write_plan_file(settings, make_plan(settings, machine.measure(settings.site)), project / "runs" / "local")
+    assert said.out == (project / "runs" / "local" / "plan.json").read_text()
+    assert json.loads(said.out)["phases"]["04-training"]["duration"]["iterations"] == 7
+
+
+def test_why_shows_the_chain_of_origins_and_what_follows(runbook):
+    said = runbook("why", "local", "training.global_batch", "--set", "training.global_batch=16")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0] == "training.global_batch = 16"
+    chain = [line.split()[0:2] for line in lines if line.endswith("built-in") or "params/local.yaml:" in line]
+    assert ["run", "file"] in chain
+    assert "<- this one" in next(line for line in lines if "--set training.global_batch=16" in line)
+    assert "in the documents: GLOBAL_BATCH_SIZE" in said.out
+    assert "the plan makes of it: " in said.out
+
+
+def test_why_answers_a_name_of_the_documents_and_the_nearest_of_ours(runbook):
+    assert runbook("why", "local", "mp_size").out.startswith("parallel.tensor = 1\n")
+    said = runbook("why", "local", "training.iteration")
+    assert said.code == 2
+    assert said.err == "Error: There is no key training.iteration. Did you mean training.iterations?\n"
+
+
+def test_render_writes_what_would_be_submitted_and_nothing_else(runbook, project: Path, everything):
+    before = everything()
+    said = runbook("render", "local", "--out", project / "rendered")
+    assert said.code == 0
+    written = sorted(set(everything()) - set(before))
+    assert {"rendered/run.yaml", "rendered/plan.json"} < set(written)
+    for phase in ("03-smoke-test", "04-training"):
+        assert f"rendered/{phase}/job.sh" in written
+        arguments = json.loads((project / f"rendered/{phase}/arguments.json").read_text())
+        assert "runbook.training" in arguments or any("plan.json" in word for word in arguments)
+        assert (project / f"rendered/{phase}/job.sh").read_text().startswith("#!/")
+    assert [str(project / name) for name in written] == said.out.split()
+    assert not (project / "runs").exists()
+    again = runbook("render", "local", "--out", project / "rendered")
+    assert (again.code, again.out) == (0, said.out)
+
+
+def test_a_bad_set_word_is_told_with_what_it_should_be(runbook, everything):
+    before = everything()
+    for word, told in {
+        "training.iterations": "is not key=value, such as training.iterations=10",
+        "training.iteratons=3": "training.iterations",
+        "training.iterations=-3": "training.iterations",
+        "run=other": "only the run file says its name",
+    }.items():
+        for command in ("plan", "run"):
+            said = runbook(command, "local", "--set", word)
+            assert (said.code, said.out) == (2, ""), (word, said)
+            assert told in said.err
+    assert everything() == before

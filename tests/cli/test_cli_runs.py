@@ -1,0 +1,164 @@
+"""run, status, cancel, logs, report, verify, compare: what they say of folders in every state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runbook import params
+from runbook.phases import campaign as campaigns
+from runbook.phases import closing
+from runbook.phases.campaign import RUNS_VARIABLE
+from runbook.schedulers.lock import hold
+
+
+@pytest.fixture
+def made(project: Path, monkeypatch) -> Path:
+    """A run with one finished phase and one ended job; nothing was executed."""
+    monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
+    campaign = campaigns.open_campaign(params.load("local", set_words=["model=tiny"]), "01-environment")
+    campaign.session.check("cores", "pass", "2 cores", "one for each process")
+    job = campaign.folder / "jobs" / "04-training"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps({"job_id": "local-1a2b", "process": None}))
+    (job / "out").write_text(" iteration        1/     300 | lm loss: 1.0E+01 |\nthe end without a line end")
+    (job / "err").write_text("runbook: finished\n")
+    (job / "exit_code").write_text("1\n")
+    closing.finish(campaign, [])
+    return campaign.folder
+
+
+def test_status_of_all_and_of_one(runbook, made):
+    assert "local  01-environment  1 of 6 done  unknown" in runbook("status").out
+    said = runbook("status", "local")
+    assert said.code == 0
+    assert said.out.startswith(f"{made}\n")
+    assert "04-training  local-1a2b  failed        exit code 1" in said.out
+
+
+def test_status_finds_the_run_of_a_job(runbook, made):
+    assert runbook("status", "--find", "local-1a2b").out == f"local: {made / 'jobs' / '04-training'}\n"
+    said = runbook("status", "--find", "local-ffff")
+    assert said.code == 1
+    assert said.err.startswith("Error: No run here submitted a job local-ffff; runbook status lists the runs")
+
+
+def test_status_without_a_run_says_how_to_begin(runbook):
+    assert runbook("status").out == "No runs yet: runbook run local makes the first one.\n"
+
+
+@pytest.mark.parametrize("command", ["status", "cancel", "report", "verify", "logs"])
+def test_a_run_without_a_folder_is_answered_with_those_that_have_one(runbook, made, command):
+    said = runbook(command, "lokal")
+    assert said.code == 1
+    assert "runs/lokal is not a run's folder; there are local." in said.err
+    assert "Traceback" not in said.err
+
+
+def test_cancel_of_a_run_without_a_running_job(runbook, made):
+    said = runbook("cancel", "local")
+    assert (said.code, said.out) == (0, "No job of this run is running; nothing was cancelled.\n")
+
+
+def test_logs_show_both_outputs_of_the_newest_job_to_their_end(runbook, made):
+    for words in (("logs", "local"), ("logs", "local", "--follow")):
+        said = runbook(*words)
+        assert said.code == 0
+        lines = said.out.splitlines()
+        assert lines[0] == f"==> {made / 'jobs' / '04-training'} <=="
+        assert lines[1:-1] == [
+            " iteration        1/     300 | lm loss: 1.0E+01 |",
+            "the end without a line end",
+            "runbook: finished",
+        ]
+        assert lines[-1] == "==> failed: exit code 1 <=="
+
+
+def test_logs_of_a_run_without_a_job_say_what_submits_one(runbook, made):
+    (made / "jobs" / "04-training" / "job.json").unlink()
+    said = runbook("logs", "local")
+    assert (said.code, said.err) == (1, "Error: local has submitted no job yet: runbook run local does.\n")
+
+
+def test_report_says_where_it_is(runbook, made):
+    (made / "index.html").unlink()
+    said = runbook("report", "local")
+    assert (said.code, said.out) == (0, f"{made / 'index.html'}\n")
+    assert (made / "index.html").exists()
+
+
+def test_verify_tells_each_change_and_ends_with_one(runbook, made):
+    said = runbook("verify", "local")
+    assert (said.code, said.out) == (0, f"{made}: nothing was changed after it was recorded.\n")
+    (made / "plan.json").write_text((made / "plan.json").read_text().replace("tiny", "tinx", 1))
+    (made / "extra.txt").write_text("x")
+    said = runbook("verify", "local")
+    assert said.code == 1
+    assert "changed: plan.json (expected sha256 " in said.out
+    assert "added: extra.txt (expected no such file, got 1 bytes)" in said.out
+    assert said.out.endswith(f"{made}: 2 findings\n")
+
+
+def test_a_held_run_is_refused_by_run(runbook, made):
+    with hold(made, "runbook run local"):
+        said = runbook("run", "local", "--set", "model=tiny")
+    assert said.code == 1
+    assert said.err.startswith(f"Error: {made} is held by process ")
+
+
+def test_a_folder_of_other_values_is_refused_by_run_with_the_key(runbook, made):
+    said = runbook("run", "local")
+    assert said.code == 2
+    assert "  model: tiny there, small now\n" in said.err
+
+
+@pytest.mark.parametrize("option", ["--from", "--to", "--redo"])
+def test_a_word_that_is_no_phase_is_answered_with_the_phases(runbook, everything, option):
+    before = everything()
+    said = runbook("run", "local", option, "trainig")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        f"Error: {option}: 'trainig' is not a phase; the phases are 00-plan, 01-environment, 02-data, 03-smoke-test, "
+        "04-training, 05-analysis.\n"
+    )
+    assert everything() == before
+
+
+def test_phases_in_the_wrong_order_and_a_bad_name_are_refused(runbook, everything):
+    before = everything()
+    assert runbook("run", "local", "--from", "training", "--to", "data").code == 2
+    said = runbook("run", "local", "--as", "../up")
+    assert said.code == 2
+    assert "must be letters, digits" in said.err
+    assert runbook("run", "local", "--all-variants").code in (1, 2)
+    assert everything() == before
+
+
+def test_a_place_that_cannot_be_written_is_told(runbook, project: Path):
+    (project / "file").write_text("in the way")
+    said = runbook("run", "local", "--runs", project / "file")
+    assert said.code == 2, "click: a file is not a folder"
+    said = runbook("run", "local", "--runs", project / "file" / "below")
+    assert said.code == 1
+    assert said.err.startswith(f"Error: {project}/file/below")
+    assert "Traceback" not in said.err
+
+
+def test_compare_needs_two_runs_that_trained(runbook, made):
+    assert runbook("compare", "local").code == 2
+    said = runbook("compare", "local", "local")
+    assert said.code == 1
+    assert said.err.startswith("Error: ")
+    said = runbook("compare", "local", "local", "--phase", "x")
+    assert said.code == 2
+    assert "the phases are 00-plan" in said.err
+
+
+def test_outside_a_project_every_command_says_so(runbook, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (("check", "local"), ("status",), ("run", "local"), ("status", "local")):
+        said = runbook(*words)
+        assert (said.code, said.out) == (2, ""), words
+        assert f"{tmp_path} is not inside a project" in said.err
