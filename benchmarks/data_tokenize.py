@@ -89,12 +89,13 @@ def tokenize(inputs: list[Path], out: Path, workers: int, encoder: str) -> dict[
     words = [sys.executable, "-c", program, "data", "tokenize", *map(str, inputs), "--out", str(prefix)]
     words += ["--workers", str(workers), "--encoder", encoder]
     began = time.perf_counter()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - began
-    if status:
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{said}")
     manifest = json.loads(Path(f"{prefix}.manifest.json").read_text())
     for path in out.glob(f"{prefix.name}*"):
@@ -140,7 +141,7 @@ def floors(inputs: list[Path]) -> dict[str, float]:
             lines = b"".join(blocks).splitlines(keepends=True)
             for start in range(0, len(lines), 700):
                 data = b"".join(lines[start : start + 700])
-                batch = timed("parse", lambda data=data: parser.parse(data, "", 0))
+                batch = timed("parse", lambda data=data: next(parser.parse(data, "", 0)))
                 ids, offsets = timed("encode", lambda texts=batch.texts: tokenizer.encode_batch(texts))
                 eod = np.array([50256], dtype="<u2")
                 timed(

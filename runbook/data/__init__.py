@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runbook.data.pipeline import prepare, prepare_share
     from runbook.data.progress import Progress
     from runbook.data.samples import Document, show
-    from runbook.data.sources import dataset_files, dataset_folder
+    from runbook.data.sources import dataset_files, dataset_folder, token_prefixes
     from runbook.data.tokenizer import decode, encode, load_tokenizer, pieces
     from runbook.data.verification import verify
 
@@ -28,7 +28,7 @@ _HOMES = {
     "pipeline": ("prepare", "prepare_share"),
     "progress": ("Progress",),
     "samples": ("Document", "show"),
-    "sources": ("dataset_files", "dataset_folder"),
+    "sources": ("dataset_files", "dataset_folder", "token_prefixes"),
     "tokenizer": ("decode", "encode", "load_tokenizer", "pieces"),
     "verification": ("verify",),
 }
@@ -51,6 +51,7 @@ __all__ = [
     "prepare_share",
     "read_manifest",
     "show",
+    "token_prefixes",
     "token_weights",
     "verify",
 ]

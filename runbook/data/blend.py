@@ -19,7 +19,7 @@ def token_weights(prefixes: Sequence[Path]) -> list[float]:
     """
     tokens = []
     for prefix in prefixes:
-        output = Output(prefix)
+        output = Output.found(prefix)
         tokens.append(IndexedReader(output.bin, output.idx).num_tokens)
     total = sum(tokens)
     if not total:

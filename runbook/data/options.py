@@ -108,6 +108,13 @@ class Output:
     """
 
     prefix: Path
+    exact: bool = False
+    """The two files have the prefix's own name, as files made elsewhere may."""
+
+    @classmethod
+    def found(cls, prefix: Path) -> Output:
+        """The files that are there: PREFIX.bin where it exists under that very name, else PREFIX_text_document.bin."""
+        return cls(prefix, exact=prefix.with_name(prefix.name + ".bin").exists())
 
     @property
     def base(self) -> Path:
@@ -117,7 +124,7 @@ class Output:
     @property
     def document_prefix(self) -> Path:
         """What a trainer is given: PREFIX_text_document."""
-        return self.base.with_name(self.base.name + "_text_document")
+        return self.prefix if self.exact else self.base.with_name(self.base.name + "_text_document")
 
     @property
     def bin(self) -> Path:

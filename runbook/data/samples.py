@@ -30,7 +30,7 @@ class Document:
 
 def show(prefix: Path, count: int = 3, *, max_tokens: int = 200, numbers: list[int] | None = None) -> list[Document]:
     """Documents spread evenly over the output (or the given ones), each cut after `max_tokens` tokens."""
-    output = Output(Path(prefix))
+    output = Output.found(Path(prefix))
     reader = IndexedReader(output.bin, output.idx)
     tokenizer = load_tokenizer(str(read_manifest(prefix).tokenizer["name"]))
     if numbers is None:

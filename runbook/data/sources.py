@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from runbook.data.inputs import find_inputs, inside
+from runbook.data.inputs import find_inputs, inside, natural
+from runbook.data.options import Output
+from runbook.data.remote import expected_files
 from runbook.errors import DataError
 from runbook.params.catalogue import Dataset, SourceFile
+
+TOKENIZED = "tokenized"
 
 
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
@@ -28,18 +32,48 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "", checksum
     """
     if dataset.kind == "mock":
         raise DataError(f"the dataset {dataset.title!r} has no text: nothing is to be tokenized")
+    if dataset.kind == TOKENIZED:
+        raise DataError(f"the dataset {dataset.title!r} is tokens already: nothing is to be tokenized")
     home = dataset_folder(dataset, project=project, folder=folder)
-    if not dataset.files:
+    listed = expected_files(dataset)
+    if not listed:
         return find_inputs([home], dataset.pattern)
-    wrong = [fault for file in dataset.files if (fault := file_fault(home, file, checksums=checksums))]
+    _refuse_faults(dataset, home, listed, checksums)
+    return find_inputs([inside(home, file.path) for file in listed])
+
+
+def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "", checksums: bool = False) -> list[Path]:
+    """The prefixes of a dataset that is tokens already, in natural order; each has its .bin and its .idx.
+
+    `runbook.data.verify` takes such a prefix as well; without a manifest it checks what the two files say themselves.
+
+    Raises:
+        DataError: no token files, one of a pair is missing, or a listed file is not the one that the catalogue names.
+    """
+    home = dataset_folder(dataset, project=project, folder=folder)
+    listed = expected_files(dataset)
+    _refuse_faults(dataset, home, listed, checksums)
+    found = [inside(home, file.path) for file in listed] or sorted(home.rglob("*.bin"), key=natural)
+    bins = [path for path in found if path.suffix == ".bin"]
+    if not bins:
+        raise DataError(f"{home} holds no .bin files; set data.folder to where the token files lie")
+    prefixes = [path.with_suffix("") for path in bins]
+    if single := [prefix.name for prefix in prefixes if not Output.found(prefix).idx.is_file()]:
+        raise DataError(
+            f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: {', '.join(single[:5])}"
+        )
+    return prefixes
+
+
+def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile], checksums: bool) -> None:
+    wrong = [fault for file in listed if (fault := file_fault(home, file, checksums=checksums))]
     if wrong:
         shown = "\n  ".join(wrong[:20]) + (f"\n  ... and {len(wrong) - 20} more" if len(wrong) > 20 else "")
         raise DataError(
-            f"{len(wrong)} of {len(dataset.files)} files of the dataset {dataset.title!r} are missing or not the ones "
+            f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or not the ones "
             f"that the catalogue names, in {home}:\n  {shown}\n"
             "Fetch these again (runbook data download), or correct the catalogue."
         )
-    return find_inputs([inside(home, file.path) for file in dataset.files])
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:

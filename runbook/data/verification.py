@@ -23,7 +23,7 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     A broken file is a failed check, never an exception. Reads every byte once; `checksums=False` leaves the content
     of the .bin out, for a look while other work runs.
     """
-    output = Output(Path(prefix))
+    output = Output.found(Path(prefix))
     try:
         reader = IndexedReader(output.bin, output.idx)
     except DataError as error:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.data import dataset_files, dataset_folder
+from runbook.data import dataset_files, dataset_folder, token_prefixes
 from runbook.errors import DataError
-from runbook.params.catalogue import Dataset, SourceFile
+from runbook.params.catalogue import Dataset, FileGroup, SourceFile
 
 
 def dataset(**changed: object) -> Dataset:
@@ -62,3 +62,32 @@ def test_list_that_leaves_the_folder(tmp_path: Path) -> None:
 def test_mock_has_no_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no text"):
         dataset_files(dataset(kind="mock"), project=tmp_path)
+
+
+def test_numbered_files_are_promised_too(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in (0, 1, 3):
+        (tmp_path / "texts" / f"chunk_{number}.jsonl").write_text("{}")
+    numbered = dataset(groups=[FileGroup(path="chunk_{number}.jsonl", last=3)])
+    with pytest.raises(DataError, match=r"1 of 4 files(.|\n)*chunk_2\.jsonl: missing"):
+        dataset_files(numbered, project=tmp_path)
+
+
+def test_token_files_come_in_pairs(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    ready = dataset(kind="tokenized")
+    with pytest.raises(DataError, match=r"holds no \.bin files; set data\.folder"):
+        token_prefixes(ready, project=tmp_path)
+    for number in (10, 9):
+        (folder / f"my-gpt3_{number}_text_document.bin").write_bytes(b"xx")
+        (folder / f"my-gpt3_{number}_text_document.idx").write_bytes(b"xx")
+    found = token_prefixes(ready, project=tmp_path)
+    assert [prefix.name for prefix in found] == ["my-gpt3_9_text_document", "my-gpt3_10_text_document"]
+    (folder / "my-gpt3_10_text_document.idx").unlink()
+    with pytest.raises(
+        DataError, match=r"1 of 2 \.bin files in .* have no \.idx beside them: my-gpt3_10_text_document"
+    ):
+        token_prefixes(ready, project=tmp_path)
+    with pytest.raises(DataError, match="is tokens already"):
+        dataset_files(ready, project=tmp_path)

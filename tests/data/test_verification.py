@@ -83,6 +83,15 @@ def test_odd_size_and_missing_bytes(prefix: Path) -> None:
     assert "sizes" in failed(prefix)
 
 
+def test_files_of_another_name_made_elsewhere(prefix: Path) -> None:
+    for ending in ("bin", "idx"):
+        part(prefix, ending).rename(prefix.with_name(f"pile.{ending}"))
+    assert [(check.name, check.verdict) for check in verify(prefix.with_name("pile"))] == [
+        *[(name, "pass") for name in ("header", "lengths", "offsets", "sizes", "document index")],
+        ("manifest", "warn"),
+    ]
+
+
 def test_manifest_of_other_files(prefix: Path) -> None:
     path = prefix.with_name(prefix.name + ".manifest.json")
     content = json.loads(path.read_text())
