@@ -25,6 +25,11 @@ COMMANDS = {
     "data": ("runbook.commands.data:data", "Tokenize, verify and show training data without a notebook."),
     "doctor": ("runbook.commands.doctor:doctor", "Check what this machine has and lacks."),
 }
+EXTRAS = {
+    "jupyter": "IPython ipykernel jupyter_client jupyter_core matplotlib nbclient nbconvert nbformat pandas papermill",
+    "data": "backports fastokens msgspec numpy tokenizers",
+}
+"""What is imported where it is needed, by the extra that installs it; no command imports torch."""
 
 
 class LazyGroup(click.Group):
@@ -69,6 +74,15 @@ def cli() -> None:
     """
 
 
+def which_extra(error: ModuleNotFoundError) -> str:
+    """The remedy for a package that only an extra installs; what no extra brings is our own bug and raised again."""
+    package = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages.split()), "")
+    if not extra:
+        raise error
+    return f"the package {package} is missing; install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
+
+
 def main() -> None:
     """Entry point: a RunbookError is shown as its text alone, with its own exit code."""
     try:
@@ -87,6 +101,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except ModuleNotFoundError as error:
+        click.echo(f"Error: {which_extra(error)}", err=True)
+        sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"Error: {where}{error.strerror or error}. Free space or rights there, then do it again.", err=True)

@@ -1,0 +1,266 @@
+"""The house itself: walls between packages, what an install without extras can do, names that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+EXTRAS = {"jupyter", "train", "data", "test", "docs"}
+BASE = {"click", "jinja2", "psutil", "pydantic", "pyyaml"}
+IMPORT_NAMES = {"megatron-core": "megatron", "backports-zstd": "backports", "jupyterlab": "jupyterlab"}
+ALSO_ABSENT = {"nbformat", "IPython", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tqdm"}
+"""What only those packages bring."""
+BLOCK = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def requirement_name(requirement: str) -> str:
+    return re.match(r"[A-Za-z0-9._-]+", requirement)[0].lower()
+
+
+def absent_without_extras() -> set[str]:
+    """Import names of everything that the extras bring and the base install does not."""
+    brought = {
+        requirement_name(one)
+        for name, group in PROJECT["project"]["optional-dependencies"].items()
+        if name in ("jupyter", "train", "data")
+        for one in group
+    }
+    return {IMPORT_NAMES.get(name, name.replace("-", "_")) for name in brought - BASE} | ALSO_ABSENT
+
+
+def without_extras(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code where the packages of all extras cannot be imported."""
+    program = BLOCK.format(absent=absent_without_extras()) + code
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+
+
+def tracked() -> list[Path]:
+    """The files of the repository; without git, those that are there."""
+    if (REPOSITORY / ".git").exists():
+        listed = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ).stdout
+        return [path for name in listed.split("\0") if name and (path := REPOSITORY / name).is_file()]
+    skip = (".venv", "runs", ".git")
+    return [
+        path for path in REPOSITORY.rglob("*") if path.is_file() and path.relative_to(REPOSITORY).parts[0] not in skip
+    ]
+
+
+def test_the_walls_between_packages_hold():
+    ended = subprocess.run([BIN / "lint-imports", "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout
+    assert " 0 broken" in ended.stdout
+    contracts = {one["name"]: one for one in PROJECT["tool"]["importlinter"]["contracts"]}
+    assert set(contracts) >= {
+        "Arrows point one way",
+        "training stands alone",
+        "only training imports torch, megatron or deepspeed",
+        "only shell starts programs",
+    }
+
+
+def test_every_package_has_its_place_in_the_order():
+    """A new package that no layer names would be outside every wall."""
+    (layers,) = [one["layers"] for one in PROJECT["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
+    named = {name.strip().removeprefix("runbook.") for layer in layers for name in layer.split("|")}
+    there = {
+        path.stem
+        for path in (REPOSITORY / "runbook").iterdir()
+        if (path.suffix == ".py" or (path / "__init__.py").exists()) and path.stem != "__init__"
+    }
+    assert there - named <= {"training", "__main__"}
+
+
+def test_the_extras_are_the_promised_ones_and_only_train_brings_torch():
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert set(extras) == EXTRAS
+    assert {requirement_name(one) for one in PROJECT["project"]["dependencies"]} == BASE
+    with_torch = {name for name, group in extras.items() if "torch" in map(requirement_name, group)}
+    assert with_torch == {"train"}
+    jupyter = set(map(requirement_name, extras["jupyter"]))
+    assert {"jupyterlab", "papermill", "nbclient", "ipywidgets", "pandas", "matplotlib"} <= jupyter
+    assert {"torch", "megatron-core", "deepspeed", "tensorboard"} <= set(map(requirement_name, extras["train"]))
+
+
+def test_the_lock_pins_everything_that_is_asked_for():
+    lock = (REPOSITORY / "requirements.lock").read_text()
+    pinned = {match.lower().replace("_", "-") for match in re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.MULTILINE)}
+    groups = PROJECT["project"]["optional-dependencies"]
+    asked = {requirement_name(one) for name in EXTRAS - {"docs"} for one in groups[name]} | BASE
+    assert {name.replace("_", "-") for name in asked} - pinned == set()
+    assert re.search(r"^torch==2\.13\.0\b", lock, re.MULTILINE)
+    loose = [
+        line
+        for line in lock.splitlines()
+        if line.strip() and not line.lstrip().startswith(("#", "--")) and "==" not in line
+    ]
+    assert loose == []
+
+
+def test_without_extras_everything_a_login_node_needs_is_imported():
+    modules = [
+        *("runbook.cli", "runbook.params", "runbook.params.loading", "runbook.plan", "runbook.render"),
+        *("runbook.schedulers", "runbook.records.verify", "runbook.analysis.parsers", "runbook.commands.plan"),
+        *("runbook.commands.run", "runbook.commands.report", "runbook.commands.logs", "runbook.commands.doctor"),
+        *("runbook.phases.run", "runbook.phases.overview", "runbook.phases.status", "runbook.phases.environment"),
+    ]
+    code = "import importlib\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    ended = without_extras(code, *modules)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--help",),
+        ("check", "local"),
+        ("plan", "local"),
+        ("plan", "local", "--json", "--set", "training.sample_prompt="),
+        ("why", "local", "training.iterations"),
+        ("render", "local", "--out", "{tmp}", "--set", "training.sample_prompt="),
+        ("status", "--runs", "{tmp}"),
+    ],
+)
+def test_without_extras_a_run_can_be_checked_planned_and_rendered(words, tmp_path):
+    ended = without_extras("from runbook.cli import main\nmain()", *(word.format(tmp=tmp_path) for word in words))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout
+
+
+def test_a_package_of_an_extra_that_is_missing_is_told_with_the_extra(tmp_path):
+    code = "from runbook.cli import main\nmain()"
+    ended = without_extras(code, "run", "local", "--set", "training.sample_prompt=", "--runs", str(tmp_path))
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "Error: the package papermill is missing; install the jupyter extra: pip install 'gpt3-runbook[jupyter]'\n"
+    )
+    ended = without_extras(code, "data", "show", "nowhere")
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("is missing; install the data extra: pip install 'gpt3-runbook[data]'\n")
+
+
+def test_a_missing_module_that_no_extra_brings_is_not_hidden():
+    from runbook.cli import which_extra
+
+    with pytest.raises(ModuleNotFoundError):
+        which_extra(ModuleNotFoundError("No module named 'runbook.nothing'", name="runbook.nothing"))
+
+
+def test_every_package_of_the_jupyter_and_data_extras_is_known_to_the_command_line():
+    from runbook import cli
+
+    groups = PROJECT["project"]["optional-dependencies"]
+    tools = {"jupyterlab", "ipywidgets"}  # never imported by the package
+    for name in ("jupyter", "data"):
+        asked = {IMPORT_NAMES.get(one, one) for one in map(requirement_name, groups[name])} - tools
+        known = {package.lower() for packages in cli.EXTRAS.values() for package in packages.split()}
+        assert asked - known == set(), name
+
+
+def test_the_wheel_holds_what_the_package_reads():
+    """hatchling packs all of runbook/ that git does not ignore: each file the package reads has to be such a one."""
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["runbook"]
+    names = {path.relative_to(REPOSITORY).as_posix() for path in tracked()}
+    wanted = {"runbook/data/gpt2/vocab.json", "runbook/data/gpt2/merges.txt", "runbook/data/gpt2/LICENSE"}
+    for folder, pattern in {
+        "runbook/data/corpus": "*.zst",
+        "runbook/render/templates": "*.j2",
+        "runbook/records/templates": "*",
+        "runbook/analysis/published": "*.csv",
+    }.items():
+        files = [path for path in (REPOSITORY / folder).rglob(pattern) if path.is_file()]
+        found = {path.relative_to(REPOSITORY).as_posix() for path in files}
+        assert found, folder
+        wanted |= found
+    assert wanted - names == set()
+
+
+def test_the_entry_points_are_there():
+    scripts = PROJECT["project"]["scripts"]
+    engines = PROJECT["project"]["entry-points"]["papermill.engine"]
+    code = "import importlib, json\nfor place in sys.argv[1:]:\n" + (
+        "    module, _, name = place.partition(':')\n    assert getattr(importlib.import_module(module), name)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", "import sys\n" + code, *scripts.values(), *engines.values()],
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (list(scripts), list(engines)) == (["runbook"], ["runbook"])
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_every_path_a_document_names_exists(name):
+    text = re.sub(r"```.*?```", "", (REPOSITORY / name).read_text(), flags=re.DOTALL)
+    made_later = ("runs/", ".venv/", "records/", "http")
+    named = {
+        word.rstrip("/.,")
+        for span in re.findall(r"`([^`\n]+)`", text)
+        for word in span.split()
+        if "/" in word and not word.startswith(made_later) and re.fullmatch(r"[\w./*-]+", word)
+    }
+    missing = [word for word in sorted(named) if not list(REPOSITORY.glob(word)) and not _is_alternative(word)]
+    assert missing == []
+    assert named or name != "README.md"
+
+
+def _is_alternative(word: str) -> bool:
+    """`.bin/.idx`, `plan/predict`: words set side by side, not a path."""
+    first = word.partition("/")[0]
+    return not (REPOSITORY / first).exists()
+
+
+def test_no_place_of_a_machine_is_named():
+    pattern = re.compile(r"(?<![\w.$}])/(?:root|work|Users/[a-z]\w*|home/(?!x/|user/|me/|ada/)[a-z]\w*)(?:/|\b)")
+    found = []
+    for path in tracked():
+        if path == Path(__file__) or path.suffix in (".zst", ".png"):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        if path.suffix == ".ipynb":
+            text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+        found += [f"{path.relative_to(REPOSITORY)}: {match[0]}" for match in pattern.finditer(text)]
+    assert found == []
+
+
+def test_every_module_says_its_one_reason_in_its_first_line():
+    for path in sorted((REPOSITORY / "runbook").rglob("*.py")):
+        text = path.read_text()
+        if not text.strip():
+            continue
+        first = text.splitlines()[0]
+        assert first.startswith(('"""', 'r"""')), path
+        assert len(first) > 20, path
+
+
+def test_modules_are_short_enough_to_be_read():
+    long = {
+        path.relative_to(REPOSITORY).as_posix(): count
+        for path in sorted((REPOSITORY / "runbook").rglob("*.py"))
+        if (count := len(path.read_text().splitlines())) > 400
+    }
+    long.pop("runbook/params/schema.py", None)  # the one list of keys, most of it help
+    assert long == {}
