@@ -111,6 +111,17 @@ def tokenize(inputs: list[Path], out: Path, workers: int, encoder: str) -> dict[
     }
 
 
+def whole_lines(text: bytes) -> Iterator[bytes]:
+    """Blocks of whole lines of the size that the pipeline works with."""
+    from runbook.data.reading import BLOCK
+
+    start = 0
+    while start < len(text):
+        end = text.find(b"\n", min(start + BLOCK, len(text) - 1)) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
 def floors(inputs: list[Path]) -> dict[str, float]:
     """Seconds of each stage alone, with everything else left out, on one core."""
     import numpy as np
@@ -138,9 +149,7 @@ def floors(inputs: list[Path]) -> dict[str, float]:
             with zstd.ZstdFile(path) as file:
                 while block := timed("decompress", lambda file=file: file.read(4 << 20)):
                     blocks.append(block)
-            lines = b"".join(blocks).splitlines(keepends=True)
-            for start in range(0, len(lines), 700):
-                data = b"".join(lines[start : start + 700])
+            for data in whole_lines(b"".join(blocks)):
                 batch = timed("parse", lambda data=data: next(parser.parse(data, "", 0)))
                 ids, offsets = timed("encode", lambda texts=batch.texts: tokenizer.encode_batch(texts))
                 eod = np.array([50256], dtype="<u2")

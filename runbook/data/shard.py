@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 STAGES = ("read", "parse", "encode", "write")
 SAMPLE_CHARACTERS = 1024
+SAMPLE_EVERY = 4_000_000
+"""Bytes of text between two samples that the judge encodes as well."""
+
 REASONS_KEPT = 20
 
 
@@ -255,9 +258,12 @@ class ShardMaker:
         ids, offsets = self._tokenizer.encode_batch(batch.texts)
         work.counts.seconds["encode"] += clock() - started
         text_bytes = sizes(batch.texts)
+        judged = work.counts.text_bytes >= work.next_sample
         sample = batch.texts[work.num_batches * 7919 % len(batch.texts)][:SAMPLE_CHARACTERS]
         batch.texts.clear()  # a huge document is not needed beside its tokens
-        work.counts.judged += self._tokenizer.check_sample([sample], f"in {work.shard.describe()}")
+        if judged:
+            work.next_sample += SAMPLE_EVERY
+            work.counts.judged += self._tokenizer.check_sample([sample], f"in {work.shard.describe()}")
         started = clock()
         lengths = np.diff(offsets)
         if self._eod is not None:
@@ -313,6 +319,7 @@ class _Work:
         self.problems: list[str] = []
         self.quarantine: list[str] = []
         self.num_batches = 0
+        self.next_sample = 0
         self._documents = 0
 
     def add(self, lengths: NDArray[np.int64], text_bytes: list[int], sources: list[str] | None) -> None:
