@@ -47,12 +47,7 @@ class Campaign:
     @contextmanager
     def hold(self, what: str) -> Iterator[None]:
         """Keep others from changing the run meanwhile; `runbook run` already holds it for its own notebooks."""
-        if os.environ.get(HOLDER_VARIABLE) == str(self.folder):
-            yield
-            return
-        with hold(self.folder, what) as taken_over:
-            if taken_over:
-                show_text(taken_over)
+        with holding(self.folder, what):
             yield
 
     def check(self, checks: Sequence[Check]) -> None:
@@ -73,6 +68,18 @@ def runs_folder(project: Path) -> Path:
     return Path(os.environ.get(RUNS_VARIABLE) or project / "runs").absolute()
 
 
+@contextmanager
+def holding(folder: Path, what: str) -> Iterator[None]:
+    """Hold a run; nothing where `runbook run` holds it for this very notebook. A lock taken over is told."""
+    if os.environ.get(HOLDER_VARIABLE) == str(folder):
+        yield
+        return
+    with hold(folder, what) as taken_over:
+        if taken_over:
+            show_text(taken_over)
+        yield
+
+
 def bind(phase: str, namespace: Mapping[str, Any]) -> Campaign:
     """Check a notebook's parameters, compute the plan, open the record, and show what is bound.
 
@@ -86,12 +93,16 @@ def bind(phase: str, namespace: Mapping[str, Any]) -> Campaign:
 
 
 def open_campaign(settings: Settings, phase: str) -> Campaign:
-    """The run's folder with its run.yaml and plan.json, made where absent, refused where they differ."""
+    """The run's folder with its run.yaml and plan.json, made where absent, refused where they differ.
+
+    While somebody else works on the run it is refused too: opening a phase sets its newest record aside.
+    """
     plan = make_plan(settings, machine.measure(settings.site))
     folder = runs_folder(settings.project) / settings.name
     refuse_other_parameters(settings, folder)
-    write_plan_file(settings, plan, folder)
-    session = sessions.start(settings, phase, folder)
+    with holding(folder, f"opening {phase}"):
+        write_plan_file(settings, plan, folder)
+        session = sessions.start(settings, phase, folder)
     session.plan.update(plan_summary(plan, phase))
     return Campaign(settings, phase, folder, plan, session)
 

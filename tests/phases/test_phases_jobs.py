@@ -234,6 +234,18 @@ def test_while_somebody_else_works_on_the_run_nothing_is_submitted(campaign, que
     assert queue.calls == ["submit 04-training"]
 
 
+def test_a_phase_is_not_opened_by_hand_while_runbook_run_works_on_it(campaign, runs, monkeypatch):
+    """Its record would be set aside under the notebook that writes it."""
+    record = campaign.folder / "records" / "04-training.json"
+    before = record.read_bytes()
+    with hold(campaign.folder, "runbook run local"):
+        with pytest.raises(HeldError, match=r"runbook run local, since .* Wait until it has ended, or end it"):
+            open_run(PHASE, runs=runs)
+        assert record.read_bytes() == before
+        monkeypatch.setenv(HOLDER_VARIABLE, str(campaign.folder))
+        open_run(PHASE, runs=runs)
+
+
 def test_the_outputs_of_a_training_are_its_metrics_and_its_newest_checkpoint(campaign):
     write_metrics(campaign, 2)
     for number in (10, 20):
