@@ -30,6 +30,9 @@ class Behaviour:
     silent: bool = False
     """Accepts and says nothing."""
 
+    commit: str = ""
+    """What the Hub says beside each file."""
+
     redirect: str = ""
     """Sends everybody there."""
 
@@ -87,6 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         if behaviour.tags:
             self.send_header("ETag", tag)
+        if behaviour.commit:
+            self.send_header("X-Repo-Commit", behaviour.commit)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if self.command == "HEAD":
@@ -121,6 +126,6 @@ def hub_tree(files: dict[str, bytes]) -> bytes:
     entries = [{"type": "directory", "path": "train", "size": 0, "oid": "0"}]
     for path, content in files.items():
         entry = {"type": "file", "path": path, "size": len(content), "oid": "git-sum"}
-        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
         entries.append(entry)
     return json.dumps(entries).encode()

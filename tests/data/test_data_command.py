@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,13 @@ def test_shares_of_an_array_job(tmp_path: Path) -> None:
     wrong = call("tokenize", source, "--out", tmp_path / "out", "--share", "1")
     assert wrong.exit_code == 2
     assert "'1' is not I/N, such as 0/32" in wrong.stderr
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    """A worker starts, and `runbook data --help` answers, without numpy, torch, pydantic or the encoders."""
+    heavy = {"numpy", "torch", "pydantic", "tokenizers", "fastokens", "msgspec", "pyarrow"}
+    program = (
+        f"import sys, runbook.data, runbook.data.worker, runbook.commands.data; print({heavy!r} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"

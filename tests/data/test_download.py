@@ -279,6 +279,48 @@ def test_hub_gives_sizes_and_checksums(server: Behaviour, tmp_path: Path, monkey
         download(more, project=tmp_path, patience=QUICK)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_real_huggingface_hub_sees_the_same(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hugging Face's own client against the same server: same list, same addresses, same bytes."""
+    from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
+
+    from runbook.data.fetching import Fetcher
+    from runbook.data.remote import remote_files
+
+    monkeypatch.setenv("HF_ENDPOINT", server.address)
+    server.commit = "0" * 40
+    files = {f"train/x_{number}.jsonl.zst": content(number) for number in range(3)}
+    tree = "/api/datasets/owner/name/tree/main"
+    for path in (
+        f"{tree}?recursive=true",
+        f"{tree}?recursive=true&expand=false",
+        f"{tree}?recursive=True&expand=False",
+    ):
+        server.files[path] = hub_tree(files)
+    for name, data in files.items():
+        server.files[f"/datasets/owner/name/resolve/main/{name}"] = data
+        server.files[f"/datasets/owner/name/resolve/{server.commit}/{name}"] = data
+    wanted = dataset(server, files=[], url="hf://datasets/owner/name", pattern="*.jsonl.zst")
+    ours = remote_files(wanted, Fetcher(tmp_path).get)
+    api = HfApi(endpoint=server.address)
+    theirs = [
+        each for each in api.list_repo_tree("owner/name", repo_type="dataset", recursive=True) if hasattr(each, "lfs")
+    ]
+    assert [(file.path, file.bytes, file.sha256) for file in ours] == [
+        (each.path, each.size, each.lfs.sha256) for each in theirs
+    ]
+    assert [file.url for file in ours] == [
+        hf_hub_url("owner/name", each.path, repo_type="dataset", endpoint=server.address) for each in theirs
+    ]
+    download(wanted, project=tmp_path, patience=QUICK)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    for file in ours:
+        path = hf_hub_download(
+            "owner/name", file.path, repo_type="dataset", endpoint=server.address, cache_dir=str(tmp_path / "cache")
+        )
+        assert Path(path).read_bytes() == (tmp_path / "texts" / file.path).read_bytes()
+
+
 def test_no_hub_at_the_address(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", server.address + "/")
     server.files["/api/datasets/owner/name/tree/main?recursive=true"] = b"<html>login</html>"

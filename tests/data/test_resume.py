@@ -40,7 +40,7 @@ def committed(prefix: Path) -> int:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_at_random_moments_gives_the_same_bytes(tmp_path: Path, many_texts: list[str], workers: int) -> None:
-    texts = many_texts * 8
+    texts = many_texts * 16
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(texts))
     prefix = tmp_path / "out"
@@ -51,13 +51,15 @@ def test_killed_at_random_moments_gives_the_same_bytes(tmp_path: Path, many_text
         deadline = time.monotonic() + 20
         while process.poll() is None and committed(prefix) <= done_before and time.monotonic() < deadline:
             time.sleep(0.005)
-        time.sleep(chance.uniform(0, 0.06))
+        time.sleep(chance.uniform(0, 0.02))
         if process.poll() is not None or kills == 6:
             break
         process.kill()
         process.communicate()
+        if Output(prefix).manifest.exists():  # it had finished before the kill arrived
+            process = start(source, prefix, workers, 60_000)
+            break
         kills += 1
-        assert not Output(prefix).manifest.exists() or process.returncode == 0
         assert committed(prefix) >= done_before, "a finished shard was lost"
         done_before = committed(prefix)
     out, err = process.communicate(timeout=60)
