@@ -20,6 +20,7 @@ BIN = Path(sys.executable).parent
 MASTERS = Path(__file__).parents[2]
 PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis")
 MARK = "RUNBOOK_TEST_MARK"
+ITERATIONS = 48
 RUN_FILE = """\
 # The toy of the tests. It holds what YAML 1.1 reads otherwise: 12:00:00 is 43200 there, 1e-1 a word.
 run: local
@@ -31,15 +32,15 @@ parallel:
   tensor: 1
 training:
   precision: bf16
-  iterations: 24
+  iterations: 48  # long enough to be stopped at 6 by somebody who looks once a second
   micro_batch: 4
   global_batch: 8
   learning_rate: 6.0e-4
   min_learning_rate: 6.0e-5
   warmup_iterations: 2
   weight_decay: 1e-1
-  save_interval: 10
-  eval_interval: 10
+  save_interval: 20
+  eval_interval: 20
   eval_iterations: 1
   rehearse_stop: 6
   sample_prompt: The first time
