@@ -44,8 +44,9 @@ format: setup  ## rewrite the code in the project's format
 test: check  ## check, then the whole test suite
 	$(BIN)/pytest
 
-bench: setup  ## the measurements behind README's performance table
-	$(BIN)/python -m benchmarks
+bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's
+	$(BIN)/python -m benchmarks.predict_cross_validation
+	$(BIN)/python -m benchmarks.data_tokenize
 
 lock: setup  ## pin requirements.lock anew (needs uv)
 	bash tools/lock.sh
