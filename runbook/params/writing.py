@@ -63,7 +63,10 @@ def _escaped(letter: str) -> str:
 def _is_bare(text: str) -> bool:
     if not text or not text.isascii() or not text.replace("-", "").replace("_", "").replace(".", "").isalnum():
         return False
-    return text[0].isalnum() and read_scalar(text) == text and yaml.safe_load(text) == text
+    try:
+        return text[0].isalnum() and read_scalar(text) == text and yaml.safe_load(text) == text
+    except ValueError:  # YAML 1.1 takes 0x_ for a number and then fails on it
+        return False
 
 
 def _shared(before: tuple[str, ...], now: tuple[str, ...]) -> int:

@@ -20,14 +20,15 @@ SMOKE = "03-smoke-test"
 CARD_COLUMNS = 40
 
 
-def write_report(folder: Path) -> Path:
-    """Write index.html of the run and of all runs, and the manifest, anew from the run's files."""
+def write_report(folder: Path, *, manifest: bool = True) -> Path:
+    """Write index.html of the run and of all runs, and the manifest where asked, anew from the run's files."""
     plan = read_plan_file(folder)
     before_after = _samples(folder, plan)
     sample = (before_after[0], before_after[-1]) if len(before_after) > 1 else None
     page = write_campaign(folder, sample=sample, comparison=_comparison(folder, plan))
     write_runs_index(folder.parent)
-    write_manifest(folder)
+    if manifest:
+        write_manifest(folder)
     return page
 
 

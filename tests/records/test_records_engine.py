@@ -47,7 +47,7 @@ class Ending:
         return self.notebook.cells[0].source
 
 
-def _wait_for(path: Path, text: str, seconds: float = 30) -> None:
+def _wait_for(path: Path, text: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if path.exists() and text in path.read_text():
