@@ -27,7 +27,7 @@ COMMANDS = {
 }
 EXTRAS = {
     "jupyter": "IPython ipykernel jupyter_client jupyter_core matplotlib nbclient nbconvert nbformat pandas papermill",
-    "data": "backports fastokens msgspec numpy tokenizers",
+    "data": "backports fastokens msgspec numpy pyarrow sentencepiece tokenizers",
 }
 """What is imported where it is needed, by the extra that installs it; no command imports torch."""
 
