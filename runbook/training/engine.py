@@ -31,8 +31,11 @@ class Update:
 class Engine(Protocol):
     """A model on all ranks that can learn; every method is called on every rank."""
 
-    def compute(self, batches: Batches) -> float:
-        """Forward and backward of one step: the sum of the micro-batches' mean losses, or 0 on a rank without them."""
+    def compute(self, batches: Batches, num_microbatches: int) -> float:
+        """Forward and backward of one step: the sum of the micro-batches' mean losses, or 0 on a rank without them.
+
+        The number of micro-batches may change from step to step: a batch that ramps up has fewer at first.
+        """
 
     def update(self, learning_rate: float) -> Update:
         """Step the optimizer with the gradients of the last `compute`."""

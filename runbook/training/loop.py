@@ -106,9 +106,10 @@ class Run:
         """One iteration; the wish to stop that any rank has."""
         spec, progress = self.spec, self.progress
         begun = time.monotonic()
-        batches = _Timed(self.reader.step(train, progress.consumed_samples, spec.batch.num_microbatches))
+        count = spec.batch.num_microbatches
+        batches = _Timed(self.reader.step(train, progress.consumed_samples, count))
         rate = learning_rate(spec.learning_rate, progress.consumed_samples, spec.batch.global_)
-        shared = self._share(self.engine.compute(batches))
+        shared = self._share(self.engine.compute(batches, count))
         if not math.isfinite(shared.loss) and spec.precision.format != "fp16":
             raise self._not_finite("the loss", shared.loss)
         update = self.engine.update(rate)

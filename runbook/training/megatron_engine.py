@@ -42,12 +42,12 @@ class MegatronEngine:
         self.config.finalize_model_grads_func = finalize_model_grads
         self.schedule = get_forward_backward_func()
 
-    def compute(self, batches: Batches) -> float:
+    def compute(self, batches: Batches, num_microbatches: int) -> float:
         """Forward and backward of one step."""
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        return self._run(batches, self.spec.batch.num_microbatches, forward_only=False)
+        return self._run(batches, num_microbatches, forward_only=False)
 
     def update(self, learning_rate: float) -> Update:
         """Step the optimizer."""

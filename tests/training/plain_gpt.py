@@ -34,7 +34,7 @@ def compare():
     labels = torch.cat([batch["labels"] for batch in batches])
     ours, gradients, stepped = plain_step(weights, tokens, labels, spec)
 
-    loss = engine.compute(iter(batches)) / spec.batch.num_microbatches
+    loss = engine.compute(iter(batches), spec.batch.num_microbatches) / spec.batch.num_microbatches
     parameters = dict(engine.models[0].named_parameters())
     found = {name: weight.main_grad.clone() for name, weight in parameters.items()}
     engine.update(spec.learning_rate.peak)
