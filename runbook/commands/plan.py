@@ -62,7 +62,7 @@ def plan(run_name: str, as_json: bool, table: Path | None, searching: bool, set_
     from runbook.phases.overview import make, plan_text
     from runbook.phases.plan_file import plan_file
 
-    settings, made = make(run_name, set_words)
+    settings, made = make(run_name, set_words, measured=True)
     click.echo(
         json.dumps(plan_file(settings, made), indent=1, ensure_ascii=False) if as_json else plan_text(settings, made)
     )

@@ -14,7 +14,7 @@ from runbook.display import show_checks, show_table, show_text
 from runbook.errors import ParamsError, RecordError
 from runbook.params import Settings
 from runbook.params.schema import PHASES
-from runbook.phases import machine, steps, text
+from runbook.phases import calibrations, machine, steps, text
 from runbook.phases.plan_file import difference, plan_file, write_plan_file
 from runbook.plan import Check, Plan, make_plan
 from runbook.records import session as sessions
@@ -97,8 +97,8 @@ def open_campaign(settings: Settings, phase: str) -> Campaign:
 
     While somebody else works on the run it is refused too: opening a phase sets its newest record aside.
     """
-    plan = make_plan(settings, machine.measure(settings.site))
     folder = runs_folder(settings.project) / settings.name
+    plan = make_plan(settings, machine.measure(settings.site), calibrations.for_run(settings, folder))
     refuse_other_parameters(settings, folder)
     with holding(folder, f"opening {phase}"):
         write_plan_file(settings, plan, folder)

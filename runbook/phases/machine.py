@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,23 @@ def measure(site: Site) -> Machine | None:
         flags=cpu_flags(Path("/proc/cpuinfo")),
         memory_bytes=psutil.virtual_memory().total,
     )
+
+
+def identity(site: Site) -> str:
+    """Which machine a measured speed belongs to: this one's CPU and cores, or the site's devices."""
+    if site.scheduler is not SchedulerKind.LOCAL:
+        return f"{site.site}: {site.hardware.device}"
+    cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    return f"{cpu_name(Path('/proc/cpuinfo')) or platform.machine()}, {cores} cores"
+
+
+def cpu_name(path: Path) -> str:
+    """The CPU's name as the kernel has it; empty where it names none."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def cpu_flags(path: Path) -> frozenset[str]:

@@ -12,7 +12,7 @@ from runbook.display import CheckTable, Table
 from runbook.params import Settings
 from runbook.params.catalogue import SchedulerKind
 from runbook.params.stage import require, with_placeholders
-from runbook.phases import machine
+from runbook.phases import calibrations, machine
 from runbook.phases.campaign import runs_folder
 from runbook.phases.plan_file import plan_file, write_plan_file
 from runbook.plan import Plan, make_plan, text
@@ -20,10 +20,16 @@ from runbook.render import PACKAGE, JobFolder, RenderedJob, render_fleet, render
 from runbook.render.folder import write_whole
 
 
-def make(run: str, set_words: Sequence[str], *, portable: bool = False) -> tuple[Settings, Plan]:
-    """A run's settings and plan, without a folder; `portable` also refuses what papermill would read otherwise."""
+def make(
+    run: str, set_words: Sequence[str], *, portable: bool = False, measured: bool = False
+) -> tuple[Settings, Plan]:
+    """A run's settings and plan, without a folder; `portable` also refuses what papermill would read otherwise.
+
+    `measured` lets the smoke tests that were run on this machine correct the step times.
+    """
     settings = (params.check if portable else params.load)(run, set_words=set_words)
-    return settings, make_plan(settings, machine.measure(settings.site))
+    found = calibrations.known(settings, runs_folder(settings.project)) if measured else None
+    return settings, make_plan(settings, machine.measure(settings.site), found)
 
 
 def rendered_jobs(settings: Settings, plan: Plan, folder: Path) -> dict[str, RenderedJob]:

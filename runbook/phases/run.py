@@ -16,7 +16,7 @@ from runbook.errors import ParamsError, RunbookError
 from runbook.params import Settings
 from runbook.params.schema import PHASES, phase_name
 from runbook.params.stage import require
-from runbook.phases import jobs, machine, steps
+from runbook.phases import calibrations, jobs, machine, steps
 from runbook.phases.campaign import (
     HOLDER_VARIABLE,
     RUNS_VARIABLE,
@@ -81,9 +81,11 @@ def run_phases(request: Request, say: Say) -> tuple[Outcome, Path]:
     """
     settings = params.load(request.run, set_words=request.words())
     require(settings)
-    plan = make_plan(settings, machine.measure(settings.site))
     folder = runs_folder(settings.project) / settings.name
     redo = phase_meant("--redo", request.redo) if request.redo else ""
+    anew = redo == PHASES[0]
+    measured = calibrations.known(settings, folder.parent) if anew else calibrations.for_run(settings, folder)
+    plan = make_plan(settings, machine.measure(settings.site), measured)
     phases = request.phases()
     if not redo:
         refuse_other_parameters(settings, folder)

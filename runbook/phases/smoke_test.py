@@ -10,11 +10,12 @@ from typing import Any
 
 from runbook.analysis import gates
 from runbook.display import show_table
+from runbook.phases import calibrations, closing, jobs, trained
 from runbook.phases import campaign as campaigns
-from runbook.phases import closing, jobs, trained
 from runbook.phases.campaign import Campaign
-from runbook.plan import Check
+from runbook.plan import FULL, Check
 from runbook.records.files import write_text
+from runbook.units import show_duration
 
 PHASE = "03-smoke-test"
 GATE = "smoke/gate.json"
@@ -57,12 +58,30 @@ def gate(campaign: Campaign) -> None:
     digest = campaigns.phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, PHASE)
     content = {"verdict": verdict, "fingerprint": digest, "checks": rows}
     write_text(campaign.folder / GATE, json.dumps(content, indent=1) + "\n")
+    calibrations.keep(campaign.settings, campaign.plan, campaign.folder, test.history)
     campaign.check(checks)
+    show_table(outlook(campaign), title="What this means for the training")
+
+
+def outlook(campaign: Campaign) -> list[dict[str, Any]]:
+    """The training's planned time beside the time that the measured steps promise."""
+    planned = campaign.plan.as_dict()["time"][FULL]
+    corrected = calibrations.corrected(campaign.settings, campaign.folder)["time"][FULL]
+    return [
+        {
+            "what": what,
+            "planned": seconds_text(planned[key]),
+            "by the measured steps": seconds_text(corrected[key]),
+            "because": corrected["basis"],
+        }
+        for what, key in (("a step of the training", "seconds_per_iteration"), ("the training", "seconds"))
+    ]
 
 
 def finish(campaign: Campaign) -> None:
     """Write the record and mark the phase done."""
-    closing.finish(campaign, [campaign.folder / GATE])
+    found = [path for name in (GATE, calibrations.FILE) if (path := campaign.folder / name).exists()]
+    closing.finish(campaign, found)
 
 
 def expectation(campaign: Campaign) -> list[dict[str, Any]]:
@@ -81,6 +100,11 @@ def expectation(campaign: Campaign) -> list[dict[str, Any]]:
             ("seconds per iteration", f"{planned['seconds_per_iteration']:.2f}", planned.get("basis", "estimate"))
         )
     return [{"what": what, "expected": value, "why": why} for what, value, why in rows]
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A time for people, or that it is not known."""
+    return "not known" if seconds is None else show_duration(seconds)
 
 
 def batch_sum(spec: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from runbook.plan import flops, memory, sizes
 from runbook.plan.booking import check_disk, check_queues
+from runbook.plan.calibration import Measured
 from runbook.plan.checkpoint import Storage, storage
 from runbook.plan.checks import Check, raise_if_failed
 from runbook.plan.choices import Choice, Chosen, full_choice, smoke_choice
@@ -52,11 +53,11 @@ class _Phase:
         return not any(check.verdict == "fail" for check in self.checks)
 
 
-def make_plan(settings: Chosen, machine: Machine | None = None) -> Plan:
+def make_plan(settings: Chosen, machine: Machine | None = None, measured: Measured | None = None) -> Plan:
     """Compute everything a run needs; raise one `PlanError` that lists every rule the values break.
 
     Pure: no file, clock, network or environment. Facts of the machine at hand come in as `machine`; without them
-    what depends on them is `unknown`.
+    what depends on them is `unknown`. What smoke tests measured there (`measured`) corrects the step times.
     """
     data = plan_data(settings)
     phases = [_compute(choice, data) for choice in (smoke_choice(settings), full_choice(settings))]
@@ -68,7 +69,7 @@ def make_plan(settings: Chosen, machine: Machine | None = None) -> Plan:
             stages = memory.all_stages(phase.choice, phase.layout, phase.choice.shape)
             checks.append(memory.check_memory(phase.choice, stages, machine))
     if all(phase.fits for phase in phases):
-        content = _content(settings, data, phases, machine)
+        content = _content(settings, data, phases, machine, measured or Measured(""))
         specs = list(content["phases"].values())
         checks += check_folders(specs[0], specs[1])
         checks += check_disk(_disk_bytes(content), machine)
@@ -84,14 +85,19 @@ def _compute(choice: Choice, data: DataPlan) -> _Phase:
     return _Phase(choice, layout, length, learning_rate(choice, layout, length), tuple(checks))
 
 
-def _content(settings: Chosen, data: DataPlan, phases: list[_Phase], machine: Machine | None) -> dict[str, Any]:
+def _content(
+    settings: Chosen, data: DataPlan, phases: list[_Phase], machine: Machine | None, measured: Measured
+) -> dict[str, Any]:
     specs = {
         phase.choice.phase: phase_spec(settings, phase.choice, phase.layout, phase.length, phase.rate, data)
         for phase in phases
     }
     stores = {phase.choice.phase: _storage(phase, specs[phase.choice.phase]) for phase in phases}
+    calibrations = {phase.choice.phase: measured.holds_for(phase.choice, phase.layout) for phase in phases}
     speeds = {
-        phase.choice.phase: estimate(phase.choice, phase.layout, phase.choice.shape, phase.length, machine)
+        phase.choice.phase: estimate(
+            phase.choice, phase.layout, phase.length, machine, calibrations[phase.choice.phase]
+        )
         for phase in phases
     }
     full = phases[-1].choice
@@ -115,6 +121,7 @@ def _content(settings: Chosen, data: DataPlan, phases: list[_Phase], machine: Ma
         "flops": {phase.choice.phase: _flops(phase) for phase in phases},
         "checkpoint": {name: asdict(store) for name, store in stores.items()},
         "time": {name: asdict(speed) for name, speed in speeds.items()},
+        "calibration": {name: one and one.as_dict() for name, one in calibrations.items()},
         "endurance": endurance(
             full, settings.run.jobs.training, phases[-1].layout.world_size, stores[full.phase].checkpoint_bytes, last
         ).as_dict(),

@@ -7,14 +7,11 @@ site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.errors import PlanError
 from runbook.params.schema import Precision, Recompute
 from runbook.plan import flops
+from runbook.plan.calibration import Calibration
 from runbook.plan.checks import Check, judge
 from runbook.plan.choices import Choice
 from runbook.plan.iteration import iteration
@@ -61,9 +58,16 @@ class Speed:
     basis: str
 
 
-def estimate(choice: Choice, layout: Layout, shape: Shape, length: Duration, machine: Machine | None) -> Speed:
+def estimate(
+    choice: Choice,
+    layout: Layout,
+    length: Duration,
+    machine: Machine | None,
+    calibration: Calibration | None = None,
+) -> Speed:
     """Step time, and the time of the whole phase with its evaluations; loading and checkpoints come on top."""
-    step, basis = step_seconds(choice, layout, shape, machine)
+    shape = choice.shape
+    step, basis = step_seconds(choice, layout, shape, machine, calibration)
     if step is None:
         return Speed(None, None, None, None, flops.OURS, None, None, basis)
     model_flops = flops.flops(shape, layout.global_batch)
@@ -83,10 +87,14 @@ def estimate(choice: Choice, layout: Layout, shape: Shape, length: Duration, mac
 
 
 def step_seconds(
-    choice: Choice, layout: Layout, shape: Shape, machine: Machine | None = None, factor: float = 1.0
+    choice: Choice,
+    layout: Layout,
+    shape: Shape,
+    machine: Machine | None = None,
+    calibration: Calibration | None = None,
 ) -> tuple[float | None, str]:
-    """Seconds of one step and where they come from; `factor` is what a smoke test measured (`calibrate`)."""
-    measured = f", times {factor:.3g} as measured by the smoke test" if factor != 1 else ""
+    """Seconds of one step and where they come from, a smoke test's measurement included where there is one."""
+    factor, measured = (calibration.factor, f", {calibration.text}") if calibration else (1.0, "")
     if not choice.on_cpu and not why_unknown(choice):
         device = device_of(choice.site)
         assert device is not None
@@ -99,21 +107,6 @@ def step_seconds(
         return None, basis
     extra = 4 / 3 if choice.training.recompute is Recompute.FULL else 1.0
     return flops.flops(shape, layout.global_batch) * extra * (1 + layout.bubble) / rate * factor, basis + measured
-
-
-def calibrate(measured_seconds: Sequence[float], predicted_seconds: float, *, skip: int = 1) -> float:
-    """What to multiply predicted steps with: the median of measured steps, the first left out, over the prediction.
-
-    >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0)
-    1.2
-    """
-    kept = list(measured_seconds)[skip:]
-    if not kept or predicted_seconds <= 0 or any(not 0 < seconds < math.inf for seconds in kept):
-        raise PlanError(
-            f"{len(measured_seconds)} measured steps and a prediction of {predicted_seconds:g} s give no calibration: "
-            f"at least {skip + 1} steps with a time above 0 are needed. Run the smoke test with more iterations."
-        )
-    return statistics.median(kept) / predicted_seconds
 
 
 def sustained_flops(choice: Choice, layout: Layout, machine: Machine | None) -> tuple[float | None, str]:

@@ -36,7 +36,7 @@ def found(sections: dict[str, Any], nodes: int = 16, site: dict[str, Any] | None
     settings = build(sections, model="175b", device="H100-SXM", site=site or {})
     choice = full_choice(settings)
     layout = lay_out(choice)
-    time = estimate(choice, layout, choice.shape, duration(choice, layout), None)
+    time = estimate(choice, layout, duration(choice, layout), None)
     size = checkpoint_bytes(174_615_846_912, choice.training.precision)
     return endurance(choice, settings.run.jobs.training, layout.world_size, size, time)
 
@@ -96,7 +96,7 @@ def test_energy_only_where_the_power_is_known() -> None:
     assert known.energy_basis == "700 W a device (board power of the datasheet) for all of the time"
     choice = full_choice(build())
     layout = lay_out(choice)
-    time = estimate(choice, layout, choice.shape, duration(choice, layout), TWO_CORES)
+    time = estimate(choice, layout, duration(choice, layout), TWO_CORES)
     here = endurance(choice, build().run.jobs.training, 2, 10**8, time)
     assert (here.energy_kwh, here.energy_basis) == (None, "the power of cpu is not known")
     assert here.hours_between_failures is None

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from runbook.errors import PlanError
-from runbook.plan import Check, Machine, make_plan
-from runbook.plan.choices import full_choice, smoke_choice
+from runbook.plan import Calibration, Check, Machine, Measured, make_plan
+from runbook.plan.calibration import LIKE, calibrate, read
+from runbook.plan.choices import Choice, full_choice, smoke_choice
 from runbook.plan.flops import flops
 from runbook.plan.layout import lay_out
 from runbook.plan.schedule import duration
@@ -18,7 +19,6 @@ from runbook.plan.speed import (
     CORE_FLOPS,
     CPU_EFFICIENCY,
     Speed,
-    calibrate,
     estimate,
     evaluation_batches,
     step_seconds,
@@ -34,7 +34,7 @@ def speed(
 ) -> Speed:
     choice = (smoke_choice if smoke else full_choice)(build(sections, **others))
     layout = lay_out(choice)
-    return estimate(choice, layout, choice.shape, duration(choice, layout), machine)
+    return estimate(choice, layout, duration(choice, layout), machine)
 
 
 def test_smoke_test_takes_about_110_seconds_on_two_cores() -> None:
@@ -94,7 +94,30 @@ def test_unknown_accelerators_run_at_a_stated_share_of_the_sites_peak() -> None:
     assert found.tflops_per_device == pytest.approx(350, rel=1e-3)
 
 
-def test_a_smoke_test_calibrates_the_steps() -> None:
+def test_a_smoke_test_calibrates_the_steps_that_are_like_its_own() -> None:
+    choice = full_choice(build())
+    layout = lay_out(choice)
+    length = duration(choice, layout)
+    plain, _ = step_seconds(choice, layout, choice.shape, TWO_CORES)
+    one = measured(choice, factor=1.25)
+    slower = estimate(choice, layout, length, TWO_CORES, one)
+    assert slower.seconds_per_iteration == pytest.approx(1.25 * (plain or 0), rel=1e-3)
+    assert slower.basis.endswith(", times 1.25 as measured by the smoke test of earlier on 2026-11-21")
+    older = replace(one, factor=3.0, measured="2026-11-20T00:00:00Z")
+    assert Measured("this", (one, older)).holds_for(choice, layout) == one
+    assert Measured("another", (one,)).holds_for(choice, layout) is None
+    for other in ({"engine": "deepspeed"}, {"precision": "fp32"}, {"operations": one.operations * LIKE * 1.1}):
+        assert Measured("this", (replace(one, **other),)).holds_for(choice, layout) is None
+
+
+def measured(choice: Choice, factor: float) -> Calibration:
+    operations = flops(choice.shape, lay_out(choice).global_batch)
+    return Calibration(
+        factor, factor, 1.0, 4, "this", "megatron-core", "bf16", operations, "earlier", "2026-11-21T10:00:00Z"
+    )
+
+
+def test_the_factor_is_the_median_of_what_was_measured() -> None:
     assert calibrate([9.0, 2.0, 2.2, 2.1], 1.0) == 2.1
     with pytest.raises(
         PlanError, match="1 measured steps and a prediction of 1 s give no calibration: at least 2 steps"
@@ -102,12 +125,24 @@ def test_a_smoke_test_calibrates_the_steps() -> None:
         calibrate([2.0], 1.0)
     with pytest.raises(PlanError):
         calibrate([1.0, float("nan")], 1.0)
-    choice = full_choice(build())
-    layout = lay_out(choice)
-    plain, _ = step_seconds(choice, layout, choice.shape, TWO_CORES)
-    slower, basis = step_seconds(choice, layout, choice.shape, TWO_CORES, factor=1.25)
-    assert slower == pytest.approx(1.25 * (plain or 0))
-    assert basis.endswith(", times 1.25 as measured by the smoke test")
+
+
+def test_a_calibration_is_read_back_or_refused() -> None:
+    one = measured(full_choice(build()), factor=0.8)
+    assert read(one.as_dict()) == one
+    for broken in ({}, {**one.as_dict(), "factor": 0}, {**one.as_dict(), "factor": "much"}):
+        with pytest.raises(PlanError, match="calibration"):
+            read(broken)
+
+
+def test_a_plan_says_which_measurement_corrected_it() -> None:
+    settings = build()
+    one = measured(full_choice(settings), factor=2.0)
+    plain, slower = make_plan(settings, TWO_CORES), make_plan(settings, TWO_CORES, Measured("this", (one,)))
+    times = [plan.as_dict()["time"]["04-training"]["seconds"] for plan in (plain, slower)]
+    assert times[1] == pytest.approx(2 * times[0], rel=1e-3)
+    assert plain.as_dict()["calibration"] == {"03-smoke-test": None, "04-training": None}
+    assert slower.as_dict()["calibration"]["04-training"] == one.as_dict()
 
 
 def test_steps_add_up_to_the_sustained_speed() -> None:
