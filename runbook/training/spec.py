@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -189,6 +189,8 @@ class Spec:
     limits: Limits
     sampling: Sampling
     fingerprint: str
+    deepspeed: dict[str, Any] = field(default_factory=dict)
+    """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values."""
     root: Path = Path()
 
     def path(self, relative: str) -> Path:
@@ -225,15 +227,15 @@ def _record(kind: type, content: Any, where: str, problems: list[str]) -> Any:
         problems.append(f"{where.rstrip('.') or 'the phase'}: {_shown(content)} is not a mapping")
         return None
     hints = get_type_hints(kind)
-    fields = {field.name.rstrip("_"): field for field in dataclasses.fields(kind) if field.name != "root"}
+    fields = {member.name.rstrip("_"): member for member in dataclasses.fields(kind) if member.name != "root"}
     values = {}
     for key in content:
         if key not in fields:
             problems.append(f"{where}{key}: unknown key; known are {', '.join(fields)}")
-    for key, field in fields.items():
+    for key, member in fields.items():
         if key in content:
-            values[field.name] = _value(hints[field.name], content[key], f"{where}{key}", problems)
-        elif field.default is dataclasses.MISSING:
+            values[member.name] = _value(hints[member.name], content[key], f"{where}{key}", problems)
+        elif member.default is dataclasses.MISSING and member.default_factory is dataclasses.MISSING:
             problems.append(f"{where}{key}: missing")
     return None if problems else kind(**values)
 
@@ -241,6 +243,10 @@ def _record(kind: type, content: Any, where: str, problems: list[str]) -> Any:
 def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _record(kind, content, f"{where}.", problems)
+    if get_origin(kind) is dict:
+        if not isinstance(content, dict):
+            problems.append(f"{where}: {_shown(content)} is not a mapping")
+        return content
     if get_origin(kind) is list:
         if not isinstance(content, list):
             problems.append(f"{where}: {_shown(content)} is not a list")
