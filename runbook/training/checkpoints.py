@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runbook.training import faults
 from runbook.training.errors import RefusedError
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -62,14 +63,18 @@ def finish(part: Path, metadata: dict[str, Any], checksums: dict[str, str], keep
     """Seal, rename, point the tracker at it, and only then remove checkpoints beyond the newest `keep`."""
     root, final = part.parent, part.with_suffix("")
     metadata = {**metadata, "files": checksums}
+    faults.save("metadata")
     _write(part / METADATA, json.dumps({**metadata, "seal": _seal(metadata)}, indent=1, sort_keys=True) + "\n")
     for folder in (part / SHARDS, part):
         sync_folder(folder)
     if final.exists():  # a broken one of this iteration, which was not loaded
         shutil.rmtree(final)
+    faults.save("rename")
     part.rename(final)
     sync_folder(root)
+    faults.save("tracker")
     point_to(root, int(metadata["iteration"]))
+    faults.save("pruning")
     for old in _folders(root)[keep:]:
         going = old.rename(old.with_suffix(".old.part"))  # killed from here on, `clean` ends the work
         shutil.rmtree(going)

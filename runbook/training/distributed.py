@@ -46,8 +46,8 @@ def _own_gpu(local_rank: int, visible: int) -> int:
     return local_rank
 
 
-def cut(spec: Spec) -> None:
-    """Make the groups of tensor, pipeline and data parallel ranks, and seed this rank's random numbers."""
+def cut(spec: Spec) -> int:
+    """Make the groups of tensor, pipeline and data parallel ranks, seed this rank's random numbers; its stage."""
     from megatron.core import parallel_state
 
     parallel = spec.parallel
@@ -59,6 +59,7 @@ def cut(spec: Spec) -> None:
         create_gloo_process_groups=False,
     )
     seed_ranks(spec.seed)
+    return int(parallel_state.get_pipeline_model_parallel_rank())
 
 
 def seed_ranks(seed: int) -> None:

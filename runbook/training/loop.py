@@ -11,17 +11,18 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 
-from runbook.training import data, saving, token_files
+from runbook.training import data, faults, saving, token_files
 from runbook.training.distributed import device, on_first, share
 from runbook.training.engine import Engine, Update, make_engine
 from runbook.training.errors import FINISHED, STOPPED, TrainingError
 from runbook.training.order import Share
+from runbook.training.pulse import Pulse
 from runbook.training.report import Report, say
 from runbook.training.sampling import continue_text
 from runbook.training.saving import Progress
 from runbook.training.schedule import learning_rate
 from runbook.training.spec import Spec
-from runbook.training.stopping import SIGNALS, Stopping, reason
+from runbook.training.stopping import SIGNALS, Stopping
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,11 @@ class Shared:
 class Run:
     """One segment of a training run, from its start or its newest checkpoint to its end or its stop."""
 
-    def __init__(self, spec: Spec, report: Report, stopping: Stopping) -> None:
+    def __init__(self, spec: Spec, report: Report, stopping: Stopping, pulse: Pulse) -> None:
         self.spec = spec
         self.report = report
         self.stopping = stopping
+        self.pulse = pulse
         on_first(lambda: token_files.check(spec))
         self.engine: Engine = make_engine(spec)
         self.progress = Progress()
@@ -56,10 +58,11 @@ class Run:
             wish = self._step(train)
             at_end = progress.iteration == total
             if validation is not None and (at_end or progress.iteration % spec.evaluation.interval == 0):
-                self._evaluate(validation)
+                with self.pulse.during("evaluating"):
+                    self._evaluate(validation)
             if wish and not at_end:
                 self._save()
-                self.report.event("stopped", iteration=progress.iteration, signal=reason(wish))
+                self.report.event("stopped", iteration=progress.iteration, signal=self.stopping.reason(wish))
                 return STOPPED
             if at_end or (spec.checkpoint.interval and progress.iteration % spec.checkpoint.interval == 0):
                 self._save()
@@ -106,6 +109,8 @@ class Run:
         """One iteration; the wish to stop that any rank has."""
         spec, progress = self.spec, self.progress
         begun = time.monotonic()
+        self.pulse.step(progress.iteration + 1)
+        faults.step(progress.iteration + 1)
         count = spec.batch.num_microbatches
         batches = _Timed(self.reader.step(train, progress.consumed_samples, count))
         rate = learning_rate(spec.learning_rate, progress.consumed_samples, spec.batch.global_)
@@ -119,7 +124,9 @@ class Run:
         progress.consumed_samples += spec.batch.global_
         progress.skipped += update.skipped
         progress.nan += not math.isfinite(shared.loss)
-        self._report_step(shared, update, rate, time.monotonic() - begun, batches.seconds)
+        seconds = time.monotonic() - begun
+        self.stopping.stepped(seconds)
+        self._report_step(shared, update, rate, seconds, batches.seconds)
         return shared.wish
 
     def _report_step(self, shared: Shared, update: Update, rate: float, seconds: float, waited: float) -> None:
@@ -141,6 +148,7 @@ class Run:
     def _share(self, own_loss: float) -> Shared:
         """Bring losses and wishes together in one small reduction."""
         holds, wish = self.engine.holds_loss(), self.stopping.wish()
+        own_loss = faults.loss(own_loss, self.progress.iteration + 1)
         values = [own_loss if holds else 0.0, float(wish < 0), *(float(wish == number) for number in SIGNALS)]
         message = torch.tensor(values, dtype=torch.float64, device=device())
         torch.distributed.all_reduce(message)
@@ -171,7 +179,9 @@ class Run:
         self.report.validation(self.progress.iteration, loss, samples, time.monotonic() - begun)
 
     def _save(self) -> None:
-        saved = saving.save(self.spec, self.engine, self.progress)
+        with self.pulse.during("saving"):
+            saved = saving.save(self.spec, self.engine, self.progress)
+        self.stopping.saved(saved.seconds)
         self.saved_iteration = self.progress.iteration
         self.report.event(
             "saved",

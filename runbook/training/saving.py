@@ -14,7 +14,7 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
-from runbook.training import checkpoints, sharded_files
+from runbook.training import checkpoints, faults, sharded_files
 from runbook.training.checkpoints import Found
 from runbook.training.distributed import on_first, seed_ranks, together
 from runbook.training.engine import Engine
@@ -68,7 +68,9 @@ def save(spec: Spec, engine: Engine, progress: Progress) -> Saved:
     try:
         on_first(lambda: checkpoints.begin(root, progress.iteration))
         on_first(lambda: _check_room(root, needed))
+        faults.save("begin")
         sharded_files.write(state, part / checkpoints.SHARDS)
+        faults.save("shards")
         files = on_first(lambda: checkpoints.shard_files(part))
         sums = _checksums(part, files)
         size = on_first(lambda: sum((part / name).stat().st_size for name in files))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 
+from runbook.training import faults
 from runbook.training.errors import TrainingError
+from runbook.training.pulse import Pulse
 from runbook.training.ranks import Ranks
 from runbook.training.spec import Spec
 from runbook.training.stopping import Stopping
+from runbook.training.watching import watch_over
 
 
 def train(spec: Spec, ranks: Ranks, stopping: Stopping) -> int:
@@ -30,18 +34,25 @@ def train(spec: Spec, ranks: Ranks, stopping: Stopping) -> int:
     rules.check(spec, ranks.world_size, cuda=torch.cuda.is_available())
     cpu.answer_for_cpu()
     report = Report(spec, ranks)
+    faults.arm(os.environ, ranks.rank)
+    watch = watch_over(spec, ranks, os.environ)
     try:
+        if watch:
+            watch.start()
         distributed.begin(ranks, spec.limits.process_group_timeout_seconds)
-        distributed.cut(spec)
+        pulse = watch.pulse if watch else Pulse(ranks.rank, None)
+        pulse.stage = distributed.cut(spec)
         from runbook.training.loop import Run
 
-        code = Run(spec, report, stopping).train()
+        code = Run(spec, report, stopping, pulse).train()
     except Exception as error:
         report.event("failed", message=f"{type(error).__name__}: {error}")
         if isinstance(error, RuntimeError) and "gloo" in str(error):
             raise TrainingError(f"another rank is gone, or has not answered in time: {error}") from None
         raise
     finally:
+        if watch:
+            watch.stop()
         report.close()
     distributed.end()
     return code

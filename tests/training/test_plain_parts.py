@@ -22,7 +22,7 @@ from runbook.training.spec import LearningRate, parse
 from . import specs
 
 
-@pytest.mark.parametrize("name", ["order", "ranks", "schedule", "spec", "stopping"])
+@pytest.mark.parametrize("name", ["faults", "order", "ranks", "schedule", "spec"])
 def test_examples_in_docstrings_are_true(name):
     assert doctest.testmod(importlib.import_module(f"runbook.training.{name}")).failed == 0
 
