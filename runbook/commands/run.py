@@ -71,12 +71,15 @@ def status(run_name: str, job_id: str, runs: Path | None) -> int:
 
 @click.command()
 @click.argument("run_name", metavar="RUN")
+@click.option("--gently", is_flag=True, help="Ask the jobs to save and stop (exit code 75) instead of ending them.")
 @click.option(
     "--runs", type=click.Path(file_okay=False, path_type=Path), help="Where run folders lie (default: runs/)."
 )
-def cancel(run_name: str, runs: Path | None) -> int:
+def cancel(run_name: str, gently: bool, runs: Path | None) -> int:
     """End the running jobs of RUN with all their processes. Nothing is deleted: `runbook run` goes on from there."""
-    from runbook.phases.status import cancel_jobs
+    from runbook.phases.status import cancel_jobs, run_folder, scheduler_of
+    from runbook.phases.stopping import stop_gently
 
-    click.echo(cancel_jobs(run_name, runs))
+    folder = run_folder(run_name, runs)
+    click.echo(stop_gently(folder, scheduler_of(folder)) if gently else cancel_jobs(run_name, runs))
     return 0

@@ -4,21 +4,24 @@
     progress.update(done=12, loss=9.8, losses=sparkline(values))      cheap: drawn at most once a second
     progress.finish(done=100, loss=3.6)                               the final picture, always drawn
 
-`done` counts up to `total`; every other name is a fact shown beside it, and the newest value of each is kept. The work
-itself never lives here: whoever calls again later (a re-run cell, another machine) gets the same picture.
+`done` counts up to `total`; every other name is a fact shown beside it, and its newest value is kept (None takes it
+away). `draw_beside` adds a curve, where a drawing can be seen, and lines below. The work itself never lives here:
+whoever calls again later (a re-run cell, another machine) gets the same picture; `timed` adds how long this one took.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from types import TracebackType
 from typing import Any
 
+from runbook.display.curve import Points, curve_html
 from runbook.display.place import Place, display_bundle, where_we_are, write
 from runbook.display.table import show_value
+from runbook.display.viewers import welcome
 from runbook.units import show_duration
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
@@ -36,14 +39,18 @@ class Progress:
         total: float | None = None,
         unit: str = "",
         *,
+        timed: bool = True,
         place: Place | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.title = title
         self.total = total
         self.unit = unit
+        self.timed = timed
         self.done: float | None = None
         self.facts: dict[str, Any] = {}
+        self.curve: tuple[str, Points] = ("", ())
+        self.events: tuple[str, ...] = ()
         self.ended = False
         self._place = place or where_we_are()
         self._clock = clock
@@ -51,6 +58,7 @@ class Progress:
         self._drawn = self._printed = float("-inf")
         self._handle: Any = None
         self._line_width = 0
+        self._leave: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Progress:
         return self
@@ -62,6 +70,10 @@ class Progress:
             if kind is not None:
                 self.facts["stopped by"] = kind.__name__
             self.finish()
+
+    def draw_beside(self, curve: tuple[str, Points], events: Sequence[str] = ()) -> None:
+        """Note the curve (a label and its points) and the lines that the next drawing shows below the facts."""
+        self.curve, self.events = curve, tuple(events)
 
     def update(self, done: float | None = None, total: float | None = None, **facts: Any) -> None:
         """Note how far the work is; it is drawn when the last drawing is old enough."""
@@ -75,6 +87,7 @@ class Progress:
         """Draw the final picture; it stays in the notebook, the scroll-back and the log."""
         self._note(done, total, facts)
         self.ended = True
+        self._leave()
         if self._place.is_kernel:
             self._show_last()
         elif self._place is Place.TERMINAL:
@@ -89,11 +102,14 @@ class Progress:
         'data: 50 of 200 documents (25 %), rate 3 MB/s'
         """
         parts = [self._how_far(), *[f"{name} {show_value(value)}" for name, value in self.facts.items()]]
-        state = f"{self.title} (after {show_duration(self._clock() - self._started)})" if self.ended else self.title
-        return f"{state}: " + ", ".join(part for part in parts if part)
+        return f"{self.title}{self._took()}: " + ", ".join(part for part in parts if part)
+
+    def as_long_text(self) -> str:
+        """The line, and the last events below it."""
+        return "\n".join([self.as_text(), *[f"  {event}" for event in self.events]])
 
     def as_html(self) -> str:
-        """A bar, how far, and the facts below."""
+        """A bar, how far, the facts, the curve, the last events."""
         share = self._share()
         bar = ""
         if share is not None:
@@ -102,13 +118,16 @@ class Progress:
                 f'<div style="width:{100 * share:.1f}%;background:#0072b2;border-radius:.3em;height:.7em"></div></div>'
             )
         facts = "".join(
-            f'<span style="margin-right:1.4em"><span style="opacity:.7">{escape(name)}</span> '
+            f'<span style="display:inline-block;margin-right:1.4em"><span style="opacity:.75">{escape(name)}</span> '
             f"{escape(show_value(value))}</span>"
             for name, value in self.facts.items()
         )
-        ended = f" (after {show_duration(self._clock() - self._started)})" if self.ended else ""
-        head = f"<b>{escape(self.title)}</b>{ended} {escape(self._how_far())}"
-        return f'<div style="font-variant-numeric:tabular-nums">{head}{bar}<div>{facts}</div></div>'
+        head = f"<b>{escape(self.title)}</b>{self._took()} {escape(self._how_far())}"
+        drawn = curve_html(self.curve[1], self.curve[0])
+        below = f'<div style="margin-top:.4em">{drawn}</div>' if drawn else ""
+        lines = "".join(f"<div>{escape(event)}</div>" for event in self.events)
+        events = f'<div style="opacity:.75;font-size:90%">{lines}</div>' if lines else ""
+        return f'<div style="font-variant-numeric:tabular-nums">{head}{bar}<div>{facts}</div>{below}{events}</div>'
 
     def _with(self, done: float | None = None, **facts: Any) -> Progress:
         self._note(done, None, facts)
@@ -117,7 +136,10 @@ class Progress:
     def _note(self, done: float | None, total: float | None, facts: dict[str, Any]) -> None:
         self.done = self.done if done is None else done
         self.total = self.total if total is None else total
-        self.facts.update(facts)
+        self.facts = {name: value for name, value in (self.facts | facts).items() if value is not None}
+
+    def _took(self) -> str:
+        return f" (after {show_duration(self._clock() - self._started)})" if self.ended and self.timed else ""
 
     def _share(self) -> float | None:
         if not self.total or self.done is None:
@@ -145,11 +167,13 @@ class Progress:
             self._printed = now
 
     def _bundle(self) -> dict[str, str]:
-        return {"text/plain": self.as_text(), "text/html": self.as_html()}
+        return {"text/plain": self.as_long_text(), "text/html": self.as_html()}
 
     def _show_in_notebook(self) -> None:
         if self._handle is None:
             self._handle = display_bundle(self._bundle(), updatable=True)
+            if self._place is Place.BROWSER:
+                self._leave = welcome(self._handle.display_id, self._bundle)
         else:
             self._handle.update(self._bundle(), raw=True)
 

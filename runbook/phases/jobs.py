@@ -10,26 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runbook.display import Progress, show_text, sparkline
+from runbook.display import show_text
+from runbook.display.controls import Actions, controls
 from runbook.errors import JobError
-from runbook.phases import steps
+from runbook.phases import restarts, steps, stopping, watching
 from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
 from runbook.phases.plan_file import plan_file
-from runbook.phases.tail import Tail, read_lines
+from runbook.phases.restarts import Action, Attempt, Decision
+from runbook.phases.status import cancel_jobs
+from runbook.phases.tail import read_lines
 from runbook.records.files import write_text
 from runbook.render import render_job, write_job
 from runbook.schedulers import get_scheduler
-from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, State, latest_job_folder, next_job_folder
+from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, Scheduler, State, latest_job_folder, next_job_folder
 from runbook.schedulers.files import last_words
-from runbook.units import show_duration
 
-IDLE_RESUMES = 3
-"""How often in a row a job that stopped or vanished is resumed without a new step before a person is asked."""
-POLL_SECONDS = 1.0
 FRESH = "begun"
 """Event before a training's first job: what came before it belongs to another training."""
-
-SAVED_AND_STOPPED = 75
 
 
 def step_name(campaign: Campaign) -> str:
@@ -78,16 +75,20 @@ def watch(campaign: Campaign) -> None:
     digest = phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, campaign.phase)
     if not steps.what_is_missing(campaign.folder, step_name(campaign), digest):
         show_text(f"{campaign.phase}: done, verified. Nothing to watch.")
+        latest = _latest(campaign)
+        if latest is not None:
+            _picture(campaign).finish(get_scheduler(campaign.settings.site).state(latest))
         return
-    idle, reached = 0, last_iteration(campaign)
-    status = follow(campaign)
-    while goes_on(status) and idle < IDLE_RESUMES:
-        idle, reached = (0 if last_iteration(campaign) > reached else idle + 1), last_iteration(campaign)
+    attempts: list[Attempt] = []
+    while True:
+        status = follow(campaign)
+        decision = _judge(campaign, status, attempts)
+        if decision.action is Action.DONE:
+            break
+        if decision.action is Action.STOP or stopping.was_asked(_latest(campaign)):
+            raise JobError(failure_text(campaign, status, decision))
         folder = resubmit(campaign)
         show_text(f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}.")
-        status = follow(campaign)
-    if status.state is not State.DONE:
-        raise JobError(failure_text(campaign, status))
     version = VERSIONS[campaign.phase]
     steps.write_mark(campaign.folder, step_name(campaign), version, digest, training_outputs(campaign))
 
@@ -98,17 +99,8 @@ def follow(campaign: Campaign, enough: Callable[[list[dict[str, Any]]], bool] | 
     folder = latest_job_folder(campaign.folder, campaign.phase)
     if folder is None:
         raise JobError(f"{campaign.phase} has no job: run the cell that launches it first.")
-    spec = campaign.spec
-    tail = Tail(campaign.folder / spec["log"]["metrics"])
-    progress = Progress(campaign.phase, total=spec["duration"]["iterations"], unit="iterations")
-    while True:
-        status = scheduler.state(folder)
-        rows = tail.read()
-        progress.update(**_progress_facts(rows, status, spec))
-        if status.state not in ACTIVE or (enough is not None and enough(rows)):
-            progress.finish(**_progress_facts(tail.read(), status, spec))
-            return status
-        time.sleep(POLL_SECONDS)
+    with controls(_actions(campaign, scheduler)):
+        return _picture(campaign).follow(lambda: scheduler.state(folder), enough)
 
 
 def stop_gently(campaign: Campaign) -> JobStatus:
@@ -131,13 +123,6 @@ def resubmit(campaign: Campaign) -> JobFolder:
         return _submit(campaign)
 
 
-def goes_on(status: JobStatus) -> bool:
-    """Whether a new job continues this one: it saved and stopped, or vanished without a word."""
-    return status.state in (State.STOPPED, State.LOST) or (
-        status.state is State.TIMEOUT and status.exit_code == SAVED_AND_STOPPED
-    )
-
-
 def last_iteration(campaign: Campaign) -> int:
     """The newest step of the training so far; 0 before the first."""
     rows = read_lines(campaign.folder / campaign.spec["log"]["metrics"])
@@ -154,13 +139,14 @@ def training_outputs(campaign: Campaign) -> list[Path]:
     return [path for name in named if (path := campaign.folder / name).exists()] + files
 
 
-def failure_text(campaign: Campaign, status: JobStatus) -> str:
-    """Why a job failed, in its own last words, and where they stand."""
+def failure_text(campaign: Campaign, status: JobStatus, decision: Decision | None = None) -> str:
+    """Why a job failed, in its own last words, where they stand, and why it is not started again."""
     folder = latest_job_folder(campaign.folder, campaign.phase)
     assert folder is not None
     words = [line for path in (folder.err, folder.out) for line in last_words(path)]
+    why = f" Not started again: {decision.why}." if decision and decision.action is Action.STOP else ""
     return (
-        f"{campaign.phase} ended as {status.state} ({status.reason}). Its last words:\n"
+        f"{campaign.phase} ended as {status.state} ({status.reason}).{why} Its last words:\n"
         + "\n".join(f"  {line}" for line in words)
         + f"\nThe whole log: {folder.err} and {folder.out}. After mending the cause, launch again: it resumes from the "
         "newest checkpoint."
@@ -227,16 +213,39 @@ def _submit(campaign: Campaign) -> JobFolder:
     return folder
 
 
-def _progress_facts(rows: list[dict[str, Any]], status: JobStatus, spec: dict[str, Any]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"job": status.job_id, "state": str(status.state)}
-    if rows:
-        last = rows[-1]
-        seconds = sorted(row["seconds"] for row in rows[-20:])[len(rows[-20:]) // 2]
-        facts |= {
-            "done": last["iteration"],
-            "loss": last["loss"],
-            "losses": sparkline([row["loss"] for row in rows]),
-            "tokens/s": round(last["tokens_per_second"]),
-            "left": show_duration((spec["duration"]["iterations"] - last["iteration"]) * seconds),
-        }
-    return facts
+def _judge(campaign: Campaign, status: JobStatus, attempts: list[Attempt]) -> Decision:
+    """What follows the newest job; it is noted among the run's events, and among the attempts so far."""
+    log, folder = campaign.spec["log"], _latest(campaign)
+    assert folder is not None
+    last = restarts.attempt_of(folder, status, campaign.folder / log["metrics"], campaign.folder / log["events"])
+    attempts.append(last)
+    decision = restarts.decide(attempts, campaign.settings.job(campaign.phase).restarts)
+    facts = {key: value for key in ("failure", "evidence", "remedy") if (value := getattr(last, key))}
+    append_event(
+        campaign,
+        "ended",
+        job=last.job,
+        state=str(last.state),
+        exit_code=last.exit_code,
+        at=status.ended,
+        decision=str(decision.action),
+        why=decision.why,
+        **facts,
+    )
+    return decision
+
+
+def _picture(campaign: Campaign) -> watching.Picture:
+    return watching.picture_of(campaign.settings, campaign.spec, campaign.folder)
+
+
+def _latest(campaign: Campaign) -> JobFolder | None:
+    return latest_job_folder(campaign.folder, campaign.phase)
+
+
+def _actions(campaign: Campaign, scheduler: Scheduler) -> Actions:
+    name = campaign.settings.name
+    return {
+        "Save and stop": (lambda: stopping.stop_gently(campaign.folder, scheduler), f"runbook cancel {name} --gently"),
+        "Cancel at once": (lambda: cancel_jobs(str(campaign.folder), None), f"runbook cancel {name}"),
+    }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from toy_run import FakeScheduler
 
-from runbook.phases import jobs, run, status
+from runbook.phases import jobs, run, status, watching
 from runbook.phases.campaign import HOLDER_VARIABLE, RUNS_VARIABLE
 
 
@@ -23,5 +23,5 @@ def queue(monkeypatch) -> FakeScheduler:
     fake = FakeScheduler()
     for module in (jobs, run, status):
         monkeypatch.setattr(module, "get_scheduler", lambda site: fake)
-    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(watching, "POLL_SECONDS", 0.0)
     return fake
