@@ -165,6 +165,9 @@ class Job(Strict):
     array: WholeOrZero = 0
     """Elements of an array job; 0: a single job."""
 
+    restarts: WholeOrZero = 3
+    """Jobs in a row that may end without a new step before a person is asked; one that makes a step starts anew."""
+
 
 class Jobs(Strict):
     """What holds for the jobs of every phase, and one entry for each phase that submits a job."""

@@ -144,12 +144,12 @@ def failure_text(campaign: Campaign, status: JobStatus, decision: Decision | Non
     folder = latest_job_folder(campaign.folder, campaign.phase)
     assert folder is not None
     words = [line for path in (folder.err, folder.out) for line in last_words(path)]
-    why = f" Not started again: {decision.why}." if decision and decision.action is Action.STOP else ""
+    why = f"\nNot started again: {decision.why}." if decision and decision.action is Action.STOP else ""
     return (
-        f"{campaign.phase} ended as {status.state} ({status.reason}).{why} Its last words:\n"
+        f"{campaign.phase} ended as {status.state} ({status.reason}). Its last words:\n"
         + "\n".join(f"  {line}" for line in words)
-        + f"\nThe whole log: {folder.err} and {folder.out}. After mending the cause, launch again: it resumes from the "
-        "newest checkpoint."
+        + f"{why}\nThe whole log: {folder.err} and {folder.out}. After mending the cause, launch again: it resumes "
+        "from the newest checkpoint."
     )
 
 

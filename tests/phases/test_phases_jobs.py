@@ -139,7 +139,7 @@ def test_a_job_that_stops_again_and_again_without_a_step_is_not_resumed_for_ever
     jobs.launch(campaign)
     with pytest.raises(JobError, match=r"04-training ended as lost \(told so\)"):
         jobs.watch(campaign)
-    assert len(queue.calls) == 1 + jobs.IDLE_RESUMES
+    assert len(queue.calls) == 1 + campaign.settings.job(PHASE).restarts
 
 
 def test_a_failed_job_is_told_in_its_own_last_words(campaign, queue):
