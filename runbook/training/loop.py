@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import resource
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
 
 from runbook.training import data, faults, saving, token_files
+from runbook.training.bad_steps import BadStep, BadSteps
 from runbook.training.distributed import device, on_first, share
-from runbook.training.engine import Engine, Update, make_engine
-from runbook.training.errors import FINISHED, STOPPED, TrainingError
-from runbook.training.order import Share
+from runbook.training.engine import Engine, make_engine
+from runbook.training.errors import FINISHED, STOPPED, RefusedError
 from runbook.training.pulse import Pulse
 from runbook.training.report import Report, say
 from runbook.training.sampling import continue_text
-from runbook.training.saving import Progress
-from runbook.training.schedule import learning_rate
+from runbook.training.saving import Loaded, Progress, Saved
 from runbook.training.spec import Spec
-from runbook.training.stopping import SIGNALS, Stopping
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What all ranks know after the backward pass: the loss of the global batch, and who wishes to stop."""
-
-    loss: float
-    wish: int
+from runbook.training.step import Stepper
+from runbook.training.stopping import Stopping
 
 
 class Run:
@@ -39,13 +27,14 @@ class Run:
     def __init__(self, spec: Spec, report: Report, stopping: Stopping, pulse: Pulse) -> None:
         self.spec = spec
         self.report = report
-        self.stopping = stopping
         self.pulse = pulse
+        self.stopping = stopping
         on_first(lambda: token_files.check(spec))
         self.engine: Engine = make_engine(spec)
         self.progress = Progress()
         self.saved_iteration = -1
-        self.reader = data.Reader(_share(spec), spec.model.vocabulary, device())
+        self.stepper = Stepper(spec, self.engine, stopping)
+        self.bad_steps = BadSteps(spec)
 
     def train(self) -> int:
         """Train to the end; the exit code."""
@@ -56,27 +45,32 @@ class Run:
             self._sample()
         while progress.iteration < total:
             wish = self._step(train)
-            at_end = progress.iteration == total
-            if validation is not None and (at_end or progress.iteration % spec.evaluation.interval == 0):
+            at_end = progress.iteration >= total
+            if validation is not None and (at_end or self._at(spec.evaluation.interval)):
                 with self.pulse.during("evaluating"):
                     self._evaluate(validation)
-            if wish and not at_end:
+            why = self.stopping.reason(wish) if wish else "exit_interval" if self._at(spec.limits.exit_interval) else ""
+            if why and not at_end:
                 self._save()
-                self.report.event("stopped", iteration=progress.iteration, signal=self.stopping.reason(wish))
+                self.report.event("stopped", iteration=progress.iteration, signal=why)
                 return STOPPED
-            if at_end or (spec.checkpoint.interval and progress.iteration % spec.checkpoint.interval == 0):
+            if at_end or self._at(spec.checkpoint.interval):
                 self._save()
         if self.saved_iteration >= 0:
             self._sample()
         self.report.event("finished", iteration=progress.iteration)
         return FINISHED
 
+    def _at(self, interval: int) -> bool:
+        return bool(interval) and self.progress.iteration % interval == 0
+
     def _start(self) -> None:
         """Go on from the newest whole checkpoint, or begin."""
         loaded = saving.load(self.spec, self.engine)
         starts = share(self.report.earlier_starts())
         if loaded is not None:
-            self.progress = loaded.progress
+            self._refuse_other(loaded)
+            vars(self.progress).update(vars(loaded.progress))
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
         self.report.begin(self.progress.segment)
         world_size = self.spec.parallel.world_size
@@ -95,83 +89,63 @@ class Run:
         for problem in loaded.problems:
             self._tell(f"checkpoint passed over: {problem}")
             self.report.event("checkpoint_broken", message=problem)
-        if not loaded.same_fingerprint:
-            self._tell(f"{loaded.folder} was written with other values than this plan has; going on with the plan's")
+        for change in loaded.changes + loaded.harmless:
+            self._tell(f"{loaded.folder} was trained with {change}; going on with the plan's")
         self._tell(f"going on from {loaded.folder}")
         self.report.event(
             "resumed",
             iteration=self.progress.iteration,
-            folder=str(loaded.folder.relative_to(self.spec.root)),
-            same_fingerprint=loaded.same_fingerprint,
+            folder=self._relative(loaded.folder),
+            same_fingerprint=not loaded.changes,
         )
+
+    def _refuse_other(self, loaded: Loaded) -> None:
+        if loaded.changes and not self.spec.checkpoint.resume_changed:
+            raise RefusedError(
+                f"{loaded.folder} was trained with other values than this plan has: {'; '.join(loaded.changes)}. "
+                f"Going on would be another training than either; use the values it was trained with, another "
+                f"checkpoint folder, or set training.resume_changed true to go on with the plan's values"
+            )
 
     def _step(self, train: Any) -> int:
-        """One iteration; the wish to stop that any rank has."""
-        spec, progress = self.spec, self.progress
-        begun = time.monotonic()
-        self.pulse.step(progress.iteration + 1)
-        faults.step(progress.iteration + 1)
-        count = spec.batch.num_microbatches
-        batches = _Timed(self.reader.step(train, progress.consumed_samples, count))
-        rate = learning_rate(spec.learning_rate, progress.consumed_samples, spec.batch.global_)
-        shared = self._share(self.engine.compute(batches, count))
-        if not math.isfinite(shared.loss) and spec.precision.format != "fp16":
-            raise self._not_finite("the loss", shared.loss)
-        update = self.engine.update(rate)
-        if not update.skipped and not math.isfinite(update.gradient_norm):
-            raise self._not_finite("the gradient norm", update.gradient_norm)
-        progress.iteration += 1
-        progress.consumed_samples += spec.batch.global_
-        progress.skipped += update.skipped
-        progress.nan += not math.isfinite(shared.loss)
-        seconds = time.monotonic() - begun
-        self.stopping.stepped(seconds)
-        self._report_step(shared, update, rate, seconds, batches.seconds)
-        return shared.wish
+        """One iteration, with what follows a bad one; the wish to stop that any rank has."""
+        self.pulse.step(self.progress.iteration + 1)
+        faults.step(self.progress.iteration + 1)
+        done = self.stepper.step(train, self.progress)
+        self.stopping.stepped(done.record["seconds"])
+        self.report.step(done.record, self.progress.skipped, self.progress.nan)
+        if done.bad is None:
+            self.bad_steps.good()
+        else:
+            self._answer(done.bad)
+        return done.wish
 
-    def _report_step(self, shared: Shared, update: Update, rate: float, seconds: float, waited: float) -> None:
-        record = {
-            "iteration": self.progress.iteration,
-            "consumed_samples": self.progress.consumed_samples,
-            "loss": shared.loss if math.isfinite(shared.loss) else None,
-            "learning_rate": rate,
-            "grad_norm": update.gradient_norm,
-            "loss_scale": update.loss_scale,
-            "seconds": seconds,
-            "skipped": int(update.skipped),
-            "nan": int(not math.isfinite(shared.loss)),
-            "data_wait_seconds": waited,
-            "memory_bytes": _memory(),
-        }
-        self.report.step(record, self.progress.skipped, self.progress.nan)
+    def _answer(self, bad: BadStep) -> None:
+        """Stop, go on without the step, or go back to the last checkpoint and leave its samples out."""
+        folder = saving.newest(self.spec) if self.spec.limits.nan_policy == "rollback" else None
+        action = self.bad_steps.action(has_checkpoint=folder is not None)
+        self.report.event("bad_step", **bad.fields(), policy=self.spec.limits.nan_policy, action=action)
+        if action == "stop":
+            raise self.bad_steps.error(bad)
+        self._tell(f"{bad.what} is {bad.value} at iteration {bad.iteration}: {action}, by training.nan_policy")
+        if action == "rollback":
+            self._roll_back(bad)
 
-    def _share(self, own_loss: float) -> Shared:
-        """Bring losses and wishes together in one small reduction."""
-        holds, wish = self.engine.holds_loss(), self.stopping.wish()
-        own_loss = faults.loss(own_loss, self.progress.iteration + 1)
-        values = [own_loss if holds else 0.0, float(wish < 0), *(float(wish == number) for number in SIGNALS)]
-        message = torch.tensor(values, dtype=torch.float64, device=device())
-        torch.distributed.all_reduce(message)
-        loss, clock, *counts = message.tolist()
-        signals = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
-        parts = self.spec.batch.num_microbatches * self.spec.parallel.data
-        return Shared(loss / parts, signals[0] if signals else -int(clock > 0))
-
-    def _not_finite(self, what: str, value: float) -> TrainingError:
-        first = self.progress.consumed_samples
-        error = TrainingError(
-            f"{what} is {value} at iteration {self.progress.iteration + 1} (samples {first} to "
-            f"{first + self.spec.batch.global_ - 1}); nothing of this step was saved. Lower the learning rate or "
-            f"lengthen the warm-up, then run again: it goes on from the last checkpoint"
-        )
-        error.on_all_ranks = True
-        return error
+    def _roll_back(self, bad: BadStep) -> None:
+        passed = [*self.progress.passed_over, [bad.first_sample, bad.last_sample]]
+        segment = self.progress.segment + 1
+        loaded = saving.load(self.spec, self.engine)
+        assert loaded is not None, "it was there a moment ago"
+        vars(self.progress).update(vars(loaded.progress))
+        self.progress.passed_over, self.progress.segment = passed, segment
+        self.report.segment = segment
+        self.report.event("rolled_back", iteration=self.progress.iteration, folder=self._relative(loaded.folder))
 
     def _evaluate(self, validation: Any) -> None:
         begun = time.monotonic()
         spec = self.spec
         count = spec.evaluation.iterations * spec.batch.num_microbatches
-        own = self.engine.evaluate(self.reader.step(validation, 0, count), count)
+        own = self.engine.evaluate(self.stepper.reader.step(validation, 0, count), count)
         value = torch.tensor([own if self.engine.holds_loss() else 0.0], dtype=torch.float64, device=device())
         torch.distributed.all_reduce(value)
         loss = float(value) / count / spec.parallel.data
@@ -180,16 +154,21 @@ class Run:
 
     def _save(self) -> None:
         with self.pulse.during("saving"):
-            saved = saving.save(self.spec, self.engine, self.progress)
+            self._saved(saving.save(self.spec, self.engine, self.progress))
+
+    def _saved(self, saved: Saved) -> None:
         self.stopping.saved(saved.seconds)
-        self.saved_iteration = self.progress.iteration
+        self.saved_iteration = saved.iteration
         self.report.event(
             "saved",
-            iteration=self.progress.iteration,
+            iteration=saved.iteration,
             seconds=saved.seconds,
             bytes=saved.bytes,
-            folder=str(saved.folder.relative_to(self.spec.root)),
+            folder=self._relative(saved.folder),
         )
+
+    def _relative(self, folder: Any) -> str:
+        return str(folder.relative_to(self.spec.root))
 
     def _sample(self) -> None:
         if self.spec.sampling.prompt_ids and self.spec.sampling.tokens:
@@ -199,33 +178,3 @@ class Run:
     def _tell(self, text: str) -> None:
         if torch.distributed.get_rank() == 0:
             say(text)
-
-
-class _Timed:
-    """An iterator that knows how long it was waited for."""
-
-    def __init__(self, batches: Any) -> None:
-        self._batches = batches
-        self.seconds = 0.0
-
-    def __iter__(self) -> _Timed:
-        return self
-
-    def __next__(self) -> Any:
-        begun = time.monotonic()
-        try:
-            return next(self._batches)
-        finally:
-            self.seconds += time.monotonic() - begun
-
-
-def _share(spec: Spec) -> Share:
-    copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
-    return Share(spec.batch.micro, copies, copy)
-
-
-def _memory() -> int:
-    """Most memory used so far: of the GPU, or of this process (Linux counts it in KiB)."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

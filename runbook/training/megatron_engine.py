@@ -12,6 +12,7 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import is_main_replica
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
@@ -54,8 +55,18 @@ class MegatronEngine:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
             group["weight_decay"] = self.spec.optimizer.weight_decay * group["wd_mult"]
-        stepped, norm, _ = self.optimizer.step()
-        return Update(math.nan if norm is None else float(norm), not stepped, float(self.optimizer.get_loss_scale()))
+        overflowed = self.optimizer.prepare_grads()  # lowers the loss scale where it is too high
+        scale = float(self.optimizer.get_loss_scale())
+        if overflowed:
+            return Update(math.nan, True, scale)
+        norm = float(self.optimizer.get_grad_norm())
+        if not math.isfinite(norm):
+            return Update(norm, True, scale)  # Adam would carry it into every weight
+        limit = self.spec.optimizer.clip_gradient
+        if 0 < limit < norm:
+            clip_grad_by_total_norm_fp32(self.optimizer.get_parameters(), limit, norm)
+        self.optimizer.step_with_ready_grads()
+        return Update(norm, False, scale)
 
     def evaluate(self, batches: Batches, num_microbatches: int) -> float:
         """Forward alone."""
@@ -104,7 +115,7 @@ class MegatronEngine:
     def sharded_state(self, *, loading: bool) -> dict[str, Any]:
         """Weights under Megatron's names, optimizer state under optimizer.state.*."""
         weights = self._weights()
-        state = optimizer_state.sharded(self.optimizer, weights, loading=loading)
+        state = optimizer_state.sharded(optimizer_state.of_megatron(self.optimizer), weights, loading=loading)
         return {**weights, "optimizer": state}
 
     def common_state(self) -> dict[str, Any]:
@@ -112,7 +123,7 @@ class MegatronEngine:
         scaler = optimizer_state.loss_scaler(self.optimizer)
         state = scaler.state_dict() if scaler is not None else {}
         return {
-            "optimizer_step": optimizer_state.step_count(self.optimizer),
+            "optimizer_step": optimizer_state.step_count(optimizer_state.of_megatron(self.optimizer)),
             "loss_scaler": {key: float(value) for key, value in state.items()},
         }
 
@@ -121,7 +132,8 @@ class MegatronEngine:
         weights = self._weights()
         for index, chunk in enumerate(self.models):
             chunk.load_state_dict(sharded[f"model{index}"])
-        optimizer_state.restore(self.optimizer, weights, sharded["optimizer"], common["optimizer_step"])
+        owned = optimizer_state.of_megatron(self.optimizer)
+        optimizer_state.restore(owned, weights, sharded["optimizer"], common["optimizer_step"])
         scaler, state = optimizer_state.loss_scaler(self.optimizer), common["loss_scaler"]
         if scaler is not None and state:
             scaler.load_state_dict(
@@ -190,6 +202,8 @@ def _optimizer_config(spec: Spec) -> OptimizerConfig:
         params_dtype=model.DTYPES[spec.precision.format],
         use_distributed_optimizer=spec.parallel.zero_stage == 1,
         initial_loss_scale=spec.precision.initial_loss_scale,
+        min_loss_scale=min(spec.precision.minimum_loss_scale, spec.precision.initial_loss_scale),
+        loss_scale=spec.precision.static_loss_scale or None,
         loss_scale_window=spec.precision.loss_scale_window,
-        hysteresis=2,
+        hysteresis=spec.precision.hysteresis,
     )

@@ -1,4 +1,4 @@
-"""Adam's state out of megatron-core's optimizers and back, whole and under the weights' own names.
+"""Adam's state out of an engine's optimizer and back, whole and under the weights' own names.
 
 megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's Adam (a missing
 'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the gradient buffers. Here each weight has
@@ -26,47 +26,64 @@ KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Part:
-    """The flat range of one weight whose optimizer state lives on this rank, and its float32 copy."""
+    """The flat range of one weight whose optimizer state lives on this rank, and where its float32 copy is."""
 
     start: int
     stop: int
     main: torch.Tensor
+    """What Adam steps: the float32 weight itself, a part of it, or a buffer of many that has it at `offset`."""
     adam: torch.optim.Optimizer
+    offset: int = 0
 
     def tensor(self, kind: str) -> torch.Tensor:
-        """The float32 weight, or one of Adam's moments (zeros where Adam has not stepped yet)."""
-        if kind == "fp32_param":
-            return self.main.detach()
-        state = self.adam.state[self.main]
-        if kind not in state:
-            state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
-        return state[kind]  # type: ignore[no-any-return]
+        """The float32 weight, or one of Adam's moments (zeros where Adam has not stepped yet), as a flat view."""
+        whole = self.main.detach()
+        if kind != "fp32_param":
+            state = self.adam.state[self.main]
+            if kind not in state:
+                state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
+            whole = state[kind]
+        return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
 
 
-def sharded(optimizer: Any, weights: dict[str, Any], *, loading: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Owned:
+    """The optimizer state that this rank has: by weight, and whether the data-parallel copies share it out."""
+
+    parts: dict[torch.nn.Parameter, Part]
+    is_cut: bool
+
+
+def sharded(owned: Owned, weights: dict[str, Any], *, loading: bool) -> dict[str, Any]:
     """Sharded tensors of the whole state, by `<kind>.<name>`.
 
     To save, each tensor is brought together on the one data-parallel copy that writes it; the others name it without
     holding it. To load, every copy has room for all of it. The `weights` themselves are shared out in the same way.
     """
-    parts = dict(_parts(optimizer))
     group = parallel_state.get_data_parallel_group()
-    sizes = {f"{kind}.{name}": leaf.data.numel() for name, leaf in leaves(weights) for kind in (*KINDS, "weight")}
+    sizes = {
+        f"{kind}.{name}": shape(leaf.data).numel() for name, leaf in leaves(weights) for kind in (*KINDS, "weight")
+    }
     writers = share_out(sizes, group.size())
     state: dict[str, Any] = {}
     for name, leaf in leaves(weights):
         for kind in KINDS:
             writer = writers[f"{kind}.{name}"]
             if loading:
-                whole = torch.empty(leaf.data.shape, dtype=torch.float32)
+                whole = torch.empty(shape(leaf.data), dtype=torch.float32)
             else:
-                whole = _whole(leaf.data, parts.get(leaf.data), kind, writer, is_cut=_is_cut(optimizer))
+                whole = _whole(leaf.data, owned, kind, writer)
             shard = make_sharded_optimizer_tensor(leaf, whole, f"optimizer.state.{kind}")
             _assign(shard, writer)
             state[f"{kind}.{name}"] = shard
     for name, leaf in leaves(weights):
         _assign(leaf, writers[f"weight.{name}"])
     return state
+
+
+def shape(weight: torch.Tensor) -> torch.Size:
+    """Shape of a weight, also while ZeRO 3 has it cut up."""
+    return getattr(weight, "ds_shape", weight.shape)
 
 
 def share_out(sizes: dict[str, int], copies: int) -> dict[str, int]:
@@ -83,30 +100,33 @@ def share_out(sizes: dict[str, int], copies: int) -> dict[str, int]:
     return writers
 
 
-def restore(optimizer: Any, weights: dict[str, Any], state: dict[str, torch.Tensor], step: int) -> None:
+def restore(owned: Owned, weights: dict[str, Any], state: dict[str, torch.Tensor], step: int) -> None:
     """Take each weight's own range out of the whole tensors that were loaded."""
-    parts = dict(_parts(optimizer))
     with torch.no_grad():
         for name, leaf in leaves(weights):
-            part = parts.get(leaf.data)
+            part = owned.parts.get(leaf.data)
             if part is None:
                 continue
             for kind in KINDS:
-                part.tensor(kind).view(-1).copy_(state[f"{kind}.{name}"].reshape(-1)[part.start : part.stop])
+                part.tensor(kind).copy_(state[f"{kind}.{name}"].reshape(-1)[part.start : part.stop])
             if "step" not in part.adam.param_groups[0]:
                 part.adam.state[part.main]["step"] = torch.tensor(float(step))
-        for group in _inner(optimizer).optimizer.param_groups:
-            if "step" in group:  # the fused Adam of Apex and Transformer Engine counts by group
-                group["step"] = step
+            for group in part.adam.param_groups:
+                if "step" in group:  # the fused Adam of Apex and Transformer Engine counts by group
+                    group["step"] = step
 
 
-def step_count(optimizer: Any) -> int:
+def step_count(owned: Owned) -> int:
     """Steps Adam has made on any rank; skipped ones do not count."""
-    own = max((int(part.adam.state[part.main].get("step", 0)) for _, part in _parts(optimizer)), default=0)
-    own = max([own, *(int(group.get("step", 0)) for group in _inner(optimizer).optimizer.param_groups)])
+    own = max((_steps(part) for part in owned.parts.values()), default=0)
     count = torch.tensor([own], dtype=torch.int64, device=device())
     torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX)
     return int(count)
+
+
+def _steps(part: Part) -> int:
+    groups = (int(group.get("step", 0)) for group in part.adam.param_groups)
+    return max([int(part.adam.state[part.main].get("step", 0)), *groups])
 
 
 def loss_scaler(optimizer: Any) -> Any:
@@ -130,24 +150,25 @@ def _assign(shard: Any, writer: int) -> None:
     shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())
 
 
-def _whole(weight: torch.Tensor, part: Part | None, kind: str, writer: int, *, is_cut: bool) -> torch.Tensor:
+def _whole(weight: torch.nn.Parameter, owned: Owned, kind: str, writer: int) -> torch.Tensor:
     """The state of one weight on the host of the copy that writes it; elsewhere only its shape."""
-    group = parallel_state.get_data_parallel_group()
-    if not is_cut or group.size() == 1:
-        assert part is not None, "without a distributed optimizer every rank has all of its state"
+    group, part = parallel_state.get_data_parallel_group(), owned.parts.get(weight)
+    if not owned.is_cut or group.size() == 1:
+        assert part is not None, "where nothing is shared out, every rank has all of its state"
         whole = part.tensor(kind)
     else:
-        whole = torch.zeros(weight.numel(), dtype=torch.float32, device=weight.device)
+        whole = torch.zeros(shape(weight).numel(), dtype=torch.float32, device=weight.device)
         if part is not None:
-            whole[part.start : part.stop] = part.tensor(kind).view(-1)
+            whole[part.start : part.stop] = part.tensor(kind)
         torch.distributed.reduce(whole, torch.distributed.get_global_rank(group, writer), group=group)
     if group.rank() != writer:
-        return torch.empty(weight.shape, dtype=torch.float32, device="meta")
-    return whole.view(weight.shape).cpu()
+        return torch.empty(shape(weight), dtype=torch.float32, device="meta")
+    return whole.view(shape(weight)).cpu()
 
 
-def _is_cut(optimizer: Any) -> bool:
-    return isinstance(_inner(optimizer), DistributedOptimizer)
+def of_megatron(optimizer: Any) -> Owned:
+    """What megatron-core's optimizer has on this rank."""
+    return Owned(dict(_parts(optimizer)), isinstance(_inner(optimizer), DistributedOptimizer))
 
 
 def _inner(optimizer: Any) -> Any:

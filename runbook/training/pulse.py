@@ -165,7 +165,7 @@ def _doing(frame: FrameType | None) -> tuple[str, bool]:
         file, name = inner.f_code.co_filename.replace("\\", "/"), inner.f_code.co_name
         if "torch/distributed/" in file or name in _WAITS or file.endswith("p2p_communication.py"):
             return where, True
-        if name == "_share" and file.endswith("training/loop.py"):
+        if name == "_share" and file.endswith("training/step.py"):
             return where, True
         inner = inner.f_back
     return where, False

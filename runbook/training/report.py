@@ -95,14 +95,13 @@ class Report:
         if not self.ranks.is_last:
             return
         spec, seconds = self.spec, record["seconds"]
-        tokens = spec.batch.global_ * spec.model.sequence_length
+        tokens = record["global_batch"] * spec.model.sequence_length
         record = {
             **record,
             "consumed_tokens": record["consumed_samples"] * spec.model.sequence_length,
             "tokens_per_second": tokens / seconds,
             "tflops_per_device": tokens / seconds * flops_per_token(spec.model) / 1e12 / self.ranks.world_size,
             "tflops_convention": CONVENTION,
-            "global_batch": spec.batch.global_,
             "world_size": self.ranks.world_size,
             "segment": self.segment,
             "time": time.time(),

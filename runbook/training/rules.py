@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from runbook.training.bad_steps import POLICIES
 from runbook.training.errors import RefusedError
+from runbook.training.ramp import samples_after
 from runbook.training.spec import Spec
 
-ENGINES = ("megatron-core",)
+ENGINES = ("megatron-core", "deepspeed")
 SCHEDULES = ("cosine", "linear", "constant")
 _CHOICES = {
     "engine": ENGINES,
@@ -18,6 +20,7 @@ _CHOICES = {
     "model.position_embedding": ("learned", "rope"),
     "model.normalization": ("layernorm", "rmsnorm"),
     "model.activation": ("gelu", "swiglu"),
+    "limits.nan_policy": POLICIES,
 }
 
 
@@ -50,6 +53,9 @@ def _positive(spec: Spec) -> Iterator[str]:
         "duration.iterations": spec.duration.iterations,
         "checkpoint.keep": spec.checkpoint.keep,
         "log.interval": spec.log.interval,
+        "precision.loss_scale_window": spec.precision.loss_scale_window,
+        "precision.hysteresis": spec.precision.hysteresis,
+        "limits.nan_limit": spec.limits.nan_limit,
         "limits.process_group_timeout_seconds": spec.limits.process_group_timeout_seconds,
     }
     for key, value in counts.items():
@@ -124,10 +130,38 @@ def _batch(spec: Spec) -> Iterator[str]:
             f"batch.global {batch.global_} is not micro {batch.micro} x data {data} x "
             f"num_microbatches {batch.num_microbatches} = {batch.micro * data * batch.num_microbatches}"
         )
-    if spec.duration.samples != spec.duration.iterations * batch.global_:
+    yield from _ramp(spec)
+    if not batch.ramp.start and spec.duration.samples != spec.duration.iterations * batch.global_:
         yield (
             f"duration.samples {spec.duration.samples} is not iterations {spec.duration.iterations} x "
             f"batch.global {batch.global_}"
+        )
+
+
+def _ramp(spec: Spec) -> Iterator[str]:
+    batch, ramp = spec.batch, spec.batch.ramp
+    if not ramp.start:
+        return
+    group = batch.micro * spec.parallel.data * (spec.parallel.pipeline if spec.parallel.virtual_pipeline > 1 else 1)
+    if min(ramp.start, ramp.increment, ramp.samples) < 1 or ramp.start > batch.global_:
+        yield (
+            f"batch.ramp: start {ramp.start}, increment {ramp.increment} and samples {ramp.samples} are not positive "
+            f"numbers with a start up to batch.global {batch.global_}"
+        )
+    elif (batch.global_ - ramp.start) % ramp.increment:
+        yield (
+            f"batch.ramp: from {ramp.start} to batch.global {batch.global_} is {batch.global_ - ramp.start}, which "
+            f"does not divide by the increment {ramp.increment}"
+        )
+    elif ramp.start % group or ramp.increment % group:
+        yield (
+            f"batch.ramp: start {ramp.start} and increment {ramp.increment} do not both divide by {group}, the "
+            f"sequences that all copies compute at once (micro {batch.micro} x data {spec.parallel.data})"
+        )
+    elif spec.duration.samples != (samples := samples_after(batch, spec.duration.iterations)):
+        yield (
+            f"duration.samples {spec.duration.samples} is not the {samples} that {spec.duration.iterations} "
+            f"iterations of this ramp take"
         )
 
 
@@ -140,10 +174,28 @@ def _not_here(spec: Spec, cuda: bool) -> Iterator[str]:
             "parallel.sequence: sequence parallelism needs Transformer Engine or Apex for its norms, and this trainer "
             "uses torch's; set parallel.sequence false"
         )
-    if parallel.zero_stage > 1:
+    if spec.engine == "deepspeed":
+        yield from _not_deepspeed(spec)
+    elif parallel.zero_stage > 1:
         yield (
             f"parallel.zero_stage {parallel.zero_stage}: the megatron-core engine shares optimizer states (1) or "
             f"nothing (0); stages 2 and 3 need training.engine deepspeed"
         )
     if spec.precision.format == "fp16" and not cuda:
-        yield "precision.format fp16 needs a GPU: torch has no fp16 training on a CPU; use bf16 or fp32"
+        yield "precision.format fp16 needs a GPU: a CPU multiplies fp16 far slower than bf16 or fp32; use one of those"
+
+
+def _not_deepspeed(spec: Spec) -> Iterator[str]:
+    parallel = spec.parallel
+    if not 0 <= parallel.zero_stage <= 3:
+        yield f"parallel.zero_stage {parallel.zero_stage}: ZeRO has the stages 0, 1, 2 and 3"
+    if parallel.zero_stage > 1 and parallel.pipeline > 1:
+        yield (
+            f"parallel.zero_stage {parallel.zero_stage} with pipeline {parallel.pipeline}: ZeRO 2 and 3 share out "
+            f"gradients, which a pipeline adds up over micro-batches; use stage 0 or 1, or pipeline 1"
+        )
+    if parallel.virtual_pipeline > 1:
+        yield (
+            f"parallel.virtual_pipeline {parallel.virtual_pipeline}: DeepSpeed's pipeline has one chunk of layers a "
+            f"stage; use 1, or engine megatron-core"
+        )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
-from runbook.training import checkpoints, faults, sharded_files
+from runbook.training import checkpoints, faults, recipe, sharded_files
 from runbook.training.checkpoints import Found
 from runbook.training.distributed import on_first, seed_ranks, together
 from runbook.training.engine import Engine
@@ -36,12 +37,19 @@ class Progress:
     segment: int = 0
     skipped: int = 0
     nan: int = 0
+    passed_over: list[list[int]] = field(default_factory=list)
+    """First and last samples of steps that are left out since a rollback."""
+
+    def passes_over(self, sample: int) -> bool:
+        """Whether the step that begins with this sample is left out."""
+        return any(first == sample for first, _ in self.passed_over)
 
 
 @dataclass(frozen=True)
 class Saved:
     """What a save cost."""
 
+    iteration: int
     folder: Path
     seconds: float
     bytes: int
@@ -54,7 +62,10 @@ class Loaded:
     progress: Progress
     folder: Path
     problems: list[str]
-    same_fingerprint: bool
+    changes: list[str]
+    """Values it was trained with that are not the plan's and change what going on means."""
+    harmless: list[str]
+    """Those that do not."""
 
 
 def save(spec: Spec, engine: Engine, progress: Progress) -> Saved:
@@ -77,6 +88,7 @@ def save(spec: Spec, engine: Engine, progress: Progress) -> Saved:
         metadata = {
             **dataclasses.asdict(progress),
             "fingerprint": spec.fingerprint,
+            "recipe": recipe.recipe(spec),
             "engine": spec.engine,
             "precision": spec.precision.format,
             "model": _shape(spec),
@@ -93,7 +105,7 @@ def save(spec: Spec, engine: Engine, progress: Progress) -> Saved:
         )
         failure.on_all_ranks = True
         raise failure from error
-    return Saved(final, time.monotonic() - begun, size)
+    return Saved(progress.iteration, final, time.monotonic() - begun, size)
 
 
 def load(spec: Spec, engine: Engine) -> Loaded | None:
@@ -141,8 +153,23 @@ def _take(spec: Spec, engine: Engine, found: Found, problems: list[str]) -> Load
     else:  # the ranks of another layout have no states to take up: draw anew, but not what was drawn before
         seed_ranks(spec.seed + 7919 * found.iteration)
     on_first(lambda: _mend_tracker(spec.path(spec.checkpoint.folder), found.iteration))
-    progress = Progress(**{field.name: int(metadata[field.name]) for field in dataclasses.fields(Progress)})
-    return Loaded(progress, found.folder, problems, metadata.get("fingerprint") == spec.fingerprint)
+    known = {one.name: metadata[one.name] for one in dataclasses.fields(Progress) if one.name in metadata}
+    return Loaded(Progress(**known), found.folder, problems, *_changes(spec, metadata))
+
+
+def newest(spec: Spec) -> Path | None:
+    """The newest checkpoint, if there is one; it is not verified."""
+    found, _ = on_first(lambda: checkpoints.candidates(spec.path(spec.checkpoint.folder)))
+    return found[0].folder if found else None
+
+
+def _changes(spec: Spec, metadata: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """In what the training that wrote a checkpoint differs from the plan's."""
+    if metadata.get("fingerprint") == spec.fingerprint:
+        return [], []
+    if "recipe" not in metadata:
+        return [f"a fingerprint of {str(metadata.get('fingerprint'))[:12]} (plan: {spec.fingerprint[:12]})"], []
+    return recipe.differences(metadata["recipe"], json.loads(json.dumps(recipe.recipe(spec))))
 
 
 def _mend_tracker(root: Path, iteration: int) -> None:

@@ -51,12 +51,22 @@ class Parallel:
 
 
 @dataclass(frozen=True)
+class Ramp:
+    """A global batch that begins at `start` and grows by `increment` over the first `samples`; start 0: it does not."""
+
+    start: int = 0
+    increment: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Sequences of one step."""
+    """Sequences of one step; where the batch ramps up, of a step after the ramp."""
 
     micro: int
     global_: int
     num_microbatches: int
+    ramp: Ramp = Ramp()
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,12 @@ class Precision:
     format: str
     initial_loss_scale: float
     loss_scale_window: int
+    hysteresis: int = 2
+    """Overflows in a row before the scale halves."""
+    static_loss_scale: float = 0.0
+    """Keep this scale whatever happens; 0: dynamic."""
+    minimum_loss_scale: float = 1.0
+    """The dynamic scale does not fall below; an overflow there is a collapse."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +150,12 @@ class Checkpoint:
     folder: str
     interval: int
     keep: int
+    keep_every: int = 0
+    """Keep each checkpoint whose iteration this divides as well; 0: only the newest."""
+    asynchronous: bool = False
+    """Write beside the training instead of between two steps."""
+    resume_changed: bool = False
+    """Go on from a checkpoint that was trained with other values than these."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +168,10 @@ class Log:
     samples: str
     events: str
     tensorboard: str
+    peak_tflops: float = 0.0
+    """A device's peak by its datasheet in this number format; 0: not known."""
+    measured_tflops: float = 0.0
+    """What the longest matrix product reached on this machine; 0: not measured."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +180,12 @@ class Limits:
 
     exit_duration_seconds: int
     process_group_timeout_seconds: int
+    exit_interval: int = 0
+    """Save and stop each time this many steps of the whole training are done; 0: never."""
+    nan_policy: str = "stop"
+    """What follows a loss or gradient that is no number, or a collapsed loss scale: stop, skip, rollback."""
+    nan_limit: int = 3
+    """So many such steps in a row, or rollbacks in a segment, end the training all the same."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A run that is stopped and goes on has the losses of one that was not, to the last digit, and the same data order."""
 
+import json
 import os
 import shutil
 import signal
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from runbook.training import checkpoints
 
 from . import specs
 from .group import free_port
@@ -147,11 +150,45 @@ def test_the_clock_stops_a_run_like_a_signal(zygote, run):
     assert (run / "checkpoints" / f"iter_{job.metrics[-1]['iteration']:07d}").is_dir()
 
 
-def test_a_plan_with_other_values_is_told_of(zygote, tmp_path, undisturbed):
-    again = zygote.train(_again(undisturbed, tmp_path), content(peak=2e-3, fingerprint="e" * 64))
-    assert again.code == 0
-    assert "was written with other values than this plan has" in again.out
+OTHER = {"peak": 2e-3, "seed": 4321, "fingerprint": "e" * 64}
+
+
+def test_another_training_is_refused_before_the_first_step(zygote, tmp_path, undisturbed):
+    folder = _again(undisturbed, tmp_path)
+    again = zygote.train(folder, content(**OTHER))
+    assert again.code == 2
+    assert "learning_rate.peak 0.001 (plan: 0.002)" in again.err and "seed 1234 (plan: 4321)" in again.err
+    assert "learning_rate.minimum 0.0001 (plan: 0.0002)" in again.err and "training.resume_changed" in again.err
+    assert not (folder / "metrics.jsonl").exists()
+    assert again.events()[-1]["event"] == "failed"
+
+
+def test_another_training_goes_on_where_it_was_allowed(zygote, tmp_path, undisturbed):
+    allowed = {"interval": 2, "resume_changed": True}
+    again = zygote.train(_again(undisturbed, tmp_path), content(**OTHER, checkpoint=allowed))
+    assert again.code == 0, again.err
+    assert "was trained with seed 1234 (plan: 4321); going on with the plan's" in again.out
     assert again.events("resumed")[-1]["same_fingerprint"] is False
+
+
+def test_a_longer_training_goes_on(zygote, tmp_path, undisturbed):
+    again = zygote.train(_again(undisturbed, tmp_path), content(iterations=8, fingerprint="e" * 64))
+    assert again.code == 0, again.err
+    assert "was trained with duration.iterations 6 (plan: 8); going on" in again.out
+    assert [line["iteration"] for line in again.metrics] == [5, 6, 7, 8]
+    assert again.events("resumed")[-1]["same_fingerprint"] is True
+
+
+def test_a_checkpoint_that_tells_only_its_fingerprint_is_refused_under_another(zygote, tmp_path, undisturbed):
+    folder = _again(undisturbed, tmp_path)
+    path = folder / "checkpoints" / "iter_0000004" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    del metadata["recipe"], metadata["seal"]
+    path.write_text(json.dumps({**metadata, "seal": checkpoints._seal(metadata)}))
+    again = zygote.train(folder, content(fingerprint="e" * 64))
+    assert again.code == 2 and "a fingerprint of ffffffffffff (plan: eeeeeeeeeeee)" in again.err
+    same = zygote.train(folder, content())
+    assert same.code == 0, same.err
 
 
 def test_only_the_newest_checkpoints_are_kept(undisturbed):
