@@ -13,6 +13,11 @@ WARNING_SECONDS = 300
 """How long before its time limit a job is told, so that it saves; a 2.4 TB checkpoint takes minutes."""
 
 
+def warn_after(job: Job) -> int:
+    """Seconds after which a job asks itself to stop, where its queue gives no warning; 0: it is too short for that."""
+    return job.walltime - WARNING_SECONDS if job.walltime > 2 * WARNING_SECONDS else 0
+
+
 def slurm_directives(settings: Settings, phase: str, job: Job) -> list[str]:
     """Lines of #SBATCH. Output goes to the job's folder, where the job is submitted from."""
     site = settings.site
@@ -31,7 +36,7 @@ def slurm_directives(settings: Settings, phase: str, job: Job) -> list[str]:
         "error": "err",
         "open-mode": "append",
         "requeue": True,
-        "signal": f"B:USR1@{WARNING_SECONDS}" if job.walltime > 2 * WARNING_SECONDS else "",
+        "signal": f"B:USR1@{WARNING_SECONDS}" if warn_after(job) else "",
     }
     if site.hardware.device != "cpu" and site.devices_directive:
         prefix = "gpu:" if site.devices_directive == "gres" else ""

@@ -73,6 +73,16 @@ class JobFolder:
         return self.path / "cancelled"
 
     @property
+    def stop(self) -> Path:
+        """Made to ask a queue's job to save and stop; every rank on every node sees it."""
+        return self.path / "stop"
+
+    @property
+    def hostfile(self) -> Path:
+        """Written by a queue's job: the hosts it was given, one a line."""
+        return self.path / "hostfile"
+
+    @property
     def timed_out(self) -> Path:
         """Made by the job when its walltime is over."""
         return self.path / "timed_out"

@@ -13,7 +13,7 @@ from runbook.params.catalogue import ContainerKind, Launcher, SchedulerKind
 from runbook.params.schema import Framework
 from runbook.render.arguments import training_arguments
 from runbook.render.deepspeed_file import deepspeed_file, deepspeed_name
-from runbook.render.directives import pbs_directives, slurm_directives
+from runbook.render.directives import pbs_directives, slurm_directives, warn_after
 from runbook.render.expanding import commands, environment_groups
 from runbook.render.launching import node_command, training_command
 from runbook.render.templating import fill, quote
@@ -77,7 +77,7 @@ def _job_script(settings: Settings, job: Job, spec: Mapping[str, Any], package: 
             "nodes": job.nodes,
             "devices": job.devices_per_node,
             "framework": settings.run.training.framework,
-            "hostfile": site.launcher is Launcher.MPIEXEC or not slurm,
+            "warn_after": 0 if slurm else warn_after(job),
             "port_base": site.rendezvous.port_base,
             "port_span": site.rendezvous.port_span,
             "threads": threads,

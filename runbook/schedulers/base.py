@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from runbook.errors import JobError
 from runbook.render.folder import JobFolder
 
 __all__ = ["ACTIVE", "JobFolder", "JobStatus", "Scheduler", "State", "latest_job_folder", "next_job_folder", "watch"]
@@ -103,6 +105,23 @@ def submitted_job_folders(run_folder: Path, phase: str) -> list[JobFolder]:
             numbers.append(int(suffix))
     folders = [_job_folder(run_folder, phase, number) for number in sorted(numbers)]
     return [folder for folder in folders if _was_submitted(folder)]
+
+
+def earlier_ends(folder: JobFolder, state: Callable[[JobFolder], JobStatus]) -> list[JobStatus]:
+    """How the earlier jobs of the folder's phase ended; `JobError` where one has not: two would destroy their files."""
+    phase = re.sub(r"-\d+$", "", folder.path.name)
+    ends = []
+    for earlier in submitted_job_folders(folder.run_folder, phase):
+        if earlier.path == folder.path:
+            continue
+        status = state(earlier)
+        if not status.final:
+            raise JobError(
+                f"{earlier.path} is {status.state} ({status.reason}), and two jobs would write to the same files. "
+                "Wait for it, or end it with `runbook cancel`."
+            )
+        ends.append(status)
+    return ends
 
 
 def watch(scheduler: Scheduler, folder: JobFolder, *, interval_seconds: float = 1.0) -> Iterator[JobStatus]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from runbook.errors import JobError
 from runbook.params.catalogue import SchedulerKind, Site
 from runbook.schedulers.base import Scheduler
 from runbook.schedulers.local import LocalScheduler
+from runbook.schedulers.pbs import Pbs
+from runbook.schedulers.queue import QueueScheduler
+from runbook.schedulers.slurm import Slurm
 
 
 def get_scheduler(site: Site) -> Scheduler:
-    """The scheduler of a site; `JobError` for a kind this version cannot submit to."""
+    """The scheduler of a site."""
     if site.scheduler is SchedulerKind.LOCAL:
         return LocalScheduler()
-    raise JobError(
-        f"site {site.site} submits to {site.scheduler}, which this version cannot do yet. Run on this machine instead "
-        "(--set site=local), or submit the scripts of `runbook render` yourself."
-    )
+    return QueueScheduler(Slurm() if site.scheduler is SchedulerKind.SLURM else Pbs())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import signal
 import time
@@ -15,8 +14,8 @@ from runbook import shell
 from runbook.errors import JobError
 from runbook.render.folder import JobFolder, write_whole
 from runbook.schedulers import files, processes
-from runbook.schedulers.base import ACTIVE, JobStatus, State, submitted_job_folders
-from runbook.schedulers.lock import hold_file
+from runbook.schedulers.base import ACTIVE, JobStatus, State, earlier_ends
+from runbook.schedulers.lock import HOLDER_VARIABLE, hold_file
 from runbook.schedulers.processes import Identity, Standing
 from runbook.units import show_duration
 
@@ -25,9 +24,6 @@ FRESH_SECONDS = 120.0
 
 START_SECONDS = 10.0
 """Within this time a started script has noted that it runs."""
-
-HOLDER_VARIABLE = "RUNBOOK_HOLDER"
-"""Says that a parent process holds the run's lock; a job outlives that parent and must not inherit it."""
 
 
 class LocalScheduler:
@@ -47,7 +43,9 @@ class LocalScheduler:
                     return status.job_id
                 if folder.started.exists() or status.state is State.UNKNOWN:
                     raise JobError(_refusal(folder, status))
-            self._refuse_a_second_job(folder)
+            for earlier in earlier_ends(folder, self.state):
+                if earlier.state is State.LOST:
+                    _kill(earlier.job_id)  # what it left running
             return self._start(folder)
 
     def state(self, folder: JobFolder) -> JobStatus:
@@ -132,21 +130,6 @@ class LocalScheduler:
             words = "\n".join(f"  {line}" for line in files.last_words(folder.err)) or "  nothing"
             raise JobError(f"The job in {folder.path} ended before it began. Its last words:\n{words}")
         return job_id
-
-    def _refuse_a_second_job(self, folder: JobFolder) -> None:
-        """Two trainers on one run would destroy its files; what a lost job left running is ended."""
-        phase = re.sub(r"-\d+$", "", folder.path.name)
-        for earlier in submitted_job_folders(folder.run_folder, phase):
-            if earlier.path == folder.path:
-                continue
-            status = self.state(earlier)
-            if not status.final:
-                raise JobError(
-                    f"{earlier.path} is {status.state} ({status.reason}), and two jobs would write to the same files. "
-                    "Wait for it, or end it with `runbook cancel`."
-                )
-            if status.state is State.LOST:
-                _kill(status.job_id)
 
 
 def _running_or_lost(folder: JobFolder, job_id: str) -> JobStatus:

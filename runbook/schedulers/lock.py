@@ -29,6 +29,8 @@ from runbook.schedulers.processes import Identity, Standing
 from runbook.units import show_duration
 
 LOCK_NAME = "lock.json"
+HOLDER_VARIABLE = "RUNBOOK_HOLDER"
+"""Says that a parent process holds the run's lock; a job outlives that parent and must not inherit it."""
 WRITING_SECONDS = 5.0
 """Where there are no hard links a lock can be seen half-written, for so long at most."""
 

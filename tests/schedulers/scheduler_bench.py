@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from runbook.params import Settings
-from runbook.params.catalogue import Dataset, Hardware, Model, Site
+from runbook.params.catalogue import Hardware, Model, Site
+from runbook.params.dataset import Dataset
 from runbook.params.schema import Job, Jobs, Run
 from runbook.render import render_job, write_job
 from runbook.render.folder import JobFolder

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from runbook.errors import JobError
-from runbook.params.catalogue import Hardware, Site
+from runbook.params.catalogue import Hardware, SchedulerKind, Site
 from runbook.render.folder import JobFolder
 from runbook.schedulers import (
     State,
@@ -241,12 +241,11 @@ def test_job_folders_are_numbered_and_only_submitted_ones_count(tmp_path):
     assert latest_job_folder(tmp_path, "03-smoke") is None
 
 
-def test_a_site_gets_its_scheduler_or_is_told():
+def test_a_site_gets_its_scheduler():
     hardware = Hardware(device="cpu", devices_per_node=1)
     local = Site(site="here", title="t", scheduler="local", hardware=hardware)
-    assert get_scheduler(local).kind == "local"
-    with pytest.raises(JobError, match=r"site there submits to pbs, which this version cannot do yet"):
-        get_scheduler(local.model_copy(update={"site": "there", "scheduler": "pbs"}))
+    kinds = [get_scheduler(local.model_copy(update={"scheduler": kind})).kind for kind in SchedulerKind]
+    assert kinds == ["local", "slurm", "pbs"]
 
 
 def test_last_words_are_those_at_the_end(tmp_path):

@@ -28,11 +28,18 @@ job=$PWD
 cd ../..
 user=$(id -un)
 set -- "slurm-$job_number"
-if ((${SLURM_RESTART_COUNT:-0})); then # requeued: what the earlier start said of itself is kept beside
-  for name in started heartbeat exit_code reason rank-0 stop; do
-    if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$SLURM_RESTART_COUNT"; fi
+# Started again by the queue under its old number: what the earlier start said of itself is kept beside.
+again() {
+  local number=1 word="" name
+  if [[ ! -e $job/started ]]; then return; fi
+  read -r _ word <"$job/started" || true
+  if [[ $word != "$1" ]]; then return; fi
+  while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
+  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+    if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
-fi
+}
+again "$1"
 
 # What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason and
 # exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
@@ -99,6 +106,7 @@ done
 # Where the ranks meet: the first host of the queue's own list, at a port made from the job's number.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ((${#hosts[@]} == 2)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 2"
+printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
 # Python shows what it prints at once, and imports nothing from the run's folder.
 export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
@@ -127,7 +135,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 mkdir -p -- /fsx/results/aws-pile-175b/smoke-checkpoints /fsx/tensorboard/aws-pile-175b/smoke-tensorboard /fsx/data/aws-pile-175b/smoke-cache
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
 
-if [[ -n $asked || -e $job/cancelled ]]; then
+if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
   job_result=75 job_reason="stopped before the training was started"
   exit "$job_result"
 fi
@@ -156,6 +164,7 @@ while [[ -z $code ]]; do
     next_beat=$((now + 5))
   fi
   if [[ -e $job/cancelled ]]; then asked=${asked:-the request to cancel}; fi
+  if [[ -e $job/stop ]]; then asked=${asked:-the request to stop}; fi
   if [[ -n $asked && -z $was_asked ]]; then
     was_asked=yes deadline=$((now + 240))
     : >"$job/stop" # each rank sees it and tells its program

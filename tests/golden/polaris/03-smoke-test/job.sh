@@ -24,6 +24,18 @@ job=$PWD
 cd ../..
 user=$(id -un)
 set -- "pbs-$job_number"
+# Started again by the queue under its old number: what the earlier start said of itself is kept beside.
+again() {
+  local number=1 word="" name
+  if [[ ! -e $job/started ]]; then return; fi
+  read -r _ word <"$job/started" || true
+  if [[ $word != "$1" ]]; then return; fi
+  while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
+  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+    if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
+  done
+}
+again "$1"
 
 # What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason and
 # exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
@@ -75,6 +87,7 @@ finish() {
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
+begin=$now
 refuse() {
   job_result=2 job_reason=$1
   exit 2
@@ -119,7 +132,7 @@ mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/polaris-25b/smoke-checkpoints /GIVE_JOB
 cp -- "$job"/03-smoke-test-zero1-b2ebca5eecd9.json deepspeed/03-smoke-test-zero1-b2ebca5eecd9.json.part
 mv -f -- deepspeed/03-smoke-test-zero1-b2ebca5eecd9.json.part deepspeed/03-smoke-test-zero1-b2ebca5eecd9.json
 
-if [[ -n $asked || -e $job/cancelled ]]; then
+if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
   job_result=75 job_reason="stopped before the training was started"
   exit "$job_result"
 fi
@@ -143,6 +156,8 @@ while [[ -z $code ]]; do
     next_beat=$((now + 5))
   fi
   if [[ -e $job/cancelled ]]; then asked=${asked:-the request to cancel}; fi
+  if [[ -e $job/stop ]]; then asked=${asked:-the request to stop}; fi
+  if ((now - begin >= 1500)); then asked=${asked:-the end of the walltime, which PBS does not announce}; fi
   if [[ -n $asked && -z $was_asked ]]; then
     was_asked=yes deadline=$((now + 240))
     : >"$job/stop" # each rank sees it and tells its program
