@@ -13,6 +13,7 @@ from runbook.params.catalogue import Model, Site
 from runbook.params.catalogues import SMOKE_MODEL, Catalogue, no_such, read_datasets, read_models, read_site
 from runbook.params.keys import DURATION
 from runbook.params.layers import Layer, Stack, document_layer, mapping_layer
+from runbook.params.own_shape import FIELDS, with_own_shape
 from runbook.params.portable import differences
 from runbook.params.problems import Problem, Refused, tokens_in
 from runbook.params.project import RunFile, find_run_file, shown
@@ -141,7 +142,7 @@ class _Loading:
     def _bind(self, site: Site | None) -> Settings | None:
         models = self._find("model", "params/models.yaml", ..., lambda: read_models(self.file.project))
         datasets = self._find("data.dataset", "params/datasets.yaml", ..., lambda: read_datasets(self.file.project))
-        model = self._entry("model", models)
+        model = self._own_shape(self._entry("model", models))
         dataset = self._entry("data.dataset", datasets)
         smoke = self._smoke(models, model)
         self._require()
@@ -160,6 +161,11 @@ class _Loading:
             project=self.file.project,
             variant=self.given_name or self.file.variant or self._recorded_variant(),
         )
+
+    def _own_shape(self, model: Model | None) -> Model | None:
+        values = {name: self.stack.value(f"training.shape.{name}") for name in FIELDS}
+        fits = all(isinstance(value, int) and value >= 0 for value in values.values())
+        return with_own_shape(model, values) if model and fits else model
 
     def _require(self) -> None:
         if self.file.is_record and "run" not in self.stack.chains:

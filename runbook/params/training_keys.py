@@ -23,6 +23,7 @@ from runbook.params.kinds import (
     Whole,
     WholeOrZero,
 )
+from runbook.params.own_shape import OwnShape
 
 
 class Smoke(Strict):
@@ -184,6 +185,9 @@ class Training(Strict):
 
     seed: Annotated[WholeOrZero, Known("SEED")] = 1234
     """Seed of weights and data order."""
+
+    shape: OwnShape = OwnShape()
+    """Depth, width and heads other than those of the model that is named."""
 
     smoke: Smoke = Smoke()
     """The short run before the long one."""
