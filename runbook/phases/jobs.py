@@ -206,7 +206,13 @@ def _start_fresh_where_needed(campaign: Campaign, digest: str) -> None:
 def _submit(campaign: Campaign) -> JobFolder:
     folder = next_job_folder(campaign.folder, campaign.phase)
     content = plan_file(campaign.settings, campaign.plan)
-    rendered = render_job(campaign.settings, content, campaign.phase, campaign.folder, python=sys.executable)
+    rendered = render_job(
+        campaign.settings,
+        content,
+        campaign.phase,
+        campaign.folder,
+        python=campaign.settings.site.python or sys.executable,
+    )
     write_job(folder, rendered)
     job_id = get_scheduler(campaign.settings.site).submit(folder)
     append_event(campaign, "submitted", job=folder.path.name, id=job_id)

@@ -11,13 +11,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
 """Seconds the job still has when its ranks are started; the job's script knows. Absent: no limit is known."""
 SMALLEST_RESERVE_SECONDS = 2.0
+LONGEST_GUESS_SECONDS = 600.0
 
 
 class Stopping:
     """Notes the signals this process gets and the time it has worked; the loop asks between steps.
 
     Before the job's limit it keeps a reserve: twice the longest save seen so far and twice the longest step, so that
-    the last save is whole before the queue kills the job. Before the first save a tenth of the time counts as a save.
+    the last save is whole before the queue kills the job. Before the first save a twentieth of the time counts as one.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class Stopping:
         self._limit = 0
         self._left = _number(os.environ.get(LEFT_VARIABLE, ""))
         self._signal = 0
-        self._longest_save = self._left / 20
+        self._longest_save = min(self._left / 20, LONGEST_GUESS_SECONDS)
         self._measured = False
         self._longest_step = 0.0
         for number in SIGNALS:

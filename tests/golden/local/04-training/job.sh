@@ -107,6 +107,9 @@ if [[ -n $asked || -e $job/cancelled ]]; then
   exit "$job_result"
 fi
 
+# The ranks stop by themselves before the walltime, with time for a save; what is asked of them below is for those that do not.
+read_clock
+export RUNBOOK_SECONDS_LEFT=$((3600 - (now - begin)))
 ranks=()
 for ((rank = 0; rank < WORLD_SIZE; rank++)); do
   # The shell itself is each rank's parent, with no launcher between: their exit codes are exact, and a rank that asks
