@@ -9,7 +9,12 @@ from runbook.analysis.parsers.record import Record, Validation
 
 NEAR = 3
 """How many records late a copy by another rank may come; a restart goes back further or shows other numbers."""
-_RANK = re.compile(r"\[?(?:rank|default)\s*(\d+)\]?|\bpid=(\d+)|^\s*(\d+):\s|^\s*([A-Za-z][\w.-]*\d[\w.-]*):\s")
+_RANK = re.compile(
+    r"\[?(?:rank|default)[\s-]*(\d+)\]?|\bpid=(\d+)|^\s*(\d+):\s|^\s*\[?([A-Za-z][\w.-]*\d[\w.-]*(?::\d+)?)\]?:\s?"
+    r"|^\s*[\w.-]+/(\d+)\s"
+)
+CLOSE_LINES = 64
+"""A record that repeats the last one within so many lines was printed by another rank, even where its clock differs."""
 
 
 class Assembly:
@@ -74,17 +79,22 @@ class Assembly:
         if place is None:
             return False
         twin = self.records[place]
-        same = (
+        alike = (
             twin.loss == record.loss
             and twin.grad_norm == record.grad_norm
             and twin.learning_rate == record.learning_rate
-            and _close(twin.seconds, record.seconds)
         )
+        same = alike and _close(twin.seconds, record.seconds)
         if self._new_file:
             return same
-        if self._restarting or len(self.records) - 1 - place > NEAR:
+        if self._restarting:
             return False
-        return same or _other_rank(self._prefix, prefix)
+        other = _other_rank(self._prefix, prefix)
+        if alike and record.loss is not None:
+            last = twin is self.records[-1] and 0 <= record.line - twin.line <= CLOSE_LINES
+            if last or other:
+                return True
+        return len(self.records) - 1 - place <= NEAR and (same or other)
 
     def _find(self, iteration: int) -> int | None:
         """Place of an iteration in this segment, where iterations rise: a binary search."""
@@ -119,6 +129,8 @@ def _other_rank(one: str, other: str) -> bool:
 
     >>> _other_rank("[rank0]:", "[rank1]:"), _other_rank("0: ", "0: "), _other_rank("", "3: ")
     (True, False, False)
+    >>> _other_rank("[lrdn3321:3]: ", "[lrdn3321:2]: "), _other_rank("trainer/0 ", "trainer/7 ")
+    (True, True)
     """
     first, second = _RANK.search(one), _RANK.search(other)
     return bool(first and second and first.groups() != second.groups())

@@ -15,6 +15,7 @@ _TIMER = re.compile(
     r"(?:epoch=\d+/micro_step=\d+/global_step=(?P<step>\d+)|\b\d+/(?P<old>\d+)), "
     r"(?:RunningAvgSamplesPerSec=(?P<mean>[\d.]+), CurrSamplesPerSec=(?P<now>[\d.]+)|SamplesPerSec=(?P<single>[\d.]+))"
 )
+_WRAPPED = re.compile(r"epoch=\d+/micro_step=\d+/global_step=\d+,?\s*$")
 _STEP = re.compile(r"\[Rank \d+\] step=(\d+), skipped=(\d+), lr=\[([-\d.eE]+)")
 _OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 
@@ -26,11 +27,21 @@ class DeepSpeed:
     name: str = "deepspeed"
     open: Record | None = None
     arguments: dict[str, str] = field(default_factory=dict)
+    _timer_text: str = ""
+    """A timer's line that a terminal or a page wrapped, up to where it went on."""
     _skipped: int | None = None
     _overflow: bool = False
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours."""
+        if self._timer_text:
+            line, self._timer_text = self._timer_text + " " + line.strip(), ""
+            if "Curr" not in line and "MemAllocated" not in line and len(line) < 300:
+                self._timer_text = line
+                return True
+        elif "global_step=" in line and _WRAPPED.search(line):
+            self._timer_text = line.strip()
+            return True
         if "SamplesPerSec=" in line and (timer := _TIMER.search(line)):
             self._timer(timer, out)
         elif "steps: " in line and (steps := _STEPS.search(line)):

@@ -44,8 +44,11 @@ class LlmC:
         elapsed = _MILLISECONDS.search(rest)
         if elapsed is None:
             return False
+        loss = number(found[2])
+        if loss is None:
+            return False
         states: list[str] = []
-        record = Record(int(found[1]), finite(number(found[2]), "loss", states), line=out.line)
+        record = Record(int(found[1]), finite(loss, "loss", states), line=out.line)
         record.seconds = milliseconds(elapsed[1])
         if norm := _NORM.search(rest):
             record.grad_norm = finite(number(norm[1]), "grad_norm", states)

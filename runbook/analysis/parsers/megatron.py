@@ -9,6 +9,7 @@ from runbook.analysis.parsers.assembly import Assembly
 from runbook.analysis.parsers.megatron_fields import (
     EXPONENT,
     FAMILY,
+    NVIDIA,
     WHOLE,
     Layout,
     canonical,
@@ -16,6 +17,7 @@ from runbook.analysis.parsers.megatron_fields import (
     count,
     layout_of,
     meaning,
+    tera,
 )
 from runbook.analysis.parsers.record import Record, finite, milliseconds, number
 
@@ -46,6 +48,8 @@ class _Pending:
     """Not ended by a bar after its last counter."""
     line: int
     overflows: int
+    rate_first: bool = False
+    """gpt-neox: samples/sec stood before the iteration."""
 
 
 @dataclass
@@ -62,6 +66,7 @@ class Megatron:
     _printed_norm: str | None = None
     _floats: dict[str, float] = field(default_factory=dict)
     _shared: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    _nvidia: bool = False
     _exponents: bool = False
     """Losses in this log are written with an exponent."""
 
@@ -84,7 +89,7 @@ class Megatron:
         """
         assert self.layout is not None, "asked only once a layout is known"
         found = self.layout.pattern.match(line)
-        if found is None or self._overflows or self._bridge is not None:
+        if found is None or self._overflows:
             return False
         texts = dict(zip(self.layout.fields, found.groups(), strict=True))
         norm = texts.get("grad_norm")
@@ -103,6 +108,8 @@ class Megatron:
         self._rates(record, texts, states)
         if record.tflops is not None:
             record.tflops_convention = convention(self.name, self.arguments, texts, found[1])
+        elif self._bridge is not None and self._matches_bridge(record):
+            record.tflops, record.tflops_convention, self._bridge = self._bridge[1], "megatron-bridge", None
         if states:
             record.states = self._shared.setdefault(tuple(states), tuple(states))
         if self.pending is not None:
@@ -162,6 +169,7 @@ class Megatron:
             values["samples_per_second"] = rate[1]
             prefix = prefix[: rate.start()]
         pending = _Pending(text, int(header[1]), prefix, values, _is_open(text, values), out.line, self._overflows)
+        pending.rate_first = "samples/sec:" in line[: header.start()]
         self._overflows = 0
         self.pending = pending
         return True
@@ -188,10 +196,17 @@ class Megatron:
         meant = self._keys.get(key)
         if meant is None:
             meant = self._keys[key] = meaning(key) if len(key) < 80 else ""
-            family = FAMILY.get(canonical(key)) if meant else None
-            if family and self.name not in ("gpt-neox", "primus"):
-                self.name = family
+            self._learn_family(canonical(key) if meant else "")
         return meant
+
+    def _learn_family(self, key: str) -> None:
+        family = FAMILY.get(key)
+        if key == NVIDIA:
+            self._nvidia = True
+            if self.name == "megatron-deepspeed":
+                self.name = "megatron-lm"
+        elif family and self.name not in ("gpt-neox", "primus") and not (self._nvidia and "deepspeed" in family):
+            self.name = family
 
     def _emit(self, pending: _Pending, out: Assembly) -> None:
         states: list[str] = []
@@ -220,7 +235,7 @@ class Megatron:
         out.line = line
         timed = "milliseconds" in values or "seconds" in values
         if not pending.open and self.layout is None and timed and "skipped" in values and "loss" in values:
-            self.layout = layout_of(pending.text, self._meaning_of)
+            self.layout = layout_of(pending.text, self._meaning_of, rate_first=pending.rate_first)
 
     def _cut_off(self, pending: _Pending) -> str | None:
         """The field whose value the end of the line may have cut; "" where only the rest is missing; None: whole."""
@@ -286,10 +301,12 @@ class Megatron:
         if "tokens_per_second" in values:
             record.tokens_per_second = number(values["tokens_per_second"])
             states.append("tokens_per_second_per_device")
+        elif "all_tokens_per_second" in values:
+            record.tokens_per_second = number(values["all_tokens_per_second"])
         if "tflops" in values:
-            record.tflops = number(values["tflops"])
+            record.tflops = tera(values["tflops"])
         elif "tflops_lm" in values:
-            record.tflops = number(values["tflops_lm"])
+            record.tflops = tera(values["tflops_lm"])
             states.append("two_tflops_formulas")
         if "samples_per_second" not in values:
             return

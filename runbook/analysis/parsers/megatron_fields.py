@@ -60,6 +60,8 @@ _MEANING = {
     "approxflopspergpu": "tflops",
 }
 
+_RATES = ("persec", "tokens/s")
+
 FAMILY = {
     "approxflopspergpu": "gpt-neox",
     "samples/sec": "gpt-neox",
@@ -73,6 +75,8 @@ FAMILY = {
     "modeltflop/s/gpu": "megatron-bridge",
 }
 """Keys that only one of Megatron's descendants prints."""
+NVIDIA = "throughputpergpu(tflop/s/gpu)"
+"""A key of Megatron-LM's own; a log with it is no Megatron-DeepSpeed's, whatever a fork added to the line."""
 
 
 def meaning(key: str) -> str:
@@ -80,14 +84,16 @@ def meaning(key: str) -> str:
 
     >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" tokens per GPU (tokens/s/GPU)"), meaning(" num zeros")
     ('tflops', 'tokens_per_second', '')
+    >>> meaning(" tokens/sec/gpu"), meaning(" tokens/sec"), meaning(" tokens per gpu per second(tgs)")
+    ('tokens_per_second', 'all_tokens_per_second', 'tokens_per_second')
     """
     plain = canonical(key)
     if plain in _MEANING:
         return _MEANING[plain]
     if plain.endswith("(tflop/s/gpu)"):
         return "tflops"
-    if plain.startswith("tokens") and ("persecond" in plain or "tokens/s/gpu" in plain):
-        return "tokens_per_second"
+    if plain.startswith("tokens") and any(rate in plain for rate in _RATES):
+        return "tokens_per_second" if "gpu" in plain or "device" in plain else "all_tokens_per_second"
     return ""
 
 
@@ -99,9 +105,15 @@ class Layout:
     fields: tuple[str, ...]
 
 
-def layout_of(text: str, meaning_of: Callable[[str], str]) -> Layout | None:
-    """An expression that matches records with exactly these keys in this order, each ended by a bar."""
+def layout_of(text: str, meaning_of: Callable[[str], str], *, rate_first: bool) -> Layout | None:
+    """An expression that matches records with exactly these keys in this order, each ended by a bar.
+
+    `rate_first`: gpt-neox's samples/sec stand before the iteration.
+    """
     fields, parts = ["prefix", "iteration"], [r"([^|]*?\s|)iteration\s*=?\s*(\d+)\s*/\s*\d+\s*\|"]
+    if rate_first:
+        fields.insert(1, "samples_per_second")
+        parts = [r"([^|]*?)samples/sec:\s*([\d.]+)\s*\|\s*iteration\s*(\d+)\s*/\s*\d+\s*\|"]
     for piece in text.split("|")[:-1]:
         key, sign, _ = piece.partition(":" if ":" in piece else "=")
         meant = meaning_of(key)
@@ -109,7 +121,8 @@ def layout_of(text: str, meaning_of: Callable[[str], str]) -> Layout | None:
             return None
         if meant and meant not in fields:
             fields.append(meant)
-            parts.append(f"{re.escape(key)}{sign}" + r"\s*([-+.\deE]+) \|")
+            unit = "(?:[KMGTP]FLOPS)?" if meant == "tflops" else ""
+            parts.append(f"{re.escape(key)}{sign}" + rf"\s*([-+.\deE]+{unit}) \|")
         else:
             parts.append(f"{re.escape(key)}{sign}" + r"[^|]*\|")
     return Layout(re.compile("".join(parts) + r"\s*$"), tuple(fields))
@@ -137,6 +150,23 @@ def convention(family: str, arguments: Mapping[str, str], values: Mapping[str, s
         return "megatron-causal" if stamp[2] and arguments else _BY_DATE[stamp[1] >= _CAUSAL_SINCE]
     old = re.fullmatch(r"\s*\d\.\d{3}E[-+]\d+\s*", values.get("learning_rate", ""))
     return _BY_DATE[not (old and family == "megatron-lm")]
+
+
+_FLOPS = re.compile(r"\s*([-+\d.eE]+)\s*([KMGTPE])FLOPS", re.IGNORECASE)
+_POWERS = {"K": -9, "M": -6, "G": -3, "T": 0, "P": 3, "E": 6}
+
+
+def tera(text: str) -> float | None:
+    """TFLOP/s, by the unit that stands behind the number where there is one (gpt-neox prints what fits).
+
+    >>> tera(" 941.2GFLOPS "), tera(" 112.9TFLOPS "), tera(" 455.4/456.1 "), tera("1.2PFLOPS")
+    (0.9412, 112.9, 455.4, 1200.0)
+    """
+    found = _FLOPS.match(text)
+    if found is None:
+        return number(text)
+    value = number(found[1])
+    return None if value is None else round(value * 10.0 ** _POWERS[found[2].upper()], 12)
 
 
 def count(text: str | None) -> int | None:

@@ -37,6 +37,8 @@ class Modded:
         record = Record(iteration, line=out.line)
         if "train_loss" in values:
             record.loss = finite(number(values["train_loss"]), "loss", states)
+        else:
+            states.append("missing_loss")
         mean = milliseconds(values.get("step_avg", "nan"))
         if mean is not None and mean == mean:
             record.seconds = mean

@@ -138,12 +138,13 @@ class Nemo2:
     _text: str | None = None
     """A record that the next line may belong to, where a terminal wrapped it."""
     _line: int = 0
+    _prefix: str = ""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours."""
         if "Training epoch " in line and (found := _LINE.search(line)):
             self.flush(out)
-            self._text, self._line = found[0], out.line
+            self._text, self._line, self._prefix = found[0], out.line, line[: found.start()]
             return True
         if self._text is not None:
             joined = self._text + line
@@ -190,8 +191,12 @@ class Nemo2:
         for key, value in values.items():
             if key.lower().startswith("tflops_per_gpu"):
                 record.tflops, record.tflops_convention = number(value), "nemo"
+            elif key.startswith("tokens_per_sec"):
+                record.tokens_per_second = number(value)
+                if "gpu" in key:
+                    states.append("tokens_per_second_per_device")
         record.states = tuple(states)
-        out.add(record)
+        out.add(record, self._prefix)
         validation = values.get("val_loss", "")
         if validation and validation != self._validation:
             self._validation = validation

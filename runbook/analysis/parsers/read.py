@@ -50,6 +50,8 @@ class LogReader:
         self.notes: list[str] = []
         self.failures = FailureFinder()
         self.unread = 0
+        self._last: tuple[Reader, Assembly] | None = None
+        """The reader of the last record, where Megatron's has found none: most logs are of one program throughout."""
         self.line = 0
         self._near_misses: Counter[str] = Counter()
         self._first_miss: dict[str, int] = {}
@@ -79,8 +81,14 @@ class LogReader:
         out.line = self.line
         if megatron.layout is not None and megatron.quick(line, out):
             return
-        if megatron.pending is not None and megatron.extend(line, out):
-            return
+        if megatron.pending is not None:
+            if megatron.extend(line, out):
+                return
+        elif self._last is not None:
+            reader, found = self._last
+            found.line = self.line
+            if reader.feed(line, found):
+                return
         if not megatron.feed(line, out) and line and not line.isspace():
             self._others(line, self.line)
 
@@ -89,6 +97,8 @@ class LogReader:
             reader, out = self.pairs[place]
             out.line = number
             if reader.feed(line, out):
+                if out.records and not self.megatron_out.records and not isinstance(reader, DeepSpeed):
+                    self._last = (reader, out)
                 if place > 1:  # the family of this log comes first from now on
                     self.pairs.insert(1, self.pairs.pop(place))
                 return
