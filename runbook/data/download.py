@@ -18,7 +18,7 @@ from runbook.data.progress import Progress
 from runbook.data.remote import RemoteFile, remote_files
 from runbook.data.sources import dataset_folder, file_fault
 from runbook.errors import DataError, HeldError
-from runbook.params.catalogue import Dataset, SourceFile
+from runbook.params.dataset import Dataset, SourceFile
 from runbook.params.secrets import resolve_secret
 from runbook.units import show_bytes
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runbook.errors import DataError
-from runbook.params.catalogue import Dataset, SourceFile
+from runbook.params.dataset import Dataset, SourceFile
 
 HUB = "https://huggingface.co"
 _HF = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")

@@ -12,7 +12,7 @@ from runbook.data.inputs import inside
 from runbook.data.remote import RemoteFile
 from runbook.data.sources import file_fault
 from runbook.errors import DataError
-from runbook.params.catalogue import SourceFile
+from runbook.params.dataset import SourceFile
 
 WEEK = 7 * 86400.0
 

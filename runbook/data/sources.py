@@ -9,7 +9,7 @@ from runbook.data.inputs import find_inputs, inside, natural
 from runbook.data.options import Output
 from runbook.data.remote import expected_files
 from runbook.errors import DataError
-from runbook.params.catalogue import Dataset, SourceFile
+from runbook.params.dataset import Dataset, SourceFile
 
 TOKENIZED = "tokenized"
 

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from runbook.errors import ParamsError
-from runbook.params.catalogue import Dataset, Model, Site
+from runbook.params.catalogue import Model, Site
+from runbook.params.dataset import Dataset
 from runbook.params.keys import nearest
 from runbook.params.layers import Layer, document_layer, rule_of
 from runbook.params.problems import Problem, Refused, tokens_in

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.params.catalogue import Dataset, Model, SchedulerKind, Site
+from runbook.params.catalogue import Model, SchedulerKind, Site
+from runbook.params.dataset import Dataset
 from runbook.params.layers import GIVEN, Layer, Origin, Stack
 from runbook.params.schema import JOB_SECTIONS, Framework, Precision
 

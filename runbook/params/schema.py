@@ -175,6 +175,9 @@ class Jobs(Strict):
     account: Annotated[str, Known("PROJECT", "project_id")] = ""
     """Account or project that pays for every phase that names none of its own."""
 
+    price_per_device_hour: NonNegative = 0.0
+    """What an hour of one device costs you; 0: what the site says, or no cost is shown."""
+
     stage: Annotated[str, Known("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "WORKSPACE", "home_dir")] = ""
     """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it {stage}."""
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook.errors import ParamsError
-from runbook.params.catalogue import Dataset, Launcher, Model, Site
+from runbook.params.catalogue import Launcher, Model, Site
+from runbook.params.dataset import Dataset
 from runbook.params.keys import all_keys, sections
 from runbook.params.layers import Origin
 from runbook.params.rehearsal import LAYER

@@ -16,6 +16,8 @@ from runbook.phases import calibrations, machine
 from runbook.phases.campaign import runs_folder
 from runbook.phases.plan_file import plan_file, write_plan_file
 from runbook.plan import Plan, make_plan, text
+from runbook.plan.what_if import what_if
+from runbook.plan.what_if_text import what_if_table
 from runbook.render import PACKAGE, JobFolder, RenderedJob, render_fleet, render_job, render_preparation, write_job
 from runbook.render.folder import write_whole
 
@@ -63,11 +65,14 @@ def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: b
 def plan_text(settings: Settings, plan: Plan) -> str:
     """The whole plan for a terminal."""
     title = f"{settings.name} on {settings.site.site}: {settings.site.title}"
+    measured = calibrations.known(settings, runs_folder(settings.project))
+    others = what_if_table(what_if(settings, machine.measure(settings.site), measured), settings.site.currency)
     shown = [
-        Table(table.rows, table.title, [table.note] if table.note else []).as_text()
-        for table in text.tables(plan.as_dict())
+        Table(table.rows, table.title, table.note.splitlines()).as_text()
+        for table in (*text.tables(plan.as_dict()), others)
     ]
-    return "\n\n".join([title, *rehearsal_tables(settings), *shown])
+    end = f"The scripts, word for word: runbook render {settings.run.run} --out DIR"
+    return "\n\n".join([title, *rehearsal_tables(settings), *shown, end])
 
 
 def rehearsal_tables(settings: Settings) -> list[str]:

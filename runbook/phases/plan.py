@@ -6,17 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from runbook.display import show_table, show_text
+from runbook.phases import calibrations, closing, machine, overview
 from runbook.phases import campaign as campaigns
-from runbook.phases import closing, overview
 from runbook.phases.campaign import Campaign
-from runbook.plan import text
+from runbook.plan import Table, text
+from runbook.plan.data_text import data_table
+from runbook.plan.summary_text import summary_table
+from runbook.plan.what_if import what_if
+from runbook.plan.what_if_text import what_if_table
 
 PHASE = "00-plan"
 
 
 def bind(namespace: Mapping[str, Any]) -> Campaign:
-    """Check the parameters, compute the plan and open the record."""
-    return campaigns.bind(PHASE, namespace)
+    """Check the parameters, compute the plan, open the record, and show what one decides by."""
+    campaign = campaigns.bind(PHASE, namespace)
+    show(summary_table(campaign.plan.as_dict()))
+    return campaign
 
 
 def show_sizes(campaign: Campaign) -> None:
@@ -38,8 +44,23 @@ def show_memory(campaign: Campaign) -> None:
 def show_time(campaign: Campaign) -> None:
     """Operations, seconds, checkpoints; an estimate names its basis."""
     plan = campaign.plan.as_dict()
-    for table in (text.time_table(plan), text.flops_table(plan), text.storage_table(plan)):
+    for table in (text.time_table(plan), text.endurance_table(plan), text.flops_table(plan)):
         show(table)
+
+
+def show_storage(campaign: Campaign) -> None:
+    """Bytes of checkpoints and data, and what preparing the text takes, our way and the documents'."""
+    plan = campaign.plan.as_dict()
+    for table in (text.storage_table(plan), data_table(plan), text.places_table(plan)):
+        show(table)
+
+
+def show_what_if(campaign: Campaign) -> None:
+    """The training with one thing changed, and the best layout that a search finds."""
+    settings = campaign.settings
+    measured = calibrations.for_run(settings, campaign.folder)
+    found = what_if(settings, machine.measure(settings.site), measured)
+    show(what_if_table(found, settings.site.currency))
 
 
 def show_scripts(campaign: Campaign) -> None:
@@ -70,6 +91,6 @@ def promises(plan: Mapping[str, Any]) -> dict[str, Any]:
     return numbers
 
 
-def show(table: text.Table) -> None:
+def show(table: Table) -> None:
     """A table of the plan with its note."""
-    show_table(table.rows, title=table.title, notes=[table.note] if table.note else [])
+    show_table(table.rows, title=table.title, notes=table.note.splitlines())

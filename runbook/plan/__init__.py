@@ -6,7 +6,8 @@ from runbook.plan.checks import Check
 from runbook.plan.choices import FULL, SMOKE
 from runbook.plan.data import held_out_split
 from runbook.plan.machine import Machine
-from runbook.plan.text import Table, tables
+from runbook.plan.table import Table
+from runbook.plan.text import tables
 
 __all__ = [
     "FULL",

@@ -14,6 +14,7 @@ from runbook.plan.checkpoint import Storage, storage
 from runbook.plan.checks import Check, raise_if_failed
 from runbook.plan.choices import Choice, Chosen, full_choice, smoke_choice
 from runbook.plan.data import DataPlan, check_data, check_epochs, plan_data
+from runbook.plan.data_work import data_work
 from runbook.plan.endurance import endurance
 from runbook.plan.layout import Layout, lay_out
 from runbook.plan.layout_rules import check_layout
@@ -115,6 +116,7 @@ def _content(
         },
         "phases": specs,
         "data": {**asdict(data), "train_share": data.train_share},
+        "data_work": [way.as_dict() for way in data_work(settings, data, machine)],
         "labels": [_label(phase.choice) for phase in phases],
         "parameters": {phase.choice.phase: _parameters(phase) for phase in phases},
         "memory": {phase.choice.phase: _memory(phase, machine) for phase in phases},

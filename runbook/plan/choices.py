@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from runbook.params.catalogue import Dataset, Model, Site
+from runbook.params.catalogue import Model, Site
+from runbook.params.dataset import Dataset
 from runbook.params.schema import Engine, Framework, Job, Run, Training
 from runbook.plan.sizes import Shape, shape_of
 
@@ -159,7 +160,7 @@ def smoke_choice(chosen: Chosen) -> Choice:
         global_batch=smoke.global_batch,
         sequence_length=smoke.sequence_length or model.sequence_length,
         training=training,
-        site=chosen.site,
+        site=_priced(chosen),
     )
 
 
@@ -183,8 +184,14 @@ def full_choice(chosen: Chosen) -> Choice:
         global_batch=training.global_batch,
         sequence_length=training.sequence_length or chosen.model.sequence_length,
         training=training,
-        site=chosen.site,
+        site=_priced(chosen),
     )
+
+
+def _priced(chosen: Chosen) -> Site:
+    """The site, with the price that the run gives."""
+    price = chosen.run.jobs.price_per_device_hour
+    return chosen.site.model_copy(update={"price_per_device_hour": price}) if price else chosen.site
 
 
 def _devices(job: Job, site: Site) -> int:

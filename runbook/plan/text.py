@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from runbook.plan.choices import FULL, SMOKE
+from runbook.plan.data_text import data_table
 from runbook.plan.flops import CONVENTIONS
+from runbook.plan.summary_text import summary_table
+from runbook.plan.table import UNKNOWN, Row, Table
 from runbook.units import show_bytes, show_count, show_duration
-
-Row = dict[str, str]
-UNKNOWN = "not known"
 
 _PARTS = {
     "layers": "layers",
@@ -23,24 +22,17 @@ _PARTS = {
 }
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows under the same columns, and what a reader should know beside them."""
-
-    title: str
-    rows: tuple[Row, ...]
-    note: str = ""
-
-
 def tables(plan: Mapping[str, Any]) -> tuple[Table, ...]:
     """The whole plan in the order a person decides in."""
     makers = (
+        summary_table,
         sizes_table,
         layout_table,
         memory_table,
         flops_table,
         time_table,
         storage_table,
+        data_table,
         endurance_table,
         places_table,
         checks_table,

@@ -19,7 +19,7 @@ from runbook.data.download import Downloaded, download
 from runbook.data.fetching import Patience
 from runbook.data.remote import expected_files
 from runbook.errors import DataError, HeldError
-from runbook.params.catalogue import Dataset, FileGroup, SourceFile
+from runbook.params.dataset import Dataset, FileGroup, SourceFile
 
 from .server import Behaviour, hub_tree, serving
 

@@ -9,7 +9,7 @@ import pytest
 
 from runbook.data import dataset_files, dataset_folder, token_prefixes
 from runbook.errors import DataError
-from runbook.params.catalogue import Dataset, FileGroup, SourceFile
+from runbook.params.dataset import Dataset, FileGroup, SourceFile
 
 
 def dataset(**changed: object) -> Dataset:

@@ -12,7 +12,8 @@ import pytest
 
 from runbook.errors import PlanError
 from runbook.params import Settings
-from runbook.params.catalogue import Dataset, Hardware, Model, Site
+from runbook.params.catalogue import Hardware, Model, Site
+from runbook.params.dataset import Dataset
 from runbook.params.schema import Run
 from runbook.plan import Check, Machine, make_plan
 from runbook.plan.checks import raise_if_failed

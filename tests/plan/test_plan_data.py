@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.params.catalogue import Dataset, Model
+from runbook.params.catalogue import Model
+from runbook.params.dataset import Dataset
 from runbook.plan import Check, held_out_split, make_plan
 from runbook.plan.data import check_tokenizer_files, index_bytes, plan_data, split_shares
 

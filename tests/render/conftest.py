@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from runbook.params import Settings
-from runbook.params.catalogue import Dataset, Hardware, Model, Site
+from runbook.params.catalogue import Hardware, Model, Site
+from runbook.params.dataset import Dataset
 from runbook.params.schema import Job, Jobs, Run
 
 
