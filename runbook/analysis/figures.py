@@ -63,7 +63,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 @contextmanager
-def _drawing(title: str, height: float = 3.4) -> Iterator[tuple[Any, Any]]:
+def drawing(title: str, height: float = 3.4) -> Iterator[tuple[Any, Any]]:
     """A figure with one axes, in our style, without touching pyplot or the caller's settings."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -85,7 +85,7 @@ def loss_figure(
     title: str = "Loss",
 ) -> Any:
     """Training loss by iteration, with restarts, evaluations, spikes' repeats, and ln(vocabulary) where it began."""
-    with _drawing(title) as (figure, axes):
+    with drawing(title) as (figure, axes):
         points = history.losses
         many = len(points) > 60
         axes.plot(*_columns(points), color=BLUE, linewidth=1.2, marker="" if many else ".", label="training loss")
@@ -120,7 +120,7 @@ def throughput_figure(
     history: History, *, sequence_length: int, planned_tokens_per_second: float | None = None, title: str = "Throughput"
 ) -> Any:
     """Tokens per second of every step over time, its median, and what the plan said."""
-    with _drawing(title) as (figure, axes):
+    with drawing(title) as (figure, axes):
         timed = [step for step in history.steps if step.seconds > 0]
         unit, scale = _time_unit(timed[-1].time - timed[0].time if timed else 0)
         begin = timed[0].time - timed[0].seconds if timed else 0.0
@@ -147,7 +147,7 @@ def step_time_figure(
     history: History, *, planned_seconds: float | None = None, title: str = "What a step is made of"
 ) -> Any:
     """Seconds of every step, split into waiting for data and the rest, with the plan's line."""
-    with _drawing(title) as (figure, axes):
+    with drawing(title) as (figure, axes):
         steps: Sequence[Step] = history.steps
         places = [step.iteration for step in steps]
         wait = [step.data_wait_seconds for step in steps]
@@ -182,7 +182,7 @@ def step_time_figure(
 
 def goodput_figure(parts: Goodput, title: str = "Where the wall time went") -> Any:
     """A waterfall from the wall time down to the steps that count."""
-    with _drawing(title) as (figure, axes):
+    with drawing(title) as (figure, axes):
         unit, scale = _time_unit(parts.wall_seconds)
         named = [(name, seconds) for name, seconds in parts.parts() if seconds > 0 or name == "training"]
         left = parts.wall_seconds
@@ -212,7 +212,7 @@ def timeline_figure(
     title: str = "What happened when",
 ) -> Any:
     """Segments of training, waiting for data, evaluations and saves on one axis of time."""
-    with _drawing(title, height=2.6) as (figure, axes):
+    with drawing(title, height=2.6) as (figure, axes):
         steps = sorted((*history.steps, *history.repeated), key=lambda step: step.time)
         begin = steps[0].time - steps[0].seconds if steps else 0.0
         unit, scale = _time_unit(steps[-1].time - begin if steps else 0.0)
@@ -243,7 +243,7 @@ def published_figure(table: Table, title: str = "Speed beside published results"
     """Tokens per second and device of this run and of the published rows of `published_table`, on a log scale."""
     column = "speed (tokens/s/device)"
     rows = [row for row in table.rows if row[column]]
-    with _drawing(title, height=1.4 + 0.38 * len(rows)) as (figure, axes):
+    with drawing(title, height=1.4 + 0.38 * len(rows)) as (figure, axes):
         for place, row in enumerate(rows):
             own, same = row["model"] == "this run", row["comparable"] == "yes"
             colour = BLUE if own else GREEN if same else GREY
@@ -295,7 +295,7 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
 
 def scaling_figure(table: Table, title: str = "Scaling") -> Any:
     """Speed by number of devices of a `scaling_table`, with the ideal line."""
-    with _drawing(title) as (figure, axes):
+    with drawing(title) as (figure, axes):
         devices = [row["devices"] for row in table.rows]
         speeds = [row["speed (samples/s)"] for row in table.rows]
         axes.plot(devices, speeds, color=BLUE, marker="o", label="measured")
