@@ -150,7 +150,7 @@ def plan_summary(plan: Plan, phase: str) -> dict[str, Any]:
         "world_size": spec["parallel"]["world_size"],
         "iterations": spec["duration"]["iterations"],
         "global_batch": spec["batch"]["global"],
-        **whole["time"].get(phase, {}),
+        **{key: value for key, value in whole["time"].get(phase, {}).items() if key != "parts"},
     }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runbook.display import show_table, show_text
+from runbook.analysis import figures, plan_figures
+from runbook.display import show_figure, show_table, show_text
 from runbook.phases import calibrations, closing, machine, overview
 from runbook.phases import campaign as campaigns
 from runbook.phases.campaign import Campaign
-from runbook.plan import Table, text
+from runbook.plan import FULL, SMOKE, Table, text
 from runbook.plan.data_text import data_table
 from runbook.plan.summary_text import summary_table
 from runbook.plan.what_if import what_if
@@ -38,14 +39,24 @@ def show_layout(campaign: Campaign) -> None:
 
 def show_memory(campaign: Campaign) -> None:
     """Bytes by part on the fullest device, against what it has."""
-    show(text.memory_table(campaign.plan.as_dict()))
+    plan = campaign.plan.as_dict()
+    show(text.memory_table(plan))
+    figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
+    show_figure(figures.as_svg(figure).text, "Memory of one rank of the fullest stage; its numbers are in the table.")
 
 
 def show_time(campaign: Campaign) -> None:
     """Operations, seconds, checkpoints; an estimate names its basis."""
     plan = campaign.plan.as_dict()
-    for table in (text.time_table(plan), text.endurance_table(plan), text.flops_table(plan)):
-        show(table)
+    show(text.time_table(plan))
+    if parts := plan["time"][FULL]["parts"]:
+        show(text.parts_table(plan))
+        figure = plan_figures.step_figure(parts, text.PART_WORDS)
+        show_figure(
+            figures.as_svg(figure).text, "Where the time of a training step goes; its numbers are in the table."
+        )
+    show(text.endurance_table(plan))
+    show(text.flops_table(plan))
 
 
 def show_storage(campaign: Campaign) -> None:

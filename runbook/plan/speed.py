@@ -7,7 +7,7 @@ site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from runbook.params.schema import Precision, Recompute
 from runbook.plan import flops
@@ -56,6 +56,10 @@ class Speed:
     device_hours: float | None
     cost: float | None
     basis: str
+    mfu: float | None = None
+    """Share of the datasheet's peak in our convention; None where the device has no datasheet's peak."""
+    parts: dict[str, float] | None = None
+    """Seconds of a step by what takes them; None where a step is not modelled part by part."""
 
 
 def estimate(
@@ -74,16 +78,31 @@ def estimate(
     seconds = step * (length.iterations + evaluation_batches(choice, length) * FORWARD_SHARE)
     hours = seconds * layout.world_size / 3600
     price = choice.site.price_per_device_hour
+    per_device = model_flops / step / layout.world_size / 1e12
+    peak = choice.site.hardware.peak_tflops.get(str(choice.training.precision))
     return Speed(
         seconds_per_iteration=_round(step),
         seconds=_round(seconds),
         tokens_per_second=_round(layout.global_batch * shape.sequence_length / step),
-        tflops_per_device=_round(model_flops / step / layout.world_size / 1e12),
+        tflops_per_device=_round(per_device),
         tflops_convention=flops.OURS,
         device_hours=_round(hours),
         cost=None if price is None else _round(hours * price),
         basis=basis,
+        mfu=_round(per_device / peak) if peak else None,
+        parts=step_parts(choice, layout, calibration),
     )
+
+
+def step_parts(choice: Choice, layout: Layout, calibration: Calibration | None = None) -> dict[str, float] | None:
+    """Seconds of one step by part, adding up to the step; None on a CPU and on devices that are not in our table."""
+    if choice.on_cpu or why_unknown(choice):
+        return None
+    device = device_of(choice.site)
+    assert device is not None
+    factor = calibration.factor if calibration else 1.0
+    parts = asdict(iteration(setup_for(choice, layout, device)))
+    return {name: _round(seconds * factor) for name, seconds in parts.items() if seconds}
 
 
 def step_seconds(

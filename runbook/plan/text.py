@@ -12,6 +12,19 @@ from runbook.plan.summary_text import summary_table
 from runbook.plan.table import UNKNOWN, Row, Table
 from runbook.units import show_bytes, show_count, show_duration
 
+PART_WORDS = {
+    "matrices": "matrix products of the layers",
+    "elementwise": "norms, activations, dropout",
+    "output": "output layer and loss",
+    "recompute": "recomputed in the backward pass",
+    "launching": "starting kernels",
+    "tensor": "waiting for tensor-parallel communication",
+    "pipeline": "sending between stages",
+    "bubble": "pipeline bubble",
+    "data": "data-parallel communication that nothing hides",
+    "waiting": "waiting for the slowest",
+}
+
 _PARTS = {
     "layers": "layers",
     "token_embedding": "token embedding",
@@ -31,13 +44,14 @@ def tables(plan: Mapping[str, Any]) -> tuple[Table, ...]:
         memory_table,
         flops_table,
         time_table,
+        parts_table,
         storage_table,
         data_table,
         endurance_table,
         places_table,
         checks_table,
     )
-    return tuple(make(plan) for make in makers)
+    return tuple(table for make in makers if (table := make(plan)).rows)
 
 
 def sizes_table(plan: Mapping[str, Any]) -> Table:
@@ -123,11 +137,28 @@ def time_table(plan: Mapping[str, Any]) -> Table:
             shown("tflops_per_device", lambda value: f"{value:.3g} (megatron-full)"),
             section="time",
         ),
+        _row("share of the peak (MFU)", plan, shown("mfu", lambda value: f"{value:.1%}"), section="time"),
         _row("device hours", plan, shown("device_hours", lambda value: f"{value:,.4g}"), section="time"),
         _row("cost", plan, shown("cost", lambda value: f"{value:,.2f}"), section="time"),
         _row("from", plan, lambda phase: str(phase["basis"]), section="time"),
     ]
     return Table("Time", tuple(rows), "Loading, compiling and checkpoints come on top.")
+
+
+def parts_table(plan: Mapping[str, Any]) -> Table:
+    """Where a step's time goes, on accelerators that are modelled part by part."""
+    parts = {phase: plan["time"][phase]["parts"] for phase in (SMOKE, FULL)}
+    names = [name for name in parts[FULL] or () if name != "waiting"] + ["waiting"]
+    if not parts[FULL]:
+        return Table("Where a step's time goes", (), "Modelled part by part on accelerators only.")
+    rows = []
+    for name in names:
+        row = {"part": PART_WORDS.get(name, name)}
+        for phase, column in ((SMOKE, "smoke test"), (FULL, "training")):
+            seconds, whole = (parts[phase] or {}).get(name, 0.0), sum((parts[phase] or {}).values())
+            row[column] = f"{show_duration(seconds)} ({seconds / whole:.1%})" if seconds else "0"
+        rows.append(row)
+    return Table("Where a step's time goes", tuple(rows))
 
 
 def endurance_table(plan: Mapping[str, Any]) -> Table:
