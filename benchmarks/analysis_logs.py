@@ -125,8 +125,9 @@ def _modded(n: int) -> str:
 def _ezpz(n: int) -> str:
     return (
         f"[2025-12-31 12:15:32,154227][I][examples/vit:445:train_fn] iter={n} loss={_loss(n):.6f} "
-        f"dt=0.744{n % 900 + 99} dtd=0.003141 dtf=0.021592 dto=0.698994 dtb=0.020717 loss/mean={_loss(n):.6f} loss/max=7.148438 loss/min="
-        "6.926270 loss/std=0.051675 dt/mean=0.744634 dt/max=0.745104 dt/min=0.744115 dt/std=0.000000"
+        f"dt=0.744{n % 900 + 99} dtd=0.003141 dtf=0.021592 dto=0.698994 dtb=0.020717 "
+        f"loss/mean={_loss(n):.6f} loss/max=7.148438 loss/min=6.926270 loss/std=0.0517 "
+        "dt/mean=0.744634 dt/max=0.745104 dt/min=0.744115 dt/std=0.000000"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from runbook.training import data, faults, saving, token_files
+from runbook.training import data, faults, proofs, saving, token_files
 from runbook.training.bad_steps import BadStep, BadSteps
 from runbook.training.distributed import device, on_first, share
 from runbook.training.engine import Engine, make_engine
@@ -58,6 +58,7 @@ class Run:
                 self._save()
         if self.saved_iteration >= 0:
             self._sample()
+        proofs.prove(self, train)
         self.report.event("finished", iteration=progress.iteration)
         return FINISHED
 
