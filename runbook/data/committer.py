@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ _BLOCK = 4 << 20
 class Committer:
     """One for each running prepare(). Shards before `committed` stand in the .bin, hashed and marked."""
 
+    apart = False
     joins = True
     """False: tokens stay in parts, see PartKeeper."""
 
@@ -57,7 +59,7 @@ class Committer:
         part, final = self._output.bin_part, self._output.bin
         marks = [self._known(shard.number) for shard in self._shards]
         placed = 0
-        while placed < len(marks) and (mark := marks[placed]) is not None and not mark.waits:
+        while placed < len(marks) and (mark := marks[placed]) is not None and mark.commits:
             placed += 1
         if placed and not part.exists() and final.exists():
             final.rename(part)  # the earlier run was ended between its last renames
@@ -71,7 +73,7 @@ class Committer:
                 tell(self.committed)
         for shard in range(self.committed, len(marks)):
             mark = marks[shard]
-            if mark is not None and mark.waits and self._part_is_whole(mark):
+            if mark is not None and not mark.commits and self._is_whole(mark):
                 self._finished[shard] = mark
             else:
                 self._marks.forget(shard)
@@ -157,6 +159,7 @@ class Committer:
     def _give_places(self) -> None:
         """Finished parts take their places as soon as these are known."""
         while (mark := self._finished.get(self._next_place)) is not None:
+            assert mark.waits or mark.offset == self._next_offset, "the same inputs and choices give the same sizes"
             self.place(mark.shard, mark.bytes)
 
     def _known(self, shard: int) -> Mark | None:
@@ -176,12 +179,23 @@ class Committer:
             return False
         return True
 
-    def _part_is_whole(self, mark: Mark) -> bool:
+    def _is_whole(self, mark: Mark) -> bool:
+        """The tokens of a shard that is finished and not committed are there, in a part or at their place."""
+        if not mark.waits:
+            return self._stands_in_place(mark)
         path: Path = self._marks.path(mark.shard, "tokens")
         if not path.exists() or path.stat().st_size != mark.bytes:
             return False
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == mark.sha256
+
+    def _stands_in_place(self, mark: Mark) -> bool:
+        total, left = 0, mark.bytes
+        with self._output.bin_part.open("rb") as file:
+            file.seek(mark.offset)
+            while left and (chunk := file.read(min(_BLOCK, left))):
+                total, left = zlib.crc32(chunk, total), left - len(chunk)
+        return not left and total == mark.crc32
 
 
 class PartKeeper(Committer):

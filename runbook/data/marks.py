@@ -13,7 +13,7 @@ from runbook.data.indexed import Piece
 from runbook.data.options import Output
 from runbook.data.shard import Counts
 
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,20 @@ class Mark:
     """Where its tokens stand in the .bin; -1: in a part of their own, waiting."""
 
     sha256: str = ""
-    """Of the part where it waits; of the .bin up to and with this shard where it is placed."""
+    """Of the part where it waits; of the .bin up to and with this shard where it is committed; empty in between."""
+
+    crc32: int = 0
+    """Of its own tokens, where they stand in the .bin and are not committed yet."""
 
     @property
     def waits(self) -> bool:
         """The tokens lie in a part."""
         return self.offset < 0
+
+    @property
+    def commits(self) -> bool:
+        """All before it are in the .bin as well, and hashed."""
+        return self.offset >= 0 and self.sha256 != ""
 
     def placed(self, offset: int, sha256: str) -> Mark:
         """The mark once the tokens stand in the .bin."""
@@ -65,6 +73,7 @@ class Marks:
             "bytes": mark.bytes,
             "offset": mark.offset,
             "sha256": mark.sha256,
+            "crc32": mark.crc32,
             "counts": vars(mark.counts),
             "problems": mark.problems,
             "arrays": [len(lengths), len(empty), zlib.crc32(empty, zlib.crc32(lengths))],
@@ -96,6 +105,7 @@ class Marks:
                 problems=tuple(head["problems"]),
                 offset=head["offset"],
                 sha256=head["sha256"],
+                crc32=head["crc32"],
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None

@@ -7,6 +7,7 @@ written to its place at once, so that nothing is written twice; one that is not 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from io import BufferedRandom
 from typing import Protocol
 
@@ -15,12 +16,16 @@ from runbook.data.marks import Mark, Marks
 from runbook.data.options import Output
 from runbook.data.shard import Result
 
+_BLOCK = 4 << 20
 MEMORY = 64 << 20
 """Tokens of an unfinished shard that are kept in memory; more go to a file."""
 
 
 class Turns(Protocol):
     """Says where in the .bin a shard may write; asked by workers, answered by the one process that knows the order."""
+
+    apart: bool
+    """Asked from another process, which begins its next shard before this one is committed: it leaves a mark itself."""
 
     def stream(self, shard: int) -> int | None:
         """Where a shard of unknown size may begin to write; None: not now."""
@@ -43,6 +48,8 @@ class ShardSink:
         self._chunks: list[bytes] = []
         self._file: BufferedRandom | None = None
         self._offset = -1
+        self._crc32 = 0
+        self._cut = False
 
     def write(self, data: bytes) -> None:
         """Append."""
@@ -53,10 +60,13 @@ class ShardSink:
             self._chunks.append(data)
         else:
             self._file.write(data)
+        if self._turns.apart:
+            self._crc32 = zlib.crc32(data, self._crc32)
         self.length += len(data)
 
     def cut(self, length: int) -> None:
         """Forget all but the first `length` bytes."""
+        self._cut = True
         if self._file is not None:
             self._file.seek(max(self._offset, 0) + length)
             if self._offset < 0:
@@ -71,6 +81,7 @@ class ShardSink:
         if self._file is None:
             self._open(self._turns.place(self._shard, self.length))
         self._marks.write_quarantine(self._shard, result.quarantine)
+        crc32 = self._own_sum()
         sha256 = self._close()
         mark = Mark(
             shard=self._shard,
@@ -81,8 +92,9 @@ class ShardSink:
             problems=tuple(result.problems),
             offset=self._offset,
             sha256=sha256,
+            crc32=crc32,
         )
-        if mark.waits:
+        if mark.waits or self._turns.apart:
             self._marks.write(mark)
         return mark
 
@@ -101,6 +113,18 @@ class ShardSink:
         for chunk in self._chunks:
             self._file.write(chunk)
         self._chunks.clear()
+
+    def _own_sum(self) -> int:
+        """Checksum of the tokens written; read again where some were taken back."""
+        assert self._file is not None
+        self._file.flush()
+        if not self._cut or not self._turns.apart:
+            return self._crc32
+        self._file.seek(max(self._offset, 0))
+        total, left = 0, self.length
+        while left and (chunk := self._file.read(min(left, _BLOCK))):
+            total, left = zlib.crc32(chunk, total), left - len(chunk)
+        return total
 
     def _close(self) -> str:
         """Close the file; for a part, its checksum, and its rename from .part."""

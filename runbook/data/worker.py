@@ -49,6 +49,8 @@ class Snapshot:
 class PipeTurns:
     """Asks the parent process for places."""
 
+    apart = True
+
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 

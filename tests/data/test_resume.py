@@ -16,7 +16,7 @@ import pytest
 from runbook.data import Progress, TokenizeOptions, prepare, prepare_share, verify
 from runbook.data.committer import Committer
 from runbook.data.inputs import cut
-from runbook.data.marks import Marks
+from runbook.data.marks import Mark, Marks
 from runbook.data.options import Output
 from runbook.data.pool import Pool
 from runbook.errors import DataError, HeldError
@@ -361,3 +361,34 @@ def test_damaged_part_is_made_again(tmp_path: Path, corpus_file: Path, many_text
 def test_share_outside_the_array(tmp_path: Path, corpus_file: Path) -> None:
     with pytest.raises(DataError, match=r"share 4/4: the index counts from 0 and must be below the number of jobs"):
         prepare_share([corpus_file], tmp_path / "out", (4, 4))
+
+
+def test_shards_that_are_written_and_not_committed_are_kept(
+    tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker goes on to its next shard before the parent has hashed the last one; a kill then costs only the next."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(many_texts))
+    prefix = tmp_path / "out"
+    finished: list[int] = []
+    original = Committer.finished
+
+    def stop(self: Committer, mark: Mark) -> None:
+        original(self, mark)
+        finished.append(mark.shard)
+        if len(finished) == 9:
+            raise StopError
+
+    monkeypatch.setattr(Committer, "finished", stop)
+    monkeypatch.setattr(Committer, "step", lambda _: False)  # nothing is hashed
+    monkeypatch.setattr(Committer, "has_work", True)
+    with pytest.raises(StopError):
+        prepare([source], prefix, TokenizeOptions(workers=2, shard_bytes=20_000))
+    monkeypatch.undo()
+    assert not any(mark.commits for number in finished if (mark := Marks(Output(prefix)).read(number)))
+    part = Output(prefix).bin_part
+    content = bytearray(part.read_bytes())
+    content[-3] ^= 1  # of the last one that stands in the .bin
+    part.write_bytes(content)
+    assert 8 <= again(source, prefix) <= 10
+    assert made(prefix) == expected(many_texts)
