@@ -1,0 +1,126 @@
+"""Planned memory against the peaks of real trainings on this machine's CPU, and step times after five steps.
+
+    python -m benchmarks.memory_against_plan [--all]
+
+Each row trains a few steps of mock data with the project's own trainer and prints the plan's bytes beside the peak
+resident memory of the fullest rank (metrics.jsonl), and the plan's step time, corrected by the median of steps 2 to 5,
+beside the median of the steps after them. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from runbook.phases.overview import make
+from runbook.phases.plan_file import write_plan_file
+from runbook.plan.calibration import calibrate
+
+STEPS = 9
+SEEN = 5
+ROWS = (
+    "model=375m training.global_batch=2 training.micro_batch=1 training.sequence_length=1024",
+    "model=375m training.global_batch=4 training.micro_batch=2 training.sequence_length=1024",
+    "model=375m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 parallel.tensor=2",
+    "model=375m training.global_batch=4 training.micro_batch=1 training.sequence_length=512 parallel.pipeline=2",
+    "model=375m training.global_batch=4 training.micro_batch=2 training.sequence_length=1024 training.recompute=full",
+    "model=375m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 training.precision=fp32",
+    "model=small training.global_batch=8 training.micro_batch=4",
+    "model=small training.global_batch=32 training.micro_batch=16",
+    "model=small training.global_batch=8 training.micro_batch=4 parallel.zero_stage=0",
+    "model=125m training.global_batch=2 training.micro_batch=1 training.sequence_length=512",
+    "model=125m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 parallel.zero_stage=0",
+    "model=125m training.global_batch=4 training.micro_batch=2 training.sequence_length=256 parallel.tensor=2",
+)
+MORE = (
+    "model=350m training.global_batch=2 training.micro_batch=1 training.sequence_length=512",
+    "model=350m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 parallel.tensor=2",
+)
+ALWAYS = (
+    "data.dataset=mock",
+    f"training.iterations={STEPS}",
+    "training.warmup_fraction=0.3",
+    "training.eval_interval=0",
+    "training.save_interval=0",
+    "training.sample_prompt=",
+    "training.rehearse_stop=0",
+)
+
+
+def main() -> None:
+    """Print a row for each configuration, and how many lie within 10 and 15 %."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="also the ones that take several GiB and minutes")
+    given = parser.parse_args()
+    memory_errors, time_errors = [], []
+    for words in ROWS + (MORE if given.all else ()):
+        found = measure(words)
+        memory_error = found["planned_bytes"] / found["peak_bytes"] - 1
+        time_error = found["corrected_seconds"] / found["later_seconds"] - 1
+        memory_errors.append(abs(memory_error))
+        time_errors.append(abs(time_error))
+        print(
+            f"memory {found['planned_bytes'] / 2**30:6.3f} of {found['peak_bytes'] / 2**30:6.3f} GiB "
+            f"{memory_error:+6.1%}   step: plan {found['planned_seconds']:7.3f} s, corrected {found['corrected_seconds']:7.3f}, "
+            f"then {found['later_seconds']:7.3f} s {time_error:+6.1%}   {words}",
+            flush=True,
+        )
+    within = sum(error <= 0.10 for error in memory_errors)
+    print(f"memory: {within} of {len(memory_errors)} within 10 %, worst {max(memory_errors):.1%}")
+    within = sum(error <= 0.15 for error in time_errors)
+    print(f"step after five: {within} of {len(time_errors)} within 15 %, worst {max(time_errors):.1%}")
+
+
+def measure(words: str) -> dict[str, float]:
+    """Plan one configuration, train it, and read its peak and its steps."""
+    settings, plan = make("local", [*ALWAYS, *words.split()])
+    content = plan.as_dict()
+    spec = content["phases"]["04-training"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_plan_file(settings, plan, folder)
+        train(folder, spec["parallel"]["world_size"])
+        lines = (folder / spec["log"]["metrics"]).read_text(encoding="utf-8").splitlines()
+    steps: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    seconds = [step["seconds"] for step in steps]
+    planned = content["time"]["04-training"]["seconds_per_iteration"]
+    return {
+        "planned_bytes": content["memory"]["04-training"]["least_bytes"] / spec["parallel"]["world_size"],
+        "peak_bytes": max(step["memory_bytes"] for step in steps),
+        "planned_seconds": planned,
+        "corrected_seconds": planned * calibrate(seconds[:SEEN], planned),
+        "later_seconds": statistics.median(seconds[SEEN:]),
+    }
+
+
+def train(folder: Path, world_size: int) -> None:
+    """Run the trainer's ranks to their end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
+    if world_size == 1:
+        shared["OMP_NUM_THREADS"] = "2"
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "runbook.training", str(folder / "plan.json"), "--phase", "04-training"],
+            env={**os.environ, **shared, **address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(world_size)
+    ]
+    if codes := [code for one in ranks if (code := one.wait())]:
+        raise SystemExit(f"a rank ended with {codes[0]}")
+
+
+if __name__ == "__main__":
+    main()
