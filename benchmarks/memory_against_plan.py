@@ -69,7 +69,8 @@ def main() -> None:
         time_errors.append(abs(time_error))
         print(
             f"memory {found['planned_bytes'] / 2**30:6.3f} of {found['peak_bytes'] / 2**30:6.3f} GiB "
-            f"{memory_error:+6.1%}   step: plan {found['planned_seconds']:7.3f} s, corrected {found['corrected_seconds']:7.3f}, "
+            f"{memory_error:+6.1%}   step: plan {found['planned_seconds']:7.3f} s, "
+            f"corrected {found['corrected_seconds']:7.3f}, "
             f"then {found['later_seconds']:7.3f} s {time_error:+6.1%}   {words}",
             flush=True,
         )
