@@ -110,6 +110,14 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class NanPolicy(StrEnum):
+    """What follows a step whose loss or gradient is no number."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    ROLLBACK = "rollback"
+
+
 class Attention(StrEnum):
     """Which kernel computes the attention."""
 

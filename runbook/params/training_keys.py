@@ -13,6 +13,7 @@ from runbook.params.kinds import (
     Fraction,
     Framework,
     Known,
+    NanPolicy,
     NonNegative,
     Positive,
     Precision,
@@ -53,6 +54,9 @@ class Smoke(Strict):
     pipeline: Whole = 1
     """Pipeline size of the smoke test."""
 
+    waived_by: str = ""
+    """Who decided to train although the smoke test failed or was not made; the name is recorded. Empty: nobody."""
+
 
 class Training(Strict):
     """What is trained for how long, in which steps."""
@@ -80,6 +84,15 @@ class Training(Strict):
 
     global_batch: Annotated[Whole, Known("GLOBAL_BATCH_SIZE", "global_batch_size", "GLOBAL_BATCH")] = 512
     """Sequences in one optimizer step; divides by micro_batch x data parallel."""
+
+    rampup_start: Annotated[WholeOrZero, Known("rampup_batch_size")] = 0
+    """Sequences in the first steps, where the batch ramps up to global_batch; 0: it does not."""
+
+    rampup_increment: WholeOrZero = 0
+    """Sequences by which the batch grows at a time; rampup_start + a multiple of it is global_batch."""
+
+    rampup_samples: Count = 0
+    """Sequences after which global_batch is reached."""
 
     sequence_length: Annotated[WholeOrZero, Known("SEQ_LENGTH", "SEQ_LEN", "seq_length")] = 0
     """Tokens in a sequence; 0: the model's own."""
@@ -153,6 +166,18 @@ class Training(Strict):
     loss_scale_hysteresis: Annotated[Whole, Known("hysteresis")] = 2
     """fp16 only: overflows in a row before the scale halves."""
 
+    static_loss_scale: Annotated[NonNegative, Known("loss_scale")] = 0.0
+    """fp16 only: keep this scale, whatever overflows; 0: dynamic, by the three keys above."""
+
+    min_loss_scale: Positive = 1.0
+    """fp16 only: the dynamic scale falls no lower; an overflow there is answered by nan_policy."""
+
+    nan_policy: NanPolicy = NanPolicy.STOP
+    """A loss or gradient that is no number: stop, skip the step, or rollback to the last save and pass it over."""
+
+    nan_limit: Whole = 3
+    """So many such steps in a row (or rollbacks in one job) stop the training all the same."""
+
     log_interval: Whole = 1
     """Steps between log lines."""
 
@@ -162,6 +187,15 @@ class Training(Strict):
     keep_checkpoints: Whole = 2
     """Newest checkpoints that are kept."""
 
+    keep_every: WholeOrZero = 0
+    """Keep for ever each checkpoint at a multiple of this many steps as well; 0: only the newest."""
+
+    async_save: StrictBool = False
+    """Write checkpoints beside the training: it goes on once the state is copied. Needs that much memory again."""
+
+    resume_changed: StrictBool = False
+    """Go on from a checkpoint that was trained with other values (rate, data, seed, batch); else it is refused."""
+
     eval_interval: Annotated[WholeOrZero, Known("EVAL_INTERVAL")] = 1000
     """Steps between evaluations; 0: never."""
 
@@ -170,6 +204,9 @@ class Training(Strict):
 
     exit_duration: Annotated[Seconds, Known("exit_duration_in_mins", "max_time")] = 0
     """Save and stop after this time (00:55:00); 0: never."""
+
+    exit_interval: WholeOrZero = 0
+    """Save and stop whenever the step is a multiple of this; 0: never. The same command goes on."""
 
     process_group_timeout: Annotated[Seconds, Known("distributed_timeout_minutes")] = 600
     """A rank that waits longer for the others ends the job."""

@@ -9,6 +9,8 @@ from runbook.params.schema import Precision, Schedule, Training
 from runbook.plan.checks import Check, judge
 from runbook.plan.choices import Choice
 from runbook.plan.layout import Layout
+from runbook.plan.ramp import check_ramp, ramp_of
+from runbook.plan.spec_options import check_options
 
 SMOKE_DECAY = 100
 """A smoke test's rate decays over this many times its own length: at its end it is still 99 % of the peak."""
@@ -48,15 +50,14 @@ class LearningRate:
 
 def duration(choice: Choice, layout: Layout) -> Duration:
     """Whole steps: samples or tokens that fill no whole step are left over, as in Megatron."""
-    training = choice.training
+    training, ramp = choice.training, ramp_of(choice, layout)
     if choice.smoke:
         iterations = training.smoke.iterations
     elif training.iterations:
         iterations = training.iterations
     else:
-        samples = training.samples or training.tokens // choice.sequence_length
-        iterations = samples // layout.global_batch
-    samples = iterations * layout.global_batch
+        iterations = ramp.iterations_within(training.samples or training.tokens // choice.sequence_length)
+    samples = ramp.samples_after(iterations)
     return Duration(iterations=iterations, samples=samples, tokens=samples * choice.sequence_length)
 
 
@@ -82,7 +83,13 @@ def check_schedule(choice: Choice, layout: Layout) -> list[Check]:
     """Every rule about length and learning rate."""
     length = duration(choice, layout)
     rate = learning_rate(choice, layout, length)
-    checks = [*_given_once(choice), _length(choice, layout, length), *_rates(choice, rate)]
+    checks = [
+        *check_ramp(choice, layout),
+        *check_options(choice),
+        *_given_once(choice),
+        _length(choice, layout, length),
+        *_rates(choice, rate),
+    ]
     if length.iterations:
         checks += [_warmup(choice, rate, length), *_decay(choice, rate, length), *_loss_scale(choice, length)]
         checks += _rehearsal(choice, length)
@@ -104,7 +111,7 @@ def _samples(training: Training, what: str, choice: Choice, layout: Layout) -> i
     iterations: int = getattr(training, f"{what}_iterations")
     samples: int = getattr(training, f"{what}_samples")
     tokens: int = getattr(training, f"{what}_tokens")
-    return iterations * layout.global_batch or samples or tokens // choice.sequence_length
+    return ramp_of(choice, layout).samples_after(iterations) or samples or tokens // choice.sequence_length
 
 
 def _given_once(choice: Choice) -> list[Check]:
@@ -134,11 +141,12 @@ def _length(choice: Choice, layout: Layout, length: Duration) -> Check:
     asked = training.tokens // choice.sequence_length if training.tokens else training.samples
     left = asked - length.samples if not choice.smoke and asked else 0
     rest = f" ({left} samples fill no whole step and are left over)" if left > 0 and length.iterations else ""
+    ramp = ramp_of(choice, layout)
+    size = f"{ramp.start:,} to {ramp.full:,}" if ramp.start else f"{ramp.full:,}"
     return judge(
         f"{choice.phase}: length",
         length.iterations > 0,
-        f"{length.iterations:,} steps x {layout.global_batch:,} sequences = {length.samples:,} samples = "
-        f"{length.tokens:,} tokens{rest}",
+        f"{length.iterations:,} steps x {size} sequences = {length.samples:,} samples = {length.tokens:,} tokens{rest}",
         "a training has at least one whole step",
         f"Raise {choice.keys.iterations}, or lower {choice.keys.global_batch}.",
     )

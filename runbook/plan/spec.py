@@ -13,6 +13,7 @@ from runbook.plan.data import GPT2_END_OF_DOCUMENT, DataPlan
 from runbook.plan.layout import Layout
 from runbook.plan.schedule import Duration, LearningRate
 from runbook.plan.sizes import whole
+from runbook.plan.spec_options import add_options
 
 OWN_FOLDERS = (("checkpoint", "folder"), ("log", "tensorboard"), ("data", "cache"))
 OWN_FILES = (("log", "metrics"), ("log", "validation"), ("log", "samples"))
@@ -74,6 +75,7 @@ def phase_spec(
         },
         "sampling": _sampling(chosen, choice),
     }
+    add_options(spec, choice, layout)
     spec["fingerprint"] = fingerprint(spec)
     return spec
 
@@ -129,6 +131,8 @@ def fingerprint(spec: dict[str, Any]) -> str:
             },
         },
     }
+    if "ramp" in spec["batch"]:
+        kept["ramp"] = spec["batch"]["ramp"]
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 

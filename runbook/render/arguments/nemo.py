@@ -101,7 +101,13 @@ def _model(settings: Settings, spec: Mapping[str, Any]) -> dict[str, Any]:
         "model.optim.sched.warmup_steps": rate["warmup_samples"] // size,
         "model.optim.sched.constant_steps": 0,
         "model.optim.sched.min_lr": rate["minimum"],
+        **_ramp(spec),
     }
+
+
+def _ramp(spec: Mapping[str, Any]) -> dict[str, Any]:
+    ramp = spec["batch"].get("ramp")
+    return {"model.rampup_batch_size": [ramp["start"], ramp["increment"], ramp["samples"]]} if ramp else {}
 
 
 def _virtual(parallel: Mapping[str, Any]) -> int | None:

@@ -70,6 +70,8 @@ def common(settings: Settings, spec: Mapping[str, Any]) -> Options:
     options.flag("--sequence-parallel", parallel["sequence"])
     options.add("--micro-batch-size", spec["batch"]["micro"])
     options.add("--global-batch-size", spec["batch"]["global"])
+    if ramp := spec["batch"].get("ramp"):
+        options.add("--rampup-batch-size", ramp["start"], ramp["increment"], ramp["samples"])
     _length(options, settings, spec)
     _optimizer(options, spec)
     _precision(options, settings, spec)
@@ -127,6 +129,8 @@ def outputs(options: Options, spec: Mapping[str, Any]) -> None:
     options.add("--load", checkpoint["folder"])
     options.add("--tensorboard-dir", log["tensorboard"])
     options.add("--exit-signal-handler")  # asked to stop, it saves and ends
+    if spec["limits"].get("exit_interval"):
+        options.add("--exit-interval", spec["limits"]["exit_interval"])
     if spec["limits"]["exit_duration_seconds"]:
         options.add("--exit-duration-in-mins", max(1, spec["limits"]["exit_duration_seconds"] // 60))
 
@@ -135,7 +139,8 @@ def _length(options: Options, settings: Settings, spec: Mapping[str, Any]) -> No
     """By iterations where everything is a whole number of them, else by samples: Megatron takes no mixture."""
     rate, duration, size = spec["learning_rate"], spec["duration"], spec["batch"]["global"]
     counts = (duration["samples"], rate["warmup_samples"], rate["decay_samples"])
-    by_iterations = not settings.run.training.samples and all(count % size == 0 for count in counts)
+    by_samples = bool(settings.run.training.samples or spec["batch"].get("ramp"))
+    by_iterations = not by_samples and all(count % size == 0 for count in counts)
     unit, divisor = ("iters", size) if by_iterations else ("samples", 1)
     options.add(f"--train-{unit}", math.ceil(duration["samples"] / divisor))
     options.add("--lr", rate["peak"])
@@ -163,3 +168,7 @@ def _precision(options: Options, settings: Settings, spec: Mapping[str, Any]) ->
         options.add("--initial-loss-scale", precision["initial_loss_scale"])
         options.add("--loss-scale-window", precision["loss_scale_window"])
         options.add("--hysteresis", settings.run.training.loss_scale_hysteresis)
+        if precision.get("static_loss_scale"):
+            options.add("--loss-scale", precision["static_loss_scale"])
+        if "minimum_loss_scale" in precision:
+            options.add("--min-loss-scale", precision["minimum_loss_scale"])
