@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from runbook.data.inputs import Segment, kind_of
+from runbook.data.xz import XzStream
 from runbook.errors import DataError
 
 BLOCK = 256 << 10
@@ -69,7 +70,7 @@ def _decompressed(file: IO[bytes], compression: str) -> IO[bytes]:
     if compression == ".gz":
         return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
     if compression == ".xz":
-        return cast("IO[bytes]", lzma.LZMAFile(file, "rb"))
+        return cast("IO[bytes]", io.BufferedReader(XzStream(file), BLOCK))
     return file
 
 
