@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -11,11 +12,13 @@ from runbook import data as tokens
 from runbook.data.options import Output
 from runbook.data.sources import dataset_folder, file_fault
 from runbook.display import Progress, show_html, show_table, show_text
+from runbook.params import Settings
 from runbook.phases import campaign as campaigns
-from runbook.phases import closing, steps
+from runbook.phases import closing, offload, steps
 from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
-from runbook.phases.text import input_files
+from runbook.phases.text import input_files, token_groups
 from runbook.plan import Check
+from runbook.render import Task
 
 PHASE = "02-data"
 STEP = "02-data--tokenize"
@@ -51,6 +54,24 @@ def tokenize(campaign: Campaign) -> None:
     if not steps.what_is_missing(campaign.folder, STEP, digest):
         show_text("tokenize: done, verified. Nothing is made again.")
         return
+    if offload.wanted(campaign):
+        offload.run_tasks(campaign, tasks(campaign.settings))
+    else:
+        tokenize_here(campaign)
+    steps.write_mark(campaign.folder, STEP, VERSIONS[PHASE], digest, outputs(campaign))
+    show_table([manifest_row(prefix) for _, prefix in groups(campaign)], title="Token files")
+
+
+def tasks(settings: Settings, python: str = sys.executable) -> list[Task]:
+    """The jobs that tokenize where the site asks for them: an array with a share each, then one that joins."""
+    argv = (python, "-m", "runbook.phases.share", str(settings.project))
+    if settings.job(PHASE).array < 2:
+        return [Task("tokenize", argv)]
+    return [Task("tokenize a share each", argv, is_array=True), Task("join the shares", (*argv, "--join"), part="join")]
+
+
+def tokenize_here(campaign: Campaign) -> None:
+    """Make the token files in this process and its workers."""
     options = tokens.TokenizeOptions.from_params(campaign.settings.run.data)
     with campaign.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
         for inputs, prefix in groups(campaign):
@@ -65,8 +86,6 @@ def tokenize(campaign: Campaign) -> None:
                 )
 
             tokens.prepare(inputs, prefix, options, progress=tell)
-    steps.write_mark(campaign.folder, STEP, VERSIONS[PHASE], digest, outputs(campaign))
-    show_table([manifest_row(prefix) for _, prefix in groups(campaign)], title="Token files")
 
 
 def verify(campaign: Campaign) -> None:
@@ -109,12 +128,7 @@ def finish(campaign: Campaign) -> None:
 
 def groups(campaign: Campaign) -> list[tuple[list[Path], Path]]:
     """(input files, prefix) of each pair of token files: one for all text, or one a file where files are held out."""
-    plan = campaign.plan.as_dict()["data"]
-    inputs = input_files(campaign.settings)
-    prefix = campaign.folder / plan["prefix"]
-    if not plan["held_out"]:
-        return [(inputs, prefix)]
-    return [([path], prefix.with_name(f"{path.name.split('.')[0]}_text_document")) for path in inputs]
+    return token_groups(campaign.settings, campaign.plan.as_dict()["data"], campaign.folder)
 
 
 def source_checks(campaign: Campaign) -> list[Check]:

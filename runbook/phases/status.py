@@ -116,12 +116,13 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
             )
 
 
-def _attempt(name: str) -> tuple[str, int]:
+def _attempt(name: str) -> tuple[str, int, str]:
+    """What jobs are sorted by: phase, number, and the part of the phase's work where it has several jobs."""
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
-            number = name[len(phase) + 1 :]
-            return phase, int(number) if number.isdigit() else 1
-    return name, 0
+            part, _, number = name[len(phase) + 1 :].rpartition("-")
+            return phase, int(number) if number.isdigit() else 1, part if number.isdigit() else f"{part}-{number}"
+    return name, 0, ""
 
 
 def _lasted(status: JobStatus) -> str:

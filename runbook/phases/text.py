@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,18 @@ def input_files(settings: Settings) -> list[Path]:
     except DataError as error:
         where = settings.origins["data.folder"][-1]
         raise DataError(f"data.folder is {folder!r}, from {where}: {error}") from error
+
+
+def token_groups(settings: Settings, data: Mapping[str, Any], folder: Path) -> list[tuple[list[Path], Path]]:
+    """(input files, prefix) of each pair of token files: one for all text, or one a file where files are held out.
+
+    `data` is the plan's section of that name.
+    """
+    inputs = input_files(settings)
+    prefix = folder / data["prefix"]
+    if not data["held_out"]:
+        return [(inputs, prefix)]
+    return [([path], prefix.with_name(f"{path.name.split('.')[0]}_text_document")) for path in inputs]
 
 
 def identity(settings: Settings, folder: Path) -> list[Any]:

@@ -6,5 +6,17 @@ from runbook.render.folder import JobFolder
 from runbook.render.jobs import PACKAGE, render_job, write_job
 from runbook.render.preparing import render_fleet, render_preparation
 from runbook.render.queue_jobs import RenderedJob
+from runbook.render.tasks import Task, asks_for_queue, render_task
 
-__all__ = ["PACKAGE", "JobFolder", "RenderedJob", "render_fleet", "render_job", "render_preparation", "write_job"]
+__all__ = [
+    "PACKAGE",
+    "JobFolder",
+    "RenderedJob",
+    "Task",
+    "asks_for_queue",
+    "render_fleet",
+    "render_job",
+    "render_preparation",
+    "render_task",
+    "write_job",
+]

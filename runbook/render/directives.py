@@ -18,7 +18,7 @@ def warn_after(job: Job) -> int:
     return job.walltime - WARNING_SECONDS if job.walltime > 2 * WARNING_SECONDS else 0
 
 
-def slurm_directives(settings: Settings, phase: str, job: Job) -> list[str]:
+def slurm_directives(settings: Settings, phase: str, job: Job, *, devices: bool = True) -> list[str]:
     """Lines of #SBATCH. Output goes to the job's folder, where the job is submitted from."""
     site = settings.site
     values: dict[str, object] = {
@@ -36,9 +36,10 @@ def slurm_directives(settings: Settings, phase: str, job: Job) -> list[str]:
         "error": "err",
         "open-mode": "append",
         "requeue": True,
+        "array": f"0-{job.array - 1}" if job.array > 1 else "",
         "signal": f"B:USR1@{WARNING_SECONDS}" if warn_after(job) else "",
     }
-    if site.hardware.device != "cpu" and site.devices_directive:
+    if devices and site.hardware.device != "cpu" and site.devices_directive:
         prefix = "gpu:" if site.devices_directive == "gres" else ""
         values[site.devices_directive] = f"{prefix}{job.devices_per_node}"
     values = {**site.directives, **{name: value for name, value in values.items() if value}}
@@ -49,13 +50,14 @@ def slurm_directives(settings: Settings, phase: str, job: Job) -> list[str]:
     return lines
 
 
-def pbs_directives(settings: Settings, phase: str, job: Job) -> list[str]:
-    """Lines of #PBS: resources by -l, the rest by letters."""
+def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = True) -> list[str]:
+    """Lines of #PBS: resources by -l, the rest by letters; a site's `select` says which devices a node has."""
     site = settings.site
     resources: dict[str, object] = {"walltime": _clock(job.walltime), **site.directives}
     select = resources.pop("select", "")
     resources["select"] = f"{job.nodes}:{select}" if select else f"{job.nodes}"
     letters = {"N": f"{settings.name}-{phase}", "A": job.account, "q": job.partition, "o": "out", "e": "err", "r": "y"}
+    letters["J"] = f"0-{job.array - 1}" if job.array > 1 else ""
     lines = [f"#PBS -{letter} {_plain(letter, value)}" for letter, value in sorted(letters.items()) if value]
     return lines + [
         f"#PBS -l {_plain(name, name)}={_plain(name, value)}" for name, value in sorted(resources.items()) if value

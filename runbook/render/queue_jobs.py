@@ -35,7 +35,7 @@ class RenderedJob:
 
 def render_queue_job(settings: Settings, spec: Mapping[str, Any], package: Path) -> RenderedJob:
     """The script that is submitted, rank.sh that every process runs, and what else the job reads."""
-    job = settings.job(spec["phase"])
+    job = settings.job(spec["phase"]).model_copy(update={"array": 0})  # a training is one job
     arguments = training_arguments(settings, spec)
     _check_binding(settings, job)
     files = {"rank.sh": _rank_script(settings, job, spec, arguments)}
@@ -61,6 +61,7 @@ def _job_script(settings: Settings, job: Job, spec: Mapping[str, Any], package: 
         "PYTHONUNBUFFERED",
     }
     variables |= {"PYTHONPATH"} if own else set()
+    variables |= {"RUNBOOK_SECONDS_LEFT"} if job.walltime else set()
     threads = job.cpus_per_task * job.tasks_per_node // job.devices_per_node
     copies = []
     if settings.run.training.framework is Framework.MEGATRON_DEEPSPEED:
@@ -77,6 +78,7 @@ def _job_script(settings: Settings, job: Job, spec: Mapping[str, Any], package: 
             "nodes": job.nodes,
             "devices": job.devices_per_node,
             "framework": settings.run.training.framework,
+            "walltime": job.walltime,
             "warn_after": 0 if slurm else warn_after(job),
             "port_base": site.rendezvous.port_base,
             "port_span": site.rendezvous.port_span,

@@ -23,7 +23,7 @@ unset CDPATH
 
 # The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
 cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
-job_number=$SLURM_JOB_ID
+job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 job=$PWD
 cd ../..
 user=$(id -un)
@@ -91,6 +91,7 @@ finish() {
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
+begin=$now
 refuse() {
   job_result=2 job_reason=$1
   exit 2
@@ -140,6 +141,8 @@ if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
   exit "$job_result"
 fi
 
+read_clock
+export RUNBOOK_SECONDS_LEFT=$((14400 - now + begin))
 srun \
   --nodes=16 \
   --ntasks=128 \
@@ -150,7 +153,7 @@ srun \
   --container-mounts="$PWD:$PWD",/fsx:/fsx,/dev/infiniband/uverbs0:/dev/infiniband/uverbs0,/dev/infiniband/uverbs1:/dev/infiniband/uverbs1,/dev/infiniband/uverbs2:/dev/infiniband/uverbs2,/dev/infiniband/uverbs3:/dev/infiniband/uverbs3 \
   --container-workdir="$PWD" \
   --no-container-mount-home \
-  --container-env=CUDA_DEVICE_MAX_CONNECTIONS,FI_EFA_ENABLE_SHM_TRANSFER,FI_EFA_FORK_SAFE,FI_EFA_USE_DEVICE_RDMA,FI_LOG_LEVEL,FI_PROVIDER,HYDRA_FULL_ERROR,MASTER_ADDR,MASTER_PORT,NCCL_PROTO,NCCL_TOPO_FILE,OMPI_MCA_btl,OMPI_MCA_pml,OMP_NUM_THREADS,PYTHONPATH,PYTHONUNBUFFERED,RDMAV_FORK_SAFE,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER \
+  --container-env=CUDA_DEVICE_MAX_CONNECTIONS,FI_EFA_ENABLE_SHM_TRANSFER,FI_EFA_FORK_SAFE,FI_EFA_USE_DEVICE_RDMA,FI_LOG_LEVEL,FI_PROVIDER,HYDRA_FULL_ERROR,MASTER_ADDR,MASTER_PORT,NCCL_PROTO,NCCL_TOPO_FILE,OMPI_MCA_btl,OMPI_MCA_pml,OMP_NUM_THREADS,PYTHONPATH,PYTHONUNBUFFERED,RDMAV_FORK_SAFE,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER,RUNBOOK_SECONDS_LEFT \
   bash \
   "$job/rank.sh" </dev/null &
 step=$!

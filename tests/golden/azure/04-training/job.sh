@@ -23,7 +23,7 @@ unset CDPATH
 
 # The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
 cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
-job_number=$SLURM_JOB_ID
+job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 job=$PWD
 cd ../..
 user=$(id -un)
@@ -91,6 +91,7 @@ finish() {
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
+begin=$now
 refuse() {
   job_result=2 job_reason=$1
   exit 2
@@ -137,6 +138,8 @@ if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
   exit "$job_result"
 fi
 
+read_clock
+export RUNBOOK_SECONDS_LEFT=$((86400 - now + begin))
 srun \
   --nodes=16 \
   --ntasks=16 \
@@ -147,7 +150,7 @@ srun \
   --container-mounts="$PWD:$PWD",/GIVE_JOBS_STAGE:/GIVE_JOBS_STAGE,/opt/microsoft:/opt/microsoft,/var/tmp:/var/tmp \
   --container-workdir="$PWD" \
   --no-container-mount-home \
-  --container-env=CUDA_DEVICE_MAX_CONNECTIONS,CUDA_DEVICE_ORDER,LOGLEVEL,MASTER_ADDR,MASTER_PORT,NCCL_IB_PCI_RELAXED_ORDERING,NCCL_IB_QPS_PER_CONNECTION,NCCL_IGNORE_CPU_AFFINITY,NCCL_MIN_NCHANNELS,NCCL_P2P_NET_CHUNKSIZE,NCCL_PXN_DISABLE,NCCL_SOCKET_IFNAME,NCCL_TOPO_FILE,OMPI_MCA_coll_hcoll_enable,OMP_NUM_THREADS,PYTHONUNBUFFERED,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER,UCX_NET_DEVICES,UCX_TLS \
+  --container-env=CUDA_DEVICE_MAX_CONNECTIONS,CUDA_DEVICE_ORDER,LOGLEVEL,MASTER_ADDR,MASTER_PORT,NCCL_IB_PCI_RELAXED_ORDERING,NCCL_IB_QPS_PER_CONNECTION,NCCL_IGNORE_CPU_AFFINITY,NCCL_MIN_NCHANNELS,NCCL_P2P_NET_CHUNKSIZE,NCCL_PXN_DISABLE,NCCL_SOCKET_IFNAME,NCCL_TOPO_FILE,OMPI_MCA_coll_hcoll_enable,OMP_NUM_THREADS,PYTHONUNBUFFERED,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER,RUNBOOK_SECONDS_LEFT,UCX_NET_DEVICES,UCX_TLS \
   torchrun \
   --nnodes=16 \
   --nproc-per-node=8 \

@@ -24,7 +24,7 @@ unset CDPATH
 
 # The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
 cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
-job_number=$SLURM_JOB_ID
+job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 job=$PWD
 cd ../..
 user=$(id -un)
@@ -92,6 +92,7 @@ finish() {
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
+begin=$now
 refuse() {
   job_result=2 job_reason=$1
   exit 2
@@ -159,6 +160,8 @@ srun \
   --cpus-per-task=56 \
   bash "$job/node.sh"
 
+read_clock
+export RUNBOOK_SECONDS_LEFT=$((3600 - now + begin))
 srun \
   --nodes=2 \
   --ntasks=2 \

@@ -137,6 +137,8 @@ if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
   exit "$job_result"
 fi
 
+read_clock
+export RUNBOOK_SECONDS_LEFT=$((3600 - now + begin))
 mpiexec \
   -n 32 \
   --ppn 4 \

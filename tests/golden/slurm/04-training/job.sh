@@ -21,7 +21,7 @@ unset CDPATH
 
 # The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
 cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
-job_number=$SLURM_JOB_ID
+job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 job=$PWD
 cd ../..
 user=$(id -un)
@@ -89,6 +89,7 @@ finish() {
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
+begin=$now
 refuse() {
   job_result=2 job_reason=$1
   exit 2
@@ -122,6 +123,8 @@ if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
   exit "$job_result"
 fi
 
+read_clock
+export RUNBOOK_SECONDS_LEFT=$((14400 - now + begin))
 srun \
   --nodes=2 \
   --ntasks=2 \
@@ -132,7 +135,7 @@ srun \
   --container-mounts="$PWD:$PWD",/GIVE_JOBS_STAGE:/GIVE_JOBS_STAGE \
   --container-workdir="$PWD" \
   --no-container-mount-home \
-  --container-env=CUDA_DEVICE_MAX_CONNECTIONS,MASTER_ADDR,MASTER_PORT,OMP_NUM_THREADS,PYTHONUNBUFFERED,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER \
+  --container-env=CUDA_DEVICE_MAX_CONNECTIONS,MASTER_ADDR,MASTER_PORT,OMP_NUM_THREADS,PYTHONUNBUFFERED,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER,RUNBOOK_SECONDS_LEFT \
   torchrun \
   --nnodes=2 \
   --nproc-per-node=8 \
