@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runbook.analysis import smoke_proofs
 from runbook.analysis.history import Evaluation, History, events_named
 from runbook.analysis.metrics import summarize
 from runbook.plan.checks import Check
@@ -25,6 +26,10 @@ REMEDIES = {
     "step time": "Compare with the plan's basis: is the machine busy, is the number format native to it, are all "
     "devices used?",
     "checkpoint saved": "Look for a full disk or a missing permission in the job's err file.",
+    "checkpoint reloaded": "Run 03-smoke-test again; if it stays so, the checkpoints of this set-up cannot be trusted: "
+    "compare versions of torch and the engine, and the file system.",
+    "network bandwidth": "Look at the job's err file for the network that NCCL or RCCL chose (NCCL_DEBUG=INFO), and at "
+    "the adapters' variables in the site file.",
     "resumed from a checkpoint of this run": "Look at the plan's checkpoint folder: it may be another run's.",
     "evaluation": "Look at the held-out data: is it tokenized with the same vocabulary?",
     "model learned": "Train longer, or look at learning rate and data; a flat loss near the start learns nothing.",
@@ -50,6 +55,7 @@ def smoke_gate(
     *,
     seconds_band: tuple[float, float] | None = None,
     require_reload: bool = False,
+    network_bytes_per_second: float = 0.0,
 ) -> list[Check]:
     """What the short run must prove before the long one may start.
 
@@ -59,7 +65,8 @@ def smoke_gate(
         events: Its events, of this phase only.
         spec: What the trainer was given (a phase of plan.json).
         seconds_band: Shortest and longest iteration the plan believes in; None: the plan had no measurement to go by.
-        require_reload: Fail where no checkpoint was loaded again; else that is only checked when events tell of it.
+        require_reload: Fail where no checkpoint was loaded again; else that is unknown.
+        network_bytes_per_second: What the adapters of a node carry; 0: the site does not say.
     """
     checks = [
         _all_iterations(metrics, spec),
@@ -70,10 +77,9 @@ def smoke_gate(
         _all_ranks(metrics, events, int(spec["parallel"]["world_size"])),
         _throughput(metrics, spec, seconds_band),
         _saved(metrics, events),
+        smoke_proofs.reloaded(events, required=require_reload),
+        smoke_proofs.network(events, promised=network_bytes_per_second),
     ]
-    if events_named(events, "resumed") or require_reload:
-        reloaded = _resumed_from_saved(events)
-        checks.append(replace(reloaded, verdict="fail") if reloaded.verdict == "unknown" else reloaded)
     if validation:
         checks.append(_validation(validation))
     return _with_remedies(checks)

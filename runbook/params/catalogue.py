@@ -67,6 +67,9 @@ class Hardware(Strict):
     interconnect: str = ""
     """Network between nodes."""
 
+    network: NonNegative = 0.0
+    """What the adapters of a node carry together, in GB/s and one direction; 0: not known."""
+
 
 class ContainerKind(StrEnum):
     """What runs a job's programs inside an image."""

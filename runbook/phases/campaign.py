@@ -161,7 +161,10 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
     if phase == "00-plan":
         inputs = {"plan": plan_file(settings, plan)}
     elif phase == "01-environment":
-        inputs = {"site": settings.site.model_dump(mode="json"), "engine": settings.run.training.engine}
+        site = settings.site.model_dump(mode="json")
+        if not site["hardware"]["network"]:  # newer than runs that were done without it
+            del site["hardware"]["network"]
+        inputs = {"site": site, "engine": settings.run.training.engine}
     elif phase == "02-data":
         inputs = {
             "data": settings.subset(["data"]),

@@ -14,6 +14,9 @@ from runbook.params import Settings
 from runbook.plan import Plan
 from runbook.records.files import write_text
 
+FREE = ("training.smoke.waived_by",)
+"""Keys that say who decided something, not what is done: they may change in a folder that exists."""
+
 
 def plan_file(settings: Settings, plan: Plan) -> dict[str, Any]:
     """The content of plan.json: the plan, with the sample's prompt as token ids (the plan itself cannot tokenize)."""
@@ -66,7 +69,7 @@ def difference(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:
     return [
         (key, there.get(key, "(absent)"), now.get(key, "(absent)"))
         for key in sorted(there.keys() | now.keys())
-        if there.get(key) != now.get(key) and (key in there or _is_chosen(settings, key))
+        if key not in FREE and there.get(key) != now.get(key) and (key in there or _is_chosen(settings, key))
     ]
 
 

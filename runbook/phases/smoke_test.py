@@ -51,7 +51,15 @@ def gate(campaign: Campaign) -> None:
     test = trained.read(campaign, PHASE)
     for key, value in test.results().items():
         campaign.session.result(key, value)
-    checks = gates.smoke_gate(test.history, test.validation, test.events, test.spec, seconds_band=band(test.planned))
+    checks = gates.smoke_gate(
+        test.history,
+        test.validation,
+        test.events,
+        test.spec,
+        seconds_band=band(test.planned),
+        require_reload=True,
+        network_bytes_per_second=campaign.settings.site.hardware.network * 1e9,
+    )
     checks = [only_warn(check) if check.name == "step time" else check for check in checks]
     verdict = "fail" if any(check.verdict == "fail" for check in checks) else "pass"
     rows = [{"name": c.name, "verdict": c.verdict, "value": c.value, "rule": c.rule} for c in checks]

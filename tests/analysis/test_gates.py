@@ -4,6 +4,12 @@ import pytest
 
 from runbook.analysis.gates import learning_check, resume_check, smoke_gate
 
+RELOADED = {
+    "event": "reloaded", "iteration": 100, "saved_iteration": 100, "folder": "smoke/checkpoints/iter_0000100",
+    "seconds": 3.0, "loss_before": 4.0, "loss_between": 3.99, "loss_after": 4.0,
+}  # fmt: skip
+NETWORK = {"event": "network", "ranks": 16, "bytes": 2**25, "seconds": 0.001, "bytes_per_second": 60e9}
+
 
 def verdicts(checks):
     return {check.name: check.verdict for check in checks}
@@ -15,9 +21,10 @@ def failing(checks):
 
 @pytest.fixture
 def good(make, spec, history):
-    whole = (make.started, *make.saved(100))
+    whole = (make.started, *make.saved(100), RELOADED, NETWORK)
 
     def gate(steps=history, events=whole, band=(1.0, 3.0), **changes):
+        changes.setdefault("network_bytes_per_second", 200e9)
         return smoke_gate(steps, (), events, spec, seconds_band=band, **changes)
 
     return gate
@@ -71,14 +78,39 @@ def test_skipped_step_fails_in_bf16_and_warns_under_a_loss_scale(good, make):
     assert verdicts(good(make.history(scaled)))["skipped and NaN steps"] == "warn"
 
 
-def test_reload_is_checked_when_events_tell_of_it_or_it_is_required(good, make):
-    reloaded = {"event": "resumed", "iteration": 100}
-    whole = (make.started, *make.saved(100))
-    assert "resumed from a checkpoint of this run" not in verdicts(good())
-    assert verdicts(good(events=(*whole, reloaded)))["resumed from a checkpoint of this run"] == "pass"
-    assert failing(good(require_reload=True)) == {"resumed from a checkpoint of this run": "resumed from none"}
-    strange = good(events=(*whole, reloaded | {"iteration": 60}))
-    assert failing(strange) == {"resumed from a checkpoint of this run": "resumed from 60"}
+def test_a_checkpoint_that_is_not_loaded_again_fails_where_that_is_required(good, make):
+    whole = (make.started, *make.saved(100), NETWORK)
+    assert verdicts(good(events=whole))["checkpoint reloaded"] == "unknown"
+    assert failing(good(events=whole, require_reload=True)) == {"checkpoint reloaded": "it was never loaded"}
+    resumed = {"event": "resumed", "iteration": 100}
+    assert verdicts(good(events=(*whole, resumed), require_reload=True))["checkpoint reloaded"] == "pass"
+    assert "checkpoint reloaded" in failing(good(events=(*whole, resumed | {"iteration": 60})))
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ({"loss_after": 4.2}, "loss 4.00000 saved, 3.99000 after one more step, 4.20000 loaded"),
+        ({"loss_after": 3.99}, "loss 4.00000 saved, 3.99000 after one more step, 3.99000 loaded"),
+        ({"iteration": 50}, "iteration 50 was loaded, 100 was saved last"),
+    ],
+)
+def test_a_checkpoint_that_gives_another_model_fails(good, make, change, value):
+    events = (make.started, *make.saved(100), RELOADED | change, NETWORK)
+    assert failing(good(events=events)) == {"checkpoint reloaded": value}
+
+
+def test_network_is_held_against_the_adapters(good, make):
+    whole = (make.started, *make.saved(100), RELOADED)
+
+    def network(speed, **promise):
+        return verdicts(good(events=(*whole, NETWORK | {"bytes_per_second": speed}), **promise))["network bandwidth"]
+
+    assert [network(speed) for speed in (60e9, 20e9, 5e9)] == ["pass", "warn", "fail"]
+    assert network(5e9, network_bytes_per_second=0.0) == "unknown"
+    alone = good(events=(*whole, NETWORK | {"ranks": 1, "bytes_per_second": 0.0}))
+    assert verdicts(alone)["network bandwidth"] == "pass"
+    assert verdicts(good(events=whole))["network bandwidth"] == "unknown"
 
 
 def test_learning_needs_the_fall_that_is_asked_for(history):
