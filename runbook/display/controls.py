@@ -3,19 +3,24 @@
     with controls({"Stop": (stop, "runbook cancel RUN --gently")}):      stop() -> str, shown beside the button
         ...
 
-A button works while its cell still runs, because JupyterLab and ipykernel 7 hand it to a thread of its own; with an
-older one it is only heard when the cell has ended. What it can do is therefore always written as a command too.
+A button works while its cell still runs where the kernel hears it then (`ear`); with an older ipykernel only
+when the cell has ended. What it can do is therefore always written as a command too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
+from threading import Thread
 from typing import Any
 
+from runbook.display.ear import listen
 from runbook.display.place import Place, display_bundle, where_we_are
 from runbook.errors import RunbookError
 
+Clicks = dict[str, Callable[[], None]]
+"""What a click does, by the id of the button's connection to the page."""
 Actions = Mapping[str, tuple[Callable[[], str], str]]
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -23,14 +28,17 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 @contextmanager
 def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     """Buttons for as long as the block runs; nothing but in a browser."""
-    row = button_row(actions) if (place or where_we_are()) is Place.BROWSER else None
-    if row is None:
+    made = _buttons(actions) if (place or where_we_are()) is Place.BROWSER else None
+    if made is None:
         yield
         return
+    row, by_comm = made
     handle = display_bundle(widget_bundle(row, as_text(actions)), updatable=True)
+    close = listen(lambda header, content: _heard(by_comm, header, content))
     try:
         yield
     finally:
+        close()
         handle.update({"text/plain": ""}, raw=True)
         row.close_all()
 
@@ -44,19 +52,30 @@ def as_text(actions: Actions) -> str:
     return "; ".join(f"{name}: {command}" for name, (_, command) in actions.items())
 
 
-def button_row(actions: Actions) -> Any:
-    """A row of buttons and a line for what they say; None where ipywidgets is not installed."""
+def _buttons(actions: Actions) -> tuple[Any, Clicks] | None:
+    """A row of buttons with a line for what they say, and what a click on each does; None without ipywidgets."""
     try:
         import ipywidgets
     except ModuleNotFoundError:
         return None
     said = ipywidgets.HTML("", layout={"margin": "0 0 0 1em"})
-    buttons = []
+    buttons, clicks = [], {}
     for name, (action, command) in actions.items():
         button = ipywidgets.Button(description=name, tooltip=f"the same as: {command}", layout={"width": "auto"})
-        button.on_click(_told(action, said))
+        clicks[button.model_id] = _told(action, said)
+        button.on_click(lambda one: clicks[one.model_id]())
         buttons.append(button)
-    return ipywidgets.HBox([*buttons, said])
+    return ipywidgets.HBox([*buttons, said]), clicks
+
+
+def _heard(clicks: Clicks, header: dict[str, Any], content: dict[str, Any]) -> bool:
+    """Do what a click asks for in a thread of its own: the thread that heard it has other messages to pass on."""
+    data = content.get("data", {})
+    clicked = header.get("msg_type") == "comm_msg" and data.get("content", {}).get("event") == "click"
+    if not clicked or content.get("comm_id") not in clicks:
+        return False
+    Thread(target=clicks[content["comm_id"]], daemon=True).start()
+    return True
 
 
 def widget_bundle(widget: Any, text: str) -> dict[str, Any]:
@@ -64,13 +83,12 @@ def widget_bundle(widget: Any, text: str) -> dict[str, Any]:
     return {"text/plain": text, WIDGET: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
-def _told(action: Callable[[], str], said: Any) -> Callable[[Any], None]:
-    from html import escape
-
-    def clicked(_: Any) -> None:
+def _told(action: Callable[[], str], said: Any) -> Callable[[], None]:
+    def act() -> None:
+        said.value = "..."
         try:
             said.value = escape(action())
         except RunbookError as error:
             said.value = escape(str(error))
 
-    return clicked
+    return act

@@ -7,7 +7,7 @@ from typing import Any
 
 from runbook.analysis import figures, plan_figures
 from runbook.display import show_figure, show_table, show_text
-from runbook.phases import calibrations, closing, machine, overview
+from runbook.phases import calibrations, choosing, closing, machine, overview
 from runbook.phases import campaign as campaigns
 from runbook.phases.campaign import Campaign
 from runbook.plan import FULL, SMOKE, Table, text
@@ -24,6 +24,11 @@ def bind(namespace: Mapping[str, Any]) -> Campaign:
     campaign = campaigns.bind(PHASE, namespace)
     show(summary_table(campaign.plan.as_dict()))
     return campaign
+
+
+def choose(campaign: Campaign) -> None:
+    """The values of the run as a form that shows what each change does, and writes a run file."""
+    choosing.show(campaign.settings)
 
 
 def show_sizes(campaign: Campaign) -> None:

@@ -15,7 +15,10 @@ from runbook.display import Progress, show_text, sparkline
 from runbook.errors import ProgramError
 from runbook.params import Settings
 from runbook.params.catalogue import SchedulerKind
+from runbook.params.schema import Precision
+from runbook.phases import machine
 from runbook.phases.tail import Tail
+from runbook.plan.speed import CORE_FLOPS, cpu_path
 from runbook.schedulers.base import ACTIVE, JobStatus, State
 from runbook.units import show_bytes, show_duration
 
@@ -38,11 +41,13 @@ class Picture:
     spec: Mapping[str, Any]
     metrics: Tail
     events: Tail
+    peak: float | None = None
     _device: str = ""
     _asked: float = field(default=float("-inf"))
 
     def __post_init__(self) -> None:
         total, unit = self.spec["duration"]["iterations"], "iterations"
+        self.peak = self._peak()
         self.progress = Progress(self.spec["phase"], total=total, unit=unit, timed=False)
 
     def follow(self, state: Callable[[], JobStatus], enough: Enough | None = None) -> JobStatus:
@@ -76,8 +81,8 @@ class Picture:
         active = status.state in ACTIVE
         facts["ran"] = show_duration(status.ended - status.started) if status.ended and status.started else None
         if rows:
-            facts |= training_facts(rows, self.spec, self._peak(), active)
-        facts["in use"] = self._in_use() if active else None
+            facts |= training_facts(rows, self.spec, self.peak, active)
+        facts["in use"] = (self._in_use() or None) if active else None
         return facts
 
     def curve(self) -> tuple[str, list[tuple[float, float]]]:
@@ -90,7 +95,13 @@ class Picture:
         return [event_line(row) for row in own[-SHOWN_EVENTS:]]
 
     def _peak(self) -> float | None:
-        return self.settings.site.hardware.peak_tflops.get(str(self.spec["precision"]["format"]))
+        """TFLOP/s of a device: its datasheet's, or what products of matrices reach on this machine's cores."""
+        form, hardware = self.spec["precision"]["format"], self.settings.site.hardware
+        here = machine.measure(self.settings.site)
+        path = cpu_path(Precision(form), here.flags) if here is not None else None
+        if here is None or path is None or hardware.device != "cpu":
+            return hardware.peak_tflops.get(str(form))
+        return here.cores * CORE_FLOPS[path] / 1e12 / hardware.devices_per_node
 
     def _in_use(self) -> str:
         """CPU and GPU of the machine we are on, where the job runs on it; asked now and then."""
