@@ -25,7 +25,7 @@ def samples_after(batch: Batch, iterations: int) -> int:
 
     >>> from runbook.training.spec import Ramp
     >>> samples_after(Batch(1, 8, 8, Ramp(2, 2, 30)), 20), samples_after(Batch(1, 8, 8), 20)
-    (124, 160)
+    (114, 160)
     """
     samples = 0
     for done in range(iterations):

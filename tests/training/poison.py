@@ -1,0 +1,25 @@
+"""Things put into a forked rank before it trains (see zygote.py): a gradient that is no number, fp16 on a CPU."""
+
+from runbook.training import rules
+
+
+def gradient():
+    """The gradient of the third step is no number in one weight."""
+    from runbook.training.megatron_engine import MegatronEngine
+
+    compute, calls = MegatronEngine.compute, []
+
+    def poisoned(self, batches, num_microbatches):
+        loss = compute(self, batches, num_microbatches)
+        calls.append(loss)
+        if len(calls) == 3:
+            next(iter(self.models[0].parameters())).main_grad.view(-1)[7] = float("nan")
+        return loss
+
+    MegatronEngine.compute = poisoned
+
+
+def fp16():
+    """fp16 is refused on a CPU because it is slow; small models can be trained in it all the same."""
+    check = rules.check
+    rules.check = lambda spec, world_size, *, cuda: check(spec, world_size, cuda=True)

@@ -1,0 +1,155 @@
+"""Batch ramp-up, loss scales, saving often and stopping often: each beside a plain computation of what it should do."""
+
+import pytest
+
+from . import specs
+
+pytestmark = pytest.mark.training
+
+RAMP = {"start": 2, "increment": 2, "samples": 12}
+
+
+def ramped(iterations, copies=1):
+    """Batches worked out by hand: 2 2 | 4 | 6 | 8 8 ... (stages of 4 samples)."""
+    sizes = ([2, 2, 4, 6] + [8] * iterations)[:iterations]
+    content = specs.spec(iterations=iterations, copies=copies)
+    content["batch"]["ramp"] = RAMP
+    content["duration"]["samples"] = sum(sizes)
+    return content, sizes
+
+
+def test_a_ramp_takes_the_batches_of_megatrons_rule(zygote, run, tmp_path_factory, corpus):
+    content, sizes = ramped(6)
+    job = zygote.train(run, content)
+    assert job.code == 0, job.err
+    assert [line["global_batch"] for line in job.metrics] == sizes
+    assert [line["consumed_samples"] for line in job.metrics] == [sum(sizes[: n + 1]) for n in range(6)]
+    lines = [line for line in job.out.splitlines() if " iteration " in line]
+    assert [int(line.split("global batch size:")[1].split("|")[0]) for line in lines] == sizes
+    both = tmp_path_factory.mktemp("both")
+    (both / "data").symlink_to(corpus)
+    content, _ = ramped(6, copies=2)
+    assert zygote.train(both, content).losses() == pytest.approx(job.losses(), rel=1e-5)
+
+
+def test_a_ramp_that_does_not_fit_is_refused(zygote, run):
+    content, _ = ramped(6)
+    content["batch"]["ramp"] = {"start": 3, "increment": 2, "samples": 12}
+    job = zygote.train(run, content)
+    assert job.code == 2 and "from 3 to batch.global 8 is 5, which does not divide by the increment 2" in job.err
+
+
+def fp16(zygote, run, **precision):
+    content = specs.spec(precision="fp16", iterations=6)
+    content["precision"] |= {"loss_scale_window": 1000, **precision}
+    job = zygote.train(run, content, patch="training.poison:fp16")
+    assert job.code == 0, job.err
+    return job
+
+
+def test_a_static_loss_scale_stays_and_fp16_follows_fp32(zygote, run, tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("full")
+    (folder / "data").symlink_to(corpus)
+    full = zygote.train(folder, specs.spec(iterations=6)).losses()
+    job = fp16(zygote, run, static_loss_scale=128.0)
+    assert [line["loss_scale"] for line in job.metrics] == [128.0] * 6
+    assert [line["loss"] for line in job.metrics] == pytest.approx(full, abs=0.02)
+    assert job.metrics[-1]["loss"] != full[-1]
+
+
+@pytest.mark.parametrize("hysteresis", [1, 3])
+def test_the_dynamic_scale_falls_after_as_many_overflows_as_hysteresis_says(hysteresis, zygote, run):
+    job = fp16(zygote, run, initial_loss_scale=2.0**40, hysteresis=hysteresis)
+    expected, scale, left = [], 2.0**40, hysteresis
+    for _ in range(6):
+        left -= 1
+        scale = scale / 2 if left <= 0 else scale
+        expected.append(scale)
+    assert [line["loss_scale"] for line in job.metrics] == expected
+    assert [line["skipped"] for line in job.metrics] == [1] * 6
+    assert all(line["grad_norm"] is None for line in job.metrics)
+
+
+def test_the_dynamic_scale_grows_after_a_window_without_overflow(zygote, run):
+    job = fp16(zygote, run, initial_loss_scale=64.0, loss_scale_window=2)
+    assert [line["loss_scale"] for line in job.metrics] == [64.0, 128.0, 128.0, 256.0, 256.0, 512.0]
+
+
+def test_a_collapsed_loss_scale_stops_the_training(zygote, run):
+    content = specs.spec(precision="fp16", iterations=6)
+    content["precision"] |= {"initial_loss_scale": 2.0**40, "minimum_loss_scale": 2.0**38, "hysteresis": 1}
+    job = zygote.train(run, content, patch="training.poison:fp16")
+    assert job.code == 1
+    assert "the gradient overflows at the smallest loss scale: the scale is 274877906944.0 at iteration 3" in job.err
+    assert job.events("bad_step")[0]["samples"] == list(range(16, 24))
+
+
+def test_an_exit_interval_saves_and_stops_again_and_again(zygote, run):
+    content = specs.spec(iterations=5, limits={"exit_interval": 2})
+    codes = [zygote.train(run, content).code for _ in range(3)]
+    assert codes == [75, 75, 0]
+    lines = specs.metrics(run)
+    assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5]
+    assert [line["segment"] for line in lines] == [0, 0, 1, 1, 2]
+
+
+def test_no_clipping_takes_the_gradient_as_it_is(zygote, run):
+    job = zygote.train(run, specs.spec(iterations=3, optimizer={"clip_gradient": 0.0}))
+    assert job.code == 0, job.err
+    assert all(line["grad_norm"] > 0 for line in job.metrics)
+
+
+NAN = {"RUNBOOK_FAULTS": "nan:step=5"}
+
+
+class TestBadSteps:
+    def content(self, policy, **options):
+        limits = {"nan_policy": policy}
+        return specs.spec(iterations=8, copies=2, checkpoint={"interval": 2}, limits=limits, **options)
+
+    def test_stop_writes_the_samples_and_saves_nothing(self, zygote, run):
+        job = zygote.train(run, self.content("stop"), extra=NAN)
+        assert job.code == 1
+        assert "the loss is nan at iteration 5 (samples 32 to 39); nothing of this step was saved" in job.err
+        (event,) = job.events("bad_step")
+        assert (event["action"], event["samples"], event["what"]) == ("stop", list(range(32, 40)), "the loss")
+        assert (run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "4\n"
+        again = zygote.train(run, None, world_size=2)
+        assert again.code == 0 and again.metrics[-1]["iteration"] == 8
+
+    def test_skip_and_rollback_leave_the_same_samples_out(self, zygote, run, tmp_path_factory, corpus):
+        skipped = zygote.train(run, self.content("skip"), extra=NAN)
+        assert skipped.code == 0, skipped.err
+        assert skipped.metrics[4]["loss"] is None and skipped.metrics[4]["skipped"] == 1
+        folder = tmp_path_factory.mktemp("rollback")
+        (folder / "data").symlink_to(corpus)
+        back = zygote.train(folder, self.content("rollback"), extra=NAN)
+        assert back.code == 0, back.err
+        assert [event["action"] for event in back.events("bad_step")] == ["rollback"]
+        assert back.events("rolled_back")[0]["iteration"] == 4
+        lines = [(line["iteration"], line["segment"], line["loss"]) for line in back.metrics]
+        assert [line[:2] for line in lines] == [(n, 0) for n in (1, 2, 3, 4, 5)] + [(n, 1) for n in (5, 6, 7, 8)]
+        assert [line[2] for line in lines[5:]] == [line["loss"] for line in skipped.metrics[4:]]
+        resumed = zygote.train(folder, self.content("rollback", fingerprint="f" * 64))
+        assert resumed.code == 0
+
+    def test_rollback_without_a_checkpoint_stops(self, zygote, run):
+        job = zygote.train(run, self.content("rollback"), extra={"RUNBOOK_FAULTS": "nan:step=1"})
+        assert job.code == 1 and "no checkpoint to go back to" in job.err
+
+    def test_skipping_for_ever_stops(self, zygote, run):
+        job = zygote.train(run, self.content("skip"), extra={"RUNBOOK_FAULTS": "nan"})
+        assert job.code == 1 and "4 such steps in a row are more than training.nan_limit 3" in job.err
+        assert [event["action"] for event in job.events("bad_step")] == ["skip"] * 3 + ["stop"]
+
+    def test_a_gradient_that_is_no_number_changes_no_weight(self, zygote, run, tmp_path_factory, corpus):
+        content = specs.spec(iterations=5, limits={"nan_policy": "skip"})
+        job = zygote.train(run, content, patch="training.poison:gradient")
+        assert job.code == 0, job.err
+        folder = tmp_path_factory.mktemp("loss")
+        (folder / "data").symlink_to(corpus)
+        other = zygote.train(folder, content, extra={"RUNBOOK_FAULTS": "nan:step=3"})
+        ours, theirs = ([line["loss"] for line in one.metrics] for one in (job, other))
+        assert ours[:2] == theirs[:2] and ours[3:] == theirs[3:] and ours[2] and theirs[2] is None
+        (event,) = job.events("bad_step")
+        assert (event["what"], event["value"], event["iteration"]) == ("the gradient norm", "nan", 3)
