@@ -68,4 +68,12 @@ def make_engine(spec: Spec) -> Engine:
         from runbook.training.megatron_engine import MegatronEngine
 
         return MegatronEngine(spec)
+    if spec.engine == "deepspeed":
+        from runbook.training import deepspeed_start
+
+        deepspeed_start.load()
+        from runbook.training.deepspeed_engine import DeepSpeedEngine
+        from runbook.training.deepspeed_pipeline import DeepSpeedPipeline
+
+        return DeepSpeedPipeline(spec) if spec.parallel.pipeline > 1 else DeepSpeedEngine(spec)
     raise RefusedError(f"engine: {spec.engine!r} is not built")

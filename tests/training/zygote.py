@@ -1,4 +1,4 @@
-"""Imports torch and megatron-core once and forks a rank whenever it is told to; started by group.py.
+"""Imports torch, megatron-core and DeepSpeed once and forks a rank whenever it is told to; started by group.py.
 
 A forked rank is a process like any other: it has its own exit code, gets its own signals and can be killed.
 """
@@ -17,12 +17,17 @@ _IMPORTED = (
     "runbook.training.session", "runbook.training.loop", "runbook.training.megatron_engine",
 )  # fmt: skip
 
+_AFTER_DEEPSPEED = ("runbook.training.deepspeed_engine", "runbook.training.deepspeed_pipeline")
+
 
 def serve():
     sys.path.insert(0, str(Path(__file__).parent.parent))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in _IMPORTED:
+            importlib.import_module(name)
+        importlib.import_module("runbook.training.deepspeed_start").load()
+        for name in _AFTER_DEEPSPEED:
             importlib.import_module(name)
     answer({"ready": True})
     for line in sys.stdin:
