@@ -22,6 +22,10 @@ COMMANDS = {
     "report": ("runbook.commands.report:report", "Write the HTML report of a run anew and say where it is."),
     "verify": ("runbook.commands.report:verify", "Find every file of a run that was changed after it was recorded."),
     "compare": ("runbook.commands.report:compare", "Set runs side by side."),
+    "adopt": (
+        "runbook.commands.adopt:adopt",
+        "Turn someone's job script into a run file; tell what it has of known errors.",
+    ),
     "data": ("runbook.commands.data:data", "Tokenize, verify and show training data without a notebook."),
     "doctor": ("runbook.commands.doctor:doctor", "Check what this machine has and lacks."),
 }

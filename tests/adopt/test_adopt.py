@@ -1,0 +1,261 @@
+"""adopt: someone's job script becomes a run file that `runbook check` takes, with lines, leftovers and known errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from runbook import params
+from runbook.adopt import Adopted, adopt
+from runbook.adopt.launches import launches_of
+from runbook.adopt.script import read_script
+from runbook.cli import cli
+from runbook.errors import ParamsError
+from runbook.plan import make_plan
+
+PROJECT = Path(__file__).parents[2]
+SAMPLES = PROJECT / "tests" / "samples" / "adopt"
+NAMES = sorted(path.name for path in SAMPLES.iterdir())
+
+
+def read(*names: str, change: dict[str, str] | None = None) -> Adopted:
+    """A sample adopted, with words of it replaced."""
+    texts = [(name, (SAMPLES / name).read_text()) for name in names]
+    for old, new in (change or {}).items():
+        assert any(old in text for _, text in texts), old
+        texts = [(name, text.replace(old, new)) for name, text in texts]
+    return adopt(texts, "mine", PROJECT)
+
+
+def values(found: Adopted) -> dict[str, object]:
+    return {one.key: one.value for one in found.taken}
+
+
+def lines(found: Adopted) -> dict[str, int]:
+    return {one.key: one.line for one in found.taken}
+
+
+def numbers(found: Adopted) -> set[int]:
+    return {one.number for one in found.errors}
+
+
+def checked(found: Adopted, folder: Path) -> params.Settings:
+    """The run file read as `runbook check` does, the plan made."""
+    path = folder / "mine.yaml"
+    path.write_text(found.text)
+    settings = params.check(str(path), project=PROJECT)
+    make_plan(settings)
+    return settings
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "lumi-batch.sh"])
+def test_every_sample_becomes_a_run_file_that_check_takes(name, tmp_path):
+    assert checked(read(name), tmp_path).run.run == "mine"
+
+
+def test_lumis_two_scripts_are_one_job(tmp_path):
+    found = read("lumi-batch.sh", "lumi-payload.sh")
+    wanted = {
+        "site": "lumi",
+        "model": "13b",
+        "parallel.tensor": 2,
+        "parallel.pipeline": 2,
+        "parallel.zero_stage": 1,
+        "training.framework": "megatron-deepspeed",
+        "training.tokens": 300_000_000_000,
+        "training.warmup_tokens": 3_000_000_000,
+        "training.global_batch": 1024,
+        "training.recompute": "full",
+        "training.attention": "flash1",
+        "training.init_std": 0.008,
+        "jobs.account": "project_465000000",
+        "jobs.training.nodes": 2,
+        "jobs.training.walltime": "02:00:00",
+    }
+    assert {key: values(found).get(key) for key in wanted} == wanted
+    assert found.places[lines(found)["training.global_batch"]] == "lumi-payload.sh:8"
+    assert list(found.required) == ["jobs.stage"]
+    assert {19} == numbers(found)
+    left = {one.text.split()[0] for one in found.left}
+    assert left == {"NCCL_MIN_NCHANNELS=16", "shared", "--log-world-size-to-tensorboard"}
+    assert "training.exit_duration" not in values(found)  # 57 years is never
+    checked(found, tmp_path)
+
+
+def test_arrays_defaults_and_branches_are_followed():
+    found = read("azure-train.sh")
+    wanted = {"model": "175b", "training.iterations": 1500, "data.held_out": 15, "data.dataset": "slimpajama",
+              "jobs.switch": "+sharp", "training.warmup_fraction": 0.001, "jobs.training.nodes": 16}  # fmt: skip
+    assert {key: values(found).get(key) for key in wanted} == wanted
+    assert lines(found)["training.global_batch"] == 13  # where its value stands, not where the option does
+    assert numbers(found) == {4, 6, 10, 13, 14}
+    assert [one.text for one in found.left] == ["--use-sharp"]
+    without = read("azure-train.sh", change={"USE_SHARP:-1": "USE_SHARP:-0"})
+    assert [one.text for one in without.left] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gone"),
+    [
+        ("MERGE_FILE:-$STAGE_PATH/slimpajama/bpe/vocab.json", "MERGE_FILE:-$STAGE_PATH/slimpajama/bpe/merges.txt", 13),
+        ("--save-interval 100", '--save-interval "$SAVE_INTERVAL"', 4),
+        ('SQUASHED_PYTORCH_IMAGE="', 'SQUASHED_PYTORCH_IMAGE="${SQUASHED_PYTORCH_IMAGE:-}', 6),
+        ("CHECKPOINT_PATH:-$STAGE_PATH/checkpoints", "CHECKPOINT_PATH:-$STAGE_PATH/$HIDDEN_SIZE", 14),
+    ],
+)
+def test_an_error_that_was_mended_is_not_told(old, new, gone):
+    assert numbers(read("azure-train.sh", change={old: new})) == {4, 6, 10, 13, 14} - {gone}
+
+
+def test_a_block_of_exports_is_laid_over_the_documents_own_run(tmp_path):
+    found = read("azure-exports.sh")
+    assert (found.site, found.base) == ("azure", "azure-175b")
+    assert (values(found)["model"], values(found)["jobs.training.nodes"]) == ("175b", 32)  # the last start counts
+    assert values(found)["training.save_interval"] == 10000
+    assert values(found)["jobs.stage"] == "/lustre/gpt"
+    assert {4, 6, 14} == numbers(found)
+    assert [one.text for one in found.left] == ["TEAM_COLOUR=blue"]
+    text = (SAMPLES / "azure-exports.sh").read_text().partition("unset")[0]
+    smoke = adopt([("smoke.sh", text)], "mine", PROJECT)
+    settings = checked(smoke, tmp_path)
+    assert make_plan(settings).as_dict()["phases"]["04-training"]["model"]["parameters"] == 64_633_856
+    assert {1, 14} <= numbers(smoke)
+    assert (values(smoke)["parallel.tensor"], values(smoke)["parallel.sequence"]) == (1, False)
+
+
+def test_a_document_s_knobs_before_a_command():
+    found = read("polaris-exports.sh")
+    wanted = {"model": "gpt13b", "training.sequence_length": 2048, "training.attention": "flash2",
+              "parallel.sequence": True, "training.global_batch": 4}  # fmt: skip
+    assert {key: values(found).get(key) for key in wanted} == wanted
+    assert numbers(found) == {21, 24}
+    assert 25 in numbers(read("polaris-exports.sh", change={"GPT13B": "GPT25B"}))
+    assert 21 not in numbers(read("polaris-exports.sh", change={"module load": "git checkout 6bcac4ee\nmodule load"}))
+
+
+def test_pbs_mpiexec_and_deepspeeds_file():
+    found = read("polaris-job.pbs")
+    wanted = {"site": "polaris", "jobs.account": "mine", "jobs.training.nodes": 16, "jobs.training.partition": "prod",
+              "training.initial_loss_scale": 4096.0, "data.folder": "/eagle/mine"}  # fmt: skip
+    assert {key: values(found).get(key) for key in wanted} == wanted
+    assert numbers(found) == {22, 24, 25}
+    assert {"module load conda/2024-04-29"} <= {one.text for one in found.left}
+
+
+def test_four_things_that_make_27_and_what_mends_each():
+    found = read("slurm-train.slurm")
+    assert [(one.number, one.line) for one in found.errors] == [(27, 7), (27, 18), (27, 21), (27, 37)]
+    mended = read(
+        "slurm-train.slurm",
+        change={
+            "--save-interval 1000": "--save-interval 1000 --save ck",
+            "--loss-scale 12 ": "",
+            "pytorch:22.02-deepspeed": "registry.example#lab/pytorch:22.02",
+            "#SBATCH --hint": "#SBATCH --gpus-per-node=8\n#SBATCH --hint",
+        },
+    )
+    assert numbers(mended) == set()
+    assert values(mended)["jobs.image"] == "registry.example#lab/pytorch:22.02"
+    assert values(found)["training.loss_scale_window"] == 500
+
+
+def test_nemos_overrides_over_its_own_file():
+    found = read("aws-nemo.sbatch")
+    wanted = {"model": "nemo-175b", "training.framework": "nemo", "training.iterations": 40,
+              "training.save_interval": 0, "training.learning_rate": 1.2e-4, "jobs.stage": "/fsx",
+              "jobs.training.nodes": 16, "jobs.image": "/apps/nemo.sqsh", "jobs.launcher": "torchrun"}  # fmt: skip
+    assert {key: values(found).get(key) for key in wanted} == wanted
+    assert [one.text for one in found.left] == ["model.transformer_engine=True"]
+
+
+def test_a_shape_that_no_catalogue_has_is_kept(tmp_path):
+    found = read("own-shape.sh")
+    settings = checked(found, tmp_path)
+    model = settings.model
+    assert (model.layers, model.hidden, model.heads, model.ffn_hidden, model.positions) == (30, 3072, 24, 8192, 4096)
+    assert (settings.run.parallel.virtual_pipeline, settings.job("04-training").devices_per_node) == (3, 4)
+    assert values(found)["jobs.training.walltime"] == "36:00:00"
+    assert values(found)["training.schedule"] == "linear"  # the program's default, which is not ours
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [
+        ({"nodes=2": "nodes=4"}, 18),
+        ({"num_gpus=16": "num_gpus=24"}, 15),
+        ({"mp_size=2": "mp_size=3"}, 15),
+        ({"mp_size=2": "mp_size=1", "pp_size=2": "pp_size=1", "nodes=2": "nodes=1", "num_node=2": "num_node=1"}, 16),
+        ({"model_size=13": "model_size=30"}, 1),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_found(change, number):
+    assert number in numbers(read("lumi-batch.sh", "lumi-payload.sh", change=change))
+
+
+def test_the_words_of_a_page_are_searched_and_its_blocks_read():
+    page = (
+        "# Training\n2. [Set-up](#1-setup)\nThe smoke model has 375M parameters.\n\n"
+        "```bash\nexport STAGE_PATH=/lustre/a\npython3 download_slimpajama.py ${STAGE_PATH}/x\n"
+        "sbatch -p hpc setup_environment.sh\nls $STAGE_PATH/train*.jsonl | wc -l  # 72\n"
+        "NUM_LAYERS=12 HIDDEN_SIZE=512 sbatch -N 2 04-gpt175B.sh\n```\nor htc\n"
+    )
+    found = adopt([("page.md", page)], "mine", PROJECT)
+    assert {1, 3, 5, 7, 8, 9} <= numbers(found)
+    assert values(found)["jobs.stage"] == "/lustre/a"
+    assert {one.line for one in found.errors if one.number == 7} == {8}
+
+
+def test_nothing_of_a_script_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = read("hostile.sh")
+    assert list(tmp_path.iterdir()) == []
+    assert values(found)["training.iterations"] == 10
+    assert any("--tensor-model-parallel-size $(touch" in one.text for one in found.left)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_that_is_cut_off_anywhere_is_still_read(name):
+    text = (SAMPLES / name).read_text()
+    for end in range(0, len(text), 61):
+        script = read_script(text[:end])
+        launches_of(script.commands)
+        assert script.text == text[:end]
+
+
+def test_what_starts_no_training_is_refused_with_the_rule():
+    with pytest.raises(ParamsError, match=r"copy\.sh starts no training, and sets no variable"):
+        adopt([("copy.sh", "#!/bin/bash\n#SBATCH --nodes=1\ncp a b\n")], "mine", PROJECT)
+
+
+def test_the_command_writes_the_file_once_and_tells_everything(tmp_path):
+    out = tmp_path / "old.yaml"
+    words = ["adopt", str(SAMPLES / "lumi-batch.sh"), "--out", str(out)]
+    first = CliRunner().invoke(cli, [*words, "--json"])
+    report = json.loads(first.stdout)
+    assert (report["run_file"], report["check"], report["site"]) == (str(out), "passes", "lumi")
+    assert {"key": "parallel.tensor", "value": 2, "from": "--tensor-model-parallel-size"}.items() <= next(
+        one for one in report["carried"] if one["key"] == "parallel.tensor"
+    ).items()
+    assert {error["number"] for error in report["errors"]} == {19}
+    assert [one["key"] for one in report["required"]] == ["jobs.stage"]
+    assert params.check(str(out), project=PROJECT).run.parallel.pipeline == 2
+    again = CliRunner().invoke(cli, words)
+    assert again.exit_code == 0
+    assert "lumi-payload.sh:40" in again.stdout and "jobs.stage" in again.stdout
+    out.write_text("run: old\n")
+    refused = CliRunner().invoke(cli, words)
+    assert isinstance(refused.exception, ParamsError)
+    assert out.read_text() == "run: old\n"
+    assert CliRunner().invoke(cli, [*words, "--replace"]).exit_code == 0
+
+
+def test_a_run_file_that_check_would_refuse_is_written_and_told(tmp_path):
+    script = tmp_path / "odd.sh"
+    script.write_text((SAMPLES / "slurm-train.slurm").read_text().replace("TP=4", "TP=3"))
+    said = CliRunner().invoke(cli, ["adopt", str(script), "--out", str(tmp_path / "odd.yaml"), "--json"])
+    report = json.loads(said.stdout)
+    assert "do not divide into groups of 6" in report["check"]
+    assert 15 in {error["number"] for error in report["errors"]}
