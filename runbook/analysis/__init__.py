@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from runbook.analysis.compare import Comparison, RunFacts, Tolerance, compare, read_run
+from runbook.analysis.cost import Rates, cost_table, projection_table
 from runbook.analysis.documents import azure_checkpoint_table, lumi_table, results_table
 from runbook.analysis.gates import learning_check, resume_check, smoke_gate
 from runbook.analysis.history import Evaluation, History, Step, read_events, read_metrics, read_validation
 from runbook.analysis.metrics import Summary, goodput, summarize
-from runbook.analysis.scaling import ScalePoint, projection_table, scaling_table
+from runbook.analysis.scaling import ScalePoint, scaling_table
 from runbook.analysis.table import Table
 from runbook.analysis.tables import (
     actual_numbers,
@@ -26,6 +27,7 @@ __all__ = [
     "Comparison",
     "Evaluation",
     "History",
+    "Rates",
     "RunFacts",
     "ScalePoint",
     "Step",
@@ -35,6 +37,7 @@ __all__ = [
     "actual_numbers",
     "azure_checkpoint_table",
     "compare",
+    "cost_table",
     "goodput",
     "goodput_table",
     "learning_check",

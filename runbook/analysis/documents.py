@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from runbook.analysis.published import peak_tflops, read_table
 from runbook.analysis.table import Table
@@ -42,6 +42,14 @@ class Measured:
     stated_percent: float | None = None
     rounding: float = 0.0
     """Half of the last digit of samples_per_second."""
+    name: str = field(default="", compare=False)
+    """Of the run or variant."""
+    convention: str = ""
+    """Formula of T (TFLOP/s per device), where it is not the table's."""
+    refused: str = ""
+    """Why the plan would not start it."""
+    source: str = field(default="", compare=False)
+    """File and line the samples/s come from."""
 
 
 def gpt(layers: int, hidden: int, heads: int, *, tensor: int = 1, length: int = 2048, vocabulary: int = 50257) -> Shape:
@@ -53,7 +61,7 @@ def gpt(layers: int, hidden: int, heads: int, *, tensor: int = 1, length: int = 
 def lumi_rows() -> list[Measured]:
     """The document's eight rows."""
     rows = []
-    for row in read_table(LUMI):
+    for line, row in enumerate(read_table(LUMI), start=2):
         nodes, tensor = int(row["nodes"]), int(row["tensor"])
         known = row["samples_per_second"] != "?"
         rows.append(
@@ -70,6 +78,7 @@ def lumi_rows() -> list[Measured]:
                 stated_tflops=float(row["tflops_per_gcd"]) if known else None,
                 stated_percent=float(row["percent_of_peak"]) if known else None,
                 rounding=0.0005,
+                source=f"{LUMI}:{line}",
             )
         )
     return rows
@@ -88,9 +97,10 @@ def results_table(
     peak = peak_tflops(device, precision)
     shown = []
     for place, row in enumerate(rows):
-        fitting = _fitting(row, convention)
+        used = row.convention or convention
+        fitting = _fitting(row, used)
         shape = fitting[1] if fitting is not None else row.shape
-        tflops, model = _speed(row, convention, shape), _speed(row, flops.OURS, shape)
+        tflops, model = _speed(row, used, shape), _speed(row, flops.OURS, shape)
         shown.append(
             {
                 "Model Size": row.model,
@@ -105,12 +115,15 @@ def results_table(
                 "stated (TFLOP/s per device)": row.stated_tflops,
                 "stated % of peak": row.stated_percent,
                 "MFU (%)": 100 * model / peak if model is not None and peak else None,
-                "verdict": _verdict(row, rows[:place], convention, device_bytes),
+                "verdict": _verdict(row, rows[:place], used, device_bytes),
+                "run": row.name,
+                "source": row.source or source,
             }
         )
-    hardware = flops.CONVENTIONS[convention].kind == "hardware"
+    conventions = sorted({row.convention or convention for row in rows} or {convention})
+    hardware = any(flops.CONVENTIONS[name].kind == "hardware" for name in conventions)
     notes = (
-        f"TFLOP/s in the convention {convention}"
+        f"TFLOP/s in the convention {' or '.join(conventions)}"
         + (" (recomputed work counted: % of peak is HFU)" if hardware else "")
         + f"; MFU in the convention {flops.OURS}",
         f"peak of {device} in {precision}: " + (f"{peak:g} TFLOP/s" if peak else "not known"),
@@ -130,6 +143,8 @@ def _speed(row: Measured, convention: str, shape: Shape | None = None) -> float 
 
 
 def _verdict(row: Measured, before: Sequence[Measured], convention: str, device_bytes: int) -> str:
+    if row.refused:
+        return f"refused by the plan: {row.refused}"
     if row.samples_per_second is None:
         return "never measured"
     if row in before:

@@ -35,6 +35,15 @@ class Step:
     data_wait_seconds: float
     memory_bytes: int
     time: float
+    forward_backward_seconds: float = 0.0
+    """Of the rank that writes; 0 in runs of a trainer that did not tell parts of a step."""
+    communication_seconds: float = 0.0
+    """Part of the one before, where the engine measures it apart."""
+    optimizer_seconds: float = 0.0
+    rank_seconds: tuple[float, ...] = ()
+    """Forward and backward of each rank, communication left out; empty where the trainer did not tell."""
+    line: int = 0
+    """Of metrics.jsonl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +132,10 @@ def join(lines: Iterable[str], source: str = "") -> History:
     kept: dict[int, Step] = {}
     repeated: list[Step] = []
     unread = 0
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        step = _step(line)
+        step = _step(line, number)
         if step is None:
             unread += 1
             continue
@@ -141,9 +150,11 @@ def join(lines: Iterable[str], source: str = "") -> History:
     return History(tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source)
 
 
-def _step(line: str) -> Step | None:
+def _step(line: str, number: int) -> Step | None:
     try:
         values = json.loads(line)
+        values["rank_seconds"] = tuple(values.get("rank_seconds") or ())
+        values["line"] = number
         return Step(**(_DEFAULTS | {key: value for key, value in values.items() if key in _STEP_FIELDS}))
     except (ValueError, TypeError, AttributeError):
         return None

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from runbook.analysis.cost import Rates, cost_table, projection_table
 from runbook.analysis.documents import Measured, azure_checkpoint_table, gpt, lumi_rows, lumi_table, results_table
-from runbook.analysis.metrics import summarize
-from runbook.analysis.scaling import ScalePoint, projection_table, scaling_table
+from runbook.analysis.metrics import goodput, summarize
+from runbook.analysis.scaling import ScalePoint, scaling_table
 from runbook.plan.flops import flops, tflops_per_device
 
 COLUMN = "T (TFLOP/s per device)"
@@ -83,7 +84,21 @@ def test_projection_needs_a_price_for_a_cost_and_says_what_it_leaves_out(history
     summary = summarize(history, sequence_length=128)
     best = projection_table(summary, target_tokens=44_236_800)
     assert {row["what"]: row["value"] for row in best.rows}["time"] == pytest.approx(1.0)
-    assert [row["what"] for row in best.rows] == ["tokens", "speed", "time", "device-hours"]
+    found = {row["what"]: row["value"] for row in best.rows}
+    assert list(found) == ["tokens", "speed", "time", "device-hours", "energy", "cost"]
+    assert (found["energy"], found["cost"]) == (None, None)
+    assert best.rows[-1]["how"] == "no price is known: set jobs.price_per_device_hour"
     assert best.notes == ("without evaluation, checkpoints and restarts: the best case",)
-    real = projection_table(summary, target_tokens=44_236_800, goodput=0.5, price=2.0, currency="EUR")
-    assert real.rows[-1] == {"what": "cost", "value": pytest.approx(192.0), "unit": "EUR"}
+    rates = Rates(2.0, "EUR", 500.0, "data sheet")
+    real = {row["what"]: row for row in projection_table(summary, target_tokens=44_236_800, goodput=0.5, rates=rates)}
+    assert real["cost"] == {"what": "cost", "value": pytest.approx(192.0), "unit": "EUR", "how": "2 a device-hour"}
+    assert (real["energy"]["value"], real["energy"]["unit"]) == (pytest.approx(48.0), "kWh")
+
+
+def test_what_a_run_cost_is_its_wall_time_on_all_devices(history):
+    table = cost_table(summarize(history, sequence_length=128), goodput(history), Rates(3.0, "EUR", 400.0, "measured"))
+    found = {row["what"]: row["value"] for row in table}
+    hours = 2 * 200 / 3600
+    assert found["device-hours"] == pytest.approx(hours)
+    assert found["device-hours in steps that count"] == pytest.approx(0.75 * hours)
+    assert (found["energy"], found["cost"]) == (pytest.approx(0.4 * hours), pytest.approx(3 * hours))
