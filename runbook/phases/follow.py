@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runbook.errors import JobError
+from runbook.phases.queue_view import logs_of
 from runbook.phases.status import job_folders, run_folder, scheduler_of
-from runbook.schedulers.base import ACTIVE
 
 POLL_SECONDS = 0.5
 
@@ -21,7 +21,7 @@ def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], 
         raise JobError(f"{folder.name} has submitted no job yet: runbook run {run} does.")
     job = max(jobs, key=lambda one: one.record.stat().st_mtime)
     scheduler = scheduler_of(folder)
-    offsets = {job.out: 0, job.err: 0}
+    offsets = dict.fromkeys(logs_of(job), 0)
     say(f"==> {job.path} <==")
     while True:
         status = scheduler.state(job)  # before reading: what an ended job wrote is then read to its end
@@ -30,11 +30,11 @@ def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], 
                 with path.open("rb") as stream:
                     stream.seek(offsets[path])
                     whole, newline, rest = stream.read().rpartition(b"\n")
-                text = whole + newline if follow and status.state in ACTIVE else whole + newline + rest
+                text = whole + newline if follow and not status.final else whole + newline + rest
                 offsets[path] += len(text)
                 for line in text.decode(errors="replace").splitlines():
                     say(line)
-        if not follow or status.state not in ACTIVE:
+        if not follow or status.final:
             say(f"==> {status.state}: {status.reason or 'no reason given'} <==")
             return
         time.sleep(POLL_SECONDS)

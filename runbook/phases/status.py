@@ -13,9 +13,10 @@ from runbook.display import Table
 from runbook.errors import JobError, RecordError
 from runbook.params.schema import PHASES
 from runbook.phases.campaign import runs_folder
+from runbook.phases.queue_view import asked_by, is_called, nodes_of, queue_rows, tails
 from runbook.records.runs import PhaseState, read_run
 from runbook.schedulers import get_scheduler
-from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, Scheduler
+from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, Scheduler, State
 from runbook.units import show_duration
 
 
@@ -50,7 +51,7 @@ def scheduler_of(folder: Path) -> Scheduler:
 
 
 def job_rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """One row a job: where, id, state, how long, why."""
+    """One row a job: its folder, id, state, how long, partition, nodes, why."""
     scheduler = scheduler_of(folder)
     for job in job_folders(folder):
         status = scheduler.state(job)
@@ -59,6 +60,8 @@ def job_rows(folder: Path) -> Iterator[dict[str, Any]]:
             "id": status.job_id,
             "state": str(status.state),
             "time": _lasted(status),
+            "partition": asked_by(job).partition,
+            "nodes": nodes_of(job),
             "why": status.reason,
         }
 
@@ -72,13 +75,19 @@ def status_of_all(runs: Path | None) -> str:
 
 
 def status_of_one(name: str, runs: Path | None) -> str:
-    """Phases and jobs of a run."""
+    """Phases and jobs of a run; for jobs that have not ended, their queue and the last lines they wrote."""
     folder = run_folder(name, runs)
     phases = [_phase_row(phase) for phase in read_run(folder).phases]
     jobs = list(job_rows(folder))
     parts = [str(folder), Table(phases).as_text()]
     if jobs:
-        parts.append(Table(jobs).as_text())
+        parts.append(Table(_without_empty(jobs)).as_text())
+    states = {row["job"]: State(row["state"]) for row in jobs}
+    living = [job for job in job_folders(folder) if states[job.path.name] in (*ACTIVE, State.UNKNOWN)]
+    if living and (queues := queue_rows(scheduler_of(folder), living)):
+        parts.append(Table(queues).as_text())
+    if living and (words := tails(living)):
+        parts.append(words)
     return "\n\n".join(parts)
 
 
@@ -86,7 +95,7 @@ def find_job(job_id: str, runs: Path | None) -> str:
     """The job folder of a job id."""
     for folder in all_runs(runs):
         for job in job_folders(folder):
-            if scheduler_of(folder).state(job).job_id == job_id:
+            if is_called(job, job_id.strip()):
                 return f"{folder.name}: {job.path}"
     raise JobError(
         f"No run here submitted a job {job_id}; runbook status lists the runs, runbook status RUN their jobs."
@@ -99,7 +108,7 @@ def cancel_jobs(name: str, runs: Path | None) -> str:
     folder = run_folder(name, runs)
     scheduler = scheduler_of(folder)
     for job in job_folders(folder):
-        if scheduler.state(job).state in ACTIVE:
+        if scheduler.state(job).state in (*ACTIVE, State.UNKNOWN):
             status = scheduler.cancel(job)
             lines.append(f"{job.path.name}: {status.state} ({status.reason})")
     return "\n".join(lines) or "No job of this run is running; nothing was cancelled."
@@ -123,6 +132,11 @@ def _attempt(name: str) -> tuple[str, int, str]:
             part, _, number = name[len(phase) + 1 :].rpartition("-")
             return phase, int(number) if number.isdigit() else 1, part if number.isdigit() else f"{part}-{number}"
     return name, 0, ""
+
+
+def _without_empty(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without the columns that none fills."""
+    return [{key: value for key, value in row.items() if any(other[key] for other in rows)} for row in rows]
 
 
 def _lasted(status: JobStatus) -> str:

@@ -98,6 +98,13 @@ class Pbs:
         if said.exit_code:
             raise JobError(f"PBS did not send {signal_name} to job {job}. {_words(said)}")
 
+    def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """`qstat -Q`: whether each queue is open, its limit, and how many jobs it holds."""
+        said = _run("qstat", "-Q", "-f", *names)
+        if said.exit_code:
+            raise QueueSilentError(f"PBS does not answer. {_words(said)}")
+        return text.queue_rows(said.out)
+
 
 def _run(*words: str) -> shell.Finished:
     try:

@@ -65,6 +65,20 @@ def parse_queues(text: str) -> list[Limits]:
     return found
 
 
+def queue_rows(text: str) -> list[dict[str, str]]:
+    """The queues of `qstat -Q -f` for people."""
+    return [
+        {
+            "queue": name,
+            "state": "open" if (values.get("enabled"), values.get("started")) == ("True", "True") else "closed",
+            "time limit": values.get("resources_max.walltime", ""),
+            "nodes": values.get("resources_max.nodect", ""),
+            "jobs": values.get("state_count", values.get("total_jobs", "")).strip(),
+        }
+        for name, values in parse_entries(text, "Queue")
+    ]
+
+
 def state_of(letter: str, exit_status: int | None, deleted: bool = False) -> tuple[State, int | None]:
     """Our state and a shell's exit code of PBS's letter and exit status; what is none of PBS's is UNKNOWN.
 

@@ -82,6 +82,9 @@ class Queue(Protocol):
     def send(self, job: str, signal_name: str) -> None:
         """Send a signal to a job's processes."""
 
+    def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """What is free in some partitions, a row each; which columns depends on the queue."""
+
 
 class QueueScheduler:
     """Jobs of a queue, each known by its folder, so that any process on any machine can ask after it."""
@@ -154,6 +157,10 @@ class QueueScheduler:
             folder.stop.touch()
         else:
             self._queue.send(self._number(folder), signal_name)
+
+    def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """What the queue says of some of its partitions, as rows of a table."""
+        return self._queue.queues(names)
 
     def _submit(self, folder: JobFolder, dependencies: list[str]) -> str:
         token = f"runbook-{secrets.token_hex(8)}"

@@ -106,6 +106,14 @@ class Slurm:
         if said.exit_code:
             raise JobError(f"Slurm did not send {signal_name} to job {job}. {_words(said)}")
 
+    def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """`sinfo`: how many nodes of each partition are in which state."""
+        said = _run("sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N")
+        if said.exit_code:
+            raise QueueSilentError(f"Slurm's controller does not answer. {_words(said)}")
+        columns = ("queue", "state", "time limit", "nodes", "are", "which")
+        return [dict(zip(columns, line.split("|"), strict=True)) for line in said.out.splitlines()]
+
     def _take_back_what_never_starts(self, folder: JobFolder, number: str) -> None:
         """A partition's limits on time, nodes and accounts do not stop sbatch: the job would wait for ever."""
         try:

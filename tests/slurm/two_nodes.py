@@ -107,7 +107,11 @@ class Cluster:
 
     def wait_idle(self) -> None:
         """Until both nodes can take a job again."""
-        wait_until(lambda: self.ask("sinfo", "-h", "-N", "-o", "%t").split() == ["idle"] * 2, "two idle nodes", 120)
+        wait_until(
+            lambda: self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%t").split() == ["idle"] * 2,
+            "two idle nodes",
+            120,
+        )
 
     def processes(self) -> list[int]:
         """Everything that belongs to it, by its folder in the environment or as a word of the command."""
