@@ -16,6 +16,7 @@ from runbook.data.fetching import Fetcher, Gate, GivenUpError, Patience
 from runbook.data.inputs import inside
 from runbook.data.progress import Progress
 from runbook.data.remote import RemoteFile, remote_files
+from runbook.data.s5cmd import fetch_s3, s3_files
 from runbook.data.sources import dataset_folder, file_fault
 from runbook.errors import DataError, HeldError
 from runbook.params.dataset import Dataset, SourceFile
@@ -58,7 +59,7 @@ def download(
     home = dataset_folder(dataset, project=project, folder=folder)
     token = resolve_secret(dataset.token) if dataset.token else ""
     fetcher = Fetcher(home, token=token, patience=patience or Patience())
-    files = remote_files(dataset, fetcher.get)
+    files = s3_files(dataset) if dataset.url.startswith("s3://") else remote_files(dataset, fetcher.get)
     home.mkdir(parents=True, exist_ok=True)
     with _held(home):
         return fetch_all(files, fetcher, workers=workers, check_space=check_space, progress=progress)
@@ -81,9 +82,14 @@ def fetch_all(
     fetcher.took, fetcher.retried = tally.took, tally.retried
     faults: dict[str, str] = {}
     if any(file.url.startswith("s3://") for file in missing):
-        from runbook.data.s5cmd import fetch_s3
 
-        faults = fetch_s3(missing, fetcher.folder, workers)
+        def tell(arrived: int) -> None:
+            tally.arrived(arrived)
+            if progress is not None:
+                progress(tally.now("download"))
+
+        faults = fetch_s3(missing, fetcher.folder, workers, tell)
+        tally.all_done(len(missing) - len(faults), len(faults))
     else:
         _in_threads(missing, fetcher, workers, tally, faults, progress)
     for file in files:
@@ -168,6 +174,9 @@ class _Tally:
         with self._lock:
             self._got += count
 
+    def arrived(self, count: int) -> None:
+        self._got = count
+
     def retried(self) -> None:
         with self._lock:
             self.num_retries += 1
@@ -177,6 +186,10 @@ class _Tally:
 
     def failed(self) -> None:
         self._failures += 1
+
+    def all_done(self, done: int, failed: int) -> None:
+        self._done += done
+        self._failures += failed
 
     def now(self, stage: str) -> Progress:
         seconds = time.monotonic() - self._began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,29 +103,36 @@ def _version(package: str) -> str:
 
 def choose_encoder(kind: str, tokenizer_json: str, special_tokens: bool) -> tuple[Encoder, HuggingFace]:
     """The encoder for the work and the judge; fastokens is used only after it agreed on every probe."""
-    try:
-        judge = HuggingFace(tokenizer_json, special_tokens)
-    except ImportError:
-        raise DataError(
-            "the package tokenizers is missing; install the data extra: pip install 'gpt3-runbook[data]'"
-        ) from None
-    if kind in ("auto", "fastokens"):
+    with ThreadPoolExecutor(1) as thread:  # both take a tenth of a second, most of it outside Python
+        coming = thread.submit(_fast, kind, tokenizer_json, special_tokens)
         try:
-            fast = Fastokens(tokenizer_json, special_tokens)
+            judge = HuggingFace(tokenizer_json, special_tokens)
         except ImportError:
-            if kind == "fastokens":
-                raise DataError(
-                    "the package fastokens is not installed; choose encoder tokenizers, or install it"
-                ) from None
-        except ValueError as error:  # a kind of tokenizer.json that it does not know
-            if kind == "fastokens":
-                raise DataError(
-                    f"fastokens cannot read this tokenizer.json: {error}. Choose encoder tokenizers."
-                ) from None
-        else:
-            compare(fast, judge, list(PROBES), "the built-in edge texts")
-            return fast, judge
-    return judge, judge
+            raise DataError(
+                "the package tokenizers is missing; install the data extra: pip install 'gpt3-runbook[data]'"
+            ) from None
+        fast = coming.result()
+    if fast is None:
+        return judge, judge
+    compare(fast, judge, list(PROBES), "the built-in edge texts")
+    return fast, judge
+
+
+def _fast(kind: str, tokenizer_json: str, special_tokens: bool) -> Fastokens | None:
+    """The fast encoder; None where it is not wanted, or not to be had and not asked for by name."""
+    if kind not in ("auto", "fastokens"):
+        return None
+    try:
+        return Fastokens(tokenizer_json, special_tokens)
+    except ImportError:
+        if kind == "fastokens":
+            raise DataError(
+                "the package fastokens is not installed; choose encoder tokenizers, or install it"
+            ) from None
+    except ValueError as error:  # a kind of tokenizer.json that it does not know
+        if kind == "fastokens":
+            raise DataError(f"fastokens cannot read this tokenizer.json: {error}. Choose encoder tokenizers.") from None
+    return None
 
 
 def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None:

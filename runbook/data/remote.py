@@ -34,6 +34,9 @@ class RemoteFile:
     sha256: str = ""
     """Empty: not known."""
 
+    md5: str = ""
+    """What a bucket says of a file; empty: not known."""
+
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
     """The files that the catalogue promises, numbered ones written out."""

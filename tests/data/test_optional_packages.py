@@ -1,8 +1,8 @@
-"""Parquet and SentencePiece, where pyarrow and sentencepiece are installed; a clear word where they are not."""
+"""Parquet and SentencePiece, and a clear word where their packages are not installed."""
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +13,15 @@ from runbook.errors import DataError
 
 from .reference import EDGE_TEXTS, expected, json_lines, made
 
-needs_pyarrow = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
-needs_sentencepiece = pytest.mark.skipif(
-    importlib.util.find_spec("sentencepiece") is None, reason="sentencepiece is not installed"
-)
 
-
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is installed")
-def test_parquet_without_pyarrow(tmp_path: Path) -> None:
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     source = tmp_path / "in.parquet"
     source.write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"is a Parquet file, and the package pyarrow is not installed\. Install it"):
         prepare([source], tmp_path / "out")
 
 
-@needs_pyarrow
 def test_parquet_gives_the_same(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -41,7 +35,6 @@ def test_parquet_gives_the_same(tmp_path: Path) -> None:
     assert made(tmp_path / "out") == expected(texts)
 
 
-@needs_pyarrow
 def test_bad_parquet(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -59,7 +52,6 @@ def test_bad_parquet(tmp_path: Path) -> None:
         prepare([source], tmp_path / "out")
 
 
-@needs_sentencepiece
 def test_sentencepiece_model(tmp_path: Path) -> None:
     import sentencepiece
 
@@ -79,3 +71,11 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
     assert tokens == [*tokenizer.encode("the cat"), end, *tokenizer.encode("a fox"), end]
     assert decode(tokenizer.encode("the cat"), model) == "the cat"
     assert manifest.tokenizer["encoder"].startswith("sentencepiece ")
+
+
+def test_sentencepiece_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    model = tmp_path / "own.model"
+    model.write_bytes(b"\n")
+    with pytest.raises(DataError, match="is a SentencePiece model, and the package sentencepiece is not installed"):
+        load_tokenizer(str(model))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiktoken
+from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from runbook.data.encoders import HuggingFace, compare
 from runbook.data.probes import PROBES
 from runbook.errors import DataError
 
-from .reference import encoded, json_lines, made
+from .reference import EDGE_TEXTS, encoded, json_lines, made
 
 
 def test_known_ids() -> None:
@@ -36,6 +38,34 @@ def test_decode_gives_the_text_back() -> None:
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), st.booleans())
 def test_any_text_equals_the_reference(text: str, special_tokens: bool) -> None:
     assert encode(text, special_tokens=special_tokens) == encoded(text, special_tokens)
+
+
+@pytest.fixture(scope="module")
+def openai() -> tiktoken.Encoding:
+    """OpenAI's own encoder with the shipped vocabulary: a second judge, written by others, that needs no network."""
+    letters = tokenizer_module.byte_letters()
+    vocabulary = json.loads((tokenizer_module.GPT2_FOLDER / "vocab.json").read_text())
+    special = {tokenizer_module.END_OF_TEXT: vocabulary.pop(tokenizer_module.END_OF_TEXT)}
+    ranks = {bytes(letters[each] for each in token): number for token, number in vocabulary.items()}
+    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+
+
+def test_tiktoken_agrees_on_edge_texts_and_on_the_shipped_corpus(openai: tiktoken.Encoding) -> None:
+    for text in [*PROBES, *EDGE_TEXTS]:
+        assert encode(text) == openai.encode_ordinary(text)
+        assert encode(text, special_tokens=True) == openai.encode(text, allowed_special="all")
+    corpus = tokenizer_module.GPT2_FOLDER.parent / "corpus" / "corpus-3-of-5.jsonl.zst"
+    texts = [json.loads(line)["text"] for line in zstd.decompress(corpus.read_bytes()).splitlines()]
+    ids, offsets = load_tokenizer().encode_batch(texts)
+    for number, expected in enumerate(openai.encode_ordinary_batch(texts)):
+        assert ids[offsets[number] : offsets[number + 1]].tolist() == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
+def test_any_text_equals_tiktoken(openai: tiktoken.Encoding, text: str) -> None:
+    assert encode(text) == openai.encode_ordinary(text)
 
 
 def test_pieces_show_each_token() -> None:
