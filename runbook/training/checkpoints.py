@@ -59,8 +59,11 @@ def begin(root: Path, iteration: int) -> Path:
     return part
 
 
-def finish(part: Path, metadata: dict[str, Any], checksums: dict[str, str], keep: int) -> Path:
-    """Seal, rename, point the tracker at it, and only then remove checkpoints beyond the newest `keep`."""
+def finish(part: Path, metadata: dict[str, Any], checksums: dict[str, str], keep: int, keep_every: int = 0) -> Path:
+    """Seal, rename, point the tracker at it, and only then remove checkpoints beyond the newest `keep`.
+
+    Those whose iteration is a multiple of `keep_every` stay for ever.
+    """
     root, final = part.parent, part.with_suffix("")
     metadata = {**metadata, "files": checksums}
     faults.save("metadata")
@@ -76,6 +79,8 @@ def finish(part: Path, metadata: dict[str, Any], checksums: dict[str, str], keep
     point_to(root, int(metadata["iteration"]))
     faults.save("pruning")
     for old in _folders(root)[keep:]:
+        if keep_every and int(old.name[5:]) % keep_every == 0:
+            continue
         going = old.rename(old.with_suffix(".old.part"))  # killed from here on, `clean` ends the work
         shutil.rmtree(going)
     return final
@@ -95,6 +100,24 @@ def tracked(root: Path) -> int | None:
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def newest_iteration(root: Path) -> int:
+    """The iteration of the newest checkpoint by its folder's name, whole or not; 0 where there is none."""
+    return int(_folders(root)[0].name[5:]) if _folders(root) else 0
+
+
+def tracker_fault(root: Path, newest: int) -> str:
+    """Why the tracker cannot be believed, or nothing: a kill between two renames leaves it one checkpoint behind."""
+    if tracked(root) is not None:
+        named = root / name_of(tracked(root) or 0)
+        return "" if named.is_dir() else f"{root / TRACKER} names {named.name}, which is not there"
+    if not newest:
+        return ""
+    if not (root / TRACKER).exists():
+        return f"{root / TRACKER} is missing"
+    content = (root / TRACKER).read_bytes()[:40]
+    return f"{root / TRACKER} is empty" if not content.strip() else f"{root / TRACKER} holds {content!r}"
 
 
 def candidates(root: Path) -> tuple[list[Found], list[str]]:
@@ -160,11 +183,6 @@ def sha256(path: Path) -> str:
         while count := stream.readinto(buffer):
             digest.update(memoryview(buffer)[:count])
     return digest.hexdigest()
-
-
-def shard_files(part: Path) -> list[str]:
-    """Files of a checkpoint that carry checksums, as paths inside it."""
-    return sorted(str(path.relative_to(part)) for path in (part / SHARDS).rglob("*") if path.is_file())
 
 
 def sync_folder(folder: Path) -> None:

@@ -59,7 +59,7 @@ class Engine(Protocol):
         """The rest: small values that are the same on all ranks."""
 
     def restore(self, sharded: dict[str, Any], common: dict[str, Any]) -> None:
-        """Take up what `dist_checkpointing` loaded into `sharded_state()`."""
+        """Take up what `dist_checkpointing` loaded into `sharded_state()`; without "optimizer", the weights alone."""
 
 
 def make_engine(spec: Spec) -> Engine:

@@ -15,7 +15,7 @@ from runbook.training.errors import FINISHED, STOPPED, RefusedError
 from runbook.training.pulse import Pulse
 from runbook.training.report import Report, say
 from runbook.training.sampling import continue_text
-from runbook.training.saving import Loaded, Progress, Saved
+from runbook.training.saving import Loaded, Progress, Save
 from runbook.training.spec import Spec
 from runbook.training.step import Stepper
 from runbook.training.stopping import Stopping
@@ -33,6 +33,7 @@ class Run:
         self.engine: Engine = make_engine(spec)
         self.progress = Progress()
         self.saved_iteration = -1
+        self.pending: Save | None = None
         self.stepper = Stepper(spec, self.engine, stopping)
         self.bad_steps = BadSteps(spec)
 
@@ -54,8 +55,9 @@ class Run:
                 self._save()
                 self.report.event("stopped", iteration=progress.iteration, signal=why)
                 return STOPPED
+            self._look_after_save()
             if at_end or self._at(spec.checkpoint.interval):
-                self._save()
+                self._save(beside=spec.checkpoint.asynchronous and not at_end)
         if self.saved_iteration >= 0:
             self._sample()
         proofs.prove(self, train)
@@ -90,6 +92,11 @@ class Run:
         for problem in loaded.problems:
             self._tell(f"checkpoint passed over: {problem}")
             self.report.event("checkpoint_broken", message=problem)
+        if loaded.problems:
+            self._tell(f"{loaded.lost_iterations} iterations are lost: they were in what was passed over")
+        if loaded.tracker:
+            self._tell(f"{loaded.tracker}: written anew from the checkpoints that are there")
+            self.report.event("tracker_rebuilt", message=loaded.tracker)
         for change in loaded.changes + loaded.harmless:
             self._tell(f"{loaded.folder} was trained with {change}; going on with the plan's")
         self._tell(f"going on from {loaded.folder}")
@@ -98,6 +105,8 @@ class Run:
             iteration=self.progress.iteration,
             folder=self._relative(loaded.folder),
             same_fingerprint=not loaded.changes,
+            weights_only=loaded.weights_only,
+            lost_iterations=loaded.lost_iterations,
         )
 
     def _refuse_other(self, loaded: Loaded) -> None:
@@ -114,25 +123,27 @@ class Run:
         faults.step(self.progress.iteration + 1)
         done = self.stepper.step(train, self.progress)
         self.stopping.stepped(done.record["seconds"])
+        action = self._answer(done.bad) if done.bad else ""
         self.report.step(done.record, self.progress.skipped, self.progress.nan)
         if done.bad is None:
             self.bad_steps.good()
-        else:
-            self._answer(done.bad)
+        elif action == "rollback":
+            self._roll_back(done.bad)
         return done.wish
 
-    def _answer(self, bad: BadStep) -> None:
-        """Stop, go on without the step, or go back to the last checkpoint and leave its samples out."""
+    def _answer(self, bad: BadStep) -> str:
+        """Whether to go on without the step, or to go back and leave its samples out; raises where it is to stop."""
         folder = saving.newest(self.spec) if self.spec.limits.nan_policy == "rollback" else None
-        action = self.bad_steps.action(has_checkpoint=folder is not None)
+        has_checkpoint = folder is not None or self.pending is not None
+        action = self.bad_steps.action(has_checkpoint=has_checkpoint)
         self.report.event("bad_step", **bad.fields(), policy=self.spec.limits.nan_policy, action=action)
         if action == "stop":
             raise self.bad_steps.error(bad)
         self._tell(f"{bad.what} is {bad.value} at iteration {bad.iteration}: {action}, by training.nan_policy")
-        if action == "rollback":
-            self._roll_back(bad)
+        return action
 
     def _roll_back(self, bad: BadStep) -> None:
+        self._end_save()
         passed = [*self.progress.passed_over, [bad.first_sample, bad.last_sample]]
         segment = self.progress.segment + 1
         loaded = saving.load(self.spec, self.engine)
@@ -153,17 +164,34 @@ class Run:
         samples = spec.evaluation.iterations * spec.batch.global_
         self.report.validation(self.progress.iteration, loss, samples, time.monotonic() - begun)
 
-    def _save(self) -> None:
+    def _save(self, *, beside: bool = False) -> None:
+        """Save; where `beside`, the files are written while the training goes on, and `_look_after_save` ends it."""
+        if self.progress.iteration == self.saved_iteration:
+            return
         with self.pulse.during("saving"):
-            self._saved(saving.save(self.spec, self.engine, self.progress))
+            self._end_save()
+            self.saved_iteration = self.progress.iteration
+            self.pending = Save(self.spec, self.engine, self.progress, beside=beside)
+            if not beside:
+                self._end_save()
 
-    def _saved(self, saved: Saved) -> None:
+    def _look_after_save(self) -> None:
+        """Seal the checkpoint that is written beside the training once all ranks have written their part."""
+        if self.pending is not None and self.pending.is_written():
+            with self.pulse.during("saving"):
+                self._end_save()
+
+    def _end_save(self) -> None:
+        if self.pending is None:
+            return
+        pending, self.pending = self.pending, None
+        saved = pending.finish()
         self.stopping.saved(saved.seconds)
-        self.saved_iteration = saved.iteration
         self.report.event(
             "saved",
             iteration=saved.iteration,
             seconds=saved.seconds,
+            stall_seconds=saved.stall_seconds,
             bytes=saved.bytes,
             folder=self._relative(saved.folder),
         )

@@ -128,11 +128,14 @@ class MegatronEngine:
         }
 
     def restore(self, sharded: dict[str, Any], common: dict[str, Any]) -> None:
-        """Take up a loaded state."""
+        """Take up a loaded state; without "optimizer" in it, the weights alone."""
         weights = self._weights()
         for index, chunk in enumerate(self.models):
             chunk.load_state_dict(sharded[f"model{index}"])
         owned = optimizer_state.of_megatron(self.optimizer)
+        if "optimizer" not in sharded:
+            optimizer_state.follow_weights(owned)
+            return
         optimizer_state.restore(owned, weights, sharded["optimizer"], common["optimizer_step"])
         scaler, state = optimizer_state.loss_scaler(self.optimizer), common["loss_scaler"]
         if scaler is not None and state:

@@ -8,7 +8,8 @@ pipeline ranks as the weight is; each data-parallel copy takes the range it owns
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +115,18 @@ def restore(owned: Owned, weights: dict[str, Any], state: dict[str, torch.Tensor
             for group in part.adam.param_groups:
                 if "step" in group:  # the fused Adam of Apex and Transformer Engine counts by group
                     group["step"] = step
+
+
+def follow_weights(owned: Owned, gathered: Callable[[torch.nn.Parameter], Any] = contextlib.nullcontext) -> None:
+    """Take the float32 copies from the weights, and let Adam begin anew; `gathered`: how a cut weight is made whole."""
+    with torch.no_grad():
+        for weight, part in owned.parts.items():
+            part.adam.state[part.main].clear()
+            for group in part.adam.param_groups:
+                if "step" in group:
+                    group["step"] = 0
+            with gathered(weight):
+                part.tensor("fp32_param").copy_(weight.detach().reshape(-1)[part.start : part.stop])
 
 
 def step_count(owned: Owned) -> int:

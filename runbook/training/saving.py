@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
 from runbook.training import checkpoints, faults, recipe, sharded_files
 from runbook.training.checkpoints import Found
-from runbook.training.distributed import on_first, seed_ranks, together
+from runbook.training.distributed import device, on_first, seed_ranks, together
 from runbook.training.engine import Engine
 from runbook.training.errors import RefusedError, TrainingError
 from runbook.training.spec import Spec
@@ -52,7 +55,10 @@ class Saved:
     iteration: int
     folder: Path
     seconds: float
+    """From its beginning until it was sealed."""
     bytes: int
+    stall_seconds: float
+    """How long the training waited for it."""
 
 
 @dataclass(frozen=True)
@@ -66,46 +72,110 @@ class Loaded:
     """Values it was trained with that are not the plan's and change what going on means."""
     harmless: list[str]
     """Those that do not."""
+    weights_only: bool = False
+    """Whether it is another engine's, so that its optimizer state was left out."""
+    tracker: str = ""
+    """What was wrong with the tracker, which is written anew; empty: nothing."""
+    lost_iterations: int = 0
+    """How many iterations the newest checkpoint, which is not whole, was ahead."""
+
+
+class Save:
+    """One checkpoint on its way to the disk: begun, written (here or beside the training), sealed."""
+
+    def __init__(self, spec: Spec, engine: Engine, progress: Progress, *, beside: bool) -> None:
+        """Copy the state where it is written `beside` the training, and agree with all ranks on who writes what."""
+        self.spec = spec
+        self.iteration = progress.iteration
+        self.begun = time.monotonic()
+        self._root = spec.path(spec.checkpoint.folder)
+        self._part = self._root / f"{checkpoints.name_of(progress.iteration)}.part"
+        self._metadata = _metadata(spec, engine, progress)
+        state = {**engine.sharded_state(loading=False), "random": _random_state()}
+        self._needed = sharded_files.size(state)
+        self._written: sharded_files.Written | None = None
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        with self._cleaning():
+            on_first(lambda: checkpoints.begin(self._root, self.iteration))
+            on_first(lambda: _check_room(self._root, self._needed))
+            faults.save("begin")
+            self._writing = sharded_files.Writing(state, self._part / checkpoints.SHARDS, copied=beside)
+        if beside:
+            self._thread = threading.Thread(target=self._write, name="checkpoint")
+            self._thread.start()
+        self.stall_seconds = time.monotonic() - self.begun
+        """How long the training waited for it so far."""
+
+    def is_written(self) -> bool:
+        """Whether all ranks have written their files; asked on all ranks together."""
+        ready = self._thread is None or not self._thread.is_alive()
+        message = torch.tensor([int(ready)], dtype=torch.int64, device=device())
+        torch.distributed.all_reduce(message, op=torch.distributed.ReduceOp.MIN)
+        return bool(message.item())
+
+    def finish(self) -> Saved:
+        """Wait for the files, seal and rename; `TrainingError` on all ranks, and nothing left, where one failed."""
+        began = time.monotonic()
+        if self._thread is None:
+            self._write()
+        else:
+            self._thread.join()
+        with self._cleaning():
+            sums = self._writing.finish(together(self._result))
+            faults.save("shards")
+            files = {f"{checkpoints.SHARDS}/{name}": digest for name, digest in sums.items()}
+            size = on_first(lambda: sum((self._part / name).stat().st_size for name in files))
+            keep, every = self.spec.checkpoint.keep, self.spec.checkpoint.keep_every
+            final = on_first(lambda: checkpoints.finish(self._part, self._metadata, files, keep, every))
+        now = time.monotonic()
+        self.stall_seconds += now - began
+        return Saved(self.iteration, final, now - self.begun, size, self.stall_seconds)
+
+    def _write(self) -> None:
+        try:
+            self._written = self._writing.write()
+        except (OSError, RuntimeError) as error:
+            self._error = error
+
+    def _result(self) -> sharded_files.Written:
+        if self._error is not None:
+            raise self._error
+        assert self._written is not None
+        return self._written
+
+    @contextlib.contextmanager
+    def _cleaning(self) -> Iterator[None]:
+        try:
+            yield
+        except TrainingError as error:
+            on_first(lambda: shutil.rmtree(self._part, ignore_errors=True))
+            failure = TrainingError(
+                f"checkpoint {self._part.with_suffix('')} of {self._needed:,} bytes could not be written: {error}. "
+                f"Nothing of it is left, earlier checkpoints are untouched. Make room (the disk, the quota), then run "
+                f"again"
+            )
+            failure.on_all_ranks = True
+            raise failure from error
 
 
 def save(spec: Spec, engine: Engine, progress: Progress) -> Saved:
-    """Write a checkpoint; `TrainingError` on all ranks, and nothing left behind, where it could not be written."""
-    begun = time.monotonic()
-    root = spec.path(spec.checkpoint.folder)
-    common = engine.common_state()
-    part = root / f"{checkpoints.name_of(progress.iteration)}.part"
-    state = {**engine.sharded_state(loading=False), "random": _random_state()}
-    needed = sharded_files.size(state)
-    try:
-        on_first(lambda: checkpoints.begin(root, progress.iteration))
-        on_first(lambda: _check_room(root, needed))
-        faults.save("begin")
-        sharded_files.write(state, part / checkpoints.SHARDS)
-        faults.save("shards")
-        files = on_first(lambda: checkpoints.shard_files(part))
-        sums = _checksums(part, files)
-        size = on_first(lambda: sum((part / name).stat().st_size for name in files))
-        metadata = {
-            **dataclasses.asdict(progress),
-            "fingerprint": spec.fingerprint,
-            "recipe": recipe.recipe(spec),
-            "engine": spec.engine,
-            "precision": spec.precision.format,
-            "model": _shape(spec),
-            "parallel": dataclasses.asdict(spec.parallel),
-            "common": common,
-            "saved_at": time.time(),
-        }
-        final = on_first(lambda: checkpoints.finish(part, metadata, sums, spec.checkpoint.keep))
-    except TrainingError as error:
-        on_first(lambda: shutil.rmtree(part, ignore_errors=True))
-        failure = TrainingError(
-            f"checkpoint {part.with_suffix('')} of {needed:,} bytes could not be written: {error}. Nothing of it is "
-            f"left, earlier checkpoints are untouched. Make room (the disk, the quota), then run again"
-        )
-        failure.on_all_ranks = True
-        raise failure from error
-    return Saved(progress.iteration, final, time.monotonic() - begun, size)
+    """Write a checkpoint while the training waits."""
+    return Save(spec, engine, progress, beside=False).finish()
+
+
+def _metadata(spec: Spec, engine: Engine, progress: Progress) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(progress),
+        "fingerprint": spec.fingerprint,
+        "recipe": recipe.recipe(spec),
+        "engine": spec.engine,
+        "precision": spec.precision.format,
+        "model": _shape(spec),
+        "parallel": dataclasses.asdict(spec.parallel),
+        "common": engine.common_state(),
+        "saved_at": time.time(),
+    }
 
 
 def load(spec: Spec, engine: Engine) -> Loaded | None:
@@ -116,6 +186,7 @@ def load(spec: Spec, engine: Engine) -> Loaded | None:
     root = spec.path(spec.checkpoint.folder)
     on_first(lambda: checkpoints.clean(root))
     found, problems = on_first(lambda: checkpoints.candidates(root))
+    newest_ever = on_first(lambda: checkpoints.newest_iteration(root))
     for candidate in found:
         difference = checkpoints.shape_difference(candidate.metadata.get("model", {}), _shape(spec))
         if difference:
@@ -127,7 +198,9 @@ def load(spec: Spec, engine: Engine) -> Loaded | None:
         if problem:
             problems.append(problem)
             continue
-        return _take(spec, engine, candidate, problems)
+        tracker = on_first(lambda: checkpoints.tracker_fault(root, newest_ever))
+        loaded = _take(spec, engine, candidate, problems)
+        return dataclasses.replace(loaded, tracker=tracker, lost_iterations=newest_ever - candidate.iteration)
     if on_first(lambda: checkpoints.has_trace(root)):
         raise checkpoints.refuse_none_left(root, problems)
     return None
@@ -143,7 +216,10 @@ def _check_room(root: Path, needed: int) -> None:
 def _take(spec: Spec, engine: Engine, found: Found, problems: list[str]) -> Loaded:
     metadata = found.metadata
     room: dict[str, Any] = engine.sharded_state(loading=True)
-    same_ranks = metadata["parallel"] == dataclasses.asdict(spec.parallel)
+    weights_only = metadata["engine"] != spec.engine
+    if weights_only:  # each engine's optimizer state is its own
+        del room["optimizer"]
+    same_ranks = _ranks(metadata["parallel"]) == _ranks(dataclasses.asdict(spec.parallel))
     if same_ranks:
         room["random"] = _random_state()
     loaded = sharded_files.read(room, found.folder / checkpoints.SHARDS)
@@ -154,7 +230,19 @@ def _take(spec: Spec, engine: Engine, found: Found, problems: list[str]) -> Load
         seed_ranks(spec.seed + 7919 * found.iteration)
     on_first(lambda: _mend_tracker(spec.path(spec.checkpoint.folder), found.iteration))
     known = {one.name: metadata[one.name] for one in dataclasses.fields(Progress) if one.name in metadata}
-    return Loaded(Progress(**known), found.folder, problems, *_changes(spec, metadata))
+    changes, harmless = _changes(spec, metadata)
+    if weights_only:
+        harmless = [
+            f"the engine {metadata['engine']} (plan: {spec.engine}), whose optimizer state is its own, so that the "
+            f"weights alone are taken up and Adam begins anew",
+            *harmless,
+        ]
+    return Loaded(Progress(**known), found.folder, problems, changes, harmless, weights_only=weights_only)
+
+
+def _ranks(parallel: dict[str, Any]) -> dict[str, Any]:
+    """How a layout numbers its ranks; what ZeRO shares out does not count."""
+    return {key: value for key, value in parallel.items() if key != "zero_stage"}
 
 
 def newest(spec: Spec) -> Path | None:
@@ -175,14 +263,6 @@ def _changes(spec: Spec, metadata: dict[str, Any]) -> tuple[list[str], list[str]
 def _mend_tracker(root: Path, iteration: int) -> None:
     if checkpoints.tracked(root) != iteration:
         checkpoints.point_to(root, iteration)
-
-
-def _checksums(part: Path, files: list[str]) -> dict[str, str]:
-    """sha256 of every file, the ranks sharing the work."""
-    own = together(lambda: {name: checkpoints.sha256(part / name) for name in _own(files)})
-    parts: list[dict[str, str]] = [{} for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather_object(parts, own)
-    return {name: digest for part_ in parts for name, digest in part_.items()}
 
 
 def _verify(found: Found) -> str:

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import time
 
 from runbook.training import checkpoints, saving, sharded_files
 
@@ -34,7 +35,8 @@ def after_begin():
 
 def between_shards():
     """The first rank dies when its own shards are written; the last rank before it begins."""
-    sharded_files.save = _on_second_save(sharded_files.save, before=os.environ["RANK"] != "0")
+    writing = sharded_files.Writing
+    writing.write = _on_second_save(writing.write, before=os.environ["RANK"] != "0")
 
 
 def before_metadata():
@@ -77,3 +79,15 @@ def without_tensorboard():
     import sys
 
     sys.modules["torch.utils.tensorboard"] = None
+
+
+def slow_writer():
+    """Files that take half a second more than they should."""
+    writing = sharded_files.Writing
+    original = writing.write
+
+    def wrapped(self):
+        time.sleep(0.5)
+        return original(self)
+
+    writing.write = wrapped

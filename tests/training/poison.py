@@ -1,6 +1,8 @@
 """Things put into a forked rank before it trains (see zygote.py): a gradient that is no number, fp16 on a CPU."""
 
-from runbook.training import rules
+import os
+
+from runbook.training import rules, saving
 
 
 def gradient():
@@ -23,3 +25,23 @@ def fp16():
     """fp16 is refused on a CPU because it is slow; small models can be trained in it all the same."""
     check = rules.check
     rules.check = lambda spec, world_size, *, cuda: check(spec, world_size, cuda=True)
+
+
+class Evil:
+    """What a pickle can do to who reads it."""
+
+    def __reduce__(self):
+        return os.mkdir, (os.environ["EVIL"],)
+
+
+def random_state():
+    """The random state of every checkpoint makes a folder when it is read."""
+    original = saving._random_state
+
+    def wrapped():
+        state = original()
+        if state.data is not None:
+            state.data["evil"] = Evil()
+        return state
+
+    saving._random_state = wrapped

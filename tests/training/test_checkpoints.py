@@ -10,12 +10,12 @@ from runbook.training import checkpoints
 SHAPE = {"layers": 4, "hidden": 64}
 
 
-def write(root, iteration, keep=2):
+def write(root, iteration, keep=2, keep_every=0):
     part = checkpoints.begin(root, iteration)
     (part / checkpoints.SHARDS / "__0_0.distcp").write_bytes(b"weights %d" % iteration)
-    files = checkpoints.shard_files(part)
-    sums = {name: checkpoints.sha256(part / name) for name in files}
-    return checkpoints.finish(part, {"iteration": iteration, "model": SHAPE}, sums, keep)
+    name = f"{checkpoints.SHARDS}/__0_0.distcp"
+    sums = {name: checkpoints.sha256(part / name)}
+    return checkpoints.finish(part, {"iteration": iteration, "model": SHAPE}, sums, keep, keep_every)
 
 
 def names(root):
@@ -36,6 +36,12 @@ def test_the_newest_are_kept_and_found_newest_first(tmp_path):
         write(tmp_path, iteration)
     assert [found.iteration for found in checkpoints.candidates(tmp_path)[0]] == [10_000_000, 9_999_999]
     assert names(tmp_path) == ["iter_10000000", "iter_9999999", checkpoints.TRACKER]
+
+
+def test_every_nth_is_kept_for_ever(tmp_path):
+    for iteration in range(10, 80, 10):
+        write(tmp_path, iteration, keep=2, keep_every=30)
+    assert [found.iteration for found in checkpoints.candidates(tmp_path)[0]] == [70, 60, 30]
 
 
 def test_a_checkpoint_can_be_written_again_over_a_broken_one(tmp_path):

@@ -1,0 +1,109 @@
+"""Saving beside the training, keeping every nth, and reading checkpoints that somebody else may have made."""
+
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+
+from runbook.training import checkpoints
+
+from . import specs
+
+pytestmark = pytest.mark.training
+
+BESIDE = {"interval": 2, "keep": 2, "asynchronous": True}
+
+
+@pytest.fixture(scope="module")
+def waiting(zygote, corpus, tmp_path_factory):
+    """A finished run of 6 iterations whose saves were waited for."""
+    return trained(zygote, corpus, tmp_path_factory.mktemp("waiting"), {"interval": 2, "keep": 2})
+
+
+def trained(zygote, corpus, folder, checkpoint, **options):
+    (folder / "data").symlink_to(corpus)
+    job = zygote.train(folder, specs.spec(copies=2, checkpoint=checkpoint), **options)
+    assert job.code == 0, job.err
+    return job
+
+
+def weights(folder, iteration):
+    """Checksums of the shards with all numbers of a checkpoint."""
+    files = json.loads((folder / "checkpoints" / f"iter_{iteration:07d}" / "metadata.json").read_text())["files"]
+    return {name: digest for name, digest in files.items() if name.endswith(".distcp")}
+
+
+def test_a_save_beside_the_training_holds_the_very_state_of_its_step(waiting, zygote, corpus, tmp_path):
+    beside = trained(zygote, corpus, tmp_path, BESIDE, patch="training.killing:slow_writer")
+    assert [line["loss"] for line in beside.metrics] == [line["loss"] for line in waiting.metrics]
+    for iteration in (4, 6):
+        assert weights(tmp_path, iteration) == weights(waiting.folder, iteration)
+    events = beside.events("saved")
+    assert [event["iteration"] for event in events] == [2, 4, 6]
+    assert all(0 < event["stall_seconds"] <= event["seconds"] for event in events)
+    assert beside.metrics[2]["time"] < events[0]["time"], "the third step was done before the save of the second ended"
+    assert waiting.metrics[2]["time"] > waiting.events("saved")[0]["time"]
+    assert beside.err == ""
+
+
+def test_a_kill_while_it_is_written_leaves_the_one_before(waiting, zygote, corpus, tmp_path):
+    (tmp_path / "data").symlink_to(corpus)
+    killed = zygote.train(tmp_path, specs.spec(copies=2, checkpoint=BESIDE), patch="training.killing:between_shards")
+    assert 0 not in killed.codes
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert "iter_0000002" in names and "iter_0000004" not in names and "iter_0000004.part" in names
+    again = zygote.train(tmp_path, specs.spec(copies=2, checkpoint=BESIDE))
+    assert again.code == 0, again.err
+    assert again.metrics[-1]["loss"] == waiting.metrics[-1]["loss"]
+
+
+def test_a_full_disk_beside_the_training_ends_it_with_the_reason(zygote, run):
+    content = specs.spec(copies=2, iterations=60, checkpoint=BESIDE)
+    job = zygote.train(run, content, patch="training.killing:no_room")
+    assert job.code == 1
+    assert "could not be written" in job.err and "Nothing of it is left" in job.err
+    assert [path.name for path in (run / "checkpoints").iterdir()] == []
+
+
+class Evil:
+    """What a pickle can do to who reads it."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def reseal(folder):
+    """Give a changed checkpoint the checksums it should have: who makes one can do that."""
+    path = folder / checkpoints.METADATA
+    metadata = json.loads(path.read_text())
+    del metadata["seal"]
+    metadata["files"] = {name: checkpoints.sha256(folder / name) for name in metadata["files"]}
+    path.write_text(json.dumps({**metadata, "seal": checkpoints._seal(metadata)}))
+
+
+@pytest.mark.parametrize("file", [".metadata", "common.pt"])
+def test_a_checkpoint_that_would_run_code_is_refused(file, waiting, zygote, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(waiting.folder, folder, symlinks=True)
+    checkpoint = folder / "checkpoints" / "iter_0000006"
+    (checkpoint / "torch_dist" / file).write_bytes(pickle.dumps(Evil(tmp_path / "owned")))
+    reseal(checkpoint)
+    job = zygote.train(folder, specs.spec(copies=2, iterations=8, checkpoint={"resume_changed": True}))
+    assert job.code in (1, 2) and not (tmp_path / "owned").exists()
+    if file == ".metadata":
+        assert job.code == 2 and "asks for posix.mkdir, which describes no tensor" in job.err
+
+
+def test_an_object_among_the_shards_that_would_run_code_is_refused(zygote, corpus, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    extra = {"EVIL": str(tmp_path / "owned")}
+    trained(zygote, corpus, folder, {}, extra=extra, patch="training.poison:random_state")
+    job = zygote.train(folder, specs.spec(copies=2, iterations=8, checkpoint={"resume_changed": True}))
+    assert job.code in (1, 2) and "is more than data, and is not read" in job.err
+    assert not (tmp_path / "owned").exists()
