@@ -23,6 +23,8 @@ from runbook.schedulers.base import ACTIVE, JobStatus, State
 from runbook.units import show_bytes, show_duration
 
 POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 300.0
+"""For so long a job is waited for whose state is not known: a queue's controller is restarted now and then."""
 SHOWN_EVENTS = 4
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
 RECENT = 20
@@ -44,6 +46,7 @@ class Picture:
     peak: float | None = None
     _device: str = ""
     _asked: float = field(default=float("-inf"))
+    _silent_since: float = field(default=float("inf"))
 
     def __post_init__(self) -> None:
         total, unit = self.spec["duration"]["iterations"], "iterations"
@@ -54,7 +57,7 @@ class Picture:
         """Show the job until it ends, or until `enough` of its metrics rows say so."""
         status = state()
         try:
-            while status.state in ACTIVE and not (enough is not None and enough(self.metrics.read())):
+            while self._lasts(status) and not (enough is not None and enough(self.metrics.read())):
                 self.progress.draw_beside(self.curve(), self.last_events())
                 self.progress.update(**self.facts(status))
                 time.sleep(POLL_SECONDS)
@@ -67,6 +70,14 @@ class Picture:
             raise
         self.finish(status)
         return status
+
+    def _lasts(self, status: JobStatus) -> bool:
+        """Whether the job may still go on; one whose queue does not answer is waited for, a while."""
+        if status.state is not State.UNKNOWN:
+            self._silent_since = float("inf")
+            return status.state in ACTIVE
+        self._silent_since = min(self._silent_since, time.monotonic())
+        return time.monotonic() - self._silent_since < PATIENCE_SECONDS
 
     def finish(self, status: JobStatus) -> None:
         """The final picture, with everything the job wrote."""
