@@ -33,6 +33,9 @@ COMMANDS = {
 EXTRAS = {
     "jupyter": "IPython ipykernel jupyter_client jupyter_core matplotlib nbclient nbconvert nbformat pandas papermill",
     "data": "backports fastokens msgspec numpy pyarrow sentencepiece tokenizers",
+    "train": "tensorboard",
+    "mlflow": "mlflow",
+    "trackio": "trackio",
 }
 """What is imported where it is needed, by the extra that installs it; no command imports torch."""
 

@@ -7,7 +7,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo 'torch==2.13.0' >"$work/constraints"
 [[ ${UPGRADE:-} == 1 ]] || cp requirements.lock "$work/pins"
-uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --constraint "$work/constraints" \
+uv pip compile pyproject.toml --extra jupyter --extra train --extra data --extra test --extra docs \
+  --universal --python-version 3.11 --constraint "$work/constraints" \
   --no-header --no-annotate --quiet --output-file "$work/pins"
 {
   echo "# Made by 'make lock'. Installed with --no-deps; PyTorch first, from its CPU index unless a GPU is seen."

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import tracemalloc
 from pathlib import Path
 
@@ -80,15 +82,18 @@ def test_gzip_zstd_and_plain_are_the_same(tmp_path):
     data = (SAMPLES / "megatron-core.log").read_bytes()
     (tmp_path / "plain").write_bytes(data)
     (tmp_path / "packed").write_bytes(gzip.compress(data))
+    (tmp_path / "xz").write_bytes(lzma.compress(data))
+    (tmp_path / "bzip2").write_bytes(bz2.compress(data))
     (tmp_path / "zstd").write_bytes(zstd.compress(data))
     want = parse_files([tmp_path / "plain"])
-    for name in ("packed", "zstd"):
+    for name in ("packed", "zstd", "xz", "bzip2"):
         assert parse_files([tmp_path / name]).records == want.records
 
 
-@pytest.mark.parametrize("pack", ["gzip", "zstd"])
+@pytest.mark.parametrize("pack", ["gzip", "zstd", "xz"])
 def test_cut_off_archive_gives_what_came_before_and_says_so(tmp_path, pack):
-    compress = gzip.compress if pack == "gzip" else pytest.importorskip("backports.zstd").compress
+    compress = {"gzip": gzip.compress, "xz": lzma.compress}.get(pack)
+    compress = compress or pytest.importorskip("backports.zstd").compress
     data = "\n".join(line(n, 3 - n / 1000, 500 + n * 7 % 13) for n in range(1, 3000)).encode()
     packed = compress(data)
     (tmp_path / "log").write_bytes(packed[: len(packed) // 2])
@@ -202,4 +207,4 @@ def test_command_summary_names_states_sources_and_failures():
 
 def test_command_refuses_two_outputs():
     result = CliRunner().invoke(logs, [str(SAMPLES / "llmc.log"), "--json", "--csv"])
-    assert (result.exit_code, "--json and --csv exclude each other" in result.output) == (2, True)
+    assert (result.exit_code, "--json, --csv and --to exclude each other" in result.output) == (2, True)

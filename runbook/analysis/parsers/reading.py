@@ -1,9 +1,11 @@
-"""Files as clean lines: plain, gzip or zstd; carriage returns, colours and endless lines taken care of."""
+"""Files as clean lines: plain, gzip, xz, bzip2 or zstd; carriage returns, colours and endless lines taken care of."""
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
+import lzma
 import re
 import zlib
 from collections.abc import Iterator
@@ -33,12 +35,18 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}. Ask its owner, or copy it first.") from error
     with stream:
-        head = stream.read(4)
+        head = stream.read(6)
         stream.seek(0)
         if head[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=stream) as unpacked:
                 yield cast("IO[bytes]", unpacked)
-        elif head == b"\x28\xb5\x2f\xfd":
+        elif head == b"\xfd7zXZ\x00":
+            with lzma.LZMAFile(stream) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        elif head[:3] == b"BZh":
+            with bz2.BZ2File(stream) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        elif head[:4] == b"\x28\xb5\x2f\xfd":
             with _open_zstd(path, stream) as unpacked:
                 yield unpacked
         else:
@@ -82,7 +90,7 @@ class Text:
         try:
             # read1 hands on what could be unpacked before the place where the data is cut off; read would lose it
             return self._stream.read1(CHUNK)  # type: ignore[attr-defined, no-any-return]
-        except (EOFError, OSError, zlib.error) as error:
+        except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
             self.problem = str(error) or type(error).__name__
         except Exception as error:
             if type(error).__name__ != "ZstdError":  # its class exists only where backports.zstd is installed
