@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from runbook.training.spec import Spec
@@ -28,6 +30,30 @@ def from_values(spec: Spec) -> dict[str, Any]:
     }
 
 
+def problems(spec: Spec) -> Iterator[str]:
+    """Where the plan's configuration for DeepSpeed says something else than the plan's other values."""
+    if spec.deepspeed:
+        own = from_values(spec)
+        for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping"):
+            yield from _differing(key, spec.deepspeed.get(key), own[key])
+        stage = _within(spec.deepspeed, "zero_optimization", "stage", 0)
+        yield from _differing("zero_optimization.stage", stage, spec.parallel.zero_stage)
+        for key in ("fp16", "bf16"):
+            enabled = _within(spec.deepspeed, key, "enabled", False)
+            yield from _differing(f"{key}.enabled", enabled, spec.precision.format == key)
+
+
+def _within(content: dict[str, Any], section: str, key: str, default: Any) -> Any:
+    inner = content.get(section)
+    return inner.get(key, default) if isinstance(inner, dict) else default
+
+
+def _differing(key: str, said: Any, meant: Any) -> Iterator[str]:
+    if said != meant:
+        meant = json.dumps(meant)
+        yield f"deepspeed.{key}: {json.dumps(said)}, but the rest of the plan means {meant}; make the plan anew"
+
+
 def _pipeline(spec: Spec) -> dict[str, Any]:
     if spec.parallel.pipeline == 1:
         return {}
@@ -38,16 +64,16 @@ def _pipeline(spec: Spec) -> dict[str, Any]:
 def _precision(spec: Spec) -> dict[str, Any]:
     precision = spec.precision
     if precision.format == "bf16":
-        return {"bf16": {"enabled": True}}
+        return {"bf16": {"enabled": True, "check_grad_overflow": True}}
     if precision.format == "fp32":
         return {}
     return {
         "fp16": {
             "enabled": True,
-            "loss_scale": 0,
+            "loss_scale": precision.static_loss_scale,  # 0: dynamic
             "loss_scale_window": precision.loss_scale_window,
-            "hysteresis": 2,
-            "min_loss_scale": 1,
+            "hysteresis": precision.hysteresis,
+            "min_loss_scale": precision.minimum_loss_scale,
             "initial_scale_power": round(math.log2(precision.initial_loss_scale)),
         }
     }

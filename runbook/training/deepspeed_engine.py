@@ -30,6 +30,10 @@ class DeepSpeedEngine:
         self.weights = {"model0": model.sharded_weights(self.model)}
         self.adam = _adam(spec, self.model)
         self.norm = math.nan
+        """Gradient norm of fp32 without ZeRO, which DeepSpeed forgets."""
+        self.waiting = False
+        """Whether there are gradients that no optimizer step has used."""
+        self.discards = False
         join()
         self.engine = self._begin()
         self._mend()
@@ -38,9 +42,14 @@ class DeepSpeedEngine:
         return initialize(WithLoss(self.model), self.adam, configuration(self.spec), Grid())
 
     def _mend(self) -> None:
-        """What DeepSpeed leaves wrong or unsaid without ZeRO."""
+        """What DeepSpeed leaves wrong or unsaid."""
         for state in self.adam.state.values():
             state["step"].zero_()  # it has made a step of length 0 to get room for the moments
+        take = self.adam.step
+        # The one place that every optimizer of DeepSpeed comes through when norm and clipping are done.
+        self.adam.step = lambda *_, **__: take() if self._may_step() else None  # type: ignore[method-assign]
+        if self.engine.fp16_enabled() and hasattr(self.engine.optimizer, "loss_scaler"):
+            self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False  # the loop has its own answer to it
         if self.spec.parallel.zero_stage == 0:
             take_step = self.engine._take_model_step
             prepare = self._clip if self.spec.precision.format == "fp32" else self._mark_gradients
@@ -51,6 +60,16 @@ class DeepSpeedEngine:
 
             self.engine._take_model_step = prepare_and_step
             self.engine.clip_fp32_gradients = lambda: None
+
+    def _may_step(self) -> bool:
+        """No step from gradients that are to be forgotten, nor from such as are no numbers."""
+        return not self.discards and math.isfinite(self._norm())
+
+    def _norm(self) -> float:
+        """Norm of the whole gradient; DeepSpeed says inf or -1 where it is no number."""
+        norm = getattr(self.engine.optimizer, "_global_grad_norm", None)
+        value = self.norm if norm is None else float(norm)
+        return value if value >= 0 else math.inf
 
     def _clip(self) -> None:
         """Clip in fp32: DeepSpeed forgets the norm that it clips by, and computes none where nothing is clipped."""
@@ -72,30 +91,33 @@ class DeepSpeedEngine:
         self._expect(num_microbatches)
         total = torch.zeros((), device=device())
         for index in range(num_microbatches):
+            self.engine.set_gradient_accumulation_boundary(index + 1 == num_microbatches)
             loss = self.engine(**next(batches))
             self.engine.backward(loss)
             total += loss.detach()
-            if index + 1 < num_microbatches:
-                self.engine.step()  # no step yet: DeepSpeed counts micro-batches by it
         return float(total)
 
     def update(self, learning_rate: float) -> Update:
         """Step the optimizer."""
         for group in self.adam.param_groups:
             group["lr"] = learning_rate
-        scale = deepspeed_state.loss_scale(self.engine)
         self._step()
-        norm = self.engine.get_global_grad_norm()
-        norm = self.norm if norm is None else float(norm)
-        # ZeRO takes any number that is not finite for an overflow. Only in fp16 it is one; else the loop must see it.
-        skipped = self.spec.precision.format == "fp16" and not self.engine.was_step_applied()
-        return Update(math.nan if skipped else norm, skipped, scale)
+        self.waiting = False
+        norm, scale = self._norm(), deepspeed_state.loss_scale(self.engine)
+        if self.spec.precision.format == "fp16" and not self.engine.was_step_applied():
+            return Update(math.nan, True, scale)
+        return Update(norm, not math.isfinite(norm), scale)
 
     def _step(self) -> None:
         self.engine.step()
 
     def _expect(self, num_microbatches: int) -> None:
-        """Tell DeepSpeed how many micro-batches a step has from now on."""
+        """Begin a step of so many micro-batches; gradients of one that was given up are forgotten."""
+        if self.waiting:
+            self.discards = True
+            self._step()  # DeepSpeed clears all its buffers in a step, and nowhere else
+            self.discards = False
+        self.waiting = True
         batch, parallel = self.spec.batch, self.spec.parallel
         if num_microbatches != self.engine.gradient_accumulation_steps():
             self.engine.set_train_batch_size(batch.micro * parallel.data * num_microbatches)

@@ -12,6 +12,7 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.zero import GatheredParameters
 from megatron.core.dist_checkpointing.mapping import is_main_replica
 
+from runbook.training import optimizer_state
 from runbook.training.optimizer_state import Owned, Part, shape
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -25,11 +26,7 @@ def owned(engine: Any, adam: torch.optim.Optimizer, model: torch.nn.Module) -> O
 
 def follow_weights(state: Owned) -> None:
     """Take the float32 copies from the weights, and let Adam begin anew."""
-    with torch.no_grad():
-        for weight, part in state.parts.items():
-            part.adam.state[part.main].clear()
-            with _gathered(weight):
-                part.tensor("fp32_param").copy_(weight.detach().reshape(-1)[part.start : part.stop])
+    optimizer_state.follow_weights(state, _gathered)
 
 
 def gathered(weights: dict[str, Any], *, loading: bool) -> dict[str, Any]:
@@ -97,9 +94,10 @@ def _cut_part(optimizer: Any, adam: torch.optim.Optimizer, weight: torch.nn.Para
     """The range of a weight that ZeRO gave this rank, inside the flat buffer that Adam steps."""
     if hasattr(weight, "ds_id"):  # stage 3: every weight is cut into equal pieces, the last one padded
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]
-        start = length * optimizer._get_param_partition_rank(weight)
-        stop = min(start + length, shape(weight).numel())
-        return Part(start, stop, optimizer.fp32_partitioned_groups_flat[group], adam, offset) if start < stop else None
+        whole = shape(weight).numel()
+        start = min(whole, length * optimizer._get_param_partition_rank(weight))
+        flat = optimizer.fp32_partitioned_groups_flat[group]
+        return Part(start, min(start + length, whole), flat, adam, offset)
     mapping = weight._hp_mapping  # type: ignore[attr-defined]
     if mapping is None:
         return None

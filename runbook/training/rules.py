@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from runbook.training import deepspeed_config
 from runbook.training.bad_steps import POLICIES
 from runbook.training.errors import RefusedError
 from runbook.training.ramp import samples_after
@@ -187,6 +188,7 @@ def _not_here(spec: Spec, cuda: bool) -> Iterator[str]:
 
 def _not_deepspeed(spec: Spec) -> Iterator[str]:
     parallel = spec.parallel
+    yield from deepspeed_config.problems(spec)
     if not 0 <= parallel.zero_stage <= 3:
         yield f"parallel.zero_stage {parallel.zero_stage}: ZeRO has the stages 0, 1, 2 and 3"
     if parallel.zero_stage > 1 and parallel.pipeline > 1:

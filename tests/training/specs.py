@@ -57,7 +57,7 @@ def spec(
         "fingerprint": "f" * 64,
     }  # fmt: skip
     for section, changes in sections.items():
-        result[section] = {**result[section], **changes} if isinstance(changes, dict) else changes
+        result[section] = {**result.get(section, {}), **changes} if isinstance(changes, dict) else changes
     return copy.deepcopy(result)
 
 
