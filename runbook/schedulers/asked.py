@@ -106,24 +106,24 @@ def faults(asked: Asked, queues: Sequence[Limits]) -> list[str]:
 
 
 def _faults_of(asked: Asked, one: Limits) -> list[str]:
-    said = f" The queue says: {one.words}" if one.words else ""
+    said = f" (the queue says: {one.words})" if one.words else ""
     found = []
     if one.state in ("INACTIVE", "DRAIN"):
-        found.append(f"partition {one.name} is {one.state} and takes no jobs.{said}")
+        found.append(f"partition {one.name} is {one.state} and takes no jobs{said}")
     if one.max_seconds and asked.seconds > one.max_seconds:
         found.append(
             f"a walltime of {show_duration(asked.seconds)} is over the limit of partition {one.name}, "
-            f"{show_duration(one.max_seconds)}.{said}"
+            f"{show_duration(one.max_seconds)}{said}"
         )
     if one.max_nodes and asked.nodes > one.max_nodes:
-        found.append(f"{asked.nodes} nodes are more than partition {one.name} gives a job, {one.max_nodes}.{said}")
+        found.append(f"{asked.nodes} nodes are more than partition {one.name} gives a job, {one.max_nodes}{said}")
     elif one.total_nodes and asked.nodes > one.total_nodes:
-        found.append(f"{asked.nodes} nodes are more than partition {one.name} has, {one.total_nodes}.{said}")
+        found.append(f"{asked.nodes} nodes are more than partition {one.name} has, {one.total_nodes}{said}")
     if one.min_nodes and 0 < asked.nodes < one.min_nodes:
-        found.append(f"{asked.nodes} nodes are fewer than partition {one.name} takes, {one.min_nodes}.{said}")
+        found.append(f"{asked.nodes} nodes are fewer than partition {one.name} takes, {one.min_nodes}{said}")
     if one.accounts and asked.account not in one.accounts:
         account = f"account {asked.account} is" if asked.account else "no account is given, which is"
-        found.append(f"{account} none that partition {one.name} allows: {', '.join(one.accounts)}.{said}")
+        found.append(f"{account} none that partition {one.name} allows: {', '.join(one.accounts)}{said}")
     if asked.account and asked.account in one.denied_accounts:
-        found.append(f"account {asked.account} is denied by partition {one.name}.{said}")
+        found.append(f"account {asked.account} is denied by partition {one.name}{said}")
     return found

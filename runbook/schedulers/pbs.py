@@ -41,7 +41,7 @@ class Pbs:
         found = faults(asked_of(script), text.parse_queues(said.out))
         if found:
             wrong = "; ".join(found).replace("partition", "queue")
-            raise JobError(f"Nothing was submitted: {wrong} Change jobs.<phase> in the run file.")
+            raise JobError(f"Nothing was submitted: {wrong}. Change jobs.<phase> in the run file.")
 
     def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
         """`qsub job.sh` from the job's folder."""

@@ -44,7 +44,7 @@ class Slurm:
             )
         found = faults(asked_of(script), text.parse_partitions(said.out))
         if found:
-            raise JobError(f"Nothing was submitted: {'; '.join(found)} Change jobs.<phase> in the run file.")
+            raise JobError(f"Nothing was submitted: {'; '.join(found)}. Change jobs.<phase> in the run file.")
 
     def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
         """`sbatch job.sh` from the job's folder; a job that could never start is taken out again at once."""

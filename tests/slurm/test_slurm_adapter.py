@@ -1,0 +1,274 @@
+"""The adapter against a real Slurm: what is refused, what is found again, how a job's end is known. No training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from two_nodes import Cluster, wait_until
+
+from runbook.errors import JobError
+from runbook.params import load
+from runbook.params.settings import Settings
+from runbook.render import Task, render_task, write_job
+from runbook.render.folder import JobFolder
+from runbook.schedulers import queue
+from runbook.schedulers.base import State, next_job_folder
+from runbook.schedulers.queue import QueueScheduler
+from runbook.schedulers.slurm import Slurm
+
+pytestmark = pytest.mark.slurm
+
+SLEEP = ("sleep", "300")
+ASLEEP = "#!/bin/bash\n{directives}\nsleep 300\n"
+"""A job that says nothing of itself, as when it is ended before its first line."""
+
+
+@pytest.fixture
+def slurm(cluster: Cluster, monkeypatch) -> QueueScheduler:
+    """The adapter, on the cluster's head node; nothing is left in the queue."""
+    monkeypatch.setenv("PATH", cluster.environment["PATH"])
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    monkeypatch.setenv("CLUSTER_DIR", cluster.environment["CLUSTER_DIR"])
+    monkeypatch.setattr(queue, "ASK_SECONDS", 0.0)
+    yield QueueScheduler(Slurm())
+    cluster.ask("scancel", "--user=root")
+    wait_until(lambda: not cluster.ask("squeue", "-h"), "an empty queue")
+
+
+@pytest.fixture(scope="module")
+def settings(project) -> Settings:
+    return load("queued", project=project.root)
+
+
+@pytest.fixture
+def run_folder(tmp_path) -> Path:
+    return tmp_path / "a run"
+
+
+def plain(run_folder: Path, *directives: str, phase: str = "04-training") -> JobFolder:
+    """A folder with a script that only sleeps and writes no file."""
+    folder = next_job_folder(run_folder, phase)
+    folder.path.mkdir(parents=True)
+    lines = "\n".join(f"#SBATCH --{word}" for word in ("output=out", "error=err", *directives))
+    folder.script.write_text(ASLEEP.format(directives=lines))
+    return folder
+
+
+def task(run_folder: Path, settings: Settings, argv: tuple[str, ...] = SLEEP, **options) -> JobFolder:
+    """A folder with a job as the data phase submits it."""
+    folder = next_job_folder(run_folder, "02-data")
+    write_job(folder, render_task(settings, "02-data", Task("a test", argv, **options), Path("/nowhere")))
+    return folder
+
+
+def jobs(cluster: Cluster) -> list[str]:
+    return cluster.ask("squeue", "-h", "-t", "all", "-o", "%i").split()
+
+
+def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
+    wait_until(lambda: slurm.state(folder).state is State.RUNNING and folder.started.exists(), "the job runs")
+
+
+@pytest.mark.parametrize(
+    ("directives", "words"),
+    [
+        (
+            ("partition=short", "time=00:10:00"),
+            r"walltime of 10 min .* limit of partition short, 5 min .*MaxTime=00:05:00",
+        ),
+        (("partition=short", "nodes=2"), r"2 nodes are more than partition short gives a job, 1 .*MaxNodes=1"),
+        (("nodes=3",), r"3 nodes are more than partition main has, 2"),
+        (("partition=fast",), r"there is no partition fast; there are .*main.*short.*paid"),
+        (("partition=paid", "account=chemistry"), r"account chemistry is none that partition paid allows: physics"),
+        (("partition=paid",), r"no account is given, which is none that partition paid allows: physics"),
+        (("partition=shut",), r"partition shut is INACTIVE and takes no jobs"),
+        (("reservation=mine",), r"refused .*Requested reservation is invalid"),
+        (("gpus-per-node=9",), r"refused .*Invalid generic resource"),
+        # Without accounts the controller allows no account in that partition: sbatch takes the job, which never starts.
+        (
+            ("partition=paid", "account=physics"),
+            r"would never start .*account not known, so it can't use this partition",
+        ),
+    ],
+)
+def test_what_the_queue_cannot_give_is_refused_in_its_own_words_and_leaves_nothing(
+    slurm, cluster, run_folder, directives, words
+):
+    before = cluster.ask("squeue", "-h", "-o", "%i").split()
+    folder = plain(run_folder, *directives)
+    with pytest.raises(JobError, match=f"(?s){words}"):
+        slurm.submit(folder)
+    assert cluster.ask("squeue", "-h", "-o", "%i").split() == before
+    assert not folder.record.exists()
+    assert next_job_folder(run_folder, "04-training").path == folder.path
+
+
+def test_a_machine_without_slurm_is_told(slurm, run_folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = plain(run_folder)
+    with pytest.raises(JobError, match=r"sbatch, squeue, scontrol, scancel: on no folder of PATH"):
+        slurm.submit(folder)
+    assert not folder.record.exists()
+
+
+def test_a_controller_that_is_down_ends_nothing_and_takes_nothing(slurm, cluster, run_folder):
+    running = plain(run_folder)
+    slurm.submit(running)
+    wait_until(lambda: slurm.state(running).state is State.RUNNING, "it runs")
+    cluster.do("ctld-stop")
+    try:
+        status = slurm.state(running)
+        assert status.state is State.UNKNOWN and not status.final
+        assert "Unable to contact slurm controller" in status.reason
+        other = plain(run_folder, phase="03-smoke-test")
+        with pytest.raises(JobError, match=r"(?s)nothing was submitted.*Unable to contact slurm controller"):
+            slurm.submit(other)
+        assert not other.record.exists()
+    finally:
+        cluster.do("ctld-start")
+    wait_until(lambda: slurm.state(running).state is State.RUNNING, "it runs still")
+
+
+SBATCH_WHOSE_ANSWER_IS_LOST = """#!/bin/sh
+{sbatch} "$@" >/dev/null
+echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2
+exit 1
+"""
+
+
+def test_a_submission_whose_answer_was_lost_is_found_and_not_doubled(slurm, cluster, run_folder, monkeypatch, tmp_path):
+    real = shutil.which("sbatch")
+    (tmp_path / "sbatch").write_text(SBATCH_WHOSE_ANSWER_IS_LOST.format(sbatch=f"'{real}'"))
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    before = set(jobs(cluster))
+    folder = plain(run_folder)
+    job_id = slurm.submit(folder)
+    assert [f"slurm-{number}" for number in set(jobs(cluster)) - before] == [job_id]
+    assert slurm.submit(folder) == job_id
+    assert len(set(jobs(cluster)) - before) == 1
+
+
+def test_a_submission_that_was_killed_is_found_by_its_mark(slurm, cluster, run_folder):
+    folder = plain(run_folder)
+    job_id = slurm.submit(folder)
+    record = json.loads(folder.record.read_text())
+    del record["queue_id"]
+    folder.record.write_text(json.dumps(record | {"job_id": ""}))  # as when killed before the answer came
+    before = jobs(cluster)
+    assert slurm.state(folder).job_id == job_id
+    assert slurm.submit(folder) == job_id
+    assert jobs(cluster) == before
+    assert json.loads(folder.record.read_text())["job_id"] == job_id
+
+
+def test_a_submission_that_never_reached_the_queue_is_made_again(slurm, cluster, run_folder):
+    folder = plain(run_folder)
+    folder.record.write_text(json.dumps({"job_id": "", "token": "runbook-none", "submitted": time.time() - 3600}))
+    assert slurm.state(folder).state is State.LOST
+    before = set(jobs(cluster))
+    assert slurm.submit(folder).removeprefix("slurm-") in set(jobs(cluster)) - before
+
+
+def test_a_second_job_of_a_phase_is_refused_while_one_waits(slurm, run_folder):
+    slurm.submit(plain(run_folder, "hold"))
+    with pytest.raises(JobError, match=r"is pending \(PENDING, JobHeldUser.*two jobs would write to the same files"):
+        slurm.submit(plain(run_folder))
+
+
+def test_a_job_cancelled_before_it_said_anything_is_known_by_the_queue(slurm, run_folder):
+    folder = plain(run_folder)
+    slurm.submit(folder)
+    wait_until(lambda: slurm.state(folder).state is State.RUNNING, "it runs")
+    status = slurm.cancel(folder, grace_seconds=0)
+    assert (status.state, status.exit_code) == (State.CANCELLED, None)
+    assert status.reason.startswith("CANCELLED")
+    waiting = plain(run_folder, "hold")
+    slurm.submit(waiting)
+    assert slurm.cancel(waiting).state is State.CANCELLED
+
+
+def test_a_job_is_asked_to_stop_and_says_how_it_ended(slurm, run_folder, settings):
+    folder = task(run_folder, settings)
+    slurm.submit(folder)
+    begun(slurm, folder)
+    status = slurm.cancel(folder)
+    assert (status.state, status.exit_code) == (State.CANCELLED, 75)
+    assert "the request to cancel" in status.reason
+
+
+def test_an_end_is_known_from_the_jobs_files_without_the_queue(slurm, run_folder, settings, monkeypatch, tmp_path):
+    folder = task(run_folder, settings, ("false",))
+    slurm.submit(folder)
+    wait_until(lambda: slurm.state(folder).final, "its end")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status = slurm.state(folder)
+    assert (status.state, status.exit_code, status.reason) == (State.FAILED, 1, "ended with exit code 1")
+
+
+def test_a_job_is_queued_again_under_its_number_and_keeps_what_it_said(slurm, cluster, run_folder, settings):
+    folder = task(run_folder, settings)
+    job_id = slurm.submit(folder)
+    begun(slurm, folder)
+    cluster.ask("scontrol", "requeue", job_id.removeprefix("slurm-"))
+    wait_until(lambda: slurm.state(folder).state is State.PENDING, "queued again")
+    with pytest.raises(JobError, match="two jobs would write"):
+        slurm.submit(task(run_folder, settings))
+    wait_until(lambda: (folder.path / "started.1").exists(), "its second start")
+    begun(slurm, folder)
+    assert slurm.state(folder).job_id == job_id
+
+
+FAIL_ONE = ("bash", "-c", '[ "$RUNBOOK_ELEMENT" != 1 ]')
+
+
+def test_what_waits_for_an_array_starts_after_all_of_it_and_never_after_a_failure(slurm, run_folder, settings):
+    good = task(run_folder, settings, ("true",), is_array=True)
+    slurm.submit(good)
+    last = JobFolder(run_folder / "jobs" / "02-data-join")
+    write_job(last, render_task(settings, "02-data", Task("join", ("true",), part="join"), Path("/nowhere")))
+    slurm.submit(last, after=[good])
+    wait_until(lambda: slurm.state(last).final, "the last job's end")
+    assert (slurm.state(good).state, slurm.state(last).state) == (State.DONE, State.DONE)
+
+    bad = task(run_folder, settings, FAIL_ONE, is_array=True)
+    slurm.submit(bad)
+    never = JobFolder(run_folder / "jobs" / "02-data-join-2")
+    write_job(never, render_task(settings, "02-data", Task("join", ("true",), part="join"), Path("/nowhere")))
+    slurm.submit(never, after=[bad])
+    wait_until(lambda: slurm.state(never).final, "the last job is taken out")
+    assert slurm.state(bad).state is State.FAILED
+    assert slurm.state(bad).reason == "element-1: ended with exit code 1"
+    assert slurm.state(never).state is State.CANCELLED and not never.started.exists()
+
+
+def test_every_node_runs_a_program_that_is_meant_for_each(slurm, run_folder, settings):
+    folder = JobFolder(run_folder / "jobs" / "01-environment")
+    write_job(
+        folder,
+        render_task(settings, "01-environment", Task("names", ("hostname",), on_each_node=True), Path("/nowhere")),
+    )
+    slurm.submit(folder)
+    wait_until(lambda: slurm.state(folder).final, "its end")
+    assert sorted(folder.out.read_text().split()) == ["node1", "node2"], folder.err.read_text()
+
+
+def test_a_cluster_that_died_leaves_nothing_and_starts_again(cluster, tmp_path_factory):
+    other = Cluster(tmp_path_factory.mktemp("other"))
+    other.environment["CLUSTER_OWNER"] = "1"
+    try:
+        other.do("start")
+        for name in ("slurmctld", "node1"):
+            os.kill(int((other.folder / "run" / f"{name}.pid").read_text()), 9)
+        other.do("start")
+        assert sorted(other.ask("srun", "-N2", "hostname").split()) == ["node1", "node2"]
+    finally:
+        other.do("stop")
+    wait_until(lambda: not other.processes(), "every process gone")
+    hosts = Path("/etc/hosts").read_text()
+    assert "10.66.0" not in hosts

@@ -1,0 +1,95 @@
+"""The notebooks through a real Slurm of two nodes: data array, smoke tests, a training that outlives a node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from two_nodes import Cluster, Project, lines_of, wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.notebooks, pytest.mark.training]
+
+
+@pytest.fixture(scope="session")
+def tested(project: Project) -> Path:
+    """A run whose plan, environment, data and smoke test are done, started by torchrun; its folder."""
+    text = project.call("run", "queued", "--to", "smoke")
+    for phase in ("00-plan", "01-environment", "02-data", "03-smoke-test"):
+        assert f"{phase:16} done after" in text
+    return project.runs / "queued"
+
+
+def test_the_data_phase_was_an_array_and_a_job_that_joined_it(tested: Path, cluster: Cluster):
+    jobs = {name: json.loads((tested / "jobs" / name / "job.json").read_text()) for name in ("02-data", "02-data-join")}
+    array, join = (jobs[name]["queue_id"] for name in ("02-data", "02-data-join"))
+    assert "#SBATCH --array=0-1" in (tested / "jobs" / "02-data" / "job.sh").read_text()
+    said = [(tested / "jobs" / "02-data" / f"element-{number}" / "out").read_text() for number in range(2)]
+    assert [f"share {number} of 2" in text for number, text in enumerate(said)] == [True, True]
+    records = cluster.ask("scontrol", "--oneliner", "show", "job").splitlines()
+    joined = next(line for line in records if line.startswith(f"JobId={join} "))
+    elements = [line for line in records if f"ArrayJobId={array} " in line]
+    assert len(elements) == 2
+    # It began when the last element had ended: times are whole seconds.
+    ends = [line.partition(" EndTime=")[2].partition(" ")[0] for line in elements]
+    assert joined.partition(" StartTime=")[2].partition(" ")[0] >= max(ends)
+
+
+def test_the_smoke_test_ran_on_both_nodes_inside_what_pyxis_was_asked_for(tested: Path):
+    folder = tested / "jobs" / "03-smoke-test"
+    assert (folder / "hostfile").read_text() == "node1\nnode2\n"
+    assert (folder / "exit_code").read_text().strip() == "0"
+    metrics = lines_of(tested / "smoke" / "metrics.jsonl")
+    assert [row["iteration"] for row in metrics] == [1, 2, 3, 4, 5, 6]
+    assert {row["world_size"] for row in metrics} == {2}
+    script = (folder / "job.sh").read_text()
+    assert "--container-image=/images/not-there.sqsh" in script and "torchrun" in script
+
+
+def test_the_same_smoke_test_by_plain_srun_gives_the_same_losses(tested: Path, project: Project):
+    project.call(
+        "run", "queued", "--as", "srun", "--set", "jobs.launcher=srun", "--set", "jobs.data.array=0", "--to", "3"
+    )
+    folder = project.runs / "queued--srun"
+    script = (folder / "jobs" / "03-smoke-test" / "job.sh").read_text()
+    assert "torchrun" not in script and "SLURM_PROCID" in (folder / "jobs" / "03-smoke-test" / "rank.sh").read_text()
+    losses = [[row["loss"] for row in lines_of(run / "smoke" / "metrics.jsonl")] for run in (tested, folder)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_training_goes_on_after_a_node_lost_its_power(tested: Path, project: Project, cluster: Cluster):
+    process = project.start("run", "queued", "--from", "training")
+    try:
+        metrics = tested / "metrics.jsonl"
+        wait_until(lambda: len(lines_of(metrics)) >= 12 or process.poll() is not None, "12 steps", 300)
+        assert process.poll() is None, process.communicate()[0]
+        cluster.do("crash", "node2")
+        folder = tested / "jobs" / "04-training"
+        number = json.loads((folder / "job.json").read_text())["queue_id"]
+        states: list[str] = []
+
+        def requeued() -> bool:
+            states.append(cluster.ask("squeue", "-h", "-t", "all", "-j", number, "-o", "%T").strip())
+            return states[-1] == "PENDING"
+
+        wait_until(requeued, "the job is queued again", 180)
+        cluster.do("boot", "node2")
+        text, _ = process.communicate(timeout=400)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+        cluster.do("boot", "node2")
+        cluster.wait_idle()
+    assert process.returncode == 0, text + project.logs()
+    assert (folder / "started.1").exists() and not (tested / "jobs" / "04-training-2").exists()
+    assert (folder / "started").read_text().startswith(f"job slurm-{number}\n")
+    rows = lines_of(metrics)
+    assert {row["iteration"] for row in rows} == set(range(1, 61))
+    assert [row["iteration"] for row in rows][-1] == 60
+    resumed = [event for event in lines_of(tested / "events.jsonl") if event["event"] == "resumed"]
+    assert [event["iteration"] for event in resumed] == [10]
+    told = project.call("status", "queued")
+    assert "slurm-" in told and "main" in told and "node1,node2" in told
+    assert project.call("status", "--find", number).strip() == f"queued: {folder}"
+    assert "==> done: finished <==" in project.call("logs", "queued")
