@@ -166,7 +166,7 @@ _HANGS = (
     "Loading extension module ",
     "Detected CUDA files, patching ldflags",
 )
-_HANG = FailureClass(
+HANG = FailureClass(
     "fused kernel build hangs",
     _HANGS,
     "A build that was killed left its lock: delete the build folder (megatron/fused_kernels/build, or torch_extensions "
@@ -205,7 +205,7 @@ class FailureFinder:
         ]
         if self._last_words is not None and not num_records and not failures and self._lines_since <= 3:
             line, words = self._last_words
-            failures.append(Failure(_HANG.name, line, words, 1, _HANG.remedy))
+            failures.append(Failure(HANG.name, line, words, 1, HANG.remedy))
         return sorted(failures, key=lambda failure: failure.line)
 
 
