@@ -91,7 +91,18 @@ def changed(section, key, value, **options):
     ("content", "world_size", "says"),
     [
         (changed("precision", "format", "fp8"), 1, "precision.format: 'fp8' is not one of fp32, bf16, fp16"),
-        (specs.spec(engine="deepspeed"), 1, "engine: 'deepspeed' is not one of megatron-core"),
+        (specs.spec(engine="fsdp"), 1, "engine: 'fsdp' is not one of megatron-core, deepspeed"),
+        (
+            specs.spec(engine="deepspeed", zero_stage=2, pipeline=2),
+            2,
+            "parallel.zero_stage 2 with pipeline 2: ZeRO 2 and 3 share out gradients, which a pipeline adds up",
+        ),
+        (
+            specs.spec(engine="deepspeed", pipeline=2, virtual_pipeline=2),
+            2,
+            "parallel.virtual_pipeline 2: DeepSpeed's pipeline has one chunk of layers a stage",
+        ),
+        (specs.spec(engine="deepspeed", zero_stage=4), 1, "parallel.zero_stage 4: ZeRO has the stages 0, 1, 2 and 3"),
         (changed("model", "layers", 0), 1, "model.layers: 0 is not a positive number"),
         (changed("model", "dropout", 1.0), 1, "model.dropout: 1.0 is not at least 0 and below 1"),
         (specs.spec(copies=2), 1, "1 ranks were started, but the plan is for 2 (tensor 1 x pipeline 1 x data 2)"),

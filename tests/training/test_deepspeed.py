@@ -1,0 +1,208 @@
+"""What the DeepSpeed engine does beside training: evaluate, continue a text, save, go on, keep its mouth shut."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runbook.training import rules
+from runbook.training.errors import RefusedError
+from runbook.training.spec import parse
+
+from . import specs
+from .test_layouts import prepared
+from .test_resume import SAVING, back_to, losses
+
+pytestmark = pytest.mark.training
+
+
+def content(**options):
+    return specs.spec(**{"engine": "deepspeed", **SAVING, **options})
+
+
+def started(zygote, tmp_path_factory, corpus, **options):
+    job = zygote.train(prepared(tmp_path_factory.mktemp("whole"), corpus), content(**options))
+    assert job.code == 0, job.err
+    return job
+
+
+@pytest.fixture(scope="module")
+def whole(zygote, tmp_path_factory, corpus):
+    """Finished runs of 6 iterations with checkpoints 4 and 6, by their options."""
+    known = {}
+
+    def finished(**options):
+        key = repr(sorted(options.items()))
+        if key not in known:
+            known[key] = started(zygote, tmp_path_factory, corpus, **options)
+        return known[key]
+
+    return finished
+
+
+def again(job, tmp_path, zygote, **options):
+    """The run as it was after iteration 4, with other options or the same."""
+    folder = tmp_path / "again"
+    folder.mkdir()
+    result = zygote.train(back_to(job, folder, 4), content(**options))
+    assert result.code == 0, result.err
+    assert result.events("resumed")[-1]["iteration"] == 4
+    return result
+
+
+SAME = {
+    "zero 0": {"zero_stage": 0, "copies": 2},
+    "zero 1": {"zero_stage": 1, "copies": 2},
+    "zero 2 bf16": {"zero_stage": 2, "copies": 2, "precision": "bf16"},
+    "zero 3 tp2 dropout": {"zero_stage": 3, "tensor": 2, "model": {"dropout": 0.1}},
+    "zero 3 bf16": {"zero_stage": 3, "copies": 2, "precision": "bf16"},
+    "zero 0 bf16": {"zero_stage": 0, "precision": "bf16"},
+    "pp2 zero 1": {"zero_stage": 1, "pipeline": 2},
+    "pp2 zero 0 bf16": {"zero_stage": 0, "pipeline": 2, "precision": "bf16"},
+}
+
+
+@pytest.mark.parametrize("options", SAME.values(), ids=SAME)
+def test_resuming_repeats_the_undisturbed_run_exactly(options, zygote, tmp_path, whole):
+    job = whole(**options)
+    assert losses(again(job, tmp_path, zygote, **options).metrics) == losses(job.metrics)[4:]
+
+
+OTHER = {
+    "dp2 zero 1 to zero 2": ({"zero_stage": 1, "copies": 2}, {"zero_stage": 2, "copies": 2}),
+    "dp2 zero 1 to one process": ({"zero_stage": 1, "copies": 2}, {"zero_stage": 1}),
+    "tp2 to one process": ({"zero_stage": 1, "tensor": 2}, {"zero_stage": 0}),
+    "pp2 to one process": ({"zero_stage": 1, "pipeline": 2}, {"zero_stage": 1}),
+    "dp2 zero 1 to tp2 zero 3": ({"zero_stage": 1, "copies": 2}, {"zero_stage": 3, "tensor": 2}),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), OTHER.values(), ids=OTHER)
+def test_another_layout_or_stage_goes_on_with_weights_and_optimizer(before, after, zygote, tmp_path, whole):
+    job = whole(**before)
+    for ours, theirs in zip(again(job, tmp_path, zygote, **after).metrics, job.metrics[4:], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
+
+
+CROSSINGS = [
+    ({"engine": "megatron-core", "copies": 2}, {"engine": "deepspeed", "zero_stage": 3, "copies": 2}),
+    ({"engine": "deepspeed", "zero_stage": 1, "pipeline": 2}, {"engine": "megatron-core", "copies": 2}),
+    ({"engine": "megatron-core"}, {"engine": "deepspeed", "zero_stage": 1, "precision": "bf16"}),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CROSSINGS, ids=["to zero 3", "from a pipeline", "to bf16"])
+def test_the_other_engine_takes_up_the_weights_alone_and_says_so(before, after, zygote, tmp_path, whole):
+    job = whole(**before)
+    crossed = again(job, tmp_path, zygote, **{"checkpoint": {"interval": 2, "resume_changed": True}, **after})
+    assert f"the engine {before['engine']} (plan: {after['engine']})" in crossed.out
+    assert "the weights alone are taken up and Adam begins anew" in crossed.out
+    assert crossed.events("resumed")[-1]["weights_only"] is True
+    # The first loss is computed before any step: it is that of the same weights on the same data.
+    exact = after.get("precision") != "bf16"
+    assert crossed.metrics[0]["loss"] == pytest.approx(job.metrics[4]["loss"], rel=1e-5 if exact else 1e-3)
+    assert crossed.metrics[1]["loss"] < job.metrics[3]["loss"]
+
+
+@pytest.mark.parametrize("options", [{"zero_stage": 3, "copies": 2}, {"zero_stage": 1, "pipeline": 2}], ids=str)
+def test_evaluation_and_continued_text_are_those_of_the_other_engine(options, zygote, run, whole):
+    telling = {"sampling": {"prompt_ids": [5, 6, 7]}, "evaluation": {"interval": 3, "iterations": 2}}
+    one = whole(engine="megatron-core", **telling)
+    job = zygote.train(run, specs.spec(engine="deepspeed", **telling, **options))
+    assert job.code == 0, job.err
+    ours, theirs = (specs.metrics(folder, "validation.jsonl") for folder in (run, one.folder))
+    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-5)
+    ours, theirs = (specs.metrics(folder, "samples.jsonl") for folder in (run, one.folder))
+    assert [line["ids"] for line in ours] == [line["ids"] for line in theirs]
+    assert job.events("started")[0]["parameters"] == one.events("started")[0]["parameters"]
+
+
+def test_the_log_holds_our_lines_alone_and_nothing_is_left_behind(run):
+    """By the command line, without launcher or LOCAL_RANK, in a home and a temporary folder of its own."""
+    home, temporary = run / "home", run / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    plan = specs.write_plan(run, specs.spec(engine="deepspeed", zero_stage=2, iterations=2))
+    kept = {key: value for key, value in os.environ.items() if key not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, "-m", "runbook.training", plan],
+        env={**kept, "HOME": str(home), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert [line.split("|")[0].split()[2:5] for line in done.stdout.splitlines()] == [
+        ["iteration", "1/", "2"], ["iteration", "2/", "2"],
+    ]  # fmt: skip
+    assert list(home.rglob("*")) == []
+    assert [path for path in temporary.rglob("*") if path.is_file()] == []  # torch makes an empty folder there
+
+
+def test_a_smaller_batch_at_first_is_a_smaller_batch_for_deepspeed(zygote, run, tmp_path_factory, corpus):
+    ramp = {"batch": {"ramp": {"start": 4, "increment": 4, "samples": 8}}, "duration": {"samples": 40}}
+    one = zygote.train(prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(**ramp))
+    for number, layout in enumerate(({"zero_stage": 2, "copies": 2}, {"zero_stage": 0, "pipeline": 2})):
+        folder = run / str(number)
+        folder.mkdir()
+        shutil.copytree(run / "data", folder / "data", symlinks=True)
+        job = zygote.train(folder, specs.spec(engine="deepspeed", **ramp, **layout))
+        assert job.losses() == pytest.approx(one.losses(), rel=1e-5)
+
+
+PLANNED = {
+    "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
+    "zero_optimization": {"stage": 1},
+}  # fmt: skip
+
+
+def test_what_the_plan_says_under_deepspeed_reaches_deepspeed_word_for_word(zygote, run):
+    """A value that only DeepSpeed itself can know to be wrong."""
+    wrong = {**PLANNED, "zero_optimization": {"stage": 1, "reduce_bucket_size": -5}}
+    job = zygote.train(run, specs.spec(engine="deepspeed", zero_stage=1, deepspeed=wrong))
+    assert job.codes == [1] and "reduce_bucket_size" in job.err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("train_batch_size", 16, "deepspeed.train_batch_size: 16, but the rest of the plan means 8"),
+        ("gradient_clipping", 2.0, "deepspeed.gradient_clipping: 2.0, but the rest of the plan means 1.0"),
+        ("zero_optimization", {"stage": 3}, "deepspeed.zero_optimization.stage: 3, but the rest of the plan means 1"),
+        ("bf16", {"enabled": True}, "deepspeed.bf16.enabled: true, but the rest of the plan means false"),
+    ],
+)
+def test_two_words_for_one_thing_must_agree(key, value, message):
+    content = specs.spec(engine="deepspeed", zero_stage=1, deepspeed={**PLANNED, key: value})
+    with pytest.raises(RefusedError, match=message.replace(".", r"\.")):
+        rules.check(parse(content, Path()), 1, cuda=False)
+    rules.check(parse({**content, "deepspeed": PLANNED}, Path()), 1, cuda=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zero_stage": 0},
+        {"zero_stage": 2, "copies": 2},
+        {"zero_stage": 3, "copies": 2},
+        {"zero_stage": 1, "pipeline": 2},
+    ],
+    ids=str,
+)
+def test_a_step_that_is_left_out_leaves_no_gradient_behind(options, zygote, run, tmp_path_factory, corpus):
+    skipping = {"limits": {"nan_policy": "skip"}, "iterations": 4}
+    bad = {"extra": {"RUNBOOK_FAULTS": "nan:step=2"}}  # the loss alone is taken for none: the gradients are good
+    one = zygote.train(prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(**skipping), **bad)
+    job = zygote.train(run, specs.spec(engine="deepspeed", **skipping, **options), **bad)
+    assert job.code == one.code == 0, job.err + one.err
+    assert [line["skipped"] for line in job.metrics] == [line["skipped"] for line in one.metrics] == [0, 1, 0, 0]
+    for ours, theirs in zip(job.metrics, one.metrics, strict=True):
+        if not ours["skipped"]:
+            assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+            assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
