@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from runbook.params.recipe import Recipe
 from runbook.params.schema import Framework, Name, NonNegative, Positive, Strict, Whole, WholeOrZero
 from runbook.units import parse_bytes
 
@@ -100,6 +101,9 @@ class Container(Strict):
     options: list[str] = []
     """Further options of the program that starts the container."""
 
+    recipe: Recipe | None = None
+    """How the image is built, where it is not taken from a registry as it is."""
+
 
 class Checkout(Strict):
     """A framework of one of the documents, at a pinned commit."""
@@ -133,7 +137,10 @@ class Preparation(Strict):
     """The file or folder that is there afterwards; may hold {stage} and {image}."""
 
     commands: list[str]
-    """What makes it; {stage} and {image} become one word each."""
+    """What makes it; {stage} and {image} become one word each, {recipe} is the folder of the Dockerfile."""
+
+    secret: str = ""
+    """Reference (env:NAME or file:PATH) to a password that the commands know as "$secret"; it is written nowhere."""
 
 
 class Binding(Strict):

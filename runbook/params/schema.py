@@ -186,6 +186,9 @@ class Jobs(Strict):
     )
     """Container image (file or registry reference) used instead of the site's."""
 
+    image_copy: Annotated[str, Known("NVME_PATH")] = ""
+    """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before the training; empty: none."""
+
     launcher: StartedBy = StartedBy.SITE
     """torchrun, srun, mpiexec or deepspeed (one node) start the processes; site: what the site says."""
 

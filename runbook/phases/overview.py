@@ -18,7 +18,16 @@ from runbook.phases.plan_file import plan_file, write_plan_file
 from runbook.plan import Plan, make_plan, text
 from runbook.plan.what_if import what_if
 from runbook.plan.what_if_text import what_if_table
-from runbook.render import PACKAGE, JobFolder, RenderedJob, render_fleet, render_job, render_preparation, write_job
+from runbook.render import (
+    PACKAGE,
+    JobFolder,
+    RenderedJob,
+    preparation_files,
+    render_fleet,
+    render_job,
+    render_preparation,
+    write_job,
+)
 from runbook.render.folder import write_whole
 
 
@@ -57,6 +66,8 @@ def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: b
     if settings.site.scheduler is not SchedulerKind.LOCAL:
         text = render_preparation(settings, PACKAGE)
         write_whole(out / "01-environment" / "prepare.sh", text, mode=0o755)
+        for name, content in preparation_files(settings).items():
+            write_whole(out / "01-environment" / name, content)
     if fleet := render_fleet(settings):
         write_whole(out / "01-environment" / "fleet.sh", fleet, mode=0o755)
     return [path for path in sorted(out.rglob("*")) if path.is_file()]

@@ -121,13 +121,26 @@ def _starter(settings: Settings, job: Job) -> list[str]:
 def _image(settings: Settings) -> str:
     container = settings.site.container
     if container.image:
-        return quote(container.image)
+        return quote(image_on_nodes(settings))
     if container.variable:
         return f'"${{{container.variable}}}"'
     raise ParamsError(
         f"site {settings.site.site} runs jobs in a container, and no image is named. Set jobs.image to a file or a "
         "registry reference."
     )
+
+
+def image_on_nodes(settings: Settings) -> str:
+    """The image as the nodes open it: their own copy where jobs.image_copy names a folder for it."""
+    image, folder = settings.site.container.image, settings.run.jobs.image_copy.rstrip("/")
+    if not folder or not image:
+        return image
+    if not image.startswith("/"):
+        raise ParamsError(
+            f"jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. Leave jobs.image_copy "
+            "empty, or set jobs.image to a .sqsh or .sif file."
+        )
+    return f"{folder}/{PurePosixPath(image).name}"
 
 
 def _mount(mount: str) -> str:

@@ -1,55 +1,33 @@
-"""What is set up on the login node before the first job, as one script that can be run again."""
+"""What is set up on the login node before the first job: one script that can be run again, and the image's recipe."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runbook.params import Settings
-from runbook.params.stage import STAGE
-from runbook.render.templating import fill, quote
-
-BUCKET = "{bucket}"
-"""What a site writes for data.bucket."""
-
-IMAGE = "{image}"
-"""What a site writes for the container image of the run."""
+from runbook.render.setup_steps import SetupStep, setup_steps
+from runbook.render.templating import fill
 
 
 def render_preparation(settings: Settings, package: Path) -> str:
-    """The pinned checkout, the tokenizer's files, images and environments; what is there already is left alone.
+    """All steps as one script, for a person; 01-environment runs the same steps one by one.
 
     It is no job: a job fetches no code from the internet.
     """
-    site, stage, bucket = settings.site, settings.run.jobs.stage.rstrip("/"), settings.run.data.bucket.rstrip("/")
-    framework = settings.run.training.framework
-    checkout = site.frameworks.get(framework)
-    own_clone = checkout is not None and bool(stage) and checkout.folder.startswith(f"{stage}/")
+    return step_script(settings, setup_steps(settings, package))
 
-    def put(text: str, word: bool) -> str:
-        for name, value in ((STAGE, stage), (IMAGE, site.container.image), (BUCKET, bucket)):
-            text = text.replace(name, quote(value) if word else value)
-        return text
 
-    steps = [
-        {
-            "title": step.title,
-            "creates": put(step.creates, word=False),
-            "commands": [put(command, word=True) for command in step.commands],
-        }
-        for step in site.preparation
-    ]
-    return fill(
-        "prepare.sh.j2",
-        {
-            "run": settings.name,
-            "site": site.site,
-            "modules": site.modules,
-            "checkout": checkout if own_clone else None,
-            "tokenizer": site.paths.get("tokenizer", ""),
-            "package": str(package),
-            "steps": steps,
-        },
-    )
+def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
+    """These steps as a script."""
+    values = {"run": settings.name, "site": settings.site.site, "bodies": [step.body for step in steps]}
+    return fill("prepare.sh.j2", values)
+
+
+def preparation_files(settings: Settings) -> Mapping[str, str]:
+    """What the steps read beside their script: the Dockerfile of a site that builds its image."""
+    recipe = settings.site.container.recipe
+    return {"Dockerfile": fill("Dockerfile.j2", {"recipe": recipe})} if recipe else {}
 
 
 def render_fleet(settings: Settings) -> str:

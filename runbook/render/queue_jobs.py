@@ -15,7 +15,7 @@ from runbook.render.arguments import training_arguments
 from runbook.render.deepspeed_file import deepspeed_file, deepspeed_name
 from runbook.render.directives import pbs_directives, slurm_directives, warn_after
 from runbook.render.expanding import commands, environment_groups
-from runbook.render.launching import node_command, training_command
+from runbook.render.launching import image_on_nodes, node_command, training_command
 from runbook.render.templating import fill, quote
 
 GRACE_SECONDS = 240
@@ -39,8 +39,8 @@ def render_queue_job(settings: Settings, spec: Mapping[str, Any], package: Path)
     arguments = training_arguments(settings, spec)
     _check_binding(settings, job)
     files = {"rank.sh": _rank_script(settings, job, spec, arguments)}
-    if settings.site.node_setup:
-        files["node.sh"] = fill("node.sh.j2", {"commands": commands(settings.site.node_setup, settings)})
+    if once_a_node := _once_a_node(settings):
+        files["node.sh"] = fill("node.sh.j2", {"commands": once_a_node})
     if settings.run.training.framework is Framework.MEGATRON_DEEPSPEED:
         files[_file_name(settings, spec)] = deepspeed_file(settings, spec)
     return RenderedJob(_job_script(settings, job, spec, package), arguments, files)
@@ -92,11 +92,20 @@ def _job_script(settings: Settings, job: Job, spec: Mapping[str, Any], package: 
             "folders": _words(_folders(settings, spec)),
             "copies": copies,
             "mounts_run": site.container.kind is not ContainerKind.NONE,
-            "node_command": node_command(settings, job).text() if site.node_setup else "",
+            "node_command": node_command(settings, job).text() if _once_a_node(settings) else "",
             "command": training_command(settings, job, sorted(variables), mounts).text(),
             "grace_seconds": GRACE_SECONDS,
         },
     )
+
+
+def _once_a_node(settings: Settings) -> list[str]:
+    """What every node does before the training: its own copy of the image, and the site's commands."""
+    before = []
+    if settings.run.jobs.image_copy:
+        image, copy = settings.site.container.image, image_on_nodes(settings)
+        before = fill("image_copy.sh.j2", {"image": image, "copy": copy}).splitlines()
+    return [*before, *commands(settings.site.node_setup, settings)]
 
 
 def _rank_script(settings: Settings, job: Job, spec: Mapping[str, Any], arguments: list[str]) -> str:

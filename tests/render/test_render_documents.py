@@ -171,3 +171,25 @@ def test_our_own_trainer_is_rendered_for_each_site():
         assert job.arguments == ["plan.json", "--phase", "04-training"]
         assert "python3 -m runbook.training " in job.files["rank.sh"]
         assert "export PYTHONPATH=/project\n" in job.script
+
+
+def test_the_nodes_own_copy_of_the_image_is_made_and_used():
+    _, _, job = rendered("azure-175b", "04-training", "jobs.image_copy=/mnt/nvme")
+    assert "--container-image=/mnt/nvme/pytorch+25.03+py3.sqsh" in job.script
+    assert 'cp -- "$image" "$copy.part.$$"' in job.files["node.sh"]
+    assert 'bash "$job/node.sh"' in job.script
+    with pytest.raises(Exception, match="is no file that could be copied to the nodes"):
+        rendered("slurm-oscar", "04-training", "jobs.image_copy=/mnt/nvme", "jobs.image=registry#a:1")
+
+
+def test_the_image_of_a_site_is_built_from_pinned_versions():
+    from runbook.render import preparation_files
+
+    for run in ("slurm-oscar", "aws-pile-175b"):
+        settings = settings_of(run)
+        text = preparation_files(settings)["Dockerfile"]
+        assert f"ARG BASE={settings.site.container.recipe.base}\n" in text
+        assert all("==" in package for package in settings.site.container.recipe.pip)
+    assert "deepspeed==0.15.4" in preparation_files(settings_of("slurm-oscar"))["Dockerfile"]
+    aws = preparation_files(settings_of("aws-pile-175b"))["Dockerfile"]
+    assert all(word in aws for word in ("EFA_INSTALLER=1.19.0", "nsight-systems-2022.5.1", "AWS_OFI_NCCL=1.4.0-aws"))

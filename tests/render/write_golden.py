@@ -2,7 +2,7 @@
 
 import shutil
 
-from runbook.render import render_fleet, render_preparation
+from runbook.render import preparation_files, render_fleet, render_preparation
 from tests.render.sites import GOLDEN, PACKAGE, PHASES, RUNS, rendered, texts
 
 
@@ -19,6 +19,8 @@ def main():
         folder = GOLDEN / settings.site.site / "01-environment"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "prepare.sh").write_text(render_preparation(settings, PACKAGE), encoding="utf-8")
+        for name, text in preparation_files(settings).items():
+            (folder / name).write_text(text, encoding="utf-8")
         if fleet := render_fleet(settings):
             (folder / "fleet.sh").write_text(fleet, encoding="utf-8")
 

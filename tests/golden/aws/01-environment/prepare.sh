@@ -1,18 +1,35 @@
 #!/usr/bin/env bash
 # Run aws-pile-175b, site aws: what is set up on a login node before the first job. Running it again changes nothing.
-# shellcheck disable=SC1090,SC1091,SC2016 # values in single quotes stay as they are
+# shellcheck disable=SC1090,SC1091,SC2016,SC2034 # values in single quotes stay as they are
 set -euo pipefail
 say() { printf 'runbook: %s\n' "$1"; }
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
-# GPT-2's vocabulary and merges: two files.
+(
 tokenizer=/fsx/data/bpe
 mkdir -p -- "$tokenizer"
 for name in vocab.json merges.txt; do
+  cmp -s -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name" && continue
   cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
+)
 
+(
+title='the NeMo image with EFA, as a file' creates=/apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh
+if [[ -e $creates ]]; then
+  say "$title: there, $creates"
+else
+  secret=${NGC_API_KEY:?is not set: it holds the password for this step}
+  docker login nvcr.io --username '$oauthtoken' --password-stdin <<<"$secret"
+  docker build --tag bignlp-training:22.09-py3-bcp-nsys-2022.5.1-v2-efa "$here"
+  rm -f -- /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part && enroot import -o /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part dockerd://bignlp-training:22.09-py3-bcp-nsys-2022.5.1-v2-efa && mv -- /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh
+  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+fi
+)
+
+(
 title='The Pile'"'"'s token files, 702 GiB in 19 minutes within a region' creates=/fsx/data/the-pile/.copied
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
@@ -23,3 +40,4 @@ else
   touch /fsx/data/the-pile/.copied
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
+)

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Run lumi-13b, site lumi: what is set up on a login node before the first job. Running it again changes nothing.
-# shellcheck disable=SC1090,SC1091,SC2016 # values in single quotes stay as they are
+# shellcheck disable=SC1090,SC1091,SC2016,SC2034 # values in single quotes stay as they are
 set -euo pipefail
 say() { printf 'runbook: %s\n' "$1"; }
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
-# https://github.com/henkdr/Megatron-Deepspeed-LUMI at the commit whose options are rendered.
+(
 folder=/GIVE_JOBS_STAGE/Megatron-DeepSpeed commit=635a468fadafaa8b87975716b08b1c414ec40f4f
 if [[ -e $folder/.git ]]; then
   say "the checkout is there: $folder"
 else
   mkdir -p -- "$(dirname -- "$folder")"
   rm -rf -- "$folder.part"
-  git clone --no-checkout -- https://github.com/henkdr/Megatron-Deepspeed-LUMI "$folder.part"
+  git clone --quiet --no-checkout -- https://github.com/henkdr/Megatron-Deepspeed-LUMI "$folder.part"
   git -C "$folder.part" checkout --quiet --detach "$commit"
   mv -T -- "$folder.part" "$folder"
 fi
@@ -19,18 +20,34 @@ if [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
   say "$folder is not at $commit: check that commit out, or move the folder away" >&2
   exit 1
 fi
-# A compilation that was cut off leaves a lock here, at which every later job waits for ever.
-rm -f -- "$folder/megatron/fused_kernels/build/lock"
+)
 
-# GPT-2's vocabulary and merges: two files.
+(
+# A compilation that was cut off leaves a lock, at which every later job waits for ever ("compiling and loading fused
+# kernels"). One that is at work writes files: only what nothing was written to for ten minutes is removed.
+build=/GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/fused_kernels/build
+if [[ -e $build/lock ]]; then
+  if [[ -n $(find "$build" -mmin -10 -print -quit) ]]; then
+    say "the fused kernels are being compiled: $build"
+  else
+    rm -rf -- "$build"
+    say "removed a stale build of the fused kernels: $build"
+  fi
+fi
+)
+
+(
 tokenizer=/GIVE_JOBS_STAGE/data/gpt2
 mkdir -p -- "$tokenizer"
 for name in vocab.json merges.txt; do
+  cmp -s -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name" && continue
   cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
+)
 
+(
 title='the PyTorch container'"'"'s module' creates=/GIVE_JOBS_STAGE/.runbook/container
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
@@ -40,7 +57,9 @@ else
   mkdir -p /GIVE_JOBS_STAGE/.runbook && touch /GIVE_JOBS_STAGE/.runbook/container
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
+)
 
+(
 title='the packages that the container lacks, packed into one file' creates=/GIVE_JOBS_STAGE/.runbook/squashed
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
@@ -51,3 +70,16 @@ else
   touch /GIVE_JOBS_STAGE/.runbook/squashed
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
+)
+
+(
+title='Megatron'"'"'s helper that shuffles documents, compiled once' creates=/GIVE_JOBS_STAGE/.runbook/helpers
+if [[ -e $creates ]]; then
+  say "$title: there, $creates"
+else
+  module load LUMI/23.03 partition/G PyTorch/2.2.2-rocm-5.6.1-python-3.10-vllm-0.4.0.post1-singularity-20240404
+  singularity exec --bind /GIVE_JOBS_STAGE "$SIF" make -C /GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/data
+  touch /GIVE_JOBS_STAGE/.runbook/helpers
+  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+fi
+)

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Run polaris-25b, site polaris: what is set up on a login node before the first job. Running it again changes nothing.
-# shellcheck disable=SC1090,SC1091,SC2016 # values in single quotes stay as they are
+# shellcheck disable=SC1090,SC1091,SC2016,SC2034 # values in single quotes stay as they are
 set -euo pipefail
 say() { printf 'runbook: %s\n' "$1"; }
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
-# https://github.com/argonne-lcf/Megatron-DeepSpeed at the commit whose options are rendered.
+(
 folder=/GIVE_JOBS_STAGE/Megatron-DeepSpeed commit=6bcac4ee574da196d0d7da548693b2e8f62e0146
 if [[ -e $folder/.git ]]; then
   say "the checkout is there: $folder"
 else
   mkdir -p -- "$(dirname -- "$folder")"
   rm -rf -- "$folder.part"
-  git clone --no-checkout -- https://github.com/argonne-lcf/Megatron-DeepSpeed "$folder.part"
+  git clone --quiet --no-checkout -- https://github.com/argonne-lcf/Megatron-DeepSpeed "$folder.part"
   git -C "$folder.part" checkout --quiet --detach "$commit"
   mv -T -- "$folder.part" "$folder"
 fi
@@ -19,18 +20,34 @@ if [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
   say "$folder is not at $commit: check that commit out, or move the folder away" >&2
   exit 1
 fi
-# A compilation that was cut off leaves a lock here, at which every later job waits for ever.
-rm -f -- "$folder/megatron/fused_kernels/build/lock"
+)
 
-# GPT-2's vocabulary and merges: two files.
+(
+# A compilation that was cut off leaves a lock, at which every later job waits for ever ("compiling and loading fused
+# kernels"). One that is at work writes files: only what nothing was written to for ten minutes is removed.
+build=/GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/fused_kernels/build
+if [[ -e $build/lock ]]; then
+  if [[ -n $(find "$build" -mmin -10 -print -quit) ]]; then
+    say "the fused kernels are being compiled: $build"
+  else
+    rm -rf -- "$build"
+    say "removed a stale build of the fused kernels: $build"
+  fi
+fi
+)
+
+(
 tokenizer=/GIVE_JOBS_STAGE/data/gpt2
 mkdir -p -- "$tokenizer"
 for name in vocab.json merges.txt; do
+  cmp -s -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name" && continue
   cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
+)
 
+(
 title='the virtual environment over conda'"'"'s base' creates=/GIVE_JOBS_STAGE/Megatron-DeepSpeed/venvs/polaris/2023-10-04/bin/activate
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
@@ -44,3 +61,4 @@ else
   make -C /GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/data
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
+)
