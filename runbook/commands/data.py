@@ -190,13 +190,15 @@ def _count(stage: str) -> Callable[[int, int], None]:
 @data.command()
 @click.argument("dataset")
 @click.option("--folder", default="", help="Where the files go; default: what the catalogue says.")
+@click.option("--url", default="", help="A mirror or bucket instead of the catalogue's: https://, s3:// or hf://.")
 @click.option("--workers", default=8, show_default=True, type=click.IntRange(min=1), help="Files fetched at once.")
 @click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
-def download(dataset: str, folder: str, workers: int, check_space: bool) -> None:
+def download(dataset: str, folder: str, url: str, workers: int, check_space: bool) -> None:
     """Fetch the files of DATASET, a name in params/datasets.yaml, that are not there yet, and check each.
 
-    Interrupted and run again, it fetches only what is missing. HF_ENDPOINT names a mirror of the Hugging Face Hub;
-    the usual proxy variables count.
+    Interrupted and run again, it fetches only what is missing; at the end nothing is missing, or each missing file is
+    named and the exit code is 1. HF_ENDPOINT names a mirror of the Hugging Face Hub; the usual proxy variables count;
+    s3:// needs s5cmd. Token files (.bin and .idx) are verified as well.
     """
     from runbook.data.download import download as download_dataset
     from runbook.params import project_root
@@ -205,8 +207,28 @@ def download(dataset: str, folder: str, workers: int, check_space: bool) -> None
 
     project = project_root()
     entry = read_datasets(project).get(dataset)
+    if url:
+        entry = entry.model_copy(update={"url": url})
     found = download_dataset(
         entry, project=project, folder=folder, workers=workers, check_space=check_space, progress=_Line()
     )
     there = "all were there" if not found.fetched else f"{found.fetched:,} fetched in {show_duration(found.seconds)}"
     click.echo(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {there}; none is missing")
+    if entry.kind == "tokenized":
+        _verify_pairs(found.folder)
+
+
+def _verify_pairs(folder: Path) -> None:
+    """Every pair of token files below a folder, by its index and its sizes."""
+    from runbook.data.verification import verify as verify_prefix
+
+    prefixes = [path.with_suffix("") for path in sorted(folder.rglob("*.bin"))]
+    failed = 0
+    for prefix in prefixes:
+        for check in verify_prefix(prefix, checksums=False):
+            if check.verdict == "fail":
+                failed += 1
+                click.echo(f"fail    {prefix.name}: {check.name}: {check.value} (rule: {check.rule})", err=True)
+    click.echo(f"{len(prefixes)} pairs of token files, {failed} checks failed")
+    if failed or not prefixes:
+        raise click.exceptions.Exit(1)

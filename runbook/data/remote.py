@@ -13,7 +13,7 @@ from runbook.errors import DataError
 from runbook.params.dataset import Dataset, SourceFile
 
 HUB = "https://huggingface.co"
-_HF = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_HF = re.compile(r"hf://(datasets/|)([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 
 GetJson = Callable[[str], tuple[bytes, str]]
@@ -39,9 +39,9 @@ class RemoteFile:
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
-    """The files that the catalogue promises, numbered ones written out."""
+    """The files that the catalogue promises, as they are fetched; numbered ones are written out."""
     files = list(dataset.files)
-    for group in dataset.groups:
+    for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:
             raise DataError(
                 f"the dataset {dataset.title!r} has the group {group.path!r} from {group.first} to {group.last}: its "
@@ -61,10 +61,10 @@ def remote_files(dataset: Dataset, get: GetJson) -> list[RemoteFile]:
         )
     files = expected_files(dataset)
     if match := _HF.fullmatch(dataset.url):
-        return _hub_files(match[1], match[2] or "main", files, dataset, get)
+        return _hub_files(match[1] + match[2], match[3] or "main", files, dataset, get)
     if not dataset.url.startswith(("https://", "http://", "s3://")):
         raise DataError(
-            f"{dataset.url!r} is no address to fetch from: https://, http://, s3:// or hf://datasets/NAME@REVISION"
+            f"{dataset.url!r} is no address to fetch from: https://, http://, s3:// or hf://datasets/OWNER/NAME@REVISION"
         )
     if not files:
         raise DataError(f"the dataset {dataset.title!r} names no files; list them under files or groups")
@@ -86,13 +86,12 @@ def _hub_files(
     folders = sorted({file.path.rpartition("/")[0] for file in promised}) if promised else [""]
     for folder in folders:
         place = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
-        url = f"{endpoint}/api/datasets/{name}/tree/{place}?recursive=true"
+        kind = "" if name.startswith("datasets/") else "models/"
+        url = f"{endpoint}/api/{kind}{name}/tree/{place}?recursive=true"
         while url:
             body, link = get(url)
             for path, size, sha256 in _entries(body, url):
-                address = (
-                    f"{endpoint}/datasets/{name}/resolve/{urllib.parse.quote(revision)}/{urllib.parse.quote(path)}"
-                )
+                address = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/{urllib.parse.quote(path)}"
                 listed[path] = RemoteFile(path, address, size, sha256)
             following = _NEXT.search(link)
             url = urllib.parse.urljoin(url, following[1]) if following else ""
@@ -101,13 +100,13 @@ def _hub_files(
 
         found = [file for path, file in listed.items() if fnmatch.fnmatch(path.rpartition("/")[2], dataset.pattern)]
         if not found:
-            raise DataError(f"{endpoint}/datasets/{name} at {revision} has no file matching {dataset.pattern!r}")
+            raise DataError(f"{endpoint}/{name} at {revision} has no file matching {dataset.pattern!r}")
         return found
     missing = [file.path for file in promised if file.path not in listed]
     if missing:
         shown = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         raise DataError(
-            f"{len(missing)} of {len(promised)} files are not at {endpoint}/datasets/{name} (revision {revision}): "
+            f"{len(missing)} of {len(promised)} files are not at {endpoint}/{name} (revision {revision}): "
             f"{shown}. Correct the catalogue, or name the revision that has them."
         )
     return [listed[file.path] for file in promised]

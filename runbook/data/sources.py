@@ -35,11 +35,18 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "", checksum
     if dataset.kind == TOKENIZED:
         raise DataError(f"the dataset {dataset.title!r} is tokens already: nothing is to be tokenized")
     home = dataset_folder(dataset, project=project, folder=folder)
-    listed = expected_files(dataset)
+    listed = _listed(dataset, home)
     if not listed:
         return find_inputs([home], dataset.pattern)
     _refuse_faults(dataset, home, listed, checksums)
     return find_inputs([inside(home, file.path) for file in listed])
+
+
+def _listed(dataset: Dataset, home: Path) -> list[SourceFile]:
+    """The parts as fetched; or what they become, where that lies there: somebody went the documents' way."""
+    if dataset.parts and any((home / path).exists() for path in dataset.paths):
+        return [SourceFile(path=path) for path in dataset.paths]
+    return expected_files(dataset)
 
 
 def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "", checksums: bool = False) -> list[Path]:

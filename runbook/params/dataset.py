@@ -53,6 +53,12 @@ class Dataset(Strict):
     groups: list[FileGroup] = []
     """Numbered files, where there are too many to name."""
 
+    parts: list[FileGroup] = []
+    """The numbered files that are fetched, where `groups` names what several of them become together."""
+
+    parts_together: WholeOrZero = 0
+    """So many parts, in their order, become one pair of token files where files are held out."""
+
     @property
     def paths(self) -> list[str]:
         """Every file by name, numbered ones written out."""

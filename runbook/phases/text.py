@@ -38,6 +38,17 @@ def token_groups(settings: Settings, data: Mapping[str, Any], folder: Path) -> l
     prefix = folder / data["prefix"]
     if not data["held_out"]:
         return [(inputs, prefix)]
+    dataset = settings.dataset
+    if dataset.parts_together and len(inputs) != len(dataset.paths):
+        cuts = range(0, len(inputs), dataset.parts_together)
+        together = [inputs[start : start + dataset.parts_together] for start in cuts]
+        names = [Path(path).name.split(".")[0] for path in dataset.paths]
+        if len(together) != len(names):
+            raise DataError(
+                f"{len(inputs)} files give {len(together)} groups of {dataset.parts_together}, and the catalogue names "
+                f"{len(names)}: files are missing, or there are too many"
+            )
+        return [(files, prefix.with_name(f"{name}_text_document")) for files, name in zip(together, names, strict=True)]
     return [([path], prefix.with_name(f"{path.name.split('.')[0]}_text_document")) for path in inputs]
 
 

@@ -78,9 +78,37 @@ def test_download_of_a_dataset_of_the_project(tmp_path: Path, monkeypatch: pytes
         assert (fetched.exit_code, fetched.exception) == (0, None)
         assert f"1 files, 16 B in {tmp_path / 'texts'}: 1 fetched in" in fetched.stdout
         assert "all were there; none is missing" in call("download", "mine").stdout
+    with serving(Behaviour(files={"/mirror/a.jsonl": json_lines(["two"])})) as server:
+        mirrored = call("download", "mine", "--folder", "other", "--url", f"{server.address}/mirror")
+        assert (mirrored.exit_code, mirrored.exception) == (0, None)
+        assert (tmp_path / "other" / "a.jsonl").read_bytes() == json_lines(["two"])
     unknown = call("download", "mien")
     assert isinstance(unknown.exception, ParamsError)
     assert "mine" in str(unknown.exception)
+
+
+def test_token_files_are_verified_when_they_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["Hello world"]))
+    call("tokenize", source, "--out", tmp_path / "made" / "a")
+    for folder in ("params", "notebooks"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "params" / "models.yaml").write_text("{}")
+    keys = {"title": "Mine", "kind": "tokenized", "folder": "tokens", "licence": "ours", "source": "here"}
+    names = ["a_text_document.bin", "a_text_document.idx"]
+    entry = "mine:\n" + "".join(f"  {key}: {value}\n" for key, value in keys.items())
+    entry += "  files:\n" + "".join(f"    - path: {name}\n" for name in names)
+    (tmp_path / "params" / "datasets.yaml").write_text(entry)
+    monkeypatch.chdir(tmp_path)
+    pair = {f"/{name}": (tmp_path / "made" / name).read_bytes() for name in names}
+    with serving(Behaviour(files=pair)) as server:
+        fetched = call("download", "mine", "--url", server.address)
+        assert (fetched.exit_code, fetched.stdout.splitlines()[-1]) == (0, "1 pairs of token files, 0 checks failed")
+    with serving(Behaviour(files=pair | {f"/{names[0]}": b"odd"})) as server:
+        broken = call("download", "mine", "--folder", "other", "--url", server.address)
+        assert broken.exit_code == 1
+        assert "a_text_document: header: " in broken.stderr
 
 
 def test_shares_of_an_array_job(tmp_path: Path) -> None:

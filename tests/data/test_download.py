@@ -18,6 +18,7 @@ from runbook.data.download import Downloaded, download
 from runbook.data.fetching import Patience
 from runbook.data.remote import expected_files
 from runbook.errors import DataError, HeldError
+from runbook.params.catalogues import read_datasets
 from runbook.params.dataset import Dataset, FileGroup, SourceFile
 
 from .server import Behaviour, hub_tree, serving
@@ -330,15 +331,22 @@ def test_no_hub_at_the_address(server: Behaviour, tmp_path: Path, monkeypatch: p
 
 
 def test_slimpajama_has_its_59166_files() -> None:
-    """The counts of the ten chunks, facts/seed-systems.md 2.3."""
-    lasts = (5911, 5910, 5918, 5916, 5932, 5914, 5905, 5920, 5919, 5911)
-    groups = [
-        FileGroup(path=f"train/chunk{chunk}/example_train_{{number}}.jsonl.zst", last=last)
-        for chunk, last in enumerate(lasts, start=1)
-    ]
-    files = expected_files(dataset(Behaviour(), files=[], groups=groups))
-    assert len(files) == 59_166
+    """The counts of the ten chunks, facts/seed-systems.md 2.3; 800 of them become each of the 74 files of the plan."""
+    entry = read_datasets(Path(__file__).parents[2]).get("slimpajama")
+    files = expected_files(entry)
+    assert len(files) == 59_166 == len({file.path for file in files})
     assert files[-1].path == "train/chunk10/example_train_5911.jsonl.zst"
+    assert len(entry.paths) == 74 == -(-len(files) // entry.parts_together)
+
+
+def test_a_model_repository_is_a_source_too(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oscar-1GB lies in one."""
+    monkeypatch.setenv("HF_ENDPOINT", server.address)
+    server.files["/api/models/owner/name/tree/main?recursive=true"] = hub_tree({NAMES[0]: content(0)})
+    server.files[f"/owner/name/resolve/main/{NAMES[0]}"] = content(0)
+    wanted = dataset(server, files=[], url="hf://owner/name", pattern="*.zst")
+    assert download(wanted, project=tmp_path, patience=QUICK).fetched == 1
+    assert (tmp_path / "texts" / NAMES[0]).read_bytes() == content(0)
 
 
 @pytest.mark.parametrize(
