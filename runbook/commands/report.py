@@ -13,13 +13,33 @@ RUNS = click.option(
 
 @click.command()
 @click.argument("run_name", metavar="RUN")
+@click.option(
+    "--redact", is_flag=True, help="A copy without users, hosts, accounts, paths and buckets, to send outside."
+)
+@click.option("--pdf", is_flag=True, help="Print the whole report to report.pdf by the installed Chromium.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --redact: an empty folder for the copy (default: redacted/ in the run's folder, written anew).",
+)
 @RUNS
-def report(run_name: str, runs: Path | None) -> int:
-    """Write the report of RUN anew from its files, and say where it is."""
+def report(run_name: str, redact: bool, pdf: bool, out: Path | None, runs: Path | None) -> int:
+    """Write the report of RUN anew from its files, and say where it is: index.html, and report.html with all of it."""
+    from runbook.phases.printing import print_page
+    from runbook.phases.redacting import write_redacted
     from runbook.phases.report import write_report
     from runbook.phases.status import run_folder
+    from runbook.records.manifest import note_files
 
-    click.echo(write_report(run_folder(run_name, runs)))
+    if out is not None and not redact:
+        raise click.UsageError("--out is for --redact; the report itself lies in the run's folder.")
+    folder = run_folder(run_name, runs)
+    page = write_redacted(folder, out) if redact else write_report(folder)
+    click.echo(page)
+    if pdf:
+        printed = print_page(page.with_name("report.html"))
+        note_files(folder, [] if redact else [printed])
+        click.echo(printed)
     return 0
 
 

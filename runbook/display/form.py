@@ -130,8 +130,8 @@ class Form:
             self._said.value = _error(str(error))
 
 
-STYLE = {"description_width": "15em"}
-LAYOUT = {"width": "30em"}
+STYLE = {"description_width": "17em"}
+LAYOUT = {"width": "32em"}
 
 
 def _input(one: Field) -> Any:
@@ -145,7 +145,7 @@ def _input(one: Field) -> Any:
 
 
 def _error(text: str) -> str:
-    style = f"border-left:.3em solid {BAD};padding-left:.5em;margin-left:15em;line-height:1.4;white-space:pre-wrap"
+    style = f"border-left:.3em solid {BAD};padding-left:.5em;margin-left:17em;line-height:1.4;white-space:pre-wrap"
     return f'<div role="alert" style="{style}">✗ {escape(text)}</div>' if text else ""
 
 

@@ -13,7 +13,7 @@ import runbook
 from runbook.errors import RunbookError
 
 PACKAGE = Path(runbook.__file__).parent
-PARTS = {"notebooks": ("*.ipynb",), "params": ("*.yaml", "*/*.yaml")}
+PARTS = {"notebooks": ("*.ipynb",), "params": ("*.yaml", "*/*.yaml"), "docs": ("when-it-fails.md",)}
 IGNORED = "runs/\n.ipynb_checkpoints/\n"
 """What a project does not keep in git: runs are evidence, and large."""
 

@@ -14,6 +14,7 @@ from runbook.phases.plan_file import read_plan_file
 from runbook.records.index import write_campaign, write_runs_index
 from runbook.records.manifest import write_manifest
 from runbook.records.runs import read_run
+from runbook.records.whole import write_whole
 
 FULL = "04-training"
 SMOKE = "03-smoke-test"
@@ -21,15 +22,22 @@ CARD_COLUMNS = 40
 
 
 def write_report(folder: Path, *, manifest: bool = True) -> Path:
-    """Write index.html of the run and of all runs, and the manifest where asked, anew from the run's files."""
-    plan = read_plan_file(folder)
-    before_after = _samples(folder, plan)
-    sample = (before_after[0], before_after[-1]) if len(before_after) > 1 else None
-    page = write_campaign(folder, sample=sample, comparison=_comparison(folder, plan))
+    """Write index.html and report.html of the run, index.html of all runs, and the manifest where asked, anew."""
+    sample, comparison = sample_and_comparison(folder)
+    page = write_campaign(folder, sample=sample, comparison=comparison)
+    write_whole(folder)
     write_runs_index(folder.parent)
     if manifest:
         write_manifest(folder)
     return page
+
+
+def sample_and_comparison(folder: Path) -> tuple[tuple[str, str] | None, list[dict[str, Any]]]:
+    """What the model wrote before and after, where it wrote, and the plan beside what came true."""
+    plan = read_plan_file(folder)
+    before_after = _samples(folder, plan)
+    sample = (before_after[0], before_after[-1]) if len(before_after) > 1 else None
+    return sample, _comparison(folder, plan)
 
 
 def card(folder: Path) -> str:

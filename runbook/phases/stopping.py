@@ -1,6 +1,8 @@
-"""A person's wish that a run's job stops: gently (it saves and ends with 75) or at once; nothing then resumes it.
+"""A person's wish that a run's job saves and stops; nobody who watches it then resumes it.
 
-stop_gently(folder, scheduler, name) -> str      stop_now(...) -> str      was_asked(job) -> bool
+    stop_gently(folder, scheduler) -> str            was_asked(job) -> bool
+
+To end a job at once is `status.cancel_jobs`.
 """
 
 from __future__ import annotations

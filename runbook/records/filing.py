@@ -21,6 +21,7 @@ from runbook.records.origin import commit_of, versions
 from runbook.records.session import MIME
 from runbook.records.state import State
 from runbook.records.twin import RUNNING, Cell, Twin, find_twin, twin_path, verdict_of, write_twin
+from runbook.records.whole import write_whole
 
 NEVER_FINISHED = "every cell ran, but the notebook did not finish its record: its last cell is missing"
 
@@ -81,6 +82,7 @@ def write_record(notebook: Any, twin: Twin, run_folder: Path) -> None:
     write_twin(twin, twin_path(run_folder, twin.phase))
     report = write_html(run_folder, twin.phase)
     write_campaign(run_folder)
+    write_whole(run_folder)
     write_manifest(run_folder, [path, report, twin_path(run_folder, twin.phase)])
     write_runs_index(run_folder.parent)
 

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from runbook.records import ipynb
+from runbook.records.evidence import evidence
 from runbook.records.files import write_text
+from runbook.records.help import NAME as HELP
+from runbook.records.help import links_for
 from runbook.records.pages import TEMPLATES, as_json, head, page, result_rows
 from runbook.records.session import MIME
 from runbook.records.twin import Twin, read_twin, twin_path
@@ -41,15 +45,19 @@ def write_html(run_folder: Path, phase: str) -> Path:
     twin = read_twin(twin_path(run_folder, phase))
     notebook = ipynb.read(run_folder / "records" / f"{phase}.ipynb")
     path = run_folder / "records" / f"{phase}.html"
-    write_text(path, report(notebook, twin))
+    more = [(name, f"../{target}") for name, target in evidence(run_folder, phase)]
+    write_text(path, report(notebook, twin, more))
     return path
 
 
-def report(notebook: Any, twin: Twin) -> str:
-    """The whole page; long text and large figures are cut short, with a word about it, rather than exceed 3 MB."""
+def report(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]] = ()) -> str:
+    """The whole page; long text and large figures are cut short, with a word about it, rather than exceed 3 MB.
+
+    `more` are further links for the card: names and where they lead.
+    """
     text = ""
     for limit in TEXT_LIMITS:
-        text = _export(_prepared(notebook, limit), twin)
+        text = _export(_prepared(notebook, limit), twin, more)
         if len(text.encode()) < LARGEST_PAGE:
             break
     return text
@@ -62,7 +70,7 @@ def said_by_html(path: Path) -> dict[str, str]:
     return reader.told
 
 
-def _export(notebook: Any, twin: Twin) -> str:
+def _export(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
     from nbconvert.exporters import html as nbconvert_html
     from traitlets.config import Config
 
@@ -80,21 +88,27 @@ def _export(notebook: Any, twin: Twin) -> str:
     exporter = exporter_class(
         config=config, template_name="record", extra_template_basedirs=[str(TEMPLATES)], embed_images=True
     )
-    pieces = {"head": head(f"{twin.run}: {twin.phase}", _code_colours()), "card": _card(notebook, twin)}
+    pieces = {"head": head(f"{twin.run}: {twin.phase}", code_colours()), "card": _card(notebook, twin, more)}
     text, _ = exporter.from_notebook_node(notebook, resources={"runbook": pieces})
     return _with_contents(text)
 
 
-def _card(notebook: Any, twin: Twin) -> str:
+def _card(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
     parameters = twin.parameters
     return page(
         "card.html.j2",
         twin=twin,
         facts=card_facts(twin),
+        helped=links_for(twin.reason, "../../"),
         results=result_rows(twin),
         parameters=[(key, *_value_and_origin(entry)) for key, entry in parameters.items()],
         has_anchor=any(ERROR_ANCHOR in cell.source for cell in notebook.cells),
-        links=[("Campaign", "../index.html"), ("Notebook", f"{twin.phase}.ipynb"), ("JSON twin", f"{twin.phase}.json")],
+        links=[
+            ("Campaign", "../index.html"),
+            ("Notebook", f"{twin.phase}.ipynb"),
+            ("JSON twin", f"{twin.phase}.json"),
+            *[(name.capitalize(), target) for name, target in more],
+        ],
     )
 
 
@@ -135,7 +149,8 @@ def _prepared(notebook: Any, limit: int) -> Any:
     notebook.cells = [cell for cell in notebook.cells if cell.source.strip() or cell.get("outputs")]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = _MARKDOWN_IMAGE.sub(r"[\1](\2)", _quiet(cell.source))
+            source = cell.source.replace("../docs/when-it-fails.md", f"../../{HELP}")  # the page beside the runs
+            cell.source = _MARKDOWN_IMAGE.sub(r"[\1](\2)", _quiet(source))
         for output in cell.get("outputs", []):
             _shorten(output, limit)
         if cell.cell_type == "code":
@@ -179,7 +194,8 @@ def _quiet(html: str) -> str:
     return _REMOTE_STYLE.sub("none", _REMOTE.sub("", _FETCHING.sub("", html)))
 
 
-def _code_colours() -> str:
+def code_colours() -> str:
+    """The style of coloured code, light and dark."""
     from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
     light = HtmlFormatter(style="default", nobackground=True).get_style_defs(".highlight")

@@ -10,6 +10,7 @@ came true where plan and results of a twin share a key; `sample` and `comparison
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +18,16 @@ from markupsafe import Markup, escape
 
 from runbook.errors import RecordError
 from runbook.records.curve import loss_curve, spark
+from runbook.records.evidence import METRICS, evidence
 from runbook.records.files import utc_now, write_text
+from runbook.records.help import links_for, write_help
 from runbook.records.html import card_facts, seconds_taken
 from runbook.records.manifest import note_files
 from runbook.records.pages import head, is_number, page, result_rows, show_value
 from runbook.records.runs import KEY_NUMBERS, PhaseState, RunState, read_run, read_runs
 from runbook.units import show_duration
 
-METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl"}
-"""Where the trainer writes its losses."""
+LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 SAMPLE_KEYS = ("sample_before", "sample_after")
 SHOWN_RESULTS = 6
 """Numbers of a phase shown in the campaign's table; the rest is in the phase's own report."""
@@ -43,20 +45,23 @@ def write_campaign(
     *,
     sample: tuple[str, str] | None = None,
     comparison: Sequence[Mapping[str, Any]] = (),
+    shown_as: str = "",
 ) -> Path:
-    """Write runs/<run>/index.html anew."""
+    """Write runs/<run>/index.html anew; `shown_as` names a copy that stands alone, without its neighbours."""
     run = read_run(run_folder)
+    run = replace(run, name=shown_as) if shown_as else run
     losses = {phase: read_losses(run_folder / name) for phase, name in METRICS.items()}
     main = losses["04-training"] or losses["03-smoke-test"]
     text = page(
         "campaign.html.j2",
         head=head(f"{run.name}: report"),
         run=run,
+        is_alone=bool(shown_as),
         facts=_facts(run),
         spark=spark(main),
         curve=loss_curve([(phase, points) for phase, points in losses.items() if points]),
         first_last=(main[0][1], main[-1][1]) if main else None,
-        rows=[_phase_row(phase) for phase in run.phases],
+        rows=[_phase_row(run_folder, phase) for phase in run.phases],
         sample=sample or _sample(run),
         comparison=[_shown(row) for row in comparison] or _comparison(run),
         written=utc_now(),
@@ -83,6 +88,7 @@ def write_runs_index(runs_folder: Path) -> Path:
     )
     path = runs_folder / "index.html"
     write_text(path, text)
+    write_help(runs_folder)
     return path
 
 
@@ -103,16 +109,18 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     return [*facts, *([("All phases took", show_duration(total))] if total else [])]
 
 
-def _phase_row(phase: PhaseState) -> dict[str, Any]:
+def _phase_row(run_folder: Path, phase: PhaseState) -> dict[str, Any]:
     twin = phase.twin
     return {
         "phase": phase.phase,
         "state": phase.state,
         "verdict": twin.verdict if twin else "",
         "reason": phase.problem or (twin.reason if twin and phase.state != "running" else ""),
+        "helped": links_for(phase.problem or (twin.reason if twin else ""), "../"),
         "took": show_duration(seconds_taken(twin)) if twin and twin.ended else "",
         "results": [row for row in result_rows(twin) if row.is_number][:SHOWN_RESULTS] if twin else [],
-        "links": [(name.rpartition(".")[2], name) for name in phase.files],
+        "links": [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
+        + evidence(run_folder, phase.phase),
         "earlier": phase.earlier,
     }
 

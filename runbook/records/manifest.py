@@ -25,7 +25,7 @@ SCHEMA = 1
 NAME = "manifest.json"
 LEFT_OUT_FILES = (NAME, "lock.json", "lock", "*.lock", "heartbeat", "*.part", "*.pyc", ".DS_Store")
 """Files that change while nothing is wrong, or are no result."""
-LEFT_OUT_FOLDERS = ("cache", "__pycache__", ".ipynb_checkpoints", "*.part")
+LEFT_OUT_FOLDERS = ("cache", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
 """Folders that hold nothing a run could not make again."""
 
 

@@ -1,0 +1,62 @@
+"""Takes what tells people and places out of records: users, hosts, accounts, paths, buckets, addresses.
+
+    redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it is
+    redactor.text(words)      redactor.value(json value)            the same with [user], [host], [path] ... in place
+
+Known words are found wherever they stand; paths, buckets and addresses are known by their shape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+BUCKET = re.compile(r"\b(?:s3a?|gs|abs|abfss?|wasbs?|adl|hdfs|az|oss)://[^\s\"'<>\\)\],;]+")
+MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|\b(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}\b")
+HOST = re.compile(r"\b(?:ssh|pdsh|ping|hostname[:=]?|host[:=]?|node[:=])\s+([A-Za-z][\w.-]*\d[\w.-]*)")
+PATH = re.compile(r"(?<![\w:/.<=+%)\]}])(?:file://)?(?:~[\w-]*)?/[\w.@+%,=~-]+(?:/[\w.@+%,=~-]*)+")
+HOME = re.compile(
+    r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
+)
+SHORTEST = 3
+"""Letters of a known word; shorter ones stand inside ordinary text."""
+ORDINARY = frozenset(
+    {"root", "user", "admin", "local", "localhost", "node", "none", "null", "true", "false", "runbook"}
+)
+"""Names that tell nobody anything, and words that a report cannot do without."""
+
+
+class Redactor:
+    """Knows the words of one run."""
+
+    def __init__(self, words: Mapping[str, str]) -> None:
+        kept = {word: kind for word, kind in words.items() if len(word) >= SHORTEST and word.lower() not in ORDINARY}
+        self._kinds = kept
+        longest_first = sorted(kept, key=len, reverse=True)
+        self._known = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in longest_first) or r"(?!)")
+
+    def text(self, text: str) -> str:
+        """A text without them; it reads on.
+
+        >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
+        '[user] wrote [path] and [bucket], 3 tokens/s'
+        """
+        text = BUCKET.sub("[bucket]", text)
+        text = MAIL.sub("[address]", text)
+        text = self._known.sub(lambda match: f"[{self._kinds[match[0]]}]", text)
+        text = PATH.sub("[path]", text)
+        text = HOME.sub("[path]", text)
+        text = HOST.sub(lambda match: match[0].replace(match[1], "[host]"), text)
+        return ADDRESS.sub("[address]", text)
+
+    def value(self, value: Any) -> Any:
+        """A JSON value with all its texts redacted, the names of keys too."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        return value

@@ -1,0 +1,134 @@
+"""A real JupyterLab on a free port, and a person at one of its notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+BIN = Path(sys.executable).parent
+SECONDS = 120
+"""The longest a cell of the toy project may take on a machine that does other things as well."""
+QUIET = {"fetchNews": "false", "checkForUpdates": False}
+"""No question about news in the corner, no request to anybody."""
+
+
+class Lab:
+    """A JupyterLab server that keeps everything it writes in a folder of its own."""
+
+    def __init__(self, root: Path, home: Path, environment: Mapping[str, str]) -> None:
+        self.token = secrets.token_hex(16)
+        settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+        settings.mkdir(parents=True)
+        (settings / "notification.jupyterlab-settings").write_text(json.dumps(QUIET))
+        places = {
+            "JUPYTER_CONFIG_DIR": home / "config",
+            "JUPYTER_DATA_DIR": home / "data",
+            "JUPYTER_RUNTIME_DIR": home / "runtime",
+            "JUPYTERLAB_SETTINGS_DIR": home / "settings",
+            "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
+            "IPYTHONDIR": home / "ipython",
+        }
+        words = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
+        with (home / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [BIN / "jupyter", "lab", *words, f"--ServerApp.root_dir={root}"],
+                env={
+                    **environment,
+                    **{name: str(place) for name, place in places.items()},
+                    "JUPYTER_TOKEN": self.token,
+                },
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        told = home / "runtime" / f"jpserver-{self.process.pid}.json"
+        wait_until(lambda: told.exists() and told.read_text().endswith("}"), 90, "JupyterLab starts")
+        self.url = json.loads(told.read_text())["url"]
+
+    def kernel_state(self, path: str) -> str:
+        """What the server says of a notebook's kernel; empty where it has none."""
+        with urllib.request.urlopen(f"{self.url}api/sessions?token={self.token}", timeout=30) as answer:
+            sessions = json.load(answer)
+        return next((one["kernel"]["execution_state"] for one in sessions if one["path"] == path), "")
+
+    def close(self) -> None:
+        """End the server with its kernels."""
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Notebook:
+    """One notebook opened in a page, worked by keyboard and mouse."""
+
+    def __init__(self, page: Page, lab: Lab, path: str) -> None:
+        self.page = page
+        page.goto(f"{lab.url}doc/tree/{path}?token={lab.token}")
+        self.cells = page.locator(".jp-Notebook .jp-Cell")
+        expect(self.cells.first).to_be_visible(timeout=90_000)
+        wait_until(lambda: lab.kernel_state(path) in ("idle", "busy"), 90, f"the kernel of {path} starts")
+
+    def cell(self, source: str) -> Any:
+        """The code cell whose input holds these words."""
+        return self.page.locator(".jp-CodeCell", has=self.page.locator(".jp-InputArea", has_text=source)).first
+
+    def start(self, source: str) -> Any:
+        """Run a cell by Shift+Enter, and return it at once; pressed again where the page was not ready to hear it."""
+        cell = self.cell(source)
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.inner_text()
+
+        def heard() -> bool:
+            cell.scroll_into_view_if_needed()
+            cell.locator(".jp-InputArea-editor").click()
+            self.page.keyboard.press("Shift+Enter")
+            end = time.monotonic() + 5
+            while prompt.inner_text() == before and time.monotonic() < end:
+                self.page.wait_for_timeout(50)
+            return bool(prompt.inner_text() != before)
+
+        wait_until(heard, 90, f"{source} starts")
+        return cell
+
+    def run(self, source: str, seconds: float = SECONDS) -> str:
+        """Run a cell to its end; its output as a person reads it."""
+        cell = self.start(source)
+        self.wait_for_end(cell, seconds)
+        return self.output(cell)
+
+    def wait_for_end(self, cell: Any, seconds: float = SECONDS) -> None:
+        """Wait until a number stands in the brackets before the cell."""
+        prompt = cell.locator(".jp-InputPrompt")
+        expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=1000 * seconds)
+
+    def output(self, cell: Any) -> str:
+        """What stands below a cell."""
+        return str(cell.locator(".jp-OutputArea").first.inner_text())
+
+
+def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.05)
+
+
+def chromium() -> str:
+    """The installed browser, or an empty text."""
+    import shutil
+
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""

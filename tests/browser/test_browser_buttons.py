@@ -1,0 +1,36 @@
+"""A job is stopped by the button beside its picture while the cell that shows it still runs."""
+
+from __future__ import annotations
+
+import pytest
+from lab import Notebook, wait_until
+from toy_project import lines_of
+
+pytestmark = [pytest.mark.notebooks, pytest.mark.browser]
+
+
+def test_save_and_stop_is_heard_while_the_cell_runs_and_nothing_resumes_the_job(page, lab, toy):
+    text = (toy.root / "params" / "local.yaml").read_text().replace("run: local", "run: stopped")
+    toy.write_run_file(text.replace("    iterations: 8\n", "    iterations: 5000\n"), "stopped")
+    made = toy.call("runbook", "run", "stopped", "--from", "data", "--to", "data")
+    assert made.code == 0, made
+    folder = toy.root / "runs" / "stopped"
+    master = (toy.root / "notebooks" / "03-smoke-test.ipynb").read_text()
+    assert 'run: str = \\"local\\"' in master
+    (toy.root / "notebooks" / "by-hand.ipynb").write_text(
+        master.replace('run: str = \\"local\\"', 'run: str = \\"stopped\\"')
+    )
+    notebook = Notebook(page, lab, "notebooks/by-hand.ipynb")
+    for words in ("overrides: str", "phase.bind", "phase.show_expectation", "phase.launch"):
+        notebook.run(words)
+    cell = notebook.start("phase.watch")
+    wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 120, "the job makes steps")
+    cell.get_by_role("button", name="Save and stop").click()
+    notebook.wait_for_end(cell)
+    said = notebook.output(cell)
+    assert "statestopped" in said.replace(" ", "")
+    assert "JobError" in said
+    assert (folder / "jobs" / "03-smoke-test" / "exit_code").read_text().split()[0] == "75"
+    assert not (folder / "jobs" / "03-smoke-test-2").exists(), "somebody asked for the stop: nothing resumes it"
+    names = [one["event"] for one in lines_of(folder / "events.jsonl")]
+    assert "stopped" in names
