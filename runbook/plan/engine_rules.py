@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from runbook.params.schema import Engine, Framework, Precision
+import math
+
+from runbook.params.schema import Framework, Precision
 from runbook.plan.checks import Check, judge
 from runbook.plan.choices import Choice
 from runbook.plan.layout import Layout
-from runbook.plan.sizes import Shape
-
-ENGINES_THERE = (Engine.MEGATRON_CORE,)
-"""Engines that our trainer has today."""
-
-
-def engine_there(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
-    """Our own trainer with an engine that it does not have yet; said once, for both phases."""
-    engine = choice.training.engine
-    if choice.smoke or not choice.own_trainer:
-        return None
-    return judge(
-        "engine",
-        engine in ENGINES_THERE,
-        f"training.engine={engine} with training.framework=runbook",
-        f"our trainer has {', '.join(ENGINES_THERE)}",
-        f"Set training.engine to {ENGINES_THERE[0]}, or training.framework to megatron-deepspeed.",
-    )
+from runbook.plan.sizes import Shape, on_rank
+from runbook.units import show_bytes
 
 
 def precision_there(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
@@ -75,7 +61,7 @@ def zero_stage(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
             "fail",
             f"parallel.zero_stage={choice.zero_stage} with {_who(choice)}",
             "Megatron's distributed optimizer shares optimizer states only, which is stage 1",
-            "Set parallel.zero_stage to 1, or training.engine to deepspeed (framework: megatron-deepspeed).",
+            f"Set parallel.zero_stage to 1, or {_deepspeed_instead(choice)}.",
         )
     return judge(
         f"{choice.phase}: ZeRO stage",
@@ -86,16 +72,34 @@ def zero_stage(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
     )
 
 
-def deepspeed_grid(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
-    """A pipeline with tensor parallelism under our DeepSpeed engine was not tried."""
-    if not (choice.own_trainer and choice.deepspeed and choice.pipeline > 1 and choice.tensor > 1):
+def whole_at_start(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
+    """ZeRO 3 in our own trainer: each device holds its whole model once, before DeepSpeed cuts it up."""
+    memory = choice.site.hardware.device_memory
+    if not (choice.own_trainer and choice.deepspeed and choice.zero_stage == 3 and memory):
         return None
-    return Check(
-        f"{choice.phase}: DeepSpeed pipeline with tensor",
-        "fail",
-        f"{choice.keys.pipeline}={choice.pipeline} x {choice.keys.tensor}={choice.tensor}, training.engine=deepspeed",
-        "our DeepSpeed engine was tried with a pipeline or with tensor parallelism, not with both",
-        f"Set {choice.keys.pipeline} or {choice.keys.tensor} to 1, or training.engine to megatron-core.",
+    width = 4 if choice.training.precision is Precision.FP32 else 2
+    needed = width * on_rank(shape, tensor=layout.tensor, pipeline=1, stage=0).total
+    return judge(
+        f"{choice.phase}: ZeRO 3 at the start",
+        needed <= memory,
+        f"{show_bytes(needed)} of weights on each device of {show_bytes(memory)}",
+        "our trainer builds the whole model of a device before ZeRO 3 cuts it up",
+        f"Choose a larger {choice.keys.tensor}, or training.engine=megatron-core with {choice.keys.pipeline}.",
+    )
+
+
+def loss_scale(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
+    """DeepSpeed counts its loss scale in powers of two; said once, for both phases."""
+    training = choice.training
+    if choice.smoke or not (choice.own_trainer and choice.deepspeed and training.precision is Precision.FP16):
+        return None
+    initial, least = training.initial_loss_scale, training.min_loss_scale
+    return judge(
+        "loss scale",
+        math.log2(initial).is_integer() and float(least).is_integer(),
+        f"training.initial_loss_scale={initial:g}, training.min_loss_scale={least:g} with training.engine=deepspeed",
+        "DeepSpeed takes the initial scale as a power of two, and the smallest as a whole number",
+        f"Set training.initial_loss_scale to {2 ** round(math.log2(initial))}, training.min_loss_scale to 1.",
     )
 
 
@@ -155,3 +159,7 @@ def _who(choice: Choice) -> str:
     if choice.own_trainer:
         return f"training.engine={choice.training.engine}"
     return f"training.framework={choice.training.framework}"
+
+
+def _deepspeed_instead(choice: Choice) -> str:
+    return "training.engine to deepspeed" if choice.own_trainer else "training.framework to megatron-deepspeed"

@@ -205,10 +205,10 @@ RULES: tuple[Rule, ...] = (
     _layers_by_pipeline,
     _positions,
     _sample,
-    engine_rules.engine_there,
     engine_rules.precision_there,
     engine_rules.zero_stage,
-    engine_rules.deepspeed_grid,
+    engine_rules.whole_at_start,
+    engine_rules.loss_scale,
     engine_rules.sequence_parallel,
     engine_rules.context_parallel,
 )

@@ -10,6 +10,7 @@ from typing import Any
 from runbook.plan.checks import Check, judge
 from runbook.plan.choices import Choice, Chosen
 from runbook.plan.data import GPT2_END_OF_DOCUMENT, DataPlan
+from runbook.plan.deepspeed_config import own_config
 from runbook.plan.layout import Layout
 from runbook.plan.schedule import Duration, LearningRate
 from runbook.plan.sizes import whole
@@ -76,6 +77,8 @@ def phase_spec(
         "sampling": _sampling(chosen, choice),
     }
     add_options(spec, choice, layout)
+    if choice.own_trainer and choice.deepspeed:
+        spec["deepspeed"] = own_config(spec, hysteresis=training.loss_scale_hysteresis)
     spec["fingerprint"] = fingerprint(spec)
     return spec
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from runbook.params import Settings
 from runbook.params.schema import Framework
+from runbook.plan.deepspeed_config import deepspeed_config
+
+OWN_DEEPSPEED = "deepspeed.json"
+"""Name of the file in the folder of a job of our own trainer."""
 
 
 def deepspeed_name(settings: Settings, spec: Mapping[str, Any]) -> str:
@@ -22,44 +25,16 @@ def deepspeed_name(settings: Settings, spec: Mapping[str, Any]) -> str:
 
 
 def deepspeed_file(settings: Settings, spec: Mapping[str, Any]) -> str:
-    """The file's text: batch, ZeRO stage, precision, and what the site's document adds."""
-    content: dict[str, Any] = {
-        "train_batch_size": spec["batch"]["global"],
-        "train_micro_batch_size_per_gpu": spec["batch"]["micro"],
-        "steps_per_print": spec["log"]["interval"],
-        "zero_optimization": _zero(settings, spec),
-        "gradient_clipping": spec["optimizer"]["clip_gradient"],
-        "prescale_gradients": spec["parallel"]["zero_stage"] == 0,
-        "wall_clock_breakdown": False,
-        **_precision(settings, spec),
-    }
+    """The file's text: batch, ZeRO stage, precision, and what the site's document adds.
+
+    For our own engine it is what plan.json hands to it, word for word.
+    """
+    if "deepspeed" in spec:
+        return json.dumps(spec["deepspeed"], indent=2) + "\n"
+    training = settings.run.training
+    content = deepspeed_config(spec, hysteresis=training.loss_scale_hysteresis, offload=training.offload)
     extra = settings.site.frameworks[Framework.MEGATRON_DEEPSPEED].deepspeed
     return json.dumps(_merged(content, extra), indent=2) + "\n"
-
-
-def _zero(settings: Settings, spec: Mapping[str, Any]) -> dict[str, Any]:
-    zero: dict[str, Any] = {"stage": spec["parallel"]["zero_stage"]}
-    if settings.run.training.offload:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    return zero
-
-
-def _precision(settings: Settings, spec: Mapping[str, Any]) -> dict[str, Any]:
-    precision = spec["precision"]
-    if precision["format"] == "bf16":
-        return {"bf16": {"enabled": True}}
-    if precision["format"] == "fp32":
-        return {}
-    return {
-        "fp16": {
-            "enabled": True,
-            "loss_scale": 0,  # dynamic, here and in Megatron's own options: the Slurm document said both
-            "loss_scale_window": precision["loss_scale_window"],
-            "hysteresis": settings.run.training.loss_scale_hysteresis,
-            "min_loss_scale": 1,
-            "initial_scale_power": round(math.log2(precision["initial_loss_scale"])),
-        }
-    }
 
 
 def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

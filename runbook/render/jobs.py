@@ -12,6 +12,7 @@ from runbook.params import Settings
 from runbook.params.catalogue import SchedulerKind
 from runbook.params.stage import require
 from runbook.render.arguments import training_arguments
+from runbook.render.deepspeed_file import OWN_DEEPSPEED, deepspeed_file
 from runbook.render.folder import JobFolder, write_whole
 from runbook.render.queue_jobs import RenderedJob, render_queue_job
 from runbook.render.templating import fill, quote
@@ -93,7 +94,8 @@ def _render_local(settings: Settings, plan: Mapping[str, Any], phase: str, pytho
             "command": " ".join(quote(word) for word in [python, "-m", "runbook.training", *arguments]),
         },
     )
-    return RenderedJob(script, arguments)
+    files = {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if "deepspeed" in spec else {}
+    return RenderedJob(script, arguments, files)
 
 
 def _quoted(groups: Mapping[str, Mapping[str, str | None]]) -> dict[str, dict[str, str | None]]:

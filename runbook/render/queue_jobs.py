@@ -12,7 +12,7 @@ from runbook.params import Job, Settings
 from runbook.params.catalogue import ContainerKind, Launcher, SchedulerKind
 from runbook.params.schema import Framework
 from runbook.render.arguments import training_arguments
-from runbook.render.deepspeed_file import deepspeed_file, deepspeed_name
+from runbook.render.deepspeed_file import OWN_DEEPSPEED, deepspeed_file, deepspeed_name
 from runbook.render.directives import pbs_directives, slurm_directives, warn_after
 from runbook.render.expanding import commands, environment_groups
 from runbook.render.launching import image_on_nodes, node_command, training_command
@@ -43,6 +43,8 @@ def render_queue_job(settings: Settings, spec: Mapping[str, Any], package: Path)
         files["node.sh"] = fill("node.sh.j2", {"commands": once_a_node})
     if settings.run.training.framework is Framework.MEGATRON_DEEPSPEED:
         files[_file_name(settings, spec)] = deepspeed_file(settings, spec)
+    elif "deepspeed" in spec:  # for people: the trainer has the same from plan.json
+        files[OWN_DEEPSPEED] = deepspeed_file(settings, spec)
     return RenderedJob(_job_script(settings, job, spec, package), arguments, files)
 
 

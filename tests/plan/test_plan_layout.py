@@ -118,8 +118,8 @@ REFUSALS = [
         {"parallel": {"zero_stage": 2}},
         {},
         "ZeRO stage: parallel.zero_stage=2 with training.engine=megatron-core. Rule: Megatron's distributed optimizer "
-        "shares optimizer states only, which is stage 1. Set parallel.zero_stage to 1, or training.engine to deepspeed "
-        "(framework: megatron-deepspeed).",
+        "shares optimizer states only, which is stage 1. Set parallel.zero_stage to 1, or training.engine to "
+        "deepspeed.",
     ),
     (
         {"parallel": {"zero_stage": 3, "pipeline": 2}, "training": {"framework": "megatron-deepspeed"}},
@@ -129,21 +129,35 @@ REFUSALS = [
         "parallel.pipeline to 1.",
     ),
     (
-        {
-            "parallel": {"tensor": 2, "pipeline": 2},
-            "training": {"engine": "deepspeed"},
-            "jobs": {"training": {"nodes": 2}},
-        },
+        {"parallel": {"zero_stage": 2, "pipeline": 2}, "training": {"engine": "deepspeed"}},
         {},
-        "04-training: DeepSpeed pipeline with tensor: parallel.pipeline=2 x parallel.tensor=2, "
-        "training.engine=deepspeed. Rule: our DeepSpeed engine was tried with a pipeline or with tensor parallelism, "
-        "not with both. Set parallel.pipeline or parallel.tensor to 1, or training.engine to megatron-core.",
+        "04-training: ZeRO stage: parallel.zero_stage=2 with parallel.pipeline=2. Rule: ZeRO 2 and 3 share gradients, "
+        "which a pipeline adds up over micro-batches: only stages 0 and 1 go with it. Set parallel.zero_stage to 1, or "
+        "parallel.pipeline to 1.",
     ),
     (
-        {"training": {"engine": "deepspeed"}},
+        {"parallel": {"virtual_pipeline": 2, "pipeline": 2}, "training": {"engine": "deepspeed"}},
         {},
-        "engine: training.engine=deepspeed with training.framework=runbook. Rule: our trainer has megatron-core. Set "
-        "training.engine to megatron-core, or training.framework to megatron-deepspeed.",
+        "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=2 under DeepSpeed. Rule: "
+        "DeepSpeed's pipeline has one chunk of layers a stage. Set parallel.virtual_pipeline to 1, or training.engine "
+        "to megatron-core.",
+    ),
+    (
+        {
+            "parallel": {"zero_stage": 3},
+            "training": {"engine": "deepspeed"},
+        },
+        H100,
+        "04-training: ZeRO 3 at the start: 325 GiB of weights on each device of 80.0 GiB. Rule: our trainer builds the "
+        "whole model of a device before ZeRO 3 cuts it up. Choose a larger parallel.tensor, or "
+        "training.engine=megatron-core with parallel.pipeline.",
+    ),
+    (
+        {"training": {"engine": "deepspeed", "precision": "fp16", "initial_loss_scale": 1000}},
+        H100,
+        "loss scale: training.initial_loss_scale=1000, training.min_loss_scale=1 with training.engine=deepspeed. Rule: "
+        "DeepSpeed takes the initial scale as a power of two, and the smallest as a whole number. Set "
+        "training.initial_loss_scale to 1024, training.min_loss_scale to 1.",
     ),
     (
         {"training": {"precision": "fp16"}},

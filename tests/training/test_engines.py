@@ -1,8 +1,13 @@
 """Both engines train alike: the same losses and gradient norms, whatever shares out what among how many ranks."""
 
 import itertools
+from pathlib import Path
 
 import pytest
+
+from runbook.plan.deepspeed_config import own_config
+from runbook.training import deepspeed_config
+from runbook.training.spec import parse
 
 from . import specs
 from .test_layouts import MODERN, prepared
@@ -83,3 +88,17 @@ def test_bf16_follows_megatron(layout, zygote, run, tmp_path_factory, corpus):
     assert job.losses() == pytest.approx(one.losses(), rel=1e-3)
     norms = [[line["grad_norm"] for line in metrics] for metrics in (job.metrics, one.metrics)]
     assert norms[0] == pytest.approx(norms[1], rel=2e-2)
+
+
+SETTINGS = [
+    {"precision": "fp32", "zero_stage": 0},
+    {"precision": "bf16", "zero_stage": 3},
+    {"precision": "bf16", "zero_stage": 1, "pipeline": 2, "optimizer": {"clip_gradient": 0.0}},
+    {"precision": "fp16", "zero_stage": 2, "micro": 2},
+]
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
+def test_a_plan_without_a_configuration_gets_the_one_the_planner_makes(options):
+    content = specs.spec(engine="deepspeed", **options)
+    assert deepspeed_config.from_values(parse(content, Path())) == own_config(content, hysteresis=2)
