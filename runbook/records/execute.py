@@ -79,10 +79,11 @@ def execute_phase(
     return _outcome(twin, output, code)
 
 
-def adopt_execution(notebook: Path) -> Outcome:
+def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
     """File a notebook that stock papermill, nbconvert or JupyterLab executed with the run that it names.
 
-    The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin beside it.
+    The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin beside it. Where
+    `run_folder` is given, a notebook of another run is refused.
     """
     from runbook.records.filing import announced_by, file_execution
 
@@ -93,6 +94,8 @@ def adopt_execution(notebook: Path) -> Outcome:
             f"{notebook} does not say which run it belongs to: it was not executed, stopped before its record was "
             "opened, or its outputs were removed. Execute it first; `runbook run` files its notebooks itself."
         )
+    if run_folder is not None and announced.run_folder != run_folder.absolute():
+        raise RecordError(f"{notebook} belongs to the run in {announced.run_folder}, not to {run_folder}.")
     if not announced.run_folder.is_dir():
         raise RecordError(
             f"{notebook} belongs to the run in {announced.run_folder}, and that folder does not exist here."

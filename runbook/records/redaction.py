@@ -16,7 +16,7 @@ BUCKET = re.compile(r"\b(?:s3a?|gs|abs|abfss?|wasbs?|adl|hdfs|az|oss)://[^\s\"'<
 MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|\b(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}\b")
 HOST = re.compile(r"\b(?:ssh|pdsh|ping|hostname[:=]?|host[:=]?|node[:=])\s+([A-Za-z][\w.-]*\d[\w.-]*)")
-PATH = re.compile(r"(?<![\w:/.<=+%)\]}])(?:file://)?(?:~[\w-]*)?/[\w.@+%,=~-]+(?:/[\w.@+%,=~-]*)+")
+PATH = re.compile(r"(?<![\w:/.<=+%)\]}])(?:file://)?(?:~[\w-]*)?/[\w.@+%=~-]+(?:/[\w.@+%=~-]*)+")
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
@@ -45,8 +45,8 @@ class Redactor:
         """
         text = BUCKET.sub("[bucket]", text)
         text = MAIL.sub("[address]", text)
+        text = PATH.sub("[path]", text)  # before the words: a path is one thing, whatever stands inside
         text = self._known.sub(lambda match: f"[{self._kinds[match[0]]}]", text)
-        text = PATH.sub("[path]", text)
         text = HOME.sub("[path]", text)
         text = HOST.sub(lambda match: match[0].replace(match[1], "[host]"), text)
         return ADDRESS.sub("[address]", text)

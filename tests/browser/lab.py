@@ -114,6 +114,16 @@ class Notebook:
         prompt = cell.locator(".jp-InputPrompt")
         expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=1000 * seconds)
 
+    def save(self, file: Path) -> None:
+        """Save as a person does, and wait until the last cell's output is on the disk."""
+        self.page.keyboard.press("Control+s")
+
+        def saved() -> bool:
+            cells = [cell for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code"]
+            return bool(cells[-1]["outputs"])
+
+        wait_until(saved, 60, f"{file.name} is saved")
+
     def output(self, cell: Any) -> str:
         """What stands below a cell."""
         return str(cell.locator(".jp-OutputArea").first.inner_text())

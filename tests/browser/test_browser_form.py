@@ -41,7 +41,7 @@ def test_the_plan_moves_with_a_value_and_the_file_is_one_that_check_accepts(form
     output = form.locator(".jp-OutputArea").first
     expect(output).to_contain_text("7,248,640 parameters", timeout=30_000)
     form.get_by_label("model", exact=True).select_option("small")
-    expect(output).to_contain_text("17,715,200 parameters", timeout=30_000)
+    expect(output).to_contain_text("17,682,432 parameters", timeout=30_000)
     iterations = form.get_by_label("training.iterations", exact=True)
     iterations.fill("50")
     name = form.get_by_label("file name", exact=True)

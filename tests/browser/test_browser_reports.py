@@ -1,0 +1,182 @@
+"""Every page that a run leaves, opened offline: nothing is asked for, all is drawn, the numbers are the twin's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from toy_project import PHASES
+
+pytestmark = [pytest.mark.notebooks, pytest.mark.browser]
+
+SMALLEST_TEXT = 50
+SERIOUS = ("serious", "critical")
+
+
+@pytest.fixture(scope="module")
+def run(by_hand, toy, tmp_path_factory) -> Path:
+    """The run that was stepped through by hand, its notebooks filed as a person files them, with all its pages."""
+    words = [word for phase in PHASES for word in ("--file", toy.root / "notebooks" / f"{phase}.ipynb")]
+    made = toy.call("runbook", "report", "local", *words)
+    assert made.code == 0, made
+    assert made.text.count(" is filed as records/") == len(PHASES)
+    root = tmp_path_factory.mktemp("report")
+    shutil.copytree(by_hand.folder, root / "local")
+    for name in ("index.html", "when-it-fails.html"):
+        shutil.copy(by_hand.folder.parent / name, root / name)
+    made = toy.call("runbook", "report", "local", "--runs", root)
+    assert made.code == 0, made
+    return root / "local"
+
+
+@pytest.fixture
+def offline(browser):
+    """A page that cannot reach any network, and all that went wrong on it."""
+    context = browser.new_context(offline=True, bypass_csp=True, viewport={"width": 1100, "height": 900})
+    page = context.new_page()
+    page.wrong = []
+    page.on("console", lambda message: page.wrong.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.on("requestfailed", lambda request: page.wrong.append(f"failed: {request.url[:200]}"))
+    page.on("request", lambda request: page.wrong.append(request.url) if request.url.startswith("http") else None)
+    yield page
+    context.close()
+
+
+def pages_of(run: Path) -> list[Path]:
+    """Every page, the index of all runs first."""
+    records = [run / "records" / f"{phase}.html" for phase in PHASES]
+    return [
+        run.parent / "index.html",
+        run.parent / "when-it-fails.html",
+        run / "index.html",
+        run / "report.html",
+        *records,
+    ]
+
+
+def undrawn(page) -> list[str]:
+    """Figures that take no room or whose picture did not load; folded ones are opened first."""
+    return page.evaluate(
+        """() => { document.querySelectorAll('details').forEach(one => one.open = true);
+        const small = one => one.getBoundingClientRect().width < 5;
+        return [...document.querySelectorAll('img')].filter(one => !one.naturalWidth || small(one)).map(one => one.alt)
+          .concat([...document.querySelectorAll('svg')].filter(small).map(one => one.textContent)); }"""
+    )
+
+
+def test_no_page_asks_for_anything_and_every_figure_is_drawn(run, offline):
+    figures = 0
+    for path in pages_of(run):
+        offline.goto(path.as_uri())
+        offline.wait_for_load_state("load")
+        assert undrawn(offline) == [], path.name
+        figures += offline.locator("img, svg").count()
+        assert len(offline.locator("body").inner_text()) > SMALLEST_TEXT
+        assert path.stat().st_size < 3_000_000
+    assert offline.wrong == []
+    assert figures >= 12
+
+
+def test_every_link_inside_a_page_and_to_its_neighbours_leads_somewhere(run, offline):
+    for path in pages_of(run):
+        offline.goto(path.as_uri())
+        targets = offline.evaluate(
+            "() => [...document.querySelectorAll('a[href]')].map(one => one.getAttribute('href'))"
+        )
+        ids = set(offline.evaluate("() => [...document.querySelectorAll('[id]')].map(one => one.id)"))
+        for target in targets:
+            file, _, anchor = target.partition("#")
+            if file.startswith("http"):
+                continue
+            assert not file or (path.parent / file).exists(), f"{path.name}: {target}"
+            assert file or not anchor or anchor in ids, f"{path.name}: {target}"
+
+
+def test_a_report_shows_the_numbers_of_its_twin(run, offline):
+    seen = 0
+    for phase in PHASES:
+        results = json.loads((run / "records" / f"{phase}.json").read_text())["results"]
+        offline.goto((run / "records" / f"{phase}.html").as_uri())
+        for key, value in results.items():
+            cell = offline.locator(f"[data-result={json.dumps(key)}]")
+            assert json.loads(cell.get_attribute("data-value")) == value
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                assert float(re.sub(r"\s", "", cell.inner_text())) == value, key
+                seen += 1
+    assert seen > 20
+
+
+def test_the_whole_report_holds_every_phase_with_its_figures_once(run, offline):
+    offline.goto((run / "report.html").as_uri())
+    for phase in PHASES:
+        part = offline.locator(f"[id='{phase}-report']")
+        assert part.count() == 1
+        assert f"local: {phase}" in part.inner_text()
+    own = offline.locator("img").count()
+    each = 0
+    for phase in PHASES:
+        offline.goto((run / "records" / f"{phase}.html").as_uri())
+        each += offline.locator("img").count()
+    assert own == each > 4
+    ids = (run / "report.html").read_text()
+    found = re.findall(r'<[^>]+\sid="([^"]+)"', ids)
+    assert len(found) == len(set(found))
+
+
+def test_no_page_has_a_serious_fault_of_accessibility(run, browser):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for scheme in ("light", "dark"):
+        context = browser.new_context(offline=True, bypass_csp=True, color_scheme=scheme)
+        page = context.new_page()
+        for path in pages_of(run):
+            page.goto(path.as_uri())
+            page.evaluate("() => document.querySelectorAll('details').forEach(one => one.open = true)")
+            found = Axe().run(page).response["violations"]
+            serious = [
+                (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0]["failureSummary"][:300])
+                for one in found
+                if one["impact"] in SERIOUS
+            ]
+            assert serious == [], f"{path.name} ({scheme})"
+        context.close()
+
+
+def test_the_index_is_sorted_by_a_click_and_by_keyboard(run, offline):
+    second = run.parent / "another"
+    if not second.exists():
+        shutil.copytree(run / "records", second / "records")
+    offline.goto((run.parent / "index.html").as_uri())
+    names = "() => [...document.querySelectorAll('#runs tbody tr')].map(row => row.cells[0].textContent)"
+    from runbook.records.index import write_runs_index
+
+    write_runs_index(run.parent)
+    offline.reload()
+    offline.get_by_role("button", name="run", exact=True).click()
+    assert offline.evaluate(names) == ["another", "local"]
+    offline.get_by_role("button", name="run", exact=True).press("Enter")
+    assert offline.evaluate(names) == ["local", "another"]
+    assert offline.locator("th[aria-sort]").count() == 1
+
+
+def test_a_page_is_readable_on_a_phone(run, browser):
+    context = browser.new_context(offline=True, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    for path in pages_of(run):
+        page.goto(path.as_uri())
+        wide = page.evaluate("() => document.documentElement.scrollWidth")
+        assert wide <= 400, f"{path.name} is {wide} wide"
+    context.close()
+
+
+def test_the_whole_report_is_printed_by_the_installed_browser(run, toy):
+    made = toy.call("runbook", "report", "local", "--pdf", "--runs", run.parent)
+    assert made.code == 0, made
+    pdf = (run / "report.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 5
+    assert toy.call("runbook", "verify", "local", "--runs", run.parent).text.count("report.pdf") == 0

@@ -1,0 +1,116 @@
+"""A report for outside: no planted user, host, account, path or bucket in any file, and still a whole report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from made_run import TWIN, announced, data, notebook, write_run
+
+from runbook.errors import RecordError
+from runbook.phases import redacting, report
+from runbook.phases.redacting import words_of, write_redacted
+from runbook.records.redaction import Redactor
+
+USER, HOST, ACCOUNT = "mmustermann", "nid004711.cluster.example.org", "project_465000123"
+PLACE, BUCKET, MAIL = "/scratch/project_465000123/mmustermann/runs", "s3://very-private-bucket/pile", "m.m@example.org"
+PLANTED = (USER, "nid004711", ACCOUNT, "/scratch", "very-private-bucket", MAIL, "10.11.12.13", "secret-stage")
+TEXT = f"{USER}@{HOST}: job of {ACCOUNT} in {PLACE}/local, from {BUCKET}; ask {MAIL}, 10.11.12.13, at 900 tokens/s"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch) -> Path:
+    """A run in whose every kind of file all of it was planted."""
+    folder = write_run(tmp_path / "runs")
+    (folder / "run.yaml").write_text(
+        f"run: toy\ndata:\n  bucket: {BUCKET}\n  folder: {PLACE}\n"
+        f"jobs:\n  account: {ACCOUNT}\n  stage: /mnt/secret-stage/x\n"
+    )
+    (folder / "plan.json").write_text(json.dumps({"note": TEXT, "data": {"folder": PLACE}}))
+    job = folder / "jobs" / "04-training"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps({"job_id": "7", "user": USER, "process": {"host": HOST, "pid": 3}}))
+    (job / "out").write_text(TEXT)
+    (folder / "events.jsonl").write_text(json.dumps({"event": "started", "node": HOST, "words": TEXT}) + "\n{half")
+    (folder / "samples.jsonl").write_text(json.dumps({"prompt": TEXT}) + "\n")
+    outputs = [
+        announced(folder, TWIN),
+        data(text_html=f"<b>{TEXT}</b><img alt='{USER}' src='data:image/png;base64,iVBORw0KGgo='>", text_plain=TEXT),
+        nbformat.v4.new_output("stream", name="stderr", text=TEXT),
+        nbformat.v4.new_output("error", ename="OSError", evalue=TEXT, traceback=[TEXT]),
+    ]
+    content = notebook(*outputs, markdown=f"# {TEXT}")
+    content.metadata["papermill"] = {"input_path": f"{PLACE}/x.ipynb", "parameters": {"jobs": {"account": ACCOUNT}}}
+    nbformat.write(content, folder / "records" / "04-training.ipynb")
+    twin = json.loads((folder / "records" / "04-training.json").read_text())
+    twin["reason"] = TEXT
+    twin["parameters"]["jobs.account"] = {"value": ACCOUNT, "origin": f"{PLACE}/params.yaml:3"}
+    twin["results"]["where"] = PLACE
+    twin["versions"]["system"] = f"Linux {HOST}"
+    twin["checks"][0]["value"] = TEXT
+    (folder / "records" / "04-training.json").write_text(json.dumps(twin))
+    monkeypatch.setattr(
+        report, "sample_and_comparison", lambda folder: ((TEXT, "after"), [{"what": TEXT, "planned": 1, "actual": 2}])
+    )
+    return folder
+
+
+def test_no_file_of_the_copy_holds_anything_planted(run, tmp_path):
+    out = tmp_path / "outside"
+    assert write_redacted(run, out) == out / "index.html"
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".html", ".ipynb", ".json", ".jsonl", ".yaml"}
+    for path in files:
+        text = path.read_text()
+        assert [word for word in PLANTED if word in text] == [], path.name
+        assert str(tmp_path) not in text, path.name
+
+
+def test_the_copy_is_still_a_whole_report(run, tmp_path):
+    out = tmp_path / "outside"
+    write_redacted(run, out)
+    page = (out / "records" / "04-training.html").read_text()
+    for kept in ("[user]", "[account]", "[path]", "[bucket]", "900 tokens/s", "64633856", "base64,iVBORw0KGgo="):
+        assert kept in page or kept in (out / "records" / "04-training.json").read_text(), kept
+    assert (
+        json.loads((out / "records" / "04-training.json").read_text())["results"]["last_loss"]
+        == TWIN.results["last_loss"]
+    )
+    nbformat.validate(nbformat.read(out / "records" / "04-training.ipynb", as_version=4))
+    assert not list(out.rglob("job.sh")) + list(out.rglob("out"))
+    assert "manifest.json" not in (out / "index.html").read_text()
+
+
+def test_the_run_itself_is_not_changed_and_another_folder_is_not_overwritten(run, tmp_path):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    write_redacted(run)
+    write_redacted(run)
+    assert {path: path.read_bytes() for path in before} == before
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with pytest.raises(
+        RecordError, match=r"is not an empty folder, and nothing in it is overwritten\. Name another: --out"
+    ):
+        write_redacted(run, tmp_path / "full")
+
+
+def test_words_are_found_in_every_file_and_ordinary_ones_are_left(run, monkeypatch):
+    monkeypatch.setattr(redacting.getpass, "getuser", lambda: "jdoe77")
+    words = words_of(run)
+    assert words[USER] == "user"
+    assert words["jdoe77"] == "user"
+    assert words["nid004711"] == words[HOST] == "host"
+    assert words[ACCOUNT] == "account"
+    assert words["very-private-bucket"] == "bucket"
+    redactor = Redactor(words | {"root": "user", "ab": "host"})
+    assert redactor.text("the root mean square of ab, 3 tokens/s, 1/2") == "the root mean square of ab, 3 tokens/s, 1/2"
+    assert redactor.value({"a": [f"/home/{USER}/x", 3, None]}) == {"a": ["[path]", 3, None]}
+
+
+@pytest.mark.parametrize(
+    "text", ["</div><br/>", "https://example.org/a/b", "records/04-training.html", "a/b/c", "1.2.3"]
+)
+def test_what_is_no_place_of_a_machine_stays(text):
+    assert Redactor({}).text(text) == text
