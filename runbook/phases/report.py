@@ -32,6 +32,15 @@ def write_report(folder: Path, *, manifest: bool = True) -> Path:
     return page
 
 
+def file_notebook(notebook: Path, folder: Path) -> str:
+    """File a notebook that a person executed among the records of its run; another run's is refused."""
+    from runbook.records.execute import adopt_execution
+
+    filed = adopt_execution(notebook, run_folder=folder)
+    assert filed.notebook is not None, "what was adopted has a place"
+    return f"{notebook} is filed as {filed.notebook.relative_to(folder)}: {filed.state}"
+
+
 def sample_and_comparison(folder: Path) -> tuple[tuple[str, str] | None, list[dict[str, Any]]]:
     """What the model wrote before and after, where it wrote, and the plan beside what came true."""
     plan = read_plan_file(folder)
