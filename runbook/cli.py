@@ -27,6 +27,7 @@ COMMANDS = {
         "Turn someone's job script into a run file; tell what it has of known errors.",
     ),
     "data": ("runbook.commands.data:data", "Tokenize, verify and show training data without a notebook."),
+    "drill": ("runbook.commands.drill:drill", "Break a small training on purpose, in twenty ways, and judge its end."),
     "init": ("runbook.commands.init:init", "Make a folder a project: the notebooks, and every parameter file."),
     "doctor": ("runbook.commands.doctor:doctor", "Check what this machine has and lacks."),
 }

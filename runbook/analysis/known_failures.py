@@ -97,7 +97,13 @@ CLASSES = (
     ),
     FailureClass(
         "disk full",
-        ("[Dd]isk quota exceeded", "No space left on device", r"\[Errno (?:28|122)\]"),
+        (
+            "[Dd]isk quota exceeded",
+            "No space left on device",
+            r"\[Errno (?:27|28|122)\]",
+            "bytes are free on its disk",
+            r"inline_container\.cc:\d+\] \. unexpected pos",  # torch.save on a full disk, where the OSError is lost
+        ),
         "Free space or raise the quota, keep fewer checkpoints (training.keep_checkpoints), then run again.",
     ),
     FailureClass(
@@ -158,7 +164,7 @@ _WORDS = (
     "memory", "MEMORY", "oom", "timeout", "imed out", "interface", "NET/", "NCCL", "nccl", "Connection", "publickey",
     "Host key", "pdsh", "ssh:", "NaN", "nan", "scale", "quota", "space left", "Errno", "PREEMPT", "DUE TO", "walltime",
     "NODE_FAIL", "Xid", "the bus", "ECC", "Node failure", "ock", "EADDRINUSE", "in use", "ImportError", "NotFoundError",
-    "No such file", "exitcode", "SIGKILL", "OutOfMemory",
+    "No such file", "exitcode", "SIGKILL", "OutOfMemory", "are free", "inline_container",
 )  # fmt: skip
 """Every class's lines hold one of these: looking for words first is ten times as quick as the expressions."""
 _HANGS = (

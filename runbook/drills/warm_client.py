@@ -39,8 +39,8 @@ def main() -> int:
                 if "code" in answer:
                     return int(answer["code"])
                 RANK.append(int(answer["pid"]))
-                for number in PENDING:
-                    forward(number, None)
+                for pending in PENDING:
+                    forward(pending, None)
     return 1
 
 

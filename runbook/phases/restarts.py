@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from runbook.analysis.known_failures import Failure, find_failures
+from runbook.analysis.known_failures import find_failures
 from runbook.phases.tail import read_lines
 from runbook.schedulers.base import JobFolder, JobStatus, State
 from runbook.schedulers.files import last_words
@@ -153,10 +153,14 @@ def _failure(folder: JobFolder, status: JobStatus, events: Sequence[Mapping[str,
     if "signal 9" in status.reason or status.state is State.LOST:
         return KILLED, status.reason, "If nobody did it, look for memory in the node's log (dmesg)."
     lines = [line for path in (folder.err, folder.out) for line in last_words(path, LAST_LINES)]
-    known = _most_telling(find_failures(lines))
-    if known:
-        return known.name, known.evidence, known.remedy
-    words = next((line.strip() for line in reversed(lines) if _ERROR.match(line.strip())), status.reason)
+    found = find_failures(lines)
+    cause = next((one for one in found if one.name not in _CONSEQUENCES), None)
+    if cause:
+        return cause.name, cause.evidence, cause.remedy
+    words = next((line.strip() for line in reversed(lines) if _ERROR.match(line.strip())), "")
+    if not words and found:
+        return found[0].name, found[0].evidence, found[0].remedy
+    words = words or status.reason
     return re.sub(r"\d+", "N", words)[:200], words[:300], ""
 
 
@@ -164,7 +168,3 @@ _ERROR = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b"
 _CONSEQUENCES = frozenset({"network failure", "process killed", "collective timeout"})
 """What the other ranks say when one of them has failed."""
 
-
-def _most_telling(found: Sequence[Failure]) -> Failure | None:
-    causes = [one for one in found if one.name not in _CONSEQUENCES]
-    return next(iter([*causes, *found]), None)

@@ -11,6 +11,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from runbook.training.errors import RefusedError, TrainingError
+from runbook.training.meeting import meeting
 from runbook.training.ranks import Ranks
 from runbook.training.spec import Spec
 
@@ -27,14 +28,15 @@ def begin(ranks: Ranks, timeout_seconds: int) -> None:
         # gloo otherwise listens on what the host name resolves to, which on a laptop or in a container may be nothing.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if ranks.world_size == 1:
-        meeting: dict[str, Any] = {"store": HashStore()}
+        how: dict[str, Any] = {"store": HashStore()}
     else:
-        meeting = {"init_method": f"tcp://{ranks.master_address}:{ranks.master_port}"}
+        how = {"init_method": f"tcp://{ranks.master_address}:{ranks.master_port}"}
         if ranks.launcher == "torchrun":
-            meeting = {"init_method": "env://"}
-    torch.distributed.init_process_group(
-        "nccl" if cuda else "gloo", rank=ranks.rank, world_size=ranks.world_size, timeout=timeout, **meeting
-    )
+            how = {"init_method": "env://"}
+    with meeting(ranks, timeout_seconds):
+        torch.distributed.init_process_group(
+            "nccl" if cuda else "gloo", rank=ranks.rank, world_size=ranks.world_size, timeout=timeout, **how
+        )
 
 
 def _own_gpu(local_rank: int, visible: int) -> int:

@@ -7,6 +7,9 @@
     slow                                         every step takes `factor` times as long
     nan, spike                                   what the loss of a step is taken for; spike: `factor` times it
     full                                         no file can grow beyond `bytes` from this step on, as on a full disk
+    clock                                        the clock jumps by `seconds` at the beginning of a step
+    fp16                                         no fault: fp16 on a CPU, which is refused because it is slow
+    mute                                         standard output becomes a pipe that nobody reads
     save                                         killed at a boundary of a save: `at=` begin, shards, metadata, rename,
                                                  tracker, pruning; `number=` of the save in this job
 """
@@ -26,8 +29,11 @@ from runbook.training.errors import RefusedError
 from runbook.training.pulse import FOLDER_VARIABLE
 
 VARIABLE = "RUNBOOK_FAULTS"
-KINDS = ("kill", "stop", "hang", "raise", "term", "usr1", "exit", "slow", "nan", "spike", "full", "save")
-_KEYS = ("rank", "step", "job", "factor", "bytes", "at", "number")
+KINDS = (
+    "kill", "stop", "hang", "raise", "term", "usr1", "exit", "slow", "nan", "spike", "full", "clock", "mute", "save",
+    "fp16",
+)  # fmt: skip
+_KEYS = ("rank", "step", "job", "factor", "seconds", "bytes", "at", "number")
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,10 @@ class Faults:
         self._faults = faults
         self._saves = 0
         self._step_began = 0.0
+
+    def has(self, kind: str) -> bool:
+        """Whether there is one of this kind."""
+        return any(fault.kind == kind for fault in self._faults)
 
     def step(self, iteration: int) -> None:
         """A step begins."""
@@ -95,6 +105,11 @@ def arm(environment: Mapping[str, str], rank: int) -> None:
     _ARMED = faults_from(environment, rank)
 
 
+def asked_for(kind: str) -> bool:
+    """Whether this rank was given such a fault."""
+    return _ARMED.has(kind)
+
+
 def step(iteration: int) -> None:
     """A step begins."""
     _ARMED.step(iteration)
@@ -126,7 +141,7 @@ def _parse(text: str) -> Fault:
     """
     kind, _, rest = text.strip().partition(":")
     pairs = dict(pair.strip().partition("=")[::2] for pair in rest.split(",") if pair.strip())
-    wrong = [key for key in pairs if key not in (*_KEYS, "seconds")]
+    wrong = [key for key in pairs if key not in _KEYS]
     if kind not in KINDS or wrong:
         raise RefusedError(
             f"{VARIABLE}: {text.strip()!r} is no fault; the kinds are {', '.join(KINDS)}, their words "
@@ -171,7 +186,19 @@ def _full(fault: Fault) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
+def _clock(fault: Fault) -> None:
+    jump, real = fault.number("seconds", -3600), time.time
+    time.time = lambda: real() + jump
+
+
+def _mute(_fault: Fault) -> None:
+    reading, writing = os.pipe()
+    os.dup2(writing, 1)
+    os.close(writing)
+    os.close(reading)
+
+
 _AT_STEP = {
     "kill": _kill, "stop": _stop, "hang": _hang, "raise": _raise, "term": _term, "usr1": _usr1, "exit": _exit,
-    "full": _full,
+    "full": _full, "clock": _clock, "mute": _mute,
 }  # fmt: skip

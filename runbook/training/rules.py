@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from runbook.training import deepspeed_config
+from runbook.training import deepspeed_config, faults
 from runbook.training.bad_steps import POLICIES
 from runbook.training.errors import RefusedError
 from runbook.training.ramp import samples_after
@@ -182,7 +182,7 @@ def _not_here(spec: Spec, cuda: bool) -> Iterator[str]:
             f"parallel.zero_stage {parallel.zero_stage}: the megatron-core engine shares optimizer states (1) or "
             f"nothing (0); stages 2 and 3 need training.engine deepspeed"
         )
-    if spec.precision.format == "fp16" and not cuda:
+    if spec.precision.format == "fp16" and not cuda and not faults.asked_for("fp16"):
         yield "precision.format fp16 needs a GPU: a CPU multiplies fp16 far slower than bf16 or fp32; use one of those"
 
 

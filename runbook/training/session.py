@@ -31,10 +31,10 @@ def train(spec: Spec, ranks: Ranks, stopping: Stopping) -> int:
     from runbook.training import cpu, distributed, rules
     from runbook.training.report import Report
 
+    faults.arm(os.environ, ranks.rank)
     rules.check(spec, ranks.world_size, cuda=torch.cuda.is_available())
     cpu.answer_for_cpu()
     report = Report(spec, ranks)
-    faults.arm(os.environ, ranks.rank)
     watch = watch_over(spec, ranks, os.environ)
     try:
         if watch:

@@ -64,7 +64,7 @@ def find_hangs(beats: Sequence[Beat], progress: Progress, now: float, limit: flo
     step, it is the one that does not wait for others while another does. Where all wait, the cause is elsewhere: on
     another machine or in the network, and the process groups' time-out ends the job.
     """
-    silent = [Hang(one, one.age, "no sign of life") for one in beats if one.activity == "step" and one.age > limit]
+    silent = [Hang(one, one.age, "no sign of life") for one in beats if one.age > limit]
     if silent:
         return silent
     stuck = [(one, progress.stuck_for(one, now)) for one in beats]

@@ -107,14 +107,15 @@ class Watch:
 
     def _tell_hang(self, hang: Hang, stack: list[str]) -> None:
         beat = hang.beat
+        step = max(beat.step, self.pulse.beat().step)  # the last sign of life of a silent one is old
+        seconds, line = round(hang.seconds, 1), beat.where
         assert self.pulse.folder is not None
         where = str(self.pulse.folder / f"{beat.rank}.stack") if stack else "it wrote none"
         text = (
-            f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {beat.step}: {hang.why} for "
+            f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {step}: {hang.why} for "
             f"{hang.seconds:.0f} s (limit {self._limit:.0f} s); it is ended. Its stacks: {where}"
         )
-        seconds, line = round(hang.seconds, 1), beat.where
-        self._event("hang", rank=beat.rank, host=beat.host, step=beat.step, seconds=seconds, where=line, stacks=where)
+        self._event("hang", rank=beat.rank, host=beat.host, step=step, seconds=seconds, where=line, stacks=where)
         with contextlib.suppress(OSError):
             sys.stderr.write("\n".join([text, *stack]) + "\n")
             sys.stderr.flush()

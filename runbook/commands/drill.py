@@ -1,0 +1,43 @@
+"""`runbook drill`: break a small training on purpose, in twenty ways, and judge how it ends."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a list of objects with name, verdict, detail, fault and more."
+)
+@click.option("--list", "only_list", is_flag=True, help="Name the drills and what each does; nothing is started.")
+@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Keep here what the trainings say.")
+def drill(names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | None) -> int:
+    """Break a small training on this machine on purpose, and see that it ends as it should; no NAME: all twenty.
+
+    NAME is a drill's name, its number or its words. It works in a temporary folder on two to four processes without a
+    GPU, needs the train extra, and leaves no process behind. Exit code 1 if a drill fails.
+    """
+    from runbook.drills.table import DRILLS, chosen, do, summary
+
+    meant = chosen(names)
+    if only_list:
+        rows = [{"name": name, "fault": summary(name)} for name in meant]
+        click.echo(json.dumps(rows, indent=1) if as_json else "\n".join(f"{r['name']:24} {r['fault']}" for r in rows))
+        return 0
+    verdicts = []
+    with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
+        for verdict in do(meant, stream):
+            verdicts.append(verdict)
+            if not as_json:
+                click.echo(f"{verdict.name:24} {verdict.verdict}  {verdict.seconds:6.1f} s  {verdict.detail}")
+    if as_json:
+        click.echo(json.dumps([verdict.as_dict() for verdict in verdicts], indent=1))
+    else:
+        passed = sum(verdict.verdict == "pass" for verdict in verdicts)
+        click.echo(f"{passed} of {len(verdicts)} drills ended as they should (of {len(DRILLS)} that there are)")
+    return 0 if all(verdict.verdict == "pass" for verdict in verdicts) else 1
