@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runbook.analysis.figures import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, drawing
+from runbook.analysis.drawing import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, drawing
 
 GIB = 2**30
 MEMORY_PARTS = (

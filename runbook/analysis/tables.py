@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from runbook.analysis.history import History
 from runbook.analysis.metrics import Goodput, Summary
 from runbook.analysis.published import PEAKS, RESULTS, Published, nearest, peak_tflops, same_device
 from runbook.analysis.table import Table
@@ -14,8 +15,15 @@ from runbook.plan.sizes import Shape
 from runbook.units import show_bytes, show_count, show_duration
 
 
-def numbers_table(summary: Summary, *, title: str = "Numbers of this run", source: str = "metrics.jsonl") -> Table:
-    """What was measured, one row a number, with the unit beside it and how it was found."""
+def numbers_table(
+    summary: Summary,
+    *,
+    title: str = "Numbers of this run",
+    source: str = "metrics.jsonl",
+    history: History | None = None,
+) -> Table:
+    """What was measured, one row a number, with the unit beside it, how it was found, and in which lines it stands."""
+    lines = _lines(history, source)
     seconds = summary.seconds_per_iteration
     spread = (
         f"median of {summary.measured_iterations}, 80 % in {summary.seconds_low:.3g} to {summary.seconds_high:.3g} s"
@@ -44,7 +52,23 @@ def numbers_table(summary: Summary, *, title: str = "Numbers of this run", sourc
             "memory", summary.memory_bytes or None, "B", show_bytes(summary.memory_bytes) + " at most on the last rank"
         ),
     ]
+    rows = [{**row, "source": lines.get(str(row["what"]), lines["all"])} for row in rows]
     return Table(title, tuple(rows), source, (summary.rule,))
+
+
+def _lines(history: History | None, source: str) -> dict[str, str]:
+    """File and lines of each number: those of one step, or from the first to the last."""
+    if history is None or not history.steps:
+        return {"all": source}
+    path, steps = history.source or source, history.steps
+    with_loss = [step for step in steps if step.loss is not None and math.isfinite(step.loss)]
+    norms = [step for step in steps if step.grad_norm is not None and math.isfinite(step.grad_norm)]
+    found = {"all": f"{path}:{steps[0].line}-{steps[-1].line}", "validation loss": "validation.jsonl"}
+    if with_loss:
+        found |= {"first loss": f"{path}:{with_loss[0].line}", "last loss": f"{path}:{with_loss[-1].line}"}
+    if norms:
+        found["largest gradient norm"] = f"{path}:{max(norms, key=lambda step: step.grad_norm or 0.0).line}"
+    return found
 
 
 def _row(what: str, value: float | None, unit: str, remark: str) -> dict[str, Any]:
@@ -181,6 +205,7 @@ def speed_table(
                 "counts": "recomputed work too" if hardware else "the model's work",
                 "formula": convention.formula,
                 "speed (TFLOP/s/device)": value,
+                "speed (TFLOP/s, all devices)": value * summary.world_size if value is not None else None,
                 "MFU (%)": None if hardware else share,
                 "HFU (%)": share if hardware else None,
                 "printed by the trainer (TFLOP/s/device)": summary.tflops_per_device

@@ -49,6 +49,10 @@ def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) ->
         outcome, folder = run_phases(request, click.echo)
         worst = worst or outcome.exit_code
         click.echo(card(folder))
+    if all_variants:
+        from runbook.phases.sweep import of_run, show
+
+        click.echo(show(of_run(run_name), folder.parent, run_name))
     return worst
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def read_folder(folder: Path, plan: Mapping[str, Any], phase: str) -> Trained:
         phase,
         spec,
         plan["time"].get(phase, {}),
-        read_metrics(folder / log["metrics"]),
+        replace(read_metrics(folder / log["metrics"]), source=log["metrics"]),
         read_validation(folder / log["validation"]),
         since_begun(read_events(folder / log["events"], phase)),
     )

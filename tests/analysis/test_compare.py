@@ -5,7 +5,7 @@ import json
 import pytest
 
 from runbook.analysis.compare import Tolerance, compare, read_run
-from runbook.analysis.figures import comparison_figure
+from runbook.analysis.figures_beside import comparison_figure
 from runbook.errors import RecordError
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import matplotlib as mpl
 import pytest
 
-from runbook.analysis import figures
+from runbook.analysis import figures, figures_beside
 from runbook.analysis.history import Evaluation
 from runbook.analysis.metrics import goodput, summarize
 from runbook.analysis.tables import published_table
@@ -23,7 +23,7 @@ def drawn(make):
         "throughput": figures.throughput_figure(history, sequence_length=128, planned_tokens_per_second=600),
         "step": figures.step_time_figure(history, planned_seconds=1.5),
         "goodput": figures.goodput_figure(goodput(history, validation)),
-        "published": figures.published_figure(table),
+        "published": figures_beside.published_figure(table),
         "timeline": figures.timeline_figure(history, validation, make.saved(100)),
     }
 

@@ -20,21 +20,21 @@ def measured_lines(campaign, seconds):
 
 def test_a_run_that_was_trained_has_its_speed_and_source_and_another_is_never_measured(runs, queue):
     campaign = open_run("04-training", runs=runs)
-    (row,) = sweep.table(["local"], runs).rows
+    (row,) = sweep.table([campaign.settings], runs).rows
     assert (row["run"], row["verdict"], row["T (samples/s)"]) == ("local", "never measured", None)
     (campaign.folder / "metrics.jsonl").write_text(measured_lines(campaign, 2.0))
-    (row,) = sweep.table(["local"], runs).rows
+    (row,) = sweep.table([campaign.settings], runs).rows
     assert row["verdict"] == "ok"
     assert row["T (samples/s)"] == campaign.spec["batch"]["global"] / 2.0
     assert row["T (TFLOP/s per device)"] > 0
-    assert row["source"] == f"{campaign.folder / 'metrics.jsonl'}:1-30"
-    assert [point["run"] for point in sweep.scaling(["local"], runs).rows] == ["local"]
+    assert row["source"] == "local/metrics.jsonl:1-30"
+    assert [point["run"] for point in sweep.scaling([campaign.settings], runs).rows] == ["local"]
 
 
 def test_every_variant_of_the_lumi_document_is_a_row(tmp_path):
-    table = sweep.table(sweep.names_of("lumi-13b"), tmp_path)
+    table = sweep.table(sweep.of_run("lumi-13b"), tmp_path)
     verdicts = {row["run"].removeprefix("lumi-13b--"): row["verdict"] for row in table}
     assert verdicts["13b-1n-dp8-zero1"].startswith("refused by the plan: 04-training: memory")
     assert verdicts["2n-zero2"] == "never measured"
-    assert len(verdicts) == 8
+    assert len(verdicts) == 9  # the run itself and its eight variants
     assert all(column in table.columns for column in ("Model Size", "Nodes", "PP", "TP", "DP", "Zero Stage"))
