@@ -7,8 +7,10 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # PyTorch's own index of CPU wheels: a plain `pip install torch` would bring several GB of CUDA.
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 export DS_BUILD_OPS := 0
+# What an executed notebook carries and a master must not; the same words as in .pre-commit-config.yaml.
+STRIPPED := metadata.papermill cell.metadata.papermill metadata.widgets metadata.runbook metadata.language_info.version cell.metadata.execution
 
-.PHONY: help setup run test check format bench lock clean
+.PHONY: help setup run test check format bench docs screenshots lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -34,6 +36,8 @@ run: setup  ## every phase of params/local.yaml: six notebooks, a card and a rep
 check: setup  ## formatting, lint, types, import walls
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/nbstripout --verify --keep-id --extra-keys "$(STRIPPED)" notebooks/*.ipynb
+	$(BIN)/python tools/lint_notebooks.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -50,6 +54,12 @@ bench: setup  ## what is measured: predicted speeds against published ones, toke
 
 lock: setup  ## pin requirements.lock anew (needs uv)
 	bash tools/lock.sh
+
+docs: setup  ## the docs site in build/site, with runs/local where it was run; needs no network
+	$(BIN)/python tools/build_docs.py
+
+screenshots: setup  ## docs/pictures for the README, from a small run in a real JupyterLab; needs chromium
+	$(BIN)/python tools/screenshots.py
 
 clean:  ## remove the environment and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
