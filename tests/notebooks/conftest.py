@@ -23,9 +23,9 @@ def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
     runs = tmp_path_factory.mktemp("campaign")
     folder = runs / "local"
     first = toy.start("runbook", "run", "local", "--runs", runs)
-    wait_until(lambda: (folder / "jobs").exists(), 60, "the smoke test is submitted")
+    wait_until(lambda: (folder / "jobs").exists(), 240, "the smoke test is submitted")
     second = toy.run(runs)
-    text, _ = first.communicate(timeout=240)
+    text, _ = first.communicate(timeout=480)
     return SimpleNamespace(
         runs=runs, folder=folder, code=first.returncode, text=text, pid=first.pid, second=second, left=toy.processes()
     )
