@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from runbook.drills.verdict import Verdict
 
 
 @click.command()
@@ -16,7 +21,10 @@ import click
 )
 @click.option("--list", "only_list", is_flag=True, help="Name the drills and what each does; nothing is started.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Keep here what the trainings say.")
-def drill(names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | None) -> int:
+@click.option(
+    "--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there as a page of Markdown."
+)
+def drill(names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | None, page: Path | None) -> int:
     """Break a small training on this machine on purpose, and see that it ends as it should; no NAME: all twenty.
 
     NAME is a drill's name, its number or its words. It works in a temporary folder on two to four processes without a
@@ -29,15 +37,25 @@ def drill(names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | No
         rows = [{"name": name, "fault": summary(name)} for name in meant]
         click.echo(json.dumps(rows, indent=1) if as_json else "\n".join(f"{r['name']:24} {r['fault']}" for r in rows))
         return 0
-    verdicts = []
+    verdicts: list[Verdict] = []
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in do(meant, stream):
             verdicts.append(verdict)
             if not as_json:
                 click.echo(f"{verdict.name:24} {verdict.verdict}  {verdict.seconds:6.1f} s  {verdict.detail}")
+    if page:
+        write_page(page, verdicts)
     if as_json:
         click.echo(json.dumps([verdict.as_dict() for verdict in verdicts], indent=1))
     else:
         passed = sum(verdict.verdict == "pass" for verdict in verdicts)
         click.echo(f"{passed} of {len(verdicts)} drills ended as they should (of {len(DRILLS)} that there are)")
     return 0 if all(verdict.verdict == "pass" for verdict in verdicts) else 1
+
+
+def write_page(path: Path, verdicts: list[Verdict]) -> None:
+    """The results as a page."""
+    from runbook.drills.document import page
+    from runbook.records.origin import commit_of
+
+    path.write_text(page(verdicts, time.strftime("%Y-%m-%d", time.gmtime()), commit_of(Path(__file__).parent)))

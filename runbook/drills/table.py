@@ -70,11 +70,12 @@ def do(names: Sequence[str], log: TextIO) -> Iterator[Verdict]:
     with Bench() as bench:
         for name in names:
             with contextlib.redirect_stdout(log):
-                verdict = _do(bench, name)
+                verdict = do_one(bench, name)
             yield verdict
 
 
-def _do(bench: Bench, name: str) -> Verdict:
+def do_one(bench: Bench, name: str) -> Verdict:
+    """One drill on a bench that is open; whatever of it cannot go on is a failed drill."""
     began = time.monotonic()
     try:
         ending = DRILLS[name](bench)

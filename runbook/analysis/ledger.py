@@ -111,8 +111,8 @@ def ideal_goodput(
 ) -> float:
     """The goodput of a run that is interrupted as often, when nothing is wasted that need not be.
 
-    Each interruption then costs one undisturbed start (`restart`: from submitting a job to its first step) and half a
-    save interval of steps done again, and every save the time it takes; noticing the failure costs nothing.
+    Each interruption then costs one planned `restart` and half a save interval of steps done again, and every save the
+    time it takes; noticing the failure costs nothing.
 
     >>> round(ideal_goodput(90, interruptions=50, restart=1.0, step=0.1, save_interval=10, save=0.1, steps=900), 3)
     0.517

@@ -1,0 +1,13 @@
+"""One bench for all drills: importing torch takes longer than most of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.drills.bench import Bench
+
+
+@pytest.fixture(scope="session")
+def bench():
+    with Bench() as bench:
+        yield bench

@@ -1,0 +1,27 @@
+"""The drills that take seconds, done for real, and ten random kills; `make drills` does all twenty and fifty kills."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.drills.random_kills import kill_often
+from runbook.drills.table import DRILLS, do_one
+from runbook.drills.verdict import judge
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
+LONG = ("02-kill-launcher", "09-straggler", "14-rendezvous", "15-clock-and-limits", "20-random-kills")
+
+
+@pytest.mark.parametrize("name", [name for name in DRILLS if name not in LONG])
+def test_it_ends_as_the_table_says(name, bench):
+    verdict = do_one(bench, name)
+    assert (verdict.verdict, verdict.name) == ("pass", name), verdict.detail
+    assert verdict.detail.endswith("no process left")
+
+
+def test_ten_kills_at_random_moments_lose_nothing_and_train_nothing_twice(bench):
+    """How much of the time was training is judged by `make drills` alone: it depends on the machine's load."""
+    ending = kill_often(bench, kills=10, steps=200, of_ideal=0.0)
+    verdict = judge("ten kills", ending, bench.end_left(), 0.0)
+    assert verdict.verdict == "pass", verdict.detail
+    assert verdict.final_loss_equal and verdict.extra["goodput"] > 0
