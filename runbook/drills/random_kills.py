@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from runbook.analysis.ledger import Ledger, ideal_goodput, ledger
 from runbook.analysis.history import read_events, read_metrics
+from runbook.analysis.ledger import Ledger, ideal_goodput, ledger
 from runbook.drills.bench import Bench
 from runbook.drills.case import Case
 from runbook.drills.verdict import Ending

@@ -110,6 +110,12 @@ class Pulse:
         self._stacks = (self.folder / f"{self.rank}.stack").open("w", encoding="utf-8")
         faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True)
 
+    def close(self) -> None:
+        """Write no stacks any more."""
+        if self._stacks is not None:
+            faulthandler.unregister(STACK_SIGNAL)
+            self._stacks.close()
+
     def step(self, iteration: int) -> None:
         """A step begins."""
         self._first = self._first or iteration

@@ -55,6 +55,7 @@ class Watch:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(5)
+        self.pulse.close()
 
     def _watch(self) -> None:
         next_beat = 0.0

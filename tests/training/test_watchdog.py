@@ -97,6 +97,7 @@ def test_a_sign_of_life_is_written_whole_and_read_back(tmp_path):
     one.step(7)
     one.sample()
     one.write()
+    one.close()
     read = read_beat(tmp_path / "ranks" / "3.json")
     assert (read.rank, read.step, read.activity, read.pid, read.start) == (
         3, 7, "step", os.getpid(), pulse.start_of(os.getpid()),
@@ -117,7 +118,7 @@ def test_asked_by_signal_a_rank_writes_the_stacks_of_all_threads(tmp_path):
     other.join(10)
     text = (tmp_path / "ranks" / "0.stack").read_text()
     assert "test_asked_by_signal" in text and text.count("hread 0x") == 2
-    signal.signal(pulse.STACK_SIGNAL, signal.SIG_DFL)
+    one.close()
 
 
 def test_a_main_thread_that_waits_in_torch_distributed_is_known():
