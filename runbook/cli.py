@@ -21,7 +21,7 @@ COMMANDS = {
     "logs": ("runbook.commands.logs:logs", "Show the log of a run's job, or read any training log into records."),
     "report": ("runbook.commands.report:report", "Write the HTML report of a run anew and say where it is."),
     "verify": ("runbook.commands.report:verify", "Find every file of a run that was changed after it was recorded."),
-    "compare": ("runbook.commands.report:compare", "Set runs side by side."),
+    "compare": ("runbook.commands.compare:compare", "Set runs side by side, and fail on a regression."),
     "adopt": (
         "runbook.commands.adopt:adopt",
         "Turn someone's job script into a run file; tell what it has of known errors.",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,8 @@ from runbook.analysis.table import Table
 from runbook.errors import RecordError
 from runbook.plan.checks import Check
 
+LOSSES = 5
+"""Losses whose median is compared: a single one is another batch's luck."""
 METRICS = {
     "step time (s/iteration)": "seconds_per_iteration",
     "throughput (tokens/s)": "tokens_per_second",
@@ -81,7 +85,9 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
     history = read_metrics(smoke / "metrics.jsonl")
     validation = read_validation(smoke / "validation.jsonl")
     record = folder / "records" / f"{phase}.json"
-    versions = _json(record).get("versions", {}) if record.exists() else {}
+    twin = _json(record) if record.exists() else {}
+    about = {key: plan[key] for key in ("site",) if plan.get(key)} | _about(plan["phases"][phase])
+    versions = about | twin.get("versions", {}) | {"commit": twin.get("commit") or "not known"}
     asked = folder / "run.yaml"
     return RunFacts(
         name=folder.name,
@@ -91,6 +97,11 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
         history=history,
         time=goodput(history, validation, read_events(folder / "events.jsonl", phase)),
     )
+
+
+def _about(spec: Mapping[str, Any]) -> dict[str, str]:
+    """What a phase ran on, as plan.json has it."""
+    return {key: str(spec[key]) for key in ("device", "engine") if key in spec}
 
 
 def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Comparison:
@@ -137,7 +148,7 @@ def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:
         _check(
             base, other, "tokens_per_second", "throughput (tokens/s)", allowed.tokens_per_second, higher_is_better=True
         ),
-        _check(base, other, "last_loss", "last loss (nat/token)", allowed.last_loss),
+        _loss_check(base, other, allowed.last_loss),
         _check(base, other, "memory_bytes", "memory (B)", allowed.memory),
         Check(
             f"{other.name}: skipped steps",
@@ -146,6 +157,27 @@ def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:
             "not more than before",
         ),
     ]
+
+
+def _loss_check(base: RunFacts, other: RunFacts, allowed: float) -> Check:
+    """Where one run is longer, its last loss says nothing about the other's: both are read where both have been."""
+    tokens = min(base.summary.consumed_tokens, other.summary.consumed_tokens)
+    before, now = loss_at(base.history, tokens), loss_at(other.history, tokens)
+    name = f"{other.name}: loss at equal tokens (nat/token)"
+    rule = f"not more than {allowed:.0%} higher than in {base.name}; median of {LOSSES} up to {tokens:,} tokens"
+    if before is None:
+        return Check(name, "unknown", f"{base.name} has no loss", rule)
+    if now is None:
+        return Check(name, "fail", f"no loss that is a number, {before:.6g} before", rule)
+    change = now / before - 1
+    return Check(name, "fail" if change > allowed else "pass", f"{now:.6g}, {before:.6g} before ({change:+.1%})", rule)
+
+
+def loss_at(history: History, tokens: int) -> float | None:
+    """Median of the last losses up to a number of tokens; None where there is none, or the last ones are no numbers."""
+    steps = [step for step in history.steps if step.consumed_tokens <= tokens][-LOSSES:]
+    losses = [step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)]
+    return statistics.median(losses) if losses else None
 
 
 def _check(

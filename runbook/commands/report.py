@@ -1,4 +1,4 @@
-"""`runbook report`, `verify`, `compare`: what a run left behind."""
+"""`runbook report`, `verify`: what a run left behind."""
 
 from __future__ import annotations
 
@@ -71,32 +71,3 @@ def verify(run_name: str, runs: Path | None) -> int:
         f"{folder}: {len(findings)} findings" if findings else f"{folder}: nothing was changed after it was recorded."
     )
     return 1 if findings else 0
-
-
-@click.command()
-@click.argument("run_names", metavar="RUN RUN...", nargs=-1, required=True)
-@click.option("--phase", default="04-training", show_default=True, metavar="PHASE", help="Which training is compared.")
-@click.option("--slower", default=0.05, show_default=True, help="Share of the first run's tokens/s that may be lost.")
-@click.option("--worse", default=0.01, show_default=True, help="Share by which the last loss may be higher.")
-@click.option("--memory", default=0.10, show_default=True, help="Share by which the memory may grow.")
-@RUNS
-def compare(run_names: tuple[str, ...], phase: str, runs: Path | None, **shares: float) -> int:
-    """Set runs side by side; each is held against the first. Exit code 1 if one is worse than allowed."""
-    from runbook.analysis.compare import Tolerance, read_run
-    from runbook.analysis.compare import compare as compared
-    from runbook.display import CheckTable, Table
-    from runbook.params.schema import phase_name
-    from runbook.phases.status import run_folder
-
-    if len(run_names) < 2:
-        raise click.UsageError("Name at least two runs.")
-    try:
-        chosen = phase_name(phase)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    tolerance = Tolerance(shares["slower"], shares["worse"], shares["memory"])
-    result = compared([read_run(run_folder(name, runs), chosen) for name in run_names], tolerance)
-    for table in (result.parameters, result.metrics, result.environment):
-        click.echo(Table(table.rows, table.title, table.notes).as_text() + "\n")
-    click.echo(CheckTable(result.checks).as_text())
-    return 1 if any(check.verdict == "fail" for check in result.checks) else 0
