@@ -10,7 +10,7 @@ export DS_BUILD_OPS := 0
 # What an executed notebook carries and a master must not; the same words as in .pre-commit-config.yaml.
 STRIPPED := metadata.papermill cell.metadata.papermill metadata.widgets metadata.runbook metadata.language_info.version cell.metadata.execution
 
-.PHONY: help setup run test check format bench docs screenshots lock clean
+.PHONY: help setup run test check format sites bench docs screenshots lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -47,6 +47,9 @@ format: setup  ## rewrite the code in the project's format
 
 test: check  ## check, then the whole test suite
 	$(BIN)/pytest
+
+sites: setup  ## the five documents' run files, rehearsed here and on a Slurm of two nodes (root, Debian's slurm)
+	$(BIN)/pytest --timeout=1200 tests/sites/rehearse_sites.py
 
 bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's
 	$(BIN)/python -m benchmarks.predict_cross_validation

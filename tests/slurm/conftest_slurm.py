@@ -1,0 +1,29 @@
+"""One Slurm and one project for all tests here; skipped where there can be none, or failed where it is required."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from two_nodes import Cluster, Project, what_is_missing
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
+    """Two idle nodes."""
+    if missing := what_is_missing():
+        assert not os.environ.get("RUNBOOK_REQUIRE_SLURM"), missing
+        pytest.skip(missing)
+    made = Cluster(tmp_path_factory.mktemp("slurm"))
+    try:
+        made.do("start")
+        yield made
+    finally:
+        made.do("stop")
+
+
+@pytest.fixture(scope="session")
+def project(cluster: Cluster, tmp_path_factory) -> Project:
+    """A project whose runs go through the cluster."""
+    return Project(tmp_path_factory.mktemp("a project"), cluster)
