@@ -89,6 +89,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             await _cancel_all(asyncio.all_tasks() - before - {task})
 
     async def _run_cells(self) -> None:
+        # Asked before the cells: a kernel that has just answered is now and then interrupted on its way to idle when it
+        # is ended next, and says so.
+        message = await self.async_wait_for_reply(await ensure_async(self.kc.kernel_info()))
+        self.nb.metadata["language_info"] = message["content"]["language_info"]
         for index, cell in enumerate(self.nb.cells):
             self._execution.cell_start(cell, index)
             error = None
@@ -104,8 +108,6 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             if error is not None:
                 break
         self.set_widgets_metadata()
-        message = await self.async_wait_for_reply(await ensure_async(self.kc.kernel_info()))
-        self.nb.metadata["language_info"] = message["content"]["language_info"]
 
     async def _start_kernel(self, **kwargs: Any) -> None:
         self.km = self.create_kernel_manager()

@@ -119,8 +119,11 @@ class Notebook:
         self.page.keyboard.press("Control+s")
 
         def saved() -> bool:
-            cells = [cell for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code"]
-            return bool(cells[-1]["outputs"])
+            try:
+                content = json.loads(file.read_text())
+            except ValueError:  # it is being written
+                return False
+            return bool([cell for cell in content["cells"] if cell["cell_type"] == "code"][-1]["outputs"])
 
         wait_until(saved, 60, f"{file.name} is saved")
 

@@ -1,0 +1,142 @@
+"""What notebooks cost: papermill against the same calls without it, and what watching takes from a training.
+
+python -m benchmarks.notebooks_overhead [--steps N]
+
+1. Each notebook of a small run is executed by papermill (`runbook run`'s way), then its cells are run as one plain
+   Python program on a run folder of their own. The difference is papermill, the kernel, saving and the report.
+2. A training runs while somebody watches it and while nobody does, in turns of an eighth of its steps. The difference
+   of the middle step times is what watching costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests" / "notebooks"))
+
+from toy_project import BIN, PHASES, RUN_FILE, Toy, lines_of  # noqa: E402
+
+PLAIN = """
+import json, sys
+cells = json.load(open(sys.argv[1]))["cells"]
+names = {}
+for cell in cells:
+    if cell["cell_type"] == "code":
+        exec("".join(cell["source"]), names)
+"""
+WATCHER = """
+import os, sys
+from pathlib import Path
+from runbook import params
+from runbook.phases.plan_file import read_plan_file
+from runbook.phases.status import scheduler_of
+from runbook.phases.watching import picture_of
+from runbook.schedulers.base import latest_job_folder
+folder = Path(sys.argv[1])
+settings = params.load(str(folder / "run.yaml"))
+spec = read_plan_file(folder)["phases"]["04-training"]
+job = latest_job_folder(folder, "04-training")
+scheduler = scheduler_of(folder)
+picture_of(settings, spec, folder).follow(lambda: scheduler.state(job))
+"""
+
+
+def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
+    """Seconds of each notebook by papermill and as a plain program."""
+    rows = []
+    one, other = toy.root / "papermill", toy.root / "plain"
+    for phase in PHASES:
+        began = time.monotonic()
+        made = toy.run(one, "--from", phase, "--to", phase)
+        by_papermill = time.monotonic() - began
+        assert made.code == 0, made
+        began = time.monotonic()
+        command = [sys.executable, "-c", PLAIN, toy.root / "notebooks" / f"{phase}.ipynb"]
+        ended = subprocess.run(
+            command, cwd=toy.root, env=toy.environment(RUNBOOK_RUNS=str(other)), capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stderr
+        rows.append((phase, by_papermill, time.monotonic() - began))
+    return rows
+
+
+def watching(toy: Toy, steps: int) -> tuple[float, float]:
+    """Median seconds of a step without and with a watcher, over four turns each."""
+    folder = toy.root / "papermill" / "local"
+    code = (
+        "from runbook.phases import training as phase\ncampaign = phase.bind({'run': 'local'})\nphase.launch(campaign)"
+    )
+    words = {"RUNBOOK_RUNS": str(toy.root / "papermill")}
+    subprocess.run([sys.executable, "-c", code], cwd=toy.root, env=toy.environment(**words), check=True)
+    metrics, alone, watched = folder / "metrics.jsonl", [], []
+    turn = steps // 8
+    for number in range(8):
+        first, last = 2 + number * turn, 2 + (number + 1) * turn
+        watcher = None
+        if number % 2:
+            watcher = subprocess.Popen(
+                [sys.executable, "-c", WATCHER, str(folder)],
+                cwd=toy.root,
+                env=toy.environment(),
+                stdout=subprocess.DEVNULL,
+            )
+            time.sleep(4)  # its start is not its watching
+            first = len(lines_of(metrics)) + 1
+            last = max(last, first + turn // 2)
+        while len(lines_of(metrics)) < last and not list((folder / "jobs").glob("04-training*/exit_code")):
+            time.sleep(0.5)
+        found = [row["seconds"] for row in lines_of(metrics) if first <= row["iteration"] < last]
+        (watched if watcher else alone).extend(found)
+        if watcher:
+            watcher.terminate()
+            watcher.wait()
+    return statistics.median(alone), statistics.median(watched)
+
+
+def main() -> None:
+    """Measure, and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=240, help="steps of the training that is watched")
+    steps = parser.parse_args().steps
+    text = RUN_FILE.replace("iterations: 48 ", "iterations: 12 ").replace("rehearse_stop: 6", "rehearse_stop: 0")
+    with tempfile.TemporaryDirectory() as temporary:
+        toy = Toy(Path(temporary) / "project", text)
+        try:
+            rows = notebooks(toy)
+            toy.write_run_file(text.replace("iterations: 12 ", f"iterations: {steps + 40} "))
+            toy.call(
+                BIN / "runbook", "run", "local", "--runs", toy.root / "papermill", "--to", "smoke", "--redo", "plan"
+            )
+            alone, watched = watching(toy, steps)
+        finally:
+            toy.end_all()
+    found = {
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg()[0],
+        "notebooks": [
+            {
+                "phase": phase,
+                "papermill_seconds": round(a, 2),
+                "plain_seconds": round(b, 2),
+                "more_seconds": round(a - b, 2),
+            }
+            for phase, a, b in rows
+        ],
+        "step_seconds_alone": round(alone, 5),
+        "step_seconds_watched": round(watched, 5),
+        "watching_costs": round(watched / alone - 1, 5),
+    }
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

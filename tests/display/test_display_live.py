@@ -1,0 +1,127 @@
+"""What stands beside a running picture: the curve, the buttons, and what a page may ask while a cell runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from runbook.display import Place, Progress, ear
+from runbook.display.controls import WIDGET, as_text, controls, widget_bundle
+from runbook.display.curve import MOST_POINTS, curve_html
+from runbook.display.form import Answer, Field, Form, show_form
+from runbook.display.table import Table
+
+
+def svg_of(html: str) -> ElementTree.Element:
+    """The drawing inside an image."""
+    return ElementTree.fromstring(base64.b64decode(re.search(r"base64,([^\"]+)", html)[1]))
+
+
+def test_a_curve_is_an_image_with_its_numbers_in_words_and_stays_small():
+    html = curve_html([(n, 10 - n / 1000) for n in range(1, 5001)], "loss")
+    assert html.startswith('<img alt="loss from 9.999 (iteration 1) to 5 (iteration 5000)"')
+    assert len(html) < 12_000
+    line = svg_of(html).find("{http://www.w3.org/2000/svg}polyline")
+    places = line.get("points").split()
+    assert len(places) <= MOST_POINTS + 1
+    assert places[0].startswith("52.0,10.0")
+    assert curve_html([(1, float("nan")), (2, 3.0)], "loss") == ""
+
+
+def test_a_picture_holds_curve_and_events_and_a_fact_that_is_gone_is_not_shown():
+    progress = Progress("04-training", total=10, unit="iterations", timed=False, place=Place.PIPE)
+    progress.draw_beside(("loss", [(1, 3.0), (2, 2.0)]), ["12:00:00 UTC saved, iteration 2"])
+    progress.update(done=2, queue="PENDING (Priority)", left="3 s")
+    assert "queue PENDING (Priority)" in progress.as_text()
+    progress.finish(done=10, queue=None, left=None)
+    assert progress.as_text() == "04-training: 10 of 10 iterations (100 %)"
+    assert progress.as_long_text().endswith("\n  12:00:00 UTC saved, iteration 2")
+    html = progress.as_html()
+    assert 'alt="loss from 3 (iteration 1) to 2 (iteration 2)"' in html
+    assert "saved, iteration 2" in html
+    assert "queue" not in html
+
+
+def test_buttons_are_for_browsers_and_their_commands_for_all():
+    actions = {"Save and stop": (str, "runbook cancel local --gently"), "Cancel": (str, "runbook cancel local")}
+    assert as_text(actions) == "Save and stop: runbook cancel local --gently; Cancel: runbook cancel local"
+    with controls(actions, Place.ENGINE):
+        pass
+    bundle = widget_bundle(type("Widget", (), {"model_id": "7"})(), as_text(actions))
+    assert bundle["text/plain"].startswith("Save and stop: ")
+    assert bundle[WIDGET]["model_id"] == "7"
+
+
+def frames(kind: str, content: object) -> list[bytes]:
+    """A message of a page, as its parts come over the wire."""
+    parts = [{"msg_type": kind}, {}, {}, content]
+    return [b"address", ear.DELIMITER, b"signature", *[json.dumps(part).encode() for part in parts]]
+
+
+@pytest.mark.parametrize("message", [[], [b"x"], [ear.DELIMITER, b"s"], frames("execute_request", ["no content"])])
+def test_a_message_that_cannot_be_read_is_passed_on(message, monkeypatch):
+    passed = []
+    monkeypatch.setattr(ear, "_ears", [lambda header, content: pytest.fail("was heard")])
+    ear._pass_on(message, passed.append)
+    assert passed == [message]
+
+
+def test_what_is_dealt_with_is_not_passed_on(monkeypatch):
+    passed, heard = [], []
+
+    def hear(header, content):
+        heard.append((header["msg_type"], content["comm_id"]))
+        return content["comm_id"] == "mine"
+
+    monkeypatch.setattr(ear, "_ears", [hear])
+    for name in ("mine", "another"):
+        ear._pass_on(frames("comm_msg", {"comm_id": name}), passed.append)
+    assert heard == [("comm_msg", "mine"), ("comm_msg", "another")]
+    assert len(passed) == 1
+    assert ear.listen(lambda header, content: False)() is None, "outside a kernel there is nothing to hear"
+
+
+@pytest.fixture
+def form():
+    """A form over two numbers whose sum must be even."""
+    asked, kept = [], []
+
+    def consider(changes):
+        asked.append(dict(changes))
+        values = {"a": 1, "b": 3} | {key: int(value) for key, value in changes.items()}
+        if sum(values.values()) % 2:
+            return Answer({next(reversed(changes), ""): "the sum must be even"})
+        return Answer({}, Table([{"sum": sum(values.values())}]), {"a": "1", "b": "3"})
+
+    def write(name, changes):
+        kept.append((name, dict(changes)))
+        return f"{name} is written"
+
+    fields = {"": [Field("a", "a number", "1")], "more": [Field("b", "<another>", "3", ("3", "5", "6"))]}
+    return Form(fields, consider, write, "mine"), asked, kept
+
+
+def test_a_form_tells_errors_at_their_field_and_writes_only_what_fits(form):
+    form, asked, kept = form
+    assert asked == [{}]
+    form._inputs["a"].value = "2"
+    assert "the sum must be even" in form._errors["a"].value
+    assert form._errors["b"].value == ""
+    assert form._button.disabled
+    form._inputs["b"].value = "6"
+    assert asked[-1] == {"a": "2", "b": "6"}
+    assert form._errors["a"].value == form._general.value == ""
+    assert "<td" in form._follows.value
+    form._keep()
+    assert kept == [("mine", {"a": "2", "b": "6"})]
+    assert "mine is written" in form._said.value
+
+
+def test_outside_a_browser_a_form_is_a_table(capsys):
+    table = Table([{"key": "a", "value": "1"}])
+    assert show_form({"": []}, lambda changes: Answer(), lambda name, changes: "", table, "x") is None
+    assert capsys.readouterr().out == "key  value\n---  -----\na    1\n"

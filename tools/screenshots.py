@@ -1,0 +1,96 @@
+"""Draw docs/pictures for the README from one small run in a real JupyterLab: python tools/screenshots.py.
+
+It needs chromium and takes some minutes. The run is the tests' toy: what the pictures show is real, and small.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "tests" / name) for name in ("notebooks", "browser")]
+
+from lab import Lab, Notebook, wait_until  # noqa: E402
+from toy_project import RUN_FILE, Toy  # noqa: E402
+
+PICTURES = ROOT / "docs" / "pictures"
+WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+COLOURS = 96
+"""Enough for pages of text; a picture then weighs a third."""
+TEXT = RUN_FILE.replace("iterations: 48 ", "iterations: 120 ").replace("rehearse_stop: 6", "rehearse_stop: 0")
+
+
+def main() -> None:
+    """Make the run, look at it, keep what was seen."""
+    browser_path = os.environ.get("RUNBOOK_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not browser_path:
+        sys.exit("No chromium on the PATH: install it, or name one by RUNBOOK_CHROMIUM.")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
+        toy = Toy(Path(temporary) / "gpt3", TEXT)
+        try:
+            toy.call("runbook", "run", "local", "--to", "smoke", timeout=900)
+            (Path(temporary) / "lab").mkdir()
+            lab = Lab(toy.root, Path(temporary) / "lab", toy.environment())
+            browser = playwright.chromium.launch(executable_path=browser_path, args=WORDS)
+            look_at_notebooks(browser, lab)
+            lab.close()
+            toy.call("runbook", "run", "local", timeout=900)
+            look_at_reports(browser, toy.root / "runs")
+        finally:
+            toy.end_all()
+
+
+def look_at_notebooks(browser: Browser, lab: Lab) -> None:
+    """The form of 00, and the picture of a running job in 04."""
+    page = browser.new_page(viewport={"width": 1100, "height": 900})
+    notebook = Notebook(page, lab, "notebooks/00-plan.ipynb")
+    for words in ("overrides: str", "phase.bind", "phase.choose"):
+        notebook.run(words)
+    cell = notebook.cell("phase.choose")
+    field = cell.get_by_label("training.micro_batch", exact=True)
+    field.fill("3")
+    cell.get_by_role("alert").wait_for(timeout=60_000)
+    keep(page, "form", cell.locator(".jp-OutputArea").first)
+    page = browser.new_page(viewport={"width": 1100, "height": 640})
+    notebook = Notebook(page, lab, "notebooks/04-training.ipynb")
+    for words in ("overrides: str", "phase.bind", "phase.check_ready", "phase.launch"):
+        notebook.run(words)
+    cell = notebook.start("phase.watch")
+    wait_until(
+        lambda: any(f"{n} of 120" in notebook.output(cell) for n in range(60, 110)), 600, "the middle of the run"
+    )
+    keep(page, "watching", cell)
+    notebook.wait_for_end(cell, 600)
+
+
+def look_at_reports(browser: Browser, runs: Path) -> None:
+    """The campaign's page by day, by night on a phone, and the index of runs."""
+    for name, path, width, scheme in (
+        ("report", runs / "local" / "index.html", 1000, "light"),
+        ("phone", runs / "local" / "index.html", 390, "dark"),
+        ("runs", runs / "index.html", 1000, "light"),
+    ):
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page.goto(path.as_uri())
+        keep(page, name)
+
+
+def keep(page: Any, name: str, part: Any = None) -> None:
+    """One picture, with few colours."""
+    path = PICTURES / f"{name}.png"
+    (part or page).screenshot(path=path)
+    Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    sys.stdout.write(f"{path.relative_to(ROOT)}: {path.stat().st_size // 1024} kB\n")
+
+
+if __name__ == "__main__":
+    main()
