@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from runbook.analysis.drawing import (
     BLUE,
@@ -24,6 +24,7 @@ from runbook.analysis.drawing import (
 from runbook.analysis.history import Evaluation, History, Step, events_named
 from runbook.analysis.metrics import find_spikes, measured
 from runbook.analysis.step_parts import parts_of
+from runbook.analysis.table import Waterfall
 from runbook.units import show_duration
 
 __all__ = [
@@ -44,17 +45,6 @@ _PARTS = {
     "waiting for data": (ORANGE, "///"),
 }
 """Colour and hatch of each part of a step, from the bottom up."""
-
-
-class Waterfall(Protocol):
-    """Wall time cut into parts; the last part is what was productive."""
-
-    @property
-    def wall_seconds(self) -> float:
-        """All of it."""
-
-    def parts(self) -> list[tuple[str, float]]:
-        """(name, seconds) in the order of the fall."""
 
 
 def loss_figure(

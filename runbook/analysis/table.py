@@ -1,4 +1,4 @@
-"""A table with units in its column names: rows for a notebook, CSV and report, a DataFrame when asked."""
+"""What tables and figures are made of: rows with units in their column names, and wall time cut into parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -49,3 +49,14 @@ class Table:
         writer.writeheader()
         writer.writerows(self.rows)
         return out.getvalue()
+
+
+class Waterfall(Protocol):
+    """Wall time cut into parts; the last part is what was productive."""
+
+    @property
+    def wall_seconds(self) -> float:
+        """All of it."""
+
+    def parts(self) -> list[tuple[str, float]]:
+        """(name, seconds) in the order of the fall."""

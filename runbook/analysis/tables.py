@@ -9,7 +9,7 @@ from typing import Any
 from runbook.analysis.history import History
 from runbook.analysis.metrics import Goodput, Summary
 from runbook.analysis.published import PEAKS, RESULTS, Published, nearest, peak_tflops, same_device
-from runbook.analysis.table import Table
+from runbook.analysis.table import Table, Waterfall
 from runbook.plan.flops import CONVENTIONS, tflops_per_device
 from runbook.plan.sizes import Shape
 from runbook.units import show_bytes, show_count, show_duration
@@ -170,7 +170,7 @@ def actual_numbers(summary: Summary, parts: Goodput | None = None) -> dict[str, 
     return numbers
 
 
-def goodput_table(parts: Goodput) -> Table:
+def goodput_table(parts: Waterfall) -> Table:
     """Seconds and share of every part of the wall time."""
     wall = parts.wall_seconds
     rows = [

@@ -8,6 +8,7 @@ from typing import Any
 from runbook.analysis import figure_tables, figures, figures_beside, tables
 from runbook.analysis.compare import compare, read_run
 from runbook.analysis.cost import cost_table, projection_table
+from runbook.analysis.ledger import interruption_rows, ledger
 from runbook.analysis.step_parts import stalls_table, step_parts_table
 from runbook.analysis.stragglers import straggler_table
 from runbook.analysis.table import Table
@@ -87,11 +88,14 @@ def show_step_parts(campaign: Campaign) -> None:
 
 
 def show_time_parts(campaign: Campaign) -> None:
-    """Where the wall time went, and what stood still."""
+    """Where the wall time went over all jobs, what each interruption cost, and what stood still."""
     for phase in TRAININGS:
         one = trained.read(campaign, phase)
-        draw(figures.goodput_figure(one.parts, f"Where the wall time of {phase} went"), phase)
-        show(tables.goodput_table(one.parts))
+        account = ledger(one.history, one.validation, one.events)
+        draw(figures.goodput_figure(account or one.parts, f"Where the wall time of {phase} went"), phase)
+        show(tables.goodput_table(account or one.parts))
+        if account is not None and account.interruptions:
+            show(Table(f"Interruptions of {phase}", tuple(interruption_rows(account)), "events.jsonl, metrics.jsonl"))
         show(stalls_table(one.validation, one.events, wall_seconds=one.parts.wall_seconds))
 
 

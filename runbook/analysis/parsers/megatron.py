@@ -279,7 +279,9 @@ class Megatron:
         record.skipped, record.nan = count(values.get("skipped")), count(values.get("nan"))
         if pending.overflows:
             states.append("skipped_by_deepspeed")
-            record.skipped = max(record.skipped or 0, pending.overflows)
+            steps = pending.iteration - (before.iteration if before is not None else 0)
+            told = min(pending.overflows, max(1, steps))  # newer versions tell one overflow by two lines
+            record.skipped = max(record.skipped or 0, told)
         if record.nan:
             states.append("nan_iterations")
         if record.loss is None and "cut_line" not in states and not any(one.endswith("_loss") for one in states):
