@@ -34,9 +34,11 @@ from runbook.records.redaction import Redactor
 from runbook.records.whole import NAME, write_whole
 
 KINDS = {
-    **dict.fromkeys(("user", "username", "owner", "login", "uid_name"), "user"),
-    **dict.fromkeys(("host", "hostname", "node", "nodes", "nodelist", "node_list", "machine", "master_addr"), "host"),
-    **dict.fromkeys(("account", "project", "project_id", "qos", "reservation", "allocation"), "account"),
+    **dict.fromkeys(("user", "users", "username", "user_name", "owner", "login"), "user"),
+    **dict.fromkeys(
+        ("host", "hosts", "hostname", "node", "nodes", "nodelist", "node_list", "machine", "master_addr"), "host"
+    ),
+    **dict.fromkeys(("account", "accounts", "project", "project_id", "qos", "reservation", "allocation"), "account"),
     **dict.fromkeys(("bucket",), "bucket"),
     **dict.fromkeys(("stage", "folder", "image", "cwd", "home", "path", "container"), "path"),
 }

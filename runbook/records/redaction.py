@@ -16,6 +16,11 @@ BUCKET = re.compile(r"\b(?:s3a?|gs|abs|abfss?|wasbs?|adl|hdfs|az|oss)://[^\s\"'<
 MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|\b(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}\b")
 HOST = re.compile(r"\b(?:ssh|pdsh|ping|hostname[:=]?|host[:=]?|node[:=])\s+([A-Za-z][\w.-]*\d[\w.-]*)")
+LIKE_A_HOST = re.compile(
+    r"\b(?:nid|cn|gpu|compute|login|node|worker|ip)-?\d{2,}[\w-]*(?:\.[\w-]+)*"  # nid004711, ip-10-0-0-1
+    r"|\bx\d{3,}c\d+s\d+b\d+n\d+[\w.-]*"  # HPE Cray
+    r"|\b[\w-]+(?:\.[\w-]+)*\.(?:internal|cluster|lan|gov|edu)\b"
+)
 PATH = re.compile(r"(?<![\w:/.<=+%)\]}])(?:file://)?(?:~[\w-]*)?/[\w.@+%=~-]+(?:/[\w.@+%=~-]*)+")
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
@@ -48,6 +53,7 @@ class Redactor:
         text = PATH.sub("[path]", text)  # before the words: a path is one thing, whatever stands inside
         text = self._known.sub(lambda match: f"[{self._kinds[match[0]]}]", text)
         text = HOME.sub("[path]", text)
+        text = LIKE_A_HOST.sub("[host]", text)
         text = HOST.sub(lambda match: match[0].replace(match[1], "[host]"), text)
         return ADDRESS.sub("[address]", text)
 

@@ -114,3 +114,11 @@ def test_words_are_found_in_every_file_and_ordinary_ones_are_left(run, monkeypat
 )
 def test_what_is_no_place_of_a_machine_stays(text):
     assert Redactor({}).text(text) == text
+
+
+@pytest.mark.parametrize(
+    "host", ["nid004711", "ip-10-0-0-17", "x3005c0s7b1n0.hsn.cm.example.gov", "login02.example.edu"]
+)
+def test_hosts_are_known_by_their_shape_too(host):
+    assert Redactor({}).text(f"rank 3 on {host} waits") == "rank 3 on [host] waits"
+    assert Redactor({}).text("4 nodes, node 12, gpu 0, 375m, 1.3b") == "4 nodes, node 12, gpu 0, 375m, 1.3b"
