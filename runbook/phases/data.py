@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from runbook import data as tokens
+from runbook.data.download import download
 from runbook.data.options import Output
-from runbook.data.sources import dataset_folder, file_fault
-from runbook.display import Progress, show_html, show_table, show_text
-from runbook.params import Settings
+from runbook.data.sources import TOKENIZED, dataset_folder, file_fault, token_prefixes
+from runbook.display import Progress, show_table, show_text
 from runbook.phases import campaign as campaigns
 from runbook.phases import closing, offload, steps
 from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
+from runbook.phases.data_looks import pairs, show_documents, show_plan_beside, show_what_it_is
 from runbook.phases.text import input_files, token_groups
 from runbook.plan import Check
-from runbook.render import Task
+from runbook.render import data_tasks
+from runbook.units import show_bytes, show_duration
 
 PHASE = "02-data"
 STEP = "02-data--tokenize"
-SHADES = ("rgba(0,114,178,.22)", "rgba(230,159,0,.26)")
-"""Alternating backgrounds of tokens; the boundary is also marked in the text form."""
+
+__all__ = [
+    "bind",
+    "fetch",
+    "finish",
+    "groups",
+    "show_documents",
+    "show_plan_beside",
+    "show_source",
+    "show_what_it_is",
+    "tokenize",
+    "tokenize_here",
+    "verify",
+]
 
 
 def bind(namespace: Mapping[str, Any]) -> Campaign:
@@ -45,29 +58,36 @@ def show_source(campaign: Campaign) -> None:
     campaign.check(source_checks(campaign))
 
 
+def fetch(campaign: Campaign) -> None:
+    """Download what is not there, where the catalogue says from where; each file is checked."""
+    settings = campaign.settings
+    dataset = settings.dataset
+    if not dataset.url or settings.run.data.folder:
+        show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
+        return
+    with campaign.hold("downloading"), Progress("download", unit="bytes") as progress:
+        found = download(dataset, project=settings.project, progress=lambda now: _tell(progress, now))
+    show_text(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {found.fetched:,} fetched now")
+
+
 def tokenize(campaign: Campaign) -> None:
     """Make the token files, or find them done; finished shards are never made again."""
     if campaign.plan.as_dict()["data"]["mock"]:
         show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
+        return
+    if campaign.settings.dataset.kind == TOKENIZED:
+        show_text(f"{len(pairs(campaign))} pairs of token files were made elsewhere; nothing is tokenized.")
         return
     digest = phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, PHASE)
     if not steps.what_is_missing(campaign.folder, STEP, digest):
         show_text("tokenize: done, verified. Nothing is made again.")
         return
     if offload.wanted(campaign):
-        offload.run_tasks(campaign, tasks(campaign.settings))
+        offload.run_tasks(campaign, data_tasks(campaign.settings, sys.executable))
     else:
         tokenize_here(campaign)
     steps.write_mark(campaign.folder, STEP, VERSIONS[PHASE], digest, outputs(campaign))
     show_table([manifest_row(prefix) for _, prefix in groups(campaign)], title="Token files")
-
-
-def tasks(settings: Settings, python: str = sys.executable) -> list[Task]:
-    """The jobs that tokenize where the site asks for them: an array with a share each, then one that joins."""
-    argv = (python, "-m", "runbook.phases.share", str(settings.project))
-    if settings.job(PHASE).array < 2:
-        return [Task("tokenize", argv)]
-    return [Task("tokenize a share each", argv, is_array=True), Task("join the shares", (*argv, "--join"), part="join")]
 
 
 def tokenize_here(campaign: Campaign) -> None:
@@ -75,17 +95,28 @@ def tokenize_here(campaign: Campaign) -> None:
     options = tokens.TokenizeOptions.from_params(campaign.settings.run.data)
     with campaign.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
         for inputs, prefix in groups(campaign):
+            tokens.prepare(inputs, prefix, options, progress=lambda now: _tell(progress, now))
 
-            def tell(now: tokens.Progress) -> None:
-                progress.update(
-                    done=now.bytes,
-                    total=now.bytes_total,
-                    documents=now.documents,
-                    tokens=now.tokens,
-                    **{"MB/s of text": round(now.mb_per_second, 1), "workers": now.workers, "failures": now.failures},
-                )
 
-            tokens.prepare(inputs, prefix, options, progress=tell)
+def _tell(progress: Progress, now: tokens.Progress) -> None:
+    """The moment as facts beside the bar: per stage, with files, speed, time left, workers and failures."""
+    made = {"documents": now.documents, "tokens": now.tokens} if now.tokens else {}
+    shards = {"shards": f"{now.shards} of {now.shards_total}"} if now.shards_total else {}
+    progress.update(
+        done=now.bytes,
+        total=now.bytes_total,
+        stage=None if now.stage == "done" else now.stage,
+        files=f"{now.files:,} of {now.files_total:,}",
+        **shards,
+        GB=f"{now.bytes / 1e9:.3f} of {now.bytes_total / 1e9:.3f}",
+        **made,
+        **{
+            "MB/s" if now.stage == "download" else "MB/s of text": round(now.mb_per_second, 1),
+            "to go": show_duration(now.eta_seconds) if now.eta_seconds else None,
+            "workers": now.workers,
+            "failures": now.failures,
+        },
+    )
 
 
 def verify(campaign: Campaign) -> None:
@@ -93,32 +124,19 @@ def verify(campaign: Campaign) -> None:
     if campaign.plan.as_dict()["data"]["mock"]:
         campaign.check([Check("token files", "unknown", "mock data", "there are no token files")])
         return
-    pairs = groups(campaign)
-    for _, prefix in pairs:
+    found = pairs(campaign)
+    for prefix in found:
         checks = tokens.verify(prefix)
-        campaign.check(checks if len(pairs) == 1 else [_named(check, prefix) for check in checks])
-    manifests = [tokens.read_manifest(prefix) for _, prefix in pairs]
+        campaign.check(checks if len(found) == 1 else [_named(check, prefix) for check in checks])
+    if campaign.settings.dataset.kind == TOKENIZED:
+        readers = [tokens.IndexedReader(Output.found(prefix).bin, Output.found(prefix).idx) for prefix in found]
+        campaign.session.result("documents", sum(reader.num_documents for reader in readers))
+        campaign.session.result("tokens", sum(reader.num_tokens for reader in readers))
+        return
+    manifests = [tokens.read_manifest(prefix) for prefix in found]
     for key in ("documents", "tokens", "text_bytes", "skipped_records", "empty"):
         campaign.session.result(key, sum(getattr(manifest, key) for manifest in manifests))
     campaign.session.plan["tokens"] = campaign.plan.as_dict()["data"]["estimated_tokens"] or None
-
-
-def show_documents(campaign: Campaign) -> None:
-    """One document decoded back, each token beside the next."""
-    if campaign.plan.as_dict()["data"]["mock"]:
-        show_text("Mock data has no documents.")
-        return
-    _, prefix = groups(campaign)[0]
-    for document in tokens.show(prefix, 1, max_tokens=120):
-        spans = "".join(
-            f'<span style="background:{SHADES[place % 2]}">{escape(piece)}</span>'
-            for place, piece in enumerate(document.pieces)
-        )
-        title = f"Document {document.number}, first {len(document.ids)} of {document.tokens:,} tokens"
-        show_html(
-            f'<div><b>{title}</b><pre style="white-space:pre-wrap">{spans}</pre></div>',
-            f"{title}:\n" + "|".join(document.pieces),
-        )
 
 
 def finish(campaign: Campaign) -> None:
@@ -136,6 +154,12 @@ def source_checks(campaign: Campaign) -> list[Check]:
     settings = campaign.settings
     if settings.dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
+    if settings.dataset.kind == TOKENIZED:
+        found = token_prefixes(settings.dataset, project=settings.project, folder=settings.run.data.folder)
+        rule = "each .bin has its .idx"
+        return [
+            Check(prefix.name, "pass", f"{Output.found(prefix).bin.stat().st_size:,} bytes", rule) for prefix in found
+        ]
     if settings.run.data.folder or not settings.dataset.files:
         rule = "there is text; its checksums are not known beforehand"
         return [Check(path.name, "pass", f"{path.stat().st_size:,} bytes", rule) for path in input_files(settings)]
