@@ -60,7 +60,7 @@ def failure_text(folder: JobFolder, status: JobStatus) -> str:
 
 
 def _submit(campaign: Campaign, scheduler: QueueScheduler, task: Task, after: Sequence[JobFolder]) -> JobFolder:
-    name = f"{campaign.phase}{'-' if task.part else ''}{task.part}"
+    name = task.folder(campaign.phase)
     latest = latest_job_folder(campaign.folder, name)
     if latest is not None and (status := scheduler.state(latest)).state in ACTIVE:
         show_text(

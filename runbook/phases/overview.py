@@ -22,10 +22,13 @@ from runbook.render import (
     PACKAGE,
     JobFolder,
     RenderedJob,
+    asks_for_queue,
+    data_tasks,
     preparation_files,
     render_fleet,
     render_job,
     render_preparation,
+    render_task,
     write_job,
 )
 from runbook.render.folder import write_whole
@@ -68,6 +71,9 @@ def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: b
         write_whole(out / "01-environment" / "prepare.sh", text, mode=0o755)
         for name, content in preparation_files(settings).items():
             write_whole(out / "01-environment" / name, content)
+    if asks_for_queue(settings, "02-data"):
+        for task in data_tasks(settings, sys.executable):
+            write_job(JobFolder(out / task.folder("02-data")), render_task(settings, "02-data", task, PACKAGE))
     if fleet := render_fleet(settings):
         write_whole(out / "01-environment" / "fleet.sh", fleet, mode=0o755)
     return [path for path in sorted(out.rglob("*")) if path.is_file()]

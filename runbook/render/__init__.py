@@ -7,7 +7,7 @@ from runbook.render.jobs import PACKAGE, render_job, write_job
 from runbook.render.preparing import preparation_files, render_fleet, render_preparation, step_script
 from runbook.render.queue_jobs import RenderedJob
 from runbook.render.setup_steps import SetupStep, setup_steps
-from runbook.render.tasks import Task, asks_for_queue, render_task
+from runbook.render.tasks import Task, asks_for_queue, data_tasks, render_task
 
 __all__ = [
     "PACKAGE",
@@ -16,6 +16,7 @@ __all__ = [
     "SetupStep",
     "Task",
     "asks_for_queue",
+    "data_tasks",
     "preparation_files",
     "render_fleet",
     "render_job",

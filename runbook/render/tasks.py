@@ -31,6 +31,10 @@ class Task:
     part: str = ""
     """Ends the job folder's name, where a phase has several jobs."""
 
+    def folder(self, phase: str) -> str:
+        """The name of its first job's folder."""
+        return f"{phase}-{self.part}" if self.part else phase
+
 
 def asks_for_queue(settings: Settings, phase: str) -> bool:
     """Whether a phase that could run here is to go through the queue: its job names a partition, a time or an array."""
@@ -38,6 +42,14 @@ def asks_for_queue(settings: Settings, phase: str) -> bool:
         return False
     job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     return bool(job.partition or job.walltime or job.array)
+
+
+def data_tasks(settings: Settings, python: str) -> list[Task]:
+    """The jobs that tokenize: an array with a share of the shards each, then one that joins; or one job for all."""
+    argv = (python, "-m", "runbook.phases.share", str(settings.project))
+    if settings.job("02-data").array < 2:
+        return [Task("tokenize", argv)]
+    return [Task("tokenize a share each", argv, is_array=True), Task("join the shares", (*argv, "--join"), part="join")]
 
 
 def render_task(settings: Settings, phase: str, task: Task, package: Path) -> RenderedJob:
@@ -57,7 +69,7 @@ def render_task(settings: Settings, phase: str, task: Task, package: Path) -> Re
             or (cores if phase == "01-environment" else 0),
         }
     )
-    folder = f"{phase}{'-' if task.part else ''}{task.part}"
+    folder = task.folder(phase)
     return RenderedJob(
         fill(
             "task.sh.j2",

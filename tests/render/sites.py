@@ -1,12 +1,13 @@
 """Renders the five documents' runs as `runbook render --placeholders` does, at places that no machine has."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from runbook import params
 from runbook.params.stage import with_placeholders
 from runbook.plan import make_plan
-from runbook.render import render_job
+from runbook.render import data_tasks, render_job, render_task
 
 PROJECT = Path(__file__).parents[2]
 GOLDEN = PROJECT / "tests" / "golden"
@@ -27,6 +28,13 @@ def rendered(name, phase, *words):
     settings = settings_of(name, *words)
     plan = make_plan(settings).as_dict()
     return settings, plan["phases"][phase], render_job(settings, plan, phase, Path("/runs"), package=PACKAGE)
+
+
+def data_jobs(name):
+    """The jobs of a run's data phase as an array of four, by the names of their folders."""
+    settings = replace(settings_of(name, "jobs.data.array=4", "jobs.data.walltime=02:00:00"), project=PACKAGE)
+    tasks = data_tasks(settings, "python3")
+    return settings, {task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE) for task in tasks}
 
 
 def texts(job):

@@ -12,7 +12,7 @@ from test_render_hostile import VALUE
 from runbook import shell
 from runbook.errors import ParamsError
 from runbook.plan import make_plan
-from runbook.render import render_job
+from runbook.render import Task, render_job, render_task
 
 MARK = "a mark "
 """Begins every value, so that each is quoted and none is found in another."""
@@ -37,9 +37,9 @@ def with_hostile(value, recorder=None):
     return replace(own, site=site)
 
 
-def unmarked(script, value):
+def unmarked(script, value, before="/"):
     """A script with each place of the value, quoted, replaced by one word."""
-    places = [shlex.quote(f"{value}:").replace("\n", " "), shlex.quote(f"/{value}"), shlex.quote(value)]
+    places = [shlex.quote(f"{value}:").replace("\n", " "), shlex.quote(f"{before}{value}"), shlex.quote(value)]
     for place in places:
         assert place in script
         script = script.replace(place, "VALUE")
@@ -60,6 +60,21 @@ def test_the_script_is_the_harmless_one_but_for_the_quoted_value(value):
     plain = unmarked(job_of(with_hostile(MARK)).script, MARK)
     script = unmarked(job_of(with_hostile(MARK + value)).script, MARK + value)
     assert script == plain
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=VALUE)
+@example(value="$(touch made)")
+@example(value="\ntouch made\n")
+@example(value="x\n#SBATCH --account=other")
+def test_a_job_of_the_data_phase_is_the_harmless_one_but_for_the_quoted_value(value):
+    def script(text):
+        own = settings_of("lumi-13b")
+        own = replace(own, site=own.site.model_copy(update={"environment": {f"{text}:": {"HOSTILE": text}}}))
+        task = Task(f"{text}:", ("python3", text), is_array=True)
+        return unmarked(render_task(own, "02-data", task, PACKAGE / text).script, text, "/project/")
+
+    assert script(MARK + value) == script(MARK)
 
 
 @pytest.mark.jobs

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from sites import GOLDEN, NAMES, PACKAGE, PHASES, PROJECT, RUNS, facts, rendered, settings_of, texts
+from sites import GOLDEN, NAMES, PACKAGE, PHASES, PROJECT, RUNS, data_jobs, facts, rendered, settings_of, texts
 
 from runbook import shell
 from runbook.errors import PlanError
@@ -27,6 +27,14 @@ def test_the_files_are_the_expected_ones_word_for_word(run, phase):
     folder = GOLDEN / settings.site.site / phase
     expected = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     assert texts(job) == expected
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_jobs_of_the_data_phase_are_the_expected_ones_word_for_word(run):
+    settings, jobs = data_jobs(run)
+    folder = GOLDEN / settings.site.site
+    expected = {path.parent.name: path.read_text(encoding="utf-8") for path in folder.glob("02-data*/job.sh")}
+    assert {name: job.script for name, job in jobs.items()} == expected
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -3,7 +3,7 @@
 import shutil
 
 from runbook.render import preparation_files, render_fleet, render_preparation
-from tests.render.sites import GOLDEN, PACKAGE, PHASES, RUNS, rendered, texts
+from tests.render.sites import GOLDEN, PACKAGE, PHASES, RUNS, data_jobs, rendered, texts
 
 
 def main():
@@ -16,6 +16,10 @@ def main():
             folder.mkdir(parents=True)
             for name, text in texts(job).items():
                 (folder / name).write_text(text, encoding="utf-8")
+        for name, job in data_jobs(run)[1].items():
+            folder = GOLDEN / settings.site.site / name
+            folder.mkdir(exist_ok=True)
+            (folder / "job.sh").write_text(job.script, encoding="utf-8")
         folder = GOLDEN / settings.site.site / "01-environment"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "prepare.sh").write_text(render_preparation(settings, PACKAGE), encoding="utf-8")

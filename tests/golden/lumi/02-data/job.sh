@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+#SBATCH --account=GIVE_JOBS_ACCOUNT
+#SBATCH --array=0-3
+#SBATCH --error=err
+#SBATCH --exclusive
+#SBATCH --job-name=lumi-13b-02-data
+#SBATCH --mem=480G
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --open-mode=append
+#SBATCH --output=out
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@300
+#SBATCH --time=02:00:00
+#
+# Run lumi-13b, phase 02-data, site lumi: 'tokenize a share each', 4 elements of an array.
+# Submitted from its own folder, by runbook or by hand: cd jobs/02-data && sbatch job.sh
+# Ends with 0: finished, 75: stopped (go on with a new job), 2: refused, 1: failed.
+# shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317 # values in single quotes stay as they are; traps call functions
+set -euo pipefail
+unset CDPATH
+
+# The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
+cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
+job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
+element=${SLURM_ARRAY_TASK_ID:?}
+job=$PWD/element-$element
+mkdir -p -- "$job"
+exec >>"$job/out" 2>>"$job/err"
+export RUNBOOK_ELEMENT=$element RUNBOOK_ELEMENTS=4
+cd ../..
+user=$(id -un)
+set -- "slurm-$job_number-$element"
+# Started again by the queue under its old number: what the earlier start said of itself is kept beside.
+again() {
+  local number=1 word="" name
+  if [[ ! -e $job/started ]]; then return; fi
+  read -r _ word <"$job/started" || true
+  if [[ $word != "$1" ]]; then return; fi
+  while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
+  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+    if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
+  done
+}
+again "$1"
+
+# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason and
+# exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
+read -r boot_id </proc/sys/kernel/random/boot_id
+readonly job boot_id
+read -r host </proc/sys/kernel/hostname
+read -r stat <"/proc/$$/stat"
+read -ra stat <<<"${stat##*) }"
+
+read_clock() { # seconds since the machine's start: no change of the clock moves them
+  read -r uptime _ </proc/uptime
+  now=${uptime%.*}
+}
+read_clock
+
+if ! (set -o noclobber && : >"$job/started") 2>/dev/null; then
+  echo "runbook: this job has already run, or its folder cannot be written: $job/started" >&2
+  exit 2
+fi
+printf 'job %s\npid %s\nstart %s\nboot_id %s\nhost %s\nnamespace %s\ntime %(%s)T\n' "$RUNBOOK_JOB" "$$" "${stat[19]}" \
+  "$boot_id" "$host" "$(readlink /proc/self/ns/pid)" -1 >"$job/started.part"
+mv -f "$job/started.part" "$job/started"
+echo "   " >"$job/exit_code.part" # its place on the disk is taken now, in case the disk is full at the end
+
+beat() {
+  printf '%(%s)T %s %s\n' -1 "$uptime" "$boot_id" >"$job/heartbeat.part" && mv -f "$job/heartbeat.part" "$job/heartbeat"
+}
+beat
+
+end_leftovers() { # whatever carries the job's mark, also in another group or session
+  local files file process
+  mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
+  for file in "${files[@]}"; do
+    process=${file//[!0-9]/}
+    [[ $process == "$$" ]] || kill -KILL "$process" 2>/dev/null || true
+  done
+}
+
+job_result="" job_reason="the job's script failed before the training was started"
+finish() {
+  local code=$?
+  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
+  trap - EXIT
+  trap '' HUP INT TERM
+  end_leftovers
+  echo "runbook: $job_reason" >&2 || true
+  printf '%s\n' "$job_reason" >"$job/reason" || true
+  printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
+}
+trap finish EXIT
+
+# Being asked to stop, by the queue before its time limit, by a signal or a cancelled marker.
+asked=""
+for name in USR1 TERM INT HUP; do
+  # shellcheck disable=SC2064 # the name as it is now
+  trap "asked=\${asked:-SIG$name}" "$name"
+done
+export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+
+# Environment: rccl
+export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
+export NCCL_NET_GDR_LEVEL=3
+export NCCL_P2P_LEVEL=PHB
+
+# Environment: libfabric
+export CXI_FORK_SAFE=1
+export CXI_FORK_SAFE_HP=1
+export FI_CXI_DISABLE_CQ_HUGETLB=1
+
+# Environment: miopen
+export MIOPEN_USER_DB_PATH=/tmp/"$user"-miopen-"$job_number"
+export MIOPEN_CUSTOM_CACHE_DIR=/tmp/"$user"-miopen-"$job_number"
+
+# Environment: compiler
+export CXX=g++-10
+
+# Environment: megatron
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export PYTHONPATH=/project
+
+python3 -m runbook.phases.share /project </dev/null &
+step=$!
+exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+code="" was_asked="" next_beat=0
+while [[ -z $code ]]; do
+  read_clock
+  if ((now >= next_beat)); then
+    beat || true # a full disk must not end the work
+    next_beat=$((now + 5))
+  fi
+  if [[ -e $job/../cancelled ]]; then asked=${asked:-the request to cancel}; fi
+  if [[ -n $asked && -z $was_asked ]]; then
+    was_asked=yes
+    kill -TERM "$step" 2>/dev/null || true
+  fi
+  if ! kill -0 "$step" 2>/dev/null; then
+    code=0
+    wait "$step" || code=$?
+  else
+    read -r -t 1 -u "$pause" || true
+  fi
+done
+by="${asked:+ at $asked}"
+case $code in
+  0) job_result=0 job_reason="finished$by" ;;
+  75 | 143) job_result=75 job_reason="stopped$by" ;;
+  2) job_result=2 job_reason="refused to begin (exit code 2)" ;;
+  *) job_result=1 job_reason="ended with exit code $code$by" ;;
+esac
+exit "$job_result"
