@@ -118,3 +118,28 @@ def test_wrapped_timer_of_deepspeed():
 def test_no_number_is_made_of_a_word():
     log = parse_lines(["Epoch 4 | iter 961 step 961 | loss train: 1.062, val: 1.057 | iter time: 529.46 ms (step)"])
     assert log.records == []
+
+
+def test_nanochat_and_what_it_grew_from():
+    text = (
+        "step     0 | loss: 10.955029 | lr 8.3916e-07 | norm: 15.3672 | dt: 10210.02ms | tok/sec: 51349.09\n"
+        "step 00042 (14%) | loss: 4.123456 | lrm: 0.0412 | dt: 118.32ms | tok/sec: 4,429.1 | mfu: 41.22 | epoch: 1"
+    )
+    first, later = parse_lines(text.split("\n")).records
+    assert (first.loss, first.seconds, first.learning_rate, first.grad_norm) == (
+        10.955029,
+        10.21002,
+        8.3916e-07,
+        15.3672,
+    )
+    assert (later.iteration, later.loss, later.seconds, later.tokens_per_second) == (42, 4.123456, 0.11832, 4429.1)
+
+
+def test_one_overflow_told_twice_is_one_skipped_step():
+    told = (
+        "[2024-09-23 10:15:33,253] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step."
+        " Attempted loss scale: 32768, reducing to 16384"
+    )
+    before = MEGATRON.replace("122/", "121/").replace("2.50", "2.60")
+    _, record = parse_lines([before, told, told.replace("loss_scaler", "stage_1_and_2"), MEGATRON]).records
+    assert (record.skipped, record.states) == (1, ("skipped_by_deepspeed", "stale_grad_norm"))

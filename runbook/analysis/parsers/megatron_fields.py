@@ -41,6 +41,7 @@ _MEANING = {
     "elapsedtimeperiteration": "elapsed",
     "learningrate": "learning_rate",
     "globalbatchsize": "batch",
+    "gloablbatchsize": "batch",  # so printed by MindSpeed
     "lmloss": "loss",
     "loss": "loss",
     "lossscale": "loss_scale",

@@ -1,4 +1,4 @@
-"""nanoGPT, llama2.c and nanochat."""
+"""nanoGPT, llama2.c, build-nanogpt and nanochat."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from runbook.analysis.parsers.record import Record, finite, milliseconds, number
 _ITER = re.compile(r"\biter (\d+): loss ([-+\w.]+), time ([\d.]+)ms(?:, mfu (-?[\d.]+)%)?")
 _EVAL = re.compile(r"\bstep (\d+): train loss ([-+\w.]+), val loss ([-+\w.]+)")
 _LLAMA2C = re.compile(r"^\s*(\d+) \| loss ([-+\w.]+) \| lr ([-+\d.e]+) \| ([\d.]+)ms \| mfu")
-_NANOCHAT = re.compile(r"\bstep (\d+)/\d+ \([\d.]+%\) \| loss: ([-+\w.]+) \|(.*)")
+_NANOCHAT = re.compile(r"\bstep\s+(\d+)(?:/\d+)?( \([\d.]+%\))? \| loss: ([-+\w.]+) \|(.*)")
 _NANOCHAT_EVAL = re.compile(r"\bStep (\d+) \| Validation bpb: ([\d.]+)")
+_LR = re.compile(r"\blr:? ([-+\d.e]+)")
 _PAIR = re.compile(r"([\w/ ]+): ([\d.,]+)")
 
 
@@ -60,10 +61,13 @@ class NanoGpt:
         out.add(record)
 
     def _nanochat(self, found: re.Match[str], out: Assembly) -> None:
-        self.name = "nanochat"
-        values = {key.strip(): value for key, value in _PAIR.findall(found[3])}
+        self.name = "nanochat" if found[2] else "build-nanogpt"
+        values = {key.strip(): value for key, value in _PAIR.findall(found[4])}
         states: list[str] = []
-        record = Record(int(found[1]), finite(number(found[2]), "loss", states), line=out.line)
+        record = Record(int(found[1]), finite(number(found[3]), "loss", states), line=out.line)
+        record.grad_norm = finite(number(values.get("norm", "")), "grad_norm", states)
+        if rate := _LR.search(found[4]):
+            record.learning_rate = number(rate[1])
         record.seconds = milliseconds(values.get("dt", ""))
         record.tokens_per_second = number(values.get("tok/sec", ""))
         record.states = tuple(states)
