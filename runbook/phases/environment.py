@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from runbook import shell
-from runbook.display import show_table
+from runbook.display import show_table, show_text
 from runbook.errors import ProgramError
 from runbook.params.schema import Precision
 from runbook.phases import campaign as campaigns
 from runbook.phases import closing
 from runbook.phases.campaign import Campaign
+from runbook.phases.doctor_site import site_checks
+from runbook.phases.environment_checks import probe_checks
+from runbook.phases.environment_probe import probe
+from runbook.phases.environment_setup import set_up_campaign
 from runbook.phases.machine import measure
 from runbook.plan import Check
-from runbook.units import show_bytes
+from runbook.units import show_bytes, show_duration
 
 PHASE = "01-environment"
 ASK = """
@@ -42,23 +46,33 @@ def bind(namespace: Mapping[str, Any]) -> Campaign:
     return campaigns.bind(PHASE, namespace)
 
 
-def show_software(campaign: Campaign) -> None:
-    """Ask a process of the trainer's own Python what it can import."""
-    found = ask_software()
-    show_table([{"what": name, "version": value} for name, value in found.items()], title="Software of the trainer")
-    for name, version in found.items():
+def prepare(campaign: Campaign) -> None:
+    """Set up what the site's document sets up: checkout, image, environment; what is there is left alone."""
+    rows = [
+        {"step": one.title, "state": one.state, "took": show_duration(one.seconds), "makes": one.creates}
+        for one in set_up_campaign(campaign)
+    ]
+    if rows:
+        show_table(rows, title="What is set up")
+    else:
+        show_text(f"Site {campaign.settings.site.site} needs nothing but the package itself.")
+    campaign.session.result("set_up", rows)
+
+
+def check_site(campaign: Campaign) -> None:
+    """Values, modules, queue, image, space: what can be asked from here."""
+    campaign.check(site_checks(campaign.settings, campaign.plan, campaign.folder))
+
+
+def check_nodes(campaign: Campaign) -> None:
+    """Ask the nodes themselves, by a probe that is started as the trainer is; all of it is kept in the record."""
+    facts = probe(campaign)
+    for name, version in (facts[0]["packages"] if facts else {}).items():
         campaign.session.result(name, version)
-    missing = [name for name in ("torch", "megatron-core", "numpy") if not found.get(name)]
-    campaign.check(
-        [
-            Check(
-                "software",
-                "fail" if missing else "pass",
-                f"missing: {', '.join(missing)}" if missing else "all there",
-                "torch, megatron-core and numpy can be imported: make setup",
-            )
-        ]
-    )
+    campaign.session.result("nodes", facts)
+    settings = campaign.settings
+    checks = probe_checks(facts, settings.site, campaign.plan.as_dict(), settings.run.training.framework)
+    campaign.check(checks)
 
 
 def check_machine(campaign: Campaign) -> None:

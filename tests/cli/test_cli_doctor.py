@@ -9,7 +9,7 @@ import pytest
 from runbook.errors import ProgramError
 from runbook.phases import doctor
 
-KEYS = {"name", "verdict", "value", "rule"}
+KEYS = {"name", "status", "message", "rule", "remedy", "verdict", "value"}
 SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "numpy": "2.4.6", "cuda devices": 0}
 
 
@@ -31,6 +31,7 @@ def test_a_machine_that_has_everything_is_well(runbook, asked):
     assert said.code == 0
     assert all(row.keys() == KEYS for row in rows.values())
     assert {row["verdict"] for row in rows.values()} <= {"pass", "warn"}
+    assert all((row["status"], row["message"]) == (row["verdict"], row["value"]) for row in rows.values())
     assert {"python", "torch", "megatron-core", "numpy", "GPUs", "cores", "memory", "disk", "run folder"} <= set(rows)
     assert rows["GPUs"]["rule"] == "without one, training runs on the CPU with gloo"
 
@@ -41,7 +42,7 @@ def test_what_is_missing_fails_and_names_the_remedy(runbook, asked):
     assert said.code == 1
     row = rows_of(said)["megatron-core"]
     assert (row["verdict"], row["value"]) == ("fail", "missing")
-    assert row["rule"].endswith("make setup installs what requirements.lock pins")
+    assert row["remedy"] == "make setup installs what requirements.lock pins"
     table = runbook("doctor")
     assert table.code == 1
     assert "megatron-core" in table.out
@@ -71,3 +72,17 @@ def test_outside_a_project_the_rest_is_still_told(runbook, asked, tmp_path, monk
     assert said.code == 1
     assert rows["project"]["verdict"] == "fail"
     assert rows["torch"]["verdict"] == "pass"
+
+
+def test_a_run_that_cannot_be_asked_from_here_says_what_is_unknown(runbook):
+    """On a machine that is not the site's login node nothing is guessed."""
+    said = runbook("doctor", "lumi-13b", "--json", "--set", "jobs.environment.partition=dev-g")
+    rows = rows_of(said)
+    assert said.code == 1
+    assert (rows["required values"]["status"], rows["required values"]["message"]) == (
+        "fail",
+        "jobs.account, jobs.stage",
+    )
+    assert rows["image"]["status"] == "unknown"
+    assert {rows[name]["status"] for name in ("software", "GPUs", "all-reduce", "clocks", "writing")} == {"unknown"}
+    assert all(row["remedy"] for row in rows.values() if row["status"] == "fail")
