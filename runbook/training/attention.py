@@ -11,6 +11,8 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from runbook.training.blocked_attention import blocked_attention, pays
+
 
 class CausalAttention(MegatronModule):  # type: ignore[misc]
     """Causal attention of the heads on this tensor-parallel rank; takes and gives what DotProductAttention does.
@@ -48,6 +50,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         return mixed.permute(2, 0, 1, 3).reshape(sequence, batch, heads * size)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
+        if pays(query, key, dropout):
+            return blocked_attention(query, key, value, self.scale)
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, dropout_p=dropout, is_causal=True, scale=self.scale, enable_gqa=self.grouped
         )

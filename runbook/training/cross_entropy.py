@@ -2,7 +2,10 @@
 
 megatron-core's own makes float32 copies of all logits (206 MB for 1,024 tokens of GPT-2's vocabulary) and keeps one for
 the backward pass. Here float32 exists for one block only; the gradient takes the place of the logits, which nothing
-reads after it. Sums are in float32 whatever the logits are, and the gradient is rounded to their type once.
+reads after it. Sums are in float32 whatever the logits are, and the gradient is rounded to their type once. Where the
+vocabulary is not cut and the numbers have float32's range, that is done in the forward pass already, which has the
+exponentials at hand, for a loss of weight one; the backward pass multiplies by the weight (where that is no power of
+two, it rounds once more).
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: torch.distributed.ProcessGroup
     ) -> torch.Tensor:
         flat = logits.view(-1, logits.shape[-1])
+        if group.size() == 1 and logits.dtype != torch.float16:  # fp16 needs the loss scale before it is rounded
+            return _alone(ctx, logits, labels)
         highest = flat.amax(-1).float()
         if group.size() > 1:
             torch.distributed.all_reduce(highest, torch.distributed.ReduceOp.MAX, group)
@@ -46,6 +51,9 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        if len(ctx.saved_tensors) == 1:
+            whole: torch.Tensor = ctx.saved_tensors[0]
+            return whole.detach().mul_(gradients[0].unsqueeze(-1)), None, None
         logits, own, elsewhere, log_sums = ctx.saved_tensors
         flat, gradient = logits.detach().view(-1, logits.shape[-1]), gradients[0].reshape(-1)
         hit = elsewhere.logical_not().float().neg_()
@@ -54,6 +62,27 @@ class _CrossEntropy(torch.autograd.Function):
             share.scatter_add_(1, own[rows, None], hit[rows, None])
             flat[rows] = share.mul_(gradient[rows, None])
         return flat.view(logits.shape), None, None
+
+
+def _alone(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The losses of a vocabulary that is not cut; where a gradient is wanted, it takes the place of the logits now."""
+    flat, own = logits.detach().view(-1, logits.shape[-1]), labels.reshape(-1)
+    losses = torch.empty(len(own), dtype=torch.float32, device=logits.device)
+    for rows in _blocks(flat):
+        share = flat[rows].float() if flat.dtype != torch.float32 else flat[rows].clone()
+        label = own[rows, None]
+        highest = share.amax(-1, keepdim=True)
+        share -= highest
+        picked = share.gather(1, label)
+        sums = share.exp_().sum(-1, keepdim=True)
+        losses[rows] = (sums.log() - picked)[:, 0]
+        if ctx.needs_input_grad[0]:
+            share /= sums
+            share.scatter_add_(1, label, torch.full_like(sums, -1.0))
+            flat[rows] = share
+    if ctx.needs_input_grad[0]:
+        ctx.save_for_backward(logits)
+    return losses.view(labels.shape)
 
 
 def _blocks(flat: torch.Tensor) -> Iterator[slice]:

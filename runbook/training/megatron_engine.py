@@ -39,6 +39,7 @@ class MegatronEngine:
             for index, chunk in enumerate(self.models)
         ]
         self.optimizer = get_megatron_optimizer(_optimizer_config(spec), self.chunks, use_gloo_process_groups=False)
+        optimizer_state.fuse(self.optimizer)
         self.config.grad_scale_func = self.optimizer.scale_loss
         self.config.finalize_model_grads_func = finalize_model_grads
         self.schedule = get_forward_backward_func()

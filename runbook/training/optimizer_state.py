@@ -111,7 +111,7 @@ def restore(owned: Owned, weights: dict[str, Any], state: dict[str, torch.Tensor
             for kind in KINDS:
                 part.tensor(kind).copy_(state[f"{kind}.{name}"].reshape(-1)[part.start : part.stop])
             if "step" not in part.adam.param_groups[0]:
-                part.adam.state[part.main]["step"] = torch.tensor(float(step))
+                part.adam.state[part.main]["step"] = torch.tensor(float(step), device=part.main.device)
             for group in part.adam.param_groups:
                 if "step" in group:  # the fused Adam of Apex and Transformer Engine counts by group
                     group["step"] = step
@@ -140,6 +140,14 @@ def step_count(owned: Owned) -> int:
 def _steps(part: Part) -> int:
     groups = (int(group.get("step", 0)) for group in part.adam.param_groups)
     return max([int(part.adam.state[part.main].get("step", 0)), *groups])
+
+
+def fuse(optimizer: Any) -> None:
+    """Let torch's Adam step all weights in one kernel; Apex's and Transformer Engine's do so anyway."""
+    adam = _inner(optimizer).optimizer
+    if isinstance(adam, torch.optim.Adam):
+        for group in adam.param_groups:
+            group["fused"], group["foreach"] = True, False
 
 
 def loss_scaler(optimizer: Any) -> Any:

@@ -1,0 +1,95 @@
+"""A GPT in plain PyTorch as nanoGPT trains it, with SDPA, fused AdamW, autocast, torch.compile: the rival."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What both programs train."""
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocabulary: int = 50304
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind its norm."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
+        self.qkv, self.projection = nn.Linear(shape.hidden, 3 * shape.hidden), nn.Linear(shape.hidden, shape.hidden)
+        self.up, self.down = nn.Linear(shape.hidden, 4 * shape.hidden), nn.Linear(4 * shape.hidden, shape.hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The residual stream after this block."""
+        batch, length, width = x.shape
+        query, key, value = self.qkv(self.norm1(x)).split(width, dim=2)
+        query, key, value = (
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for part in (query, key, value)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.projection(mixed.transpose(1, 2).contiguous().view(batch, length, width))
+        return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    """Embeddings, blocks, and the tied output."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.positions = nn.Embedding(shape.sequence, shape.hidden)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.hidden)
+        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+        for weight in self.parameters():
+            if weight.ndim > 1:
+                nn.init.normal_(weight, std=0.02)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean loss."""
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
+
+
+class Plain:
+    """The whole of one training step."""
+
+    def __init__(self, shape: Shape, precision: str, *, compiled: bool) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model = Gpt(shape).to(self.device)
+        decayed = [weight for weight in model.parameters() if weight.ndim > 1]
+        others = [weight for weight in model.parameters() if weight.ndim == 1]
+        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
+        self.parameters = decayed + others
+        self.autocast = precision == "bf16"
+        self.model: Any = torch.compile(model) if compiled else model
+
+    def step(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+        """Forward, backward, clip, AdamW over some micro-batches; the mean loss."""
+        total = 0.0
+        for ids, labels in batches:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+                loss = self.model(ids.to(self.device), labels.to(self.device)) / len(batches)
+            loss.backward()
+            total += float(loss.detach())
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return total

@@ -1,0 +1,88 @@
+"""Our own attention and cross entropy beside plain computations in float64."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from runbook.training import blocked_attention as blocked  # noqa: E402
+from runbook.training import cross_entropy  # noqa: E402
+
+
+class One:
+    """A group of one rank."""
+
+    def size(self):
+        return 1
+
+    def rank(self):
+        return 0
+
+
+def relative(found, expected):
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize(("dtype", "gap"), [(torch.float32, 1e-6), (torch.bfloat16, 3e-2)])
+def test_blocked_attention_is_attention(dtype, gap):
+    torch.manual_seed(1)
+    given = [torch.randn(2, 3, 64, 16, dtype=torch.float64) for _ in range(3)]
+    ours = [part.to(dtype).requires_grad_() for part in given]
+    plain = [part.to(dtype).double().requires_grad_() for part in given]
+    future = torch.ones(64, 64).triu(1).bool()
+    query, key, value = plain
+    scores = (query @ key.transpose(-1, -2) / math.sqrt(16)).masked_fill(future, float("-inf"))
+    expected = scores.softmax(-1) @ value
+    found = blocked.blocked_attention(*ours, 1 / math.sqrt(16))
+    weight = torch.randn(2, 3, 64, 16, dtype=torch.float64)
+    (found.double() * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert relative(found.detach(), expected.detach()) < gap
+    for one, other in zip(ours, plain, strict=True):
+        assert relative(one.grad, other.grad) < gap
+
+
+def test_blocked_attention_is_used_only_where_it_pays():
+    half, full = torch.zeros(1, 2, 8, 4, dtype=torch.bfloat16), torch.zeros(1, 2, 8, 4)
+    assert blocked.pays(half, half, 0.0)
+    assert not blocked.pays(full, full, 0.0)
+    assert not blocked.pays(half, half, 0.1)
+    assert not blocked.pays(half, half[:, :1], 0.0)
+    assert not blocked.pays(half[:, :, :7], half[:, :, :7], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gap"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3), (torch.float16, 1e-3)], ids=str
+)
+@pytest.mark.parametrize("weight", [1 / 64, 0.37])
+def test_cross_entropy_and_its_gradient(dtype, gap, weight, monkeypatch):
+    monkeypatch.setitem(cross_entropy._BLOCK_BYTES, "cpu", 4 * 97 * 5)  # several blocks, the last one shorter
+    torch.manual_seed(2)
+    logits = (torch.randn(4, 16, 97) * 5).to(dtype)
+    labels = torch.randint(0, 97, (4, 16))
+    plain = logits.double().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(plain.view(-1, 97), labels.view(-1), reduction="none").view(4, 16)
+    (expected * weight).sum().backward()
+    ours = logits.clone().requires_grad_()
+    found = cross_entropy.cross_entropy(ours * 1, labels, One())
+    assert found.dtype == torch.float32
+    assert relative(found.detach(), expected.detach()) < 1e-6
+    (found * weight).sum().backward()
+    assert relative(ours.grad, plain.grad) < gap
+
+
+def test_a_small_fp16_gradient_is_scaled_before_it_is_rounded():
+    logits = torch.zeros(1, 1, 64, dtype=torch.float16)
+    logits[..., 0] = 22.0  # the others' probability is 2.8e-10, which fp16 has not
+    ours = logits.clone().requires_grad_()
+    (cross_entropy.cross_entropy(ours * 1, torch.zeros(1, 1, dtype=torch.int64), One()) * 2.0**16).sum().backward()
+    assert float(ours.grad[0, 0, 1]) == pytest.approx(math.exp(-22) * 2**16, rel=1e-2)
+
+
+def test_an_evaluation_leaves_the_logits_as_they_are():
+    logits = torch.randn(1, 4, 32)
+    before = logits.clone()
+    with torch.no_grad():
+        cross_entropy.cross_entropy(logits, torch.zeros(1, 4, dtype=torch.int64), One())
+    assert torch.equal(logits, before)
