@@ -22,7 +22,7 @@ ALIVE_SECONDS = 20.0
 FRESH_SECONDS = 120.0
 """A job that its queue does not know may still run while its sign of life is younger than this."""
 
-ASK_SECONDS = 2.0
+ASK_SECONDS = 5.0
 """A queue is asked about the same job no more often: it serves everybody."""
 
 SUBMIT_SECONDS = 60.0

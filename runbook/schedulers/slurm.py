@@ -55,7 +55,7 @@ class Slurm:
             said = shell.run(
                 [*words, folder.script.name],
                 cwd=folder.path,
-                env={HOLDER_VARIABLE: None},
+                env=_outside_of_jobs(),
                 timeout=SUBMIT_SECONDS,
                 check=False,
             )
@@ -148,6 +148,12 @@ def _run(*words: str, check: bool = True) -> shell.Finished:
         if check:
             raise QueueSilentError(str(error)) from error
         return shell.Finished(tuple(words), 1, "", str(error), 0.0)
+
+
+def _outside_of_jobs() -> dict[str, str | None]:
+    """Changes to our environment: what an allocation around us says of itself would be taken for the new job's own."""
+    inherited = (name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF")
+    return dict.fromkeys((HOLDER_VARIABLE, *inherited))
 
 
 def _whole(job: str) -> str:

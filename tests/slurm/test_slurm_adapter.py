@@ -258,6 +258,20 @@ def test_every_node_runs_a_program_that_is_meant_for_each(slurm, run_folder, set
     assert sorted(folder.out.read_text().split()) == ["node1", "node2"], folder.err.read_text()
 
 
+def test_a_job_submitted_from_inside_another_takes_nothing_over_from_it(slurm, run_folder, settings, monkeypatch):
+    for name, value in {
+        "SLURM_JOB_ID": "7",
+        "SLURM_NTASKS": "64",
+        "SLURM_MEM_PER_CPU": "1",
+        "SLURM_NNODES": "9",
+    }.items():
+        monkeypatch.setenv(name, value)
+    folder = task(run_folder, settings, ("bash", "-c", 'echo "$SLURM_NNODES ${SLURM_MEM_PER_CPU-none}"'))
+    slurm.submit(folder)
+    wait_until(lambda: slurm.state(folder).final, "its end")
+    assert folder.out.read_text() == "1 none\n", slurm.state(folder)
+
+
 def test_a_cluster_that_died_leaves_nothing_and_starts_again(cluster, tmp_path_factory):
     other = Cluster(tmp_path_factory.mktemp("other"))
     other.environment["CLUSTER_OWNER"] = "1"
