@@ -15,6 +15,7 @@ from typing import Any
 
 from runbook.errors import RecordError
 from runbook.records import ipynb
+from runbook.records.filing import Announcement, announced_by, file_execution
 from runbook.records.history import set_aside
 from runbook.records.signals import NotebookInterrupted, NotebookStopped
 from runbook.records.state import State
@@ -85,10 +86,8 @@ def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
     The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin beside it. Where
     `run_folder` is given, a notebook of another run is refused.
     """
-    from runbook.records.filing import announced_by, file_execution
-
     content = ipynb.read(notebook)
-    announced = announced_by(content)
+    announced = announced_by(content) or _by_its_name(notebook, content, run_folder)
     if announced is None:
         raise RecordError(
             f"{notebook} does not say which run it belongs to: it was not executed, stopped before its record was "
@@ -106,9 +105,20 @@ def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
             f"{notebook} was executed at {announced.execution}, and the record of {announced.phase} is of a later one "
             f"({newest.started}). The twin of the earlier one is in records/history; keep the notebook beside it."
         )
-    twin = file_execution(content)
+    twin = file_execution(content, announced=announced)
     assert twin is not None, "an announced execution is always filed"
     return _outcome(twin, announced.run_folder / "records" / f"{announced.phase}.ipynb", -1)
+
+
+def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
+    """A notebook that lost the output by which it named its run, because its page was closed meanwhile.
+
+    It is the newest execution of the phase that its file is named after, in the run a person says it belongs to.
+    """
+    if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
+        return None
+    twin = find_twin(run_folder, notebook.stem)
+    return Announcement(run_folder.absolute(), notebook.stem, twin.started) if twin is not None else None
 
 
 def _outcome(twin: Twin, notebook: Path, code: int) -> Outcome:

@@ -52,13 +52,15 @@ def file_execution(
     notebook: Any,
     record: tuple[Path, str] | None = None,
     ended_as: tuple[State | None, str] = (None, ""),
+    announced: Announcement | None = None,
 ) -> Twin | None:
     """Write records/<phase>.{ipynb,html,json}, the pages over them and the manifest; None where no run is known.
 
     `record` names run folder and phase for a notebook that may have failed before it could; `ended_as` is what the
-    engine saw, which counts more than what the kernel could still write.
+    engine saw, which counts more than what the kernel could still write; `announced` stands for what the notebook says
+    about itself.
     """
-    announced = announced_by(notebook)
+    announced = announced or announced_by(notebook)
     if announced is None and record is None:
         return None
     run_folder, phase = record or (announced.run_folder, announced.phase)  # type: ignore[union-attr]
