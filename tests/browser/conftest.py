@@ -20,9 +20,11 @@ from toy_project import PHASES, RUN_FILE, Toy
 REQUIRED = "RUNBOOK_REQUIRE_BROWSER"
 """Set to 1 where these tests must run: a missing Chromium then fails instead of being passed over."""
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-LONG = RUN_FILE.replace("iterations: 48 ", "iterations: 60 ").replace("rehearse_stop: 6", "rehearse_stop: 0")
+STEPS = 150
+"""Long enough that a page can be closed and opened again before a fast machine has done them."""
+LONG = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace("rehearse_stop: 6", "rehearse_stop: 0")
 """The toy, not stopped on purpose: somebody watches it from a page that is closed meanwhile."""
-assert "iterations: 60" in LONG
+assert f"iterations: {STEPS}" in LONG
 
 
 def chromium() -> str:
@@ -122,7 +124,7 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
 
     def look() -> bool:
         seen.append(notebook.output(cell))
-        return len(set(re.findall(r"(\d+) of 60 iterations", " ".join(seen)))) >= 3
+        return len(set(re.findall(rf"(\d+) of {STEPS} iterations", " ".join(seen)))) >= 3
 
     wait_until(look, 120, "the picture moves")
     page.close()

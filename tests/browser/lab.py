@@ -78,7 +78,7 @@ class Notebook:
         self.page = page
         page.goto(f"{lab.url}doc/tree/{path}?token={lab.token}")
         self.cells = page.locator(".jp-Notebook .jp-Cell")
-        expect(self.cells.first).to_be_visible(timeout=90_000)
+        expect(self.cells.first).to_be_visible(timeout=180_000)
         wait_until(lambda: lab.kernel_state(path) in ("idle", "busy"), 90, f"the kernel of {path} starts")
 
     def cell(self, source: str) -> Any:
