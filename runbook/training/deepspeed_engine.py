@@ -14,7 +14,7 @@ from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_regi
 
 from runbook.training import deepspeed_state, model, optimizer_state
 from runbook.training.deepspeed_config import configuration
-from runbook.training.deepspeed_start import initialize, join
+from runbook.training.deepspeed_start import initialize, join, limit_waits
 from runbook.training.distributed import device
 from runbook.training.engine import Batches, Update
 from runbook.training.spec import Spec
@@ -36,6 +36,7 @@ class DeepSpeedEngine:
         self.discards = False
         join()
         self.engine = self._begin()
+        limit_waits(spec.limits.process_group_timeout_seconds)
         self._mend()
 
     def _begin(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import datetime
 import io
 import logging
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d
 
 
 def load() -> Any:
@@ -44,6 +46,12 @@ def initialize(model: torch.nn.Module, optimizer: torch.optim.Optimizer, config:
     with quiet(), local_rank():
         engine, *_ = load().initialize(model=model, optimizer=optimizer, mpu=mpu, config=copy.deepcopy(config))
     return engine
+
+
+def limit_waits(seconds: int) -> None:
+    """Let every wait in DeepSpeed's own process groups end after so long; torch's answer is half an hour."""
+    for group in list(distributed_c10d._world.pg_map):
+        distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds), group)
 
 
 @contextlib.contextmanager
