@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from runbook.params.recipe import Recipe
 from runbook.params.schema import Framework, Name, NonNegative, Positive, Strict, Whole, WholeOrZero
+from runbook.params.volumes import Timing, Volume
 from runbook.units import parse_bytes
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
@@ -247,6 +248,18 @@ class Site(Strict):
 
     switched_off: list[str] = []
     """Groups of the environment that are used only where jobs.switch turns them on."""
+
+    volumes: dict[str, Volume] = {}
+    """Shared file systems, whose sizes are held against what the plan puts there."""
+
+    deployment: dict[str, str] = {}
+    """Variables that the site's machines are deployed with (GPU_SKU ...); those of a tier are added."""
+
+    timings: list[Timing] = []
+    """What the site's document measured: second numbers beside the plan's."""
+
+    advised_batch: WholeOrZero = 0
+    """Sequences of the global batch for each device, as the site's document advises; 0: it does not."""
 
     write_bandwidth: dict[str, Positive] = {}
     """What each tier of storage for checkpoints takes in from all nodes together, in GB/s (1 GB = 10^9 bytes)."""

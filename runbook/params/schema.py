@@ -186,6 +186,9 @@ class Jobs(Strict):
     )
     """Container image (file or registry reference) used instead of the site's."""
 
+    storage: Annotated[str, Known("AMLFS_SKU")] = ""
+    """Tier of the site's shared storage (AMLFS 250), where it is sold in tiers; empty: the site's first."""
+
     image_copy: Annotated[str, Known("NVME_PATH")] = ""
     """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before the training; empty: none."""
 

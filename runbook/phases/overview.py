@@ -16,6 +16,7 @@ from runbook.phases import calibrations, machine
 from runbook.phases.campaign import runs_folder
 from runbook.phases.plan_file import plan_file, write_plan_file
 from runbook.plan import Plan, make_plan, text
+from runbook.plan.volumes import site_tables
 from runbook.plan.what_if import what_if
 from runbook.plan.what_if_text import what_if_table
 from runbook.render import (
@@ -86,7 +87,11 @@ def plan_text(settings: Settings, plan: Plan) -> str:
     others = what_if_table(what_if(settings, machine.measure(settings.site), measured), settings.site.currency)
     shown = [
         Table(table.rows, table.title, table.note.splitlines()).as_text()
-        for table in (*text.tables(plan.as_dict()), others)
+        for table in (
+            *text.tables(plan.as_dict()),
+            *site_tables(settings.site, plan.as_dict(), settings.run.training.precision),
+            others,
+        )
     ]
     end = f"The scripts, word for word: runbook render {settings.run.run} --out DIR"
     return "\n\n".join([title, *rehearsal_tables(settings), *shown, end])

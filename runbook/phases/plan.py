@@ -13,6 +13,7 @@ from runbook.phases.campaign import Campaign
 from runbook.plan import FULL, SMOKE, Table, text
 from runbook.plan.data_text import data_table
 from runbook.plan.summary_text import summary_table
+from runbook.plan.volumes import site_tables
 from runbook.plan.what_if import what_if
 from runbook.plan.what_if_text import what_if_table
 
@@ -67,7 +68,9 @@ def show_time(campaign: Campaign) -> None:
 def show_storage(campaign: Campaign) -> None:
     """Bytes of checkpoints and data, and what preparing the text takes, our way and the documents'."""
     plan = campaign.plan.as_dict()
-    for table in (text.storage_table(plan), data_table(plan), text.places_table(plan)):
+    settings = campaign.settings
+    beside = site_tables(settings.site, plan, settings.run.training.precision)
+    for table in (text.storage_table(plan), *beside, data_table(plan), text.places_table(plan)):
         show(table)
 
 

@@ -22,6 +22,7 @@ from runbook.plan.machine import Machine
 from runbook.plan.schedule import Duration, LearningRate, check_schedule, duration, learning_rate
 from runbook.plan.spec import check_folders, phase_spec
 from runbook.plan.speed import check_cpu, estimate
+from runbook.plan.volumes import check_volumes
 
 SCHEMA = 1
 
@@ -74,6 +75,7 @@ def make_plan(settings: Chosen, machine: Machine | None = None, measured: Measur
         specs = list(content["phases"].values())
         checks += check_folders(specs[0], specs[1])
         checks += check_disk(_disk_bytes(content), machine)
+        checks += check_volumes(settings, content)
     raise_if_failed(checks)
     return Plan(content, tuple(checks))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runbook.params import Settings
+from runbook.render.deployment import deployment_files
 from runbook.render.setup_steps import SetupStep, setup_steps
 from runbook.render.templating import fill
 
@@ -25,9 +26,10 @@ def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
 
 
 def preparation_files(settings: Settings) -> Mapping[str, str]:
-    """What the steps read beside their script: the Dockerfile of a site that builds its image."""
+    """What lies beside their script: the Dockerfile of an image that is built, and what the cluster is made of."""
     recipe = settings.site.container.recipe
-    return {"Dockerfile": fill("Dockerfile.j2", {"recipe": recipe})} if recipe else {}
+    image = {"Dockerfile": fill("Dockerfile.j2", {"recipe": recipe})} if recipe else {}
+    return {**image, **deployment_files(settings)}
 
 
 def render_fleet(settings: Settings) -> str:

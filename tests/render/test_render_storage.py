@@ -1,0 +1,73 @@
+"""Storage: the Azure table in honest units, sizes against the plan, deployment files, the documents' timings."""
+
+import pytest
+import yaml
+from sites import PROJECT, settings_of
+
+from runbook.errors import PlanError
+from runbook.params.schema import Precision
+from runbook.phases.overview import make, plan_text
+from runbook.plan import make_plan
+from runbook.plan.volumes import documents_table, tier_times
+from runbook.render import preparation_files
+from runbook.render.storage_page import as_markdown
+
+MODELS = {"175B": 174_615_846_912, "30B": 29_975_683_072, "13B": 12_853_626_880, '"857M"': 355_919_872}
+
+
+def test_the_documents_times_are_too_short():
+    site = settings_of("azure-175b").site
+    tiers = next(iter(volume.tiers for volume in site.volumes.values() if volume.tiers))
+    times = {one.tier: one for one in tier_times(MODELS["175B"], Precision.FP16, site.write_bandwidth, tiers)}
+    assert [round(one.seconds / 60, 2) for one in times.values()] == [2.12, 0.64, 0.32, 0.16]
+    off = [one.stated_minutes / (one.seconds / 60) - 1 for one in times.values()]
+    assert [round(one, 2) for one in off] == [-0.04, -0.04, -0.03, -0.06]
+    assert times["AMLFS 40"].row["checkpoint"] == "2.445 TB = 2.223 TiB"
+    # Its own 2.3 TiB, in one unit: what the text should have said.
+    assert round(2.3 * 2**40 / 19.2e9 / 60, 2) == 2.2
+
+
+def test_any_model_has_its_times_and_no_stated_ones():
+    site = settings_of("azure-175b").site
+    times = tier_times(MODELS["13B"], Precision.FP16, site.write_bandwidth)
+    assert round(times[0].seconds, 2) == 9.37
+    assert {one.stated_minutes for one in times} == {0.0}
+
+
+def test_the_page_is_up_to_date():
+    text = as_markdown(settings_of("azure-175b").site, MODELS)
+    assert (PROJECT / "docs" / "storage.md").read_text() == text
+
+
+def check_of(name, *words):
+    return next(one for one in make_plan(settings_of(name, *words)).checks if one.name.startswith("volume"))
+
+
+def test_data_and_checkpoints_are_held_against_the_storage():
+    assert check_of("azure-175b").verdict == "pass"
+    aws = check_of("aws-pile-175b:real-srun")
+    assert aws.verdict == "warn" and "TiB of checkpoints on 4.69 TiB" in aws.value
+    assert "Deploy at least" in aws.remedy
+    with pytest.raises(PlanError, match=r"jobs\.storage=AMLFS 99.*The tiers are: AMLFS 40, AMLFS 125"):
+        make_plan(settings_of("azure-175b", "jobs.storage=AMLFS 99"))
+
+
+def test_what_a_person_deploys_with_is_written():
+    text = preparation_files(settings_of("azure-175b", "jobs.storage=AMLFS 250"))["deployment.env"]
+    assert "export GPU_SKU=Standard_ND96isr_H100_v5\n" in text
+    assert "export ANF_SIZE=4\n" in text
+    assert "export AMLFS_SKU=AMLFS-Durable-Premium-250\nexport AMLFS_SIZE=512\n" in text
+    entries = yaml.safe_load(preparation_files(settings_of("aws-pile-175b"))["shared-storage.yaml"])["SharedStorage"]
+    assert entries[0]["FsxLustreSettings"] == {"StorageCapacity": 4800, "DeploymentType": "SCRATCH_2"}
+    assert entries[1]["EbsSettings"] == {"VolumeType": "gp3", "Size": 200, "Throughput": 300, "Iops": 6000}
+    assert preparation_files(settings_of("lumi-13b")) == {}
+
+
+def test_the_documents_own_numbers_stand_beside_the_plan():
+    settings = settings_of("aws-pile-175b")
+    rows = documents_table(settings.site, make_plan(settings).as_dict()).rows
+    assert rows[0]["the document"] == "702 GiB in 19 min 9 s" and rows[0]["rate"] == "656 MB/s"
+    assert rows[1]["the document"] == "2 min 51 s"
+    assert rows[2]["the document"] == "397 GiB in 10 h 30 min"
+    text = plan_text(*make("azure-175b", ()))
+    assert "16 x 128 devices = 2,048 sequences" in text and "A checkpoint of 175 B parameters by storage tier" in text
