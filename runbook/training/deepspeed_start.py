@@ -8,16 +8,24 @@ import datetime
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d
 
+from runbook.training.errors import RefusedError
+
+LEAST = (0, 19)
+"""The oldest DeepSpeed that the engine was tried with; much of what it does is not in its documentation."""
+
 
 def load() -> Any:
     """The `deepspeed` module; on a machine without a GPU it is told so, and compiles nothing."""
+    _check_version()
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with quiet():
@@ -30,6 +38,33 @@ def load() -> Any:
     # DeepSpeed would compile a C++ extension for sums over shared memory in every process; gloo makes them as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
+
+
+def _check_version() -> None:
+    """`RefusedError` where DeepSpeed is missing, or older than what the engine was tried with."""
+    try:
+        found = metadata.version("deepspeed")
+    except metadata.PackageNotFoundError:
+        raise RefusedError(
+            "training.engine deepspeed: the package deepspeed is not installed here. Install gpt3-runbook[train], or "
+            "set training.engine to megatron-core"
+        ) from None
+    least = ".".join(map(str, LEAST))
+    if is_older(found):
+        raise RefusedError(
+            f"training.engine deepspeed: deepspeed {found} is installed, and the engine needs {least} or newer. Update "
+            f"it, or set training.engine to megatron-core"
+        )
+
+
+def is_older(version: str) -> bool:
+    """Whether a version comes before the least one.
+
+    >>> is_older("0.18.2"), is_older("0.19.0+cu128"), is_older("1.0")
+    (True, False, False)
+    """
+    numbers = [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:2]]
+    return tuple(numbers) < LEAST
 
 
 def join() -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,24 @@ def test_a_smaller_batch_at_first_is_a_smaller_batch_for_deepspeed(zygote, run, 
         shutil.copytree(run / "data", folder / "data", symlinks=True)
         job = zygote.train(folder, specs.spec(engine="deepspeed", **ramp, **layout))
         assert job.losses() == pytest.approx(one.losses(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [("0.18.9", "deepspeed 0.18.9 is installed, and the engine needs 0.19 or newer"), ("", "is not installed here")],
+)
+def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, message, monkeypatch):
+    from runbook.training import deepspeed_start
+
+    def version(name):
+        if not found:
+            raise metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(RefusedError, match=message) as caught:
+        deepspeed_start.load()
+    assert "set training.engine to megatron-core" in str(caught.value)
 
 
 PLANNED = {
