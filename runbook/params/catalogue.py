@@ -292,6 +292,9 @@ class Model(Strict):
     label: str
     """What people call it ("375M"); the computed count is shown beside it."""
 
+    parameters: WholeOrZero = 0
+    """The computed count, its vocabulary padded for one tensor rank; 0: not written down."""
+
     layers: Whole
     """Transformer layers."""
 

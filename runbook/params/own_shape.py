@@ -48,4 +48,4 @@ def with_own_shape(model: Model, chosen: Mapping[str, int]) -> Model:
     resized = {"layers", "hidden", "ffn_hidden", "kv_heads"} & changed.keys()
     layers, hidden = changed.get("layers", model.layers), changed.get("hidden", model.hidden)
     label = f"{layers} x {hidden}" if resized else model.label
-    return model.model_copy(update={**changed, "label": label})
+    return model.model_copy(update={**changed, "label": label, "parameters": 0})

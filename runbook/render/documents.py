@@ -34,6 +34,7 @@ _HEAD = """# Errors in the documents, and what the runbook does instead
 Five documents describe how to train GPT-3 on five systems; `params/` has a site and a run for each. Reading them beside
 their scripts showed 31 places where they are wrong or contradict themselves. *right*: our output has it right. *guard*:
 a check says so before anything is submitted. *text*: it concerns the prose only, and nothing of it was taken over.
+`runbook adopt SCRIPT` finds them in a script or page of yours, with the line and what to do instead.
 
 This page is written from `runbook/render/documents.py`; a test compares the two.
 
@@ -70,7 +71,13 @@ _ROWS = (
         "download with our own, checked program",
         "right",
     ),
-    ("Azure", "set SQUASHED_PYTORCH_IMAGE", "the scripts overwrite it", "use jobs.image wherever it is set", "right"),
+    (
+        "Azure",
+        "set SQUASHED_PYTORCH_IMAGE",
+        "the scripts overwrite it",
+        "use jobs.image wherever it is set, and its copies on the nodes (jobs.image_copy)",
+        "right",
+    ),
     ("Azure", "setup_environment.sh", "00-setup_environment.sh", "name no file of theirs", "text"),
     (
         "Azure",
@@ -98,7 +105,7 @@ _ROWS = (
         "Azure",
         "checkpoint times by tier",
         "GB and GiB mixed, 7 to 8 % low",
-        "compute sizes in bytes and show the unit",
+        "compute sizes in bytes, times in one unit: docs/storage.md, and the plan for any model and tier",
         "right",
     ),
     (
@@ -173,7 +180,7 @@ _ROWS = (
         "Slurm",
         "save interval without a place, static and dynamic loss scale, no pinned image, no GPU request",
         "nothing is saved",
-        "always give --save; one dynamic scale; jobs.image is required; devices are asked for",
+        "always give --save; one dynamic scale; jobs.image is required and its recipe pinned; devices are asked for",
         "right",
     ),
     (

@@ -80,3 +80,11 @@ def test_every_entry_can_be_used_and_says_where_it_is_from(name):
     model = MODELS.get(name)
     assert model.source
     assert model.hidden % model.heads == 0
+
+
+@pytest.mark.parametrize("name", MODELS.names)
+def test_the_count_that_is_written_down_is_that_of_the_shape(name):
+    model = MODELS.get(name)
+    shape = shape_of(model, tensor=1, sequence_length=model.sequence_length)
+    assert model.parameters == whole(shape).total
+    assert model.label and model.source
