@@ -1,0 +1,126 @@
+"""The whole report in one file, its PDF, the links to evidence and the page of known failures."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import nbformat
+import pytest
+from made_run import TWIN, data, notebook, write_run
+
+from runbook.errors import RunbookError
+from runbook.phases.printing import print_page
+from runbook.records.evidence import evidence, newest_job
+from runbook.records.execute import adopt_execution
+from runbook.records.help import links_for, write_help
+from runbook.records.html import LARGEST_PAGE, write_html
+from runbook.records.index import write_campaign
+from runbook.records.verify import verify_run
+from runbook.records.whole import write_whole
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path / "runs")
+
+
+def test_the_whole_report_is_one_page_with_its_own_anchors_and_no_link_to_a_part(run):
+    text = write_whole(run).read_text()
+    assert text.count("<html") == text.count("<main>") == text.count('id="record"') == 1
+    assert 'href="#04-training-report"' in text
+    assert 'id="04-training-report"' in text
+    assert 'href="records/04-training.html"' not in text
+    assert 'href="records/04-training.json"' in text
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    inside = re.findall(r'href="#([^"]+)"', text)
+    assert set(inside) <= set(ids)
+    assert verify_run(run) == []
+
+
+def test_made_again_from_the_same_pages_it_is_the_same(run):
+    before = write_whole(run).read_bytes()
+    write_campaign(run)
+    assert write_whole(run).read_bytes() == before
+
+
+def test_a_notebook_that_is_too_large_keeps_its_card_only(run):
+    page = run / "records" / "04-training.html"
+    page.write_text(page.read_text().replace("<main>", "<main>" + "<p>long</p>" * 300_000))
+    whole = write_whole(run)
+    assert whole.stat().st_size < LARGEST_PAGE
+    assert 'For size, the cells are only in <a href="records/04-training.html">its own report</a>.' in whole.read_text()
+    assert "3.61803398875" in whole.read_text()
+
+
+def test_script_log_and_metrics_of_the_newest_job_are_linked(run):
+    for name, files in (
+        ("04-training", ("job.sh",)),
+        ("04-training-2", ("job.sh", "out", "err")),
+        ("04-training-10", ("job.sh", "out")),
+    ):
+        (run / "jobs" / name).mkdir(parents=True)
+        for file in files:
+            (run / "jobs" / name / file).write_text("x")
+    assert newest_job(run, "04-training").name == "04-training-10"
+    assert evidence(run, "04-training") == [
+        ("script", "jobs/04-training-10/job.sh"),
+        ("log", "jobs/04-training-10/out"),
+        ("metrics", "metrics.jsonl"),
+    ]
+    assert evidence(run, "00-plan") == []
+    page = write_html(run, "04-training").read_text()
+    for name, target in (("Script", "jobs/04-training-10/job.sh"), ("Metrics", "metrics.jsonl")):
+        assert f'<a href="../{target}">{name}</a>' in page
+    assert '<a href="jobs/04-training-10/out">log</a>' in write_campaign(run).read_text()
+
+
+def test_a_failure_leads_to_its_remedy(tmp_path):
+    run = write_run(
+        tmp_path / "runs", reason="JobError: torch.OutOfMemoryError: CUDA out of memory", verdict="fail", state="failed"
+    )
+    help_page = write_help(run.parent).read_text()
+    target = "../../when-it-fails.html#device-out-of-memory"
+    assert (
+        f'What to do: <a href="{target}">device out of memory</a>' in (run / "records" / "04-training.html").read_text()
+    )
+    assert target[3:] in (run / "index.html").read_text()
+    assert 'id="device-out-of-memory"' in help_page
+    assert "Lower training.micro_batch" in help_page
+    assert links_for("something nobody knows", "") == [("When it fails", "when-it-fails.html")]
+
+
+def test_a_notebook_that_lost_its_first_outputs_is_filed_by_its_name(run, tmp_path):
+    content = notebook(data(text_plain="drawn by hand"))
+    path = tmp_path / "04-training.ipynb"
+    nbformat.write(content, path)
+    filed = adopt_execution(path, run_folder=run)
+    assert (filed.state, filed.notebook) == ("done", run / "records" / "04-training.ipynb")
+    assert "drawn by hand" in (run / "records" / "04-training.html").read_text()
+    assert json.loads((run / "records" / "04-training.json").read_text())["started"] == TWIN.started
+    with pytest.raises(RunbookError, match="does not say which run it belongs to"):
+        adopt_execution(path)
+    other = write_run(tmp_path / "others", "other")
+    with pytest.raises(RunbookError, match="belongs to the run in"):
+        adopt_execution(other / "records" / "04-training.ipynb", run_folder=run)
+
+
+def test_without_a_browser_printing_says_what_to_install(run, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("RUNBOOK_CHROMIUM", raising=False)
+    with pytest.raises(
+        RunbookError, match=r"No browser to print report\.html with: chromium, .*Install Chromium, name one by"
+    ):
+        print_page(run / "report.html")
+
+
+def test_a_browser_that_prints_nothing_is_told_with_its_last_words(run, monkeypatch, tmp_path):
+    program = tmp_path / "chromium"
+    program.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("RUNBOOK_CHROMIUM", str(program))
+    with pytest.raises(
+        RunbookError, match=r"printed no PDF of .*report\.html \(exit code 3\)\. Its last words:\nno display"
+    ):
+        print_page(run / "report.html")
