@@ -143,3 +143,21 @@ def test_one_overflow_told_twice_is_one_skipped_step():
     before = MEGATRON.replace("122/", "121/").replace("2.50", "2.60")
     _, record = parse_lines([before, told, told.replace("loss_scaler", "stage_1_and_2"), MEGATRON]).records
     assert (record.skipped, record.states) == (1, ("skipped_by_deepspeed", "stale_grad_norm"))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [" iteration 5/ 9 | ", "Epoch 0: reduced_train_loss= [", "step: 1 loss: ", "validation loss at iteration 3 | lm "],
+)
+def test_a_long_line_of_the_same_words_comes_to_an_end(unit):
+    log = parse_lines([unit * (1_000_000 // len(unit))])
+    assert len(log.records) <= 1
+
+
+def test_bars_without_any_end_of_line_between_them_are_each_read():
+    bar = (
+        "Epoch 0: :  {n}%|#   | {n}/100 [00:1{n}<10:00, reduced_train_loss={n}.5, global_step={n}.000, "
+        "train_step_timing in s=1.50]"
+    )
+    log = parse_lines(["".join(bar.format(n=n) for n in range(1, 9))])
+    assert [(record.iteration, record.loss) for record in log.records] == [(n, n + 0.5) for n in range(1, 9)]

@@ -75,7 +75,7 @@ class Megatron:
         if "iteration" in line:
             header = _HEADER.search(line)
             if header is not None:
-                return self._start(line, header, out)
+                return self._start_all(line, header, out)
             if "loss value" in line:
                 return self._evaluate(line, out)
         elif "loss value" in line:
@@ -153,16 +153,23 @@ class Megatron:
             pending, self.pending = self.pending, None
             self._emit(pending, out)
 
+    def _start_all(self, line: str, header: re.Match[str], out: Assembly) -> bool:
+        """One record, or several that were glued into one line."""
+        if line.count("iteration", header.end()) == 0 or _HEADER.search(line, header.end()) is None:
+            return self._start(line, header, out)
+        starts = [one.start() for one in _HEADER.finditer(line)]
+        for begin, end in zip([0, *starts[1:]], [*starts[1:], len(line)], strict=True):
+            self.flush(out)
+            piece = line[begin:end]
+            found = _HEADER.search(piece)
+            taken = found is not None and self._start(piece, found, out)
+        return taken
+
     def _start(self, line: str, header: re.Match[str], out: Assembly) -> bool:
         prefix = line[: header.start()]
         if "Training epoch" in prefix or "Validation epoch" in prefix:
             return False
         text = line[header.end() :]
-        again = _HEADER.search(text)
-        if again is not None:  # two records on one line
-            self._start(line[: header.end() + again.start()], header, out)
-            self.flush(out)
-            return self.feed(text[again.start() :], out)
         values = self._values(text)
         if "samples/sec:" in prefix and (rate := _NEOX.search(prefix)):
             self.name = "gpt-neox"

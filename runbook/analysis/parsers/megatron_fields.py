@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -173,4 +174,4 @@ def tera(text: str) -> float | None:
 def count(text: str | None) -> int | None:
     """A whole number, or None where there is none."""
     value = number(text) if text is not None else None
-    return None if value is None or value != value else int(value)
+    return None if value is None or not math.isfinite(value) else int(value)

@@ -13,6 +13,9 @@ _BAR = re.compile(
     r"Epoch \d+:.*?(?:\|\s*|\s)(?P<done>\d+)(?:/\d+|it) \[[^,\]]*(?:, *(?P<rate>[\d.]+)(?P<unit>s/it|it/s))?"
     r"(?P<rest>[^\]]*reduced_train_loss=[^\]]*)\]?"
 )
+_BEGIN = re.compile(r"(?=Epoch \d+:)")
+LONGEST_BAR = 4096
+"""Characters of a bar that are looked at; what is longer is no bar."""
 _OPEN = re.compile(r"Epoch \d+:.*\d(?:/\d+|it) \[[^\]]*$")
 _FIELD = re.compile(r"([A-Za-z_][\w/ ]*?)=\s*([-+\w.]+)")
 _LINE = re.compile(r"Training epoch \d+, iteration (\d+)/\d+ \|(.*)")
@@ -59,15 +62,15 @@ class Nemo1:
         """Take the line where it is ours; a bar that a terminal wrapped is joined up to its closing bracket."""
         if self._open and "Epoch " not in line and ("=" in line or "]" in line) and len(self._open) < 2000:
             line, self._open = self._open + line, ""
-        if _OPEN.search(line):
-            self._open = line
-            return True
-        self._open = ""
+        bars = [line] if line.count("Epoch ") < 2 else _BEGIN.split(line)
+        if _OPEN.search(bars[-1][:LONGEST_BAR]) and len(bars[-1]) < LONGEST_BAR:
+            self._open = bars.pop()
+        else:
+            self._open = ""
         if "reduced_train_loss=" in line:
-            found = None
-            for found in _BAR.finditer(line):
-                self._bar(found, out)
-            return found is not None
+            return self._bars(bars, out) or bool(self._open)
+        if self._open:
+            return True
         if "val_loss" in line and (reached := _REACHED.search(line)):
             loss = float(reached[2])
             out.evaluate(int(reached[1]), loss)
@@ -76,6 +79,12 @@ class Nemo1:
 
     def flush(self, out: Assembly) -> None:
         """Nothing is held back."""
+
+    def _bars(self, bars: list[str], out: Assembly) -> bool:
+        found = [bar for bar in (_BAR.search(text[:LONGEST_BAR]) for text in bars) if bar is not None]
+        for bar in found:
+            self._bar(bar, out)
+        return bool(found)
 
     def _bar(self, found: re.Match[str], out: Assembly) -> None:
         values = {key.strip(): value for key, value in _FIELD.findall(found["rest"])}

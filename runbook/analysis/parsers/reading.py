@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 from runbook.errors import DataError
 
 CHUNK = 1 << 20
-LONGEST = 1 << 24
+LONGEST = 1 << 20
 """A line longer than this many characters is handed on in pieces, cut at a carriage return where it has one."""
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
