@@ -20,7 +20,7 @@ def continue_text(spec: Spec, engine: Engine) -> list[int]:
         logits = engine.next_token_logits(torch.tensor([ids], device=device()))
         token = torch.zeros(1, dtype=torch.int64, device=device())
         if logits is not None:
-            token[0] = _draw(logits[0, -1, : spec.model.vocabulary].float().cpu(), generator)
+            token[0] = draw(logits[0, -1, : spec.model.vocabulary].float().cpu(), generator)
         # The last rank is in the last pipeline stage and has the scores; the others follow it.
         torch.distributed.broadcast(token, src=torch.distributed.get_world_size() - 1)
         ids.append(int(token))
@@ -29,7 +29,12 @@ def continue_text(spec: Spec, engine: Engine) -> list[int]:
     return ids[len(spec.sampling.prompt_ids) :]
 
 
-def _draw(logits: torch.Tensor, generator: torch.Generator) -> int:
-    """One of the likeliest tokens, by chance: the single likeliest one repeats itself for ever in small models."""
+def draw(logits: torch.Tensor, generator: torch.Generator, temperature: float = TEMPERATURE) -> int:
+    """One of the likeliest tokens, by chance: the single likeliest one repeats itself for ever in small models.
+
+    At temperature 0 it is the likeliest all the same.
+    """
     best, tokens = torch.topk(logits, min(CHOICES, len(logits)))
-    return int(tokens[torch.multinomial(torch.softmax(best / TEMPERATURE, 0), 1, generator=generator)])
+    if not temperature:
+        return int(tokens[0])
+    return int(tokens[torch.multinomial(torch.softmax(best / temperature, 0), 1, generator=generator)])

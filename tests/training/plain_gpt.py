@@ -109,3 +109,40 @@ def plain_forward(weights, tokens, model):
         curved = 0.5 * inner * (1 + torch.tanh(math.sqrt(2 / numpy.pi) * (inner + 0.044715 * inner**3)))
         x = x + linear(curved, f"{layer}.mlp.linear_fc2")
     return norm(x, "decoder.final_layernorm") @ weights["embedding.word_embeddings.weight"].T
+
+
+def logits():
+    """Run in a forked rank: logits.npy of the newest checkpoint for the tokens in tokens.npy."""
+    import torch
+
+    from runbook.training import cpu, distributed, model, offline, whole_weights
+    from runbook.training.ranks import ranks_from
+    from runbook.training.spec import read_plan
+
+    plan = Path(sys.argv[1])
+    spec = offline.alone(read_plan(plan, "04-training"))
+    cpu.answer_for_cpu()
+    distributed.begin(ranks_from(os.environ), 60)
+    distributed.cut(spec)
+    (gpt,) = model.build(spec)
+    whole = whole_weights.newest(spec)
+    offline._fill(gpt, whole.read(whole.names(), masters=False))
+    gpt.eval()
+    tokens = torch.from_numpy(numpy.load(plan.parent / "tokens.npy"))
+    positions = torch.arange(tokens.shape[1])[None].expand_as(tokens)
+    with torch.no_grad():
+        numpy.save(plan.parent / "logits.npy", gpt(tokens, positions, None).float().numpy())
+    return 0
+
+
+def offline():
+    """Run in a forked rank: answer request.json as `python -m runbook.training.offline` answers standard input."""
+    import io
+
+    from runbook.training import offline as program
+
+    plan = Path(sys.argv[1])
+    request = json.loads((plan.parent / "request.json").read_text())
+    sys.argv = ["offline", request.pop("command"), str(plan)]
+    sys.stdin = io.StringIO(json.dumps(request))
+    return program.main()

@@ -1,0 +1,110 @@
+"""Weights to Hugging Face's GPT-2 and back, judged by `transformers`; text from a checkpoint."""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy
+import pytest
+
+from . import specs
+
+pytestmark = pytest.mark.training
+
+
+@pytest.fixture(scope="module")
+def offline(zygote):
+    """One request to runbook.training.offline, in a forked process: exit code, and answer or error."""
+
+    def ask(command, folder, **request):
+        (folder / "request.json").write_text(json.dumps({"command": command, **request}))
+        for name in ("out", "err"):
+            (folder / name).unlink(missing_ok=True)
+        done = zygote.start(folder, None, world_size=1, patch="training.plain_gpt:offline").wait()
+        return done.codes[0], json.loads(done.out) if done.codes == [0] else done.err
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def job(zygote, corpus, tmp_path_factory):
+    """A training cut over four ranks."""
+    folder = tmp_path_factory.mktemp("cut")
+    (folder / "data").symlink_to(corpus)
+    job = zygote.train(folder, specs.spec(tensor=2, pipeline=2, iterations=4, peak=1e-2))
+    assert job.code == 0, job.err
+    return job
+
+
+@pytest.fixture(scope="module")
+def exported(job, offline):
+    code, answer = offline("export", job.folder, out=str(job.folder / "hf"))
+    assert code == 0, answer
+    assert answer["iteration"] == 4
+    return Path(answer["out"])
+
+
+@pytest.fixture(scope="module")
+def theirs(exported):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers import GPT2LMHeadModel
+
+        model = GPT2LMHeadModel.from_pretrained(exported, local_files_only=True)
+    return model.eval()
+
+
+def test_transformers_gives_the_same_logits(job, theirs, zygote):
+    import torch
+
+    tokens = numpy.random.default_rng(3).integers(0, 250, (2, 32))
+    numpy.save(job.folder / "tokens.npy", tokens)
+    ours = zygote.start(job.folder, None, world_size=1, patch="training.plain_gpt:logits").wait()
+    assert ours.codes == [0], ours.err
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(tokens)).logits.numpy()
+    found = numpy.load(job.folder / "logits.npy")[..., :250]
+    assert numpy.abs(expected).max() > 0.5
+    assert numpy.abs(found - expected).max() < 1e-5 * numpy.abs(expected).max() + 1e-6
+
+
+def test_the_likeliest_text_is_the_one_transformers_makes(job, theirs, offline):
+    import torch
+
+    code, answer = offline("sample", job.folder, ids=[3, 4, 5], tokens=8, temperature=0)
+    assert code == 0, answer
+    ids = [3, 4, 5]
+    with torch.no_grad():
+        for _ in answer["ids"]:
+            ids.append(int(theirs(torch.tensor([ids])).logits[0, -1].argmax()))
+    assert answer["ids"] == ids[3:] and len(ids) == 11
+
+
+def test_weights_that_come_back_are_the_same_and_train_on(job, exported, offline, zygote, corpus, tmp_path):
+    (tmp_path / "data").symlink_to(corpus)
+    specs.write_plan(tmp_path, specs.spec(iterations=2, copies=2))
+    code, answer = offline("import", tmp_path, source=str(exported))
+    assert code == 0, answer
+    code, again = offline("export", tmp_path, out=str(tmp_path / "hf"))
+    assert code == 0, again
+    assert (tmp_path / "hf" / "model.safetensors").read_bytes() == (exported / "model.safetensors").read_bytes()
+    trained = zygote.train(tmp_path, None, world_size=2)
+    assert trained.code == 0, trained.err
+    assert trained.metrics[0]["loss"] < job.metrics[0]["loss"] - 0.3
+    assert "has checkpoints already" in offline("import", tmp_path, source=str(exported))[1]
+
+
+def test_another_models_folder_is_refused_with_both_values(exported, offline, tmp_path):
+    specs.write_plan(tmp_path, specs.spec(model={"layers": 2, "vocabulary": 200}))
+    code, answer = offline("import", tmp_path, source=str(exported))
+    assert code == 2 and "vocab_size 250 (plan: 200)" in answer and "n_layer 4 (plan: 2)" in answer
+
+
+def test_a_model_that_is_not_gpt2s_kind_is_refused(job, offline, tmp_path):
+    content = json.loads((job.folder / "plan.json").read_text())["phases"]["04-training"]
+    content["model"] |= {"normalization": "rmsnorm", "position_embedding": "rope"}
+    content["checkpoint"]["folder"] = str(job.folder / "checkpoints")
+    specs.write_plan(tmp_path, content)
+    code, answer = offline("export", tmp_path, out=str(tmp_path / "hf"))
+    assert code == 2 and "position_embedding rope (needed: learned), normalization rmsnorm" in answer
+    assert not (tmp_path / "hf").exists()
