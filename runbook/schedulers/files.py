@@ -44,7 +44,7 @@ def read_record(folder: JobFolder) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise JobError(
             f"{folder.record} is not JSON ({error}). It was changed by hand or the disk is damaged."
         ) from error

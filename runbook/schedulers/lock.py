@@ -196,7 +196,7 @@ def _read(path: Path) -> Holder | str | None:
             since=float(content["since"]),
             process=Identity.from_dict(content["process"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return f"{type(error).__name__}: {error}"
 
 

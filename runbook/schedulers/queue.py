@@ -28,6 +28,9 @@ ASK_SECONDS = 5.0
 SUBMIT_SECONDS = 60.0
 """A submission takes no longer."""
 
+COMPLETING_SECONDS = 600.0
+"""A queue has cleaned up after a job by then; a node that hangs in it does not keep the job from having ended."""
+
 REQUEUED_SECONDS = 3600.0
 """For so long after its end a job that did not finish may be started again by its queue."""
 
@@ -236,16 +239,24 @@ class QueueScheduler:
         return State.LOST, "its submission was cut off, and the queue has no job with its mark: it never began"
 
     def _unless_requeued(self, folder: JobFolder, number: str, end: JobStatus) -> JobStatus:
-        """A job that ended and waits in its queue again has not ended; a queue that does not answer changes nothing."""
-        if end.state in (State.DONE, State.CANCELLED) or time.time() - (end.ended or 0.0) > REQUEUED_SECONDS:
+        """A job that ended badly may be on its way back into its queue (a node was lost): the queue has to agree.
+
+        While it says that the job is completing, that is not known yet; two jobs would train in one folder. A queue
+        that does not answer changes nothing: it takes no second job either.
+        """
+        age = time.time() - (end.ended or 0.0)
+        if end.state in (State.DONE, State.CANCELLED) or age > REQUEUED_SECONDS:
             return end
         try:
             said = self._ask(number)
         except JobError:
             return end
-        if said is None or said.state is not State.PENDING:
-            return end
-        return self._status(folder, number, State.PENDING, f"queued again after: {end.reason}")
+        if said is not None and said.state is State.PENDING:
+            return self._status(folder, number, State.PENDING, f"queued again after: {end.reason}")
+        if said is not None and said.state is State.RUNNING and age < COMPLETING_SECONDS:
+            reason = f"{end.reason}; the queue says {said.word}, so it may be queued again"
+            return self._status(folder, number, State.RUNNING, reason)
+        return end
 
     def _asked(self, folder: JobFolder, number: str) -> JobStatus:
         began, age = files.read_started(folder), files.heartbeat_age(folder)

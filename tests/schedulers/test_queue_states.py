@@ -1,6 +1,7 @@
 """What is said of a queue's job from its files and from what the queue answers, or does not."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -129,9 +130,14 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
     scheduler.submit(folder)
     begin(folder)
     folder.exit_code.write_text("75 \n")
-    for answer in (SILENT, None, said(State.RUNNING, "COMPLETING"), said(State.CANCELLED)):
+    for answer in (SILENT, None, said(State.FAILED), said(State.CANCELLED)):
         queue.answer = answer
         assert scheduler.state(folder).state is State.STOPPED
+    queue.answer = said(State.RUNNING, "COMPLETING")  # as between the loss of a node and the job's return to the queue
+    assert not scheduler.state(folder).final
+    os.utime(folder.exit_code, (time.time() - 700, time.time() - 700))
+    assert scheduler.state(folder).state is State.STOPPED  # it hangs there: the job has ended all the same
+    os.utime(folder.exit_code)
     queue.answer = said(State.PENDING)
     status = scheduler.state(folder)
     assert (status.state, status.reason) == (State.PENDING, "queued again after: exit code 75")

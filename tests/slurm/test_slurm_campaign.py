@@ -43,7 +43,7 @@ def test_the_smoke_test_ran_on_both_nodes_inside_what_pyxis_was_asked_for(tested
     assert [row["iteration"] for row in metrics] == [1, 2, 3, 4, 5, 6]
     assert {row["world_size"] for row in metrics} == {2}
     script = (folder / "job.sh").read_text()
-    assert "--container-image=/images/not-there.sqsh" in script and "torchrun" in script
+    assert "--container-image='registry.example.org#nothing:1'" in script and "torchrun" in script
 
 
 def test_the_same_smoke_test_by_plain_srun_gives_the_same_losses(tested: Path, project: Project):
