@@ -142,7 +142,7 @@ class QueueScheduler:
         folder.cancelled.touch()
         if status.state is not State.PENDING:
             processes.wait_until(lambda: elements.ended(folder, "") is not None, grace_seconds, interval=0.5)
-        if elements.ended(folder, "") is None:
+        if status.state is State.PENDING or elements.ended(folder, "") is None:  # it may wait again after an end
             self._queue.end(number)
             self._answers.clear()
             processes.wait_until(lambda: self._over(folder, number), 60, interval=0.5)

@@ -200,6 +200,15 @@ def test_to_stop_gently_a_file_is_made_that_every_rank_sees(scheduler, queue, fo
         scheduler.signal(folder, "SIGTERM")
 
 
+def test_a_job_that_waits_again_after_an_end_is_taken_out_of_the_queue(scheduler, queue, folder):
+    scheduler.submit(folder)
+    begin(folder, 600)
+    folder.exit_code.write_text("75 \n")
+    queue.answer = said(State.PENDING)
+    assert scheduler.cancel(folder).state is State.CANCELLED
+    assert queue.answer.state is State.CANCELLED
+
+
 def test_what_a_job_waits_for_is_named_to_the_queue(scheduler, queue, folder):
     queue.on_submit = lambda: "12[].server"
     scheduler.submit(folder)
