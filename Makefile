@@ -51,9 +51,14 @@ test: check  ## check, then the whole test suite
 sites: setup  ## the five documents' run files, rehearsed here and on a Slurm of two nodes (root, Debian's slurm)
 	$(BIN)/pytest --timeout=1200 tests/sites/rehearse_sites.py
 
+drills: setup  ## break a small training in twenty ways, fifty kills; 15,000 broken files of each kind
+	$(BIN)/runbook drill --page docs/drills.md
+	FUZZ_INPUTS=10000 $(BIN)/pytest tests/fuzz
+
 bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's
 	$(BIN)/python -m benchmarks.predict_cross_validation
 	$(BIN)/python -m benchmarks.data_tokenize
+	$(BIN)/python -m benchmarks.analysis_logs
 
 lock: setup  ## pin requirements.lock anew (needs uv)
 	bash tools/lock.sh

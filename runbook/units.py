@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
@@ -39,7 +40,7 @@ def parse_duration(text: str | int | float) -> int:
     if isinstance(text, bool):
         raise ValueError(f"{text!r} is not a duration such as 00:30:00, 2h or 90m")
     if isinstance(text, int | float):
-        return int(text)
+        return _int(text, "a duration such as 00:30:00, 2h or 90m")
     if clock := _CLOCK.fullmatch(text.strip()):
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         if minutes > 59 or seconds > 59:
@@ -48,11 +49,18 @@ def parse_duration(text: str | int | float) -> int:
     return _scaled(text, _DURATION_UNITS | {"": 1}, "a duration such as 00:30:00, 1-12:00:00, 2h or 90m")
 
 
+def _int(number: int | float, what: str) -> int:
+    """A YAML file can say .inf and .nan."""
+    if not math.isfinite(number):
+        raise ValueError(f"{number!r} is not {what}")
+    return int(number)
+
+
 def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
     if isinstance(text, bool) or text is None:
         raise ValueError(f"{text!r} is not {what}")
     if isinstance(text, int | float):
-        if text != int(text):
+        if text != _int(text, what):
             raise ValueError(f"{text!r} is not {what}: not a whole number")
         return int(text)
     match = _NUMBER.fullmatch(text)

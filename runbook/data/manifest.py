@@ -110,7 +110,7 @@ def read_manifest(prefix: Path) -> Manifest:
             f"{path} does not exist: nothing was tokenized to this prefix, or it was not finished. "
             "Run `runbook data tokenize INPUT... --out PREFIX` (again); it does only what is missing."
         ) from None
-    except (ValueError, TypeError, AttributeError, OSError) as error:
+    except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise DataError(f"{path} is not a manifest that can be read ({error}). Tokenize again.") from None
 
 

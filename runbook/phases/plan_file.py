@@ -48,7 +48,7 @@ def read_plan_file(folder: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         raise RecordError(f"{path} does not exist: run 00-plan first.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not JSON ({error}); delete it and run 00-plan again.") from error
     return content
 

@@ -107,9 +107,10 @@ def decide(attempts: Sequence[Attempt], budget: int) -> Decision:
 
 def attempt_of(folder: JobFolder, status: JobStatus, metrics: Path, events: Path) -> Attempt:
     """How a job ended, from its status, its own words and the run's files."""
-    rows, own = read_lines(metrics), _events_of(read_lines(events), folder.path.name)
+    rows = [row for row in read_lines(metrics) if isinstance(row.get("iteration"), int)]
+    own = _events_of(read_lines(events), folder.path.name)
     started = next((one for one in reversed(own) if one.get("event") == "started"), None)
-    began = int(started["from_iteration"]) if started else None
+    began = int(started.get("from_iteration", 0)) if started else None
     if started:
         rows = [row for row in rows if row.get("segment") == started.get("segment")]
     reached = int(rows[-1]["iteration"]) if rows else began or 0
@@ -149,7 +150,8 @@ def _failure(folder: JobFolder, status: JobStatus, events: Sequence[Mapping[str,
         return "", "", ""
     hang = next((one for one in events if one.get("event") == "hang"), None)
     if hang:
-        return HANG, f"rank {hang['rank']} on {hang['host']} in {hang.get('where', '')}", f"See {hang.get('stacks')}."
+        where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
+        return HANG, where, f"See {hang.get('stacks')}."
     if "signal 9" in status.reason or status.state is State.LOST:
         return KILLED, status.reason, "If nobody did it, look for memory in the node's log (dmesg)."
     lines = [line for path in (folder.err, folder.out) for line in last_words(path, LAST_LINES)]
@@ -167,4 +169,3 @@ def _failure(folder: JobFolder, status: JobStatus, events: Sequence[Mapping[str,
 _ERROR = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 _CONSEQUENCES = frozenset({"network failure", "process killed", "collective timeout"})
 """What the other ranks say when one of them has failed."""
-

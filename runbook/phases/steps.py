@@ -58,7 +58,7 @@ def read_mark(run_folder: Path, step: str) -> Mark | None:
         return Mark(**{**data, "outputs": tuple(Output(**output) for output in data["outputs"])})
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RecordError(
             f"{path} is not a done-mark ({error}). Delete it: the step then runs again and finds what is already there."
         ) from error

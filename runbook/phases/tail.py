@@ -27,8 +27,10 @@ class Tail:
                 whole, newline, _ = stream.read().rpartition(b"\n")
             self._offset += len(whole) + len(newline)
             for line in whole.splitlines():
-                with contextlib.suppress(ValueError):  # cut off when its writer was killed; the analysis counts these
-                    self.rows.append(json.loads(line))
+                with contextlib.suppress(ValueError, RecursionError):  # cut off by a kill; the analysis counts these
+                    row = json.loads(line)
+                    if isinstance(row, dict):
+                        self.rows.append(row)
         return self.rows
 
 

@@ -91,7 +91,7 @@ def read_manifest(run_folder: Path) -> dict[str, Entry]:
         return {name: Entry(**entry) for name, entry in content["files"].items()}
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RecordError(
             f"{path} is not a manifest ({error}), so nothing can be said about later edits of this run. Restore it "
             "from a copy; only if none exists, delete it and execute a phase again to have a new one."

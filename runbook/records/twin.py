@@ -104,7 +104,7 @@ def read_twin(path: Path) -> Twin:
         return twin_from(content)
     except FileNotFoundError:
         raise RecordError(f"{path} does not exist: the phase was not executed yet.") from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RecordError(
             f"{path} is not the twin of a notebook ({error}). It was written by runbook and changed later, or its disk "
             "failed; `runbook verify` says which. Execute the phase again to have a new one."

@@ -130,11 +130,10 @@ def candidates(root: Path) -> tuple[list[Found], list[str]]:
     for folder in _folders(root):
         try:
             metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-            found.append(Found(folder, int(metadata["iteration"]), metadata))
             if metadata.pop("seal") != _seal(metadata):
-                found.pop()
                 raise ValueError("its seal does not match: it was changed after it was written")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found.append(Found(folder, int(metadata["iteration"]), metadata))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             problems.append(f"{folder / METADATA} cannot be used: {error}")
     return found, problems
 

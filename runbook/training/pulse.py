@@ -81,7 +81,7 @@ def read_beat(path: Path) -> Beat | None:
     """What a rank last said; None where there is nothing, or nothing that can be read."""
     try:
         return Beat(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

@@ -36,7 +36,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     except OSError:
         return
     for line in lines:
-        with contextlib.suppress(ValueError):  # torn by a kill
+        with contextlib.suppress(ValueError, RecursionError):  # torn by a kill
             event = json.loads(line)
             if isinstance(event, dict):
                 yield event

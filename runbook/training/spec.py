@@ -236,7 +236,7 @@ def read_plan(plan: Path, phase: str) -> Spec:
         content = json.loads(plan.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RefusedError(f"{plan} does not exist; `runbook plan RUN` writes it") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RefusedError(f"{plan} is not readable as JSON: {error}") from None
     phases = content.get("phases") if isinstance(content, dict) else None
     if not isinstance(phases, dict) or phase not in phases:
