@@ -22,6 +22,9 @@ COMMANDS = {
     "report": ("runbook.commands.report:report", "Write the HTML report of a run anew and say where it is."),
     "verify": ("runbook.commands.report:verify", "Find every file of a run that was changed after it was recorded."),
     "compare": ("runbook.commands.compare:compare", "Set runs side by side, and fail on a regression."),
+    "sample": ("runbook.commands.sample:sample", "Let a trained model continue a text."),
+    "export": ("runbook.commands.sample:export", "Write a run's weights as Hugging Face's GPT-2 (safetensors)."),
+    "import": ("runbook.commands.sample:import_", "Begin a run with the weights of a Hugging Face GPT-2."),
     "adopt": (
         "runbook.commands.adopt:adopt",
         "Turn someone's job script into a run file; tell what it has of known errors.",

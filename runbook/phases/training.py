@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +11,9 @@ from runbook.analysis import gates
 from runbook.analysis.history import events_named, read_events
 from runbook.display import show_table, show_text
 from runbook.errors import JobError
+from runbook.params.schema import Framework
 from runbook.phases import campaign as campaigns
-from runbook.phases import closing, jobs, samples, smoke_test, steps, trained, waiver
+from runbook.phases import closing, jobs, samples, smoke_test, steps, trained, waiver, weights
 from runbook.phases.campaign import Campaign
 from runbook.phases.data import STEP as TOKENIZE
 from runbook.plan import Check
@@ -74,6 +76,19 @@ def show_samples(campaign: Campaign) -> None:
         show_text("training.sample_prompt is empty: no sample was asked for.")
         return
     show_table(rows, title="The same prompt before and after")
+
+
+def continue_text(campaign: Campaign, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7) -> None:
+    """Let the trained model continue a prompt of yours, in a process of its own; `runbook sample RUN` does the same."""
+    if campaign.settings.run.training.framework is not Framework.RUNBOOK or importlib.util.find_spec("torch") is None:
+        show_text("No text is made here: it needs a checkpoint of our own trainer, and torch in this environment.")
+        return
+    if not prompt and not campaign.spec["sampling"]["prompt"] and campaign.spec["sampling"]["end_of_document"] < 0:
+        show_text("There is no prompt to continue: set training.sample_prompt, or give one in this cell.")
+        return
+    made = weights.sample(campaign.folder, weights.Wish(prompt=prompt, tokens=tokens, temperature=temperature))
+    row = {"after iteration": made.iteration, "prompt": made.prompt, "continuation": made.continuation}
+    show_table([row], title="From the newest checkpoint")
 
 
 def judge(campaign: Campaign) -> None:
