@@ -54,7 +54,7 @@ class CheckTable:
         head = "".join(f'<th style="{CELL_STYLE}text-align:left">{name}</th>' for name in columns)
         body = "".join(f"<tr>{''.join(_html_cell(name, row[name]) for name in columns)}</tr>" for row in rows)
         return (
-            '<div style="overflow-x:auto"><table style="border-collapse:collapse">'
+            '<div style="overflow-x:auto" tabindex="0"><table style="border-collapse:collapse">'
             f'<caption style="text-align:left;font-weight:600">{escape(self.title)} ({self.summary()})</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )

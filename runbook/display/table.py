@@ -61,7 +61,8 @@ class Table:
         )
         notes = "".join(f'<div style="opacity:.75;font-size:90%">{escape(note)}</div>' for note in self.notes)
         return (
-            '<div style="overflow-x:auto"><table style="border-collapse:collapse;font-variant-numeric:tabular-nums">'
+            '<div style="overflow-x:auto" tabindex="0">'
+            '<table style="border-collapse:collapse;font-variant-numeric:tabular-nums">'
             f"{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{notes}"
         )
 

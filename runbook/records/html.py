@@ -191,7 +191,9 @@ def _head_and_tail(text: str, limit: int) -> str:
 
 
 def _quiet(html: str) -> str:
-    return _REMOTE_STYLE.sub("none", _REMOTE.sub("", _FETCHING.sub("", html)))
+    html = _REMOTE_STYLE.sub("none", _REMOTE.sub("", _FETCHING.sub("", html)))
+    # What can be scrolled must be reached by keyboard; tables of an earlier version could not be.
+    return html.replace('<div style="overflow-x:auto">', '<div style="overflow-x:auto" tabindex="0">')
 
 
 def code_colours() -> str:
