@@ -224,6 +224,17 @@ def test_a_job_is_queued_again_under_its_number_and_keeps_what_it_said(slurm, cl
     assert slurm.state(folder).job_id == job_id
 
 
+def test_the_queues_warning_before_its_limit_stops_the_job(slurm, cluster, run_folder, settings):
+    folder = task(run_folder, settings)
+    job_id = slurm.submit(folder)
+    begun(slurm, folder)
+    # What --signal=B:USR1@300 of the script does; the limit itself is minutes away.
+    cluster.ask("scancel", "--signal=USR1", "--batch", job_id.removeprefix("slurm-"))
+    wait_until(lambda: slurm.state(folder).final, "its end")
+    status = slurm.state(folder)
+    assert (status.state, status.exit_code, status.reason) == (State.STOPPED, 75, "stopped at SIGUSR1")
+
+
 FAIL_ONE = ("bash", "-c", '[ "$RUNBOOK_ELEMENT" != 1 ]')
 
 

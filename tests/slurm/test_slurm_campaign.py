@@ -88,7 +88,7 @@ def test_a_training_goes_on_after_a_node_lost_its_power(tested: Path, project: P
     assert {row["iteration"] for row in rows} == set(range(1, 61))
     assert [row["iteration"] for row in rows][-1] == 60
     resumed = [event for event in lines_of(tested / "events.jsonl") if event["event"] == "resumed"]
-    assert [event["iteration"] for event in resumed] == [10]
+    assert len(resumed) == 1 and resumed[0]["iteration"] in (10, 20)  # the newest one saved before the crash
     told = project.call("status", "queued")
     assert "slurm-" in told and "main" in told and "node1,node2" in told
     assert project.call("status", "--find", number).strip() == f"queued: {folder}"
