@@ -90,7 +90,7 @@ class Nemo1:
         values = {key.strip(): value for key, value in _FIELD.findall(found["rest"])}
         states: list[str] = []
         record = Record(self._iteration(int(found["done"]), values.get("global_step"), states), line=out.line)
-        record.loss = finite(number(values["reduced_train_loss"]), "loss", states)
+        record.loss = finite(number(values.get("reduced_train_loss", "")), "loss", states)
         seconds = values.get("train_step_timing in s")
         if seconds is not None:
             record.seconds = number(seconds)

@@ -58,8 +58,8 @@ class LogReader:
 
     def next_file(self, name: str) -> None:
         """What comes now is from this file."""
-        for reader, out in self.pairs:
-            reader.flush(out)
+        self._flush()
+        for _, out in self.pairs:
             out.next_file(len(self.files))
         self.files.append(name)
         self.line = 0
@@ -70,9 +70,28 @@ class LogReader:
             self.line += 1
             if "\r" in line:
                 for part in line.split("\r"):
-                    self._feed(part)
+                    self._take(part)
             else:
-                self._feed(line)
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        """One line; one that looks like a record but holds `4.9.0e-05` is left unread and told."""
+        try:
+            self._feed(line)
+        except (ValueError, OverflowError):
+            self.unread += 1
+            self._miss("lines like a record, of which a number cannot be read")
+
+    def _flush(self) -> None:
+        for reader, out in self.pairs:
+            try:
+                reader.flush(out)
+            except (ValueError, OverflowError):
+                self._miss("lines like a record, of which a number cannot be read")
+
+    def _miss(self, kind: str) -> None:
+        self._near_misses[kind] += 1
+        self._first_miss.setdefault(kind, self.line)
 
     def _feed(self, line: str) -> None:
         if "\x1b" in line or "^[" in line:
@@ -105,14 +124,11 @@ class LogReader:
         self.failures.look(line, number)
         self.unread += 1
         if ("iteration" in line or "step" in line) and ("loss" in line) and any(letter.isdigit() for letter in line):
-            kind = "lines that mention a step and a loss but are no record this version can read"
-            self._near_misses[kind] += 1
-            self._first_miss.setdefault(kind, number)
+            self._miss("lines that mention a step and a loss but are no record this version can read")
 
     def finish(self) -> ParsedLog:
         """Everything read so far as one object."""
-        for reader, out in self.pairs:
-            reader.flush(out)
+        self._flush()
         by_name = {type(reader).__name__: (reader, out) for reader, out in self.pairs}
         deepspeed = by_name.pop("DeepSpeed")
         reader, out = max(by_name.values(), key=lambda pair: (len(pair[1].records), len(pair[1].validation)))
