@@ -26,6 +26,7 @@ POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
 """For so long a job is waited for whose state is not known: a queue's controller is restarted now and then."""
 SHOWN_EVENTS = 4
+MOST_ROWS = 1000
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
 RECENT = 20
 """Steps whose middle time is the pace that the rest is reckoned with."""
@@ -98,7 +99,8 @@ class Picture:
 
     def curve(self) -> tuple[str, list[tuple[float, float]]]:
         """Loss by iteration so far."""
-        return "loss", [(row["iteration"], row["loss"]) for row in self.metrics.read() if row.get("loss") is not None]
+        rows = thinned(self.metrics.read())
+        return "loss", [(row["iteration"], row["loss"]) for row in rows if row.get("loss") is not None]
 
     def last_events(self) -> list[str]:
         """The newest events of this phase, one line each."""
@@ -141,7 +143,7 @@ def training_facts(
     facts: dict[str, Any] = {
         "done": last["iteration"],
         "loss": last["loss"],
-        "losses": sparkline([row["loss"] for row in rows]),
+        "losses": sparkline([row["loss"] for row in thinned(rows)]),
         "tokens/s": round(last["tokens_per_second"]),
     }
     speed = last.get("tflops_per_device")
@@ -151,6 +153,17 @@ def training_facts(
         facts["memory"] = show_bytes(last["memory_bytes"])
     facts["left"] = show_duration(left) if active and left > 0 else None
     return facts
+
+
+def thinned(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """About a thousand rows of many, the newest among them: looking at a long training must not cost more each day.
+
+    >>> [len(thinned([{}] * number)) for number in (0, 3, 1000, 1_000_000)], thinned([{"n": n} for n in range(25)])[-1]
+    ([0, 3, 1000, 1001], {'n': 24})
+    """
+    step = max(1, len(rows) // MOST_ROWS)
+    kept = list(rows[::step])
+    return kept if not rows or (len(rows) - 1) % step == 0 else [*kept, rows[-1]]
 
 
 def event_line(row: Mapping[str, Any]) -> str:
