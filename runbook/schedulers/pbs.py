@@ -13,7 +13,7 @@ from runbook.render.folder import JobFolder
 from runbook.schedulers import pbs_text as text
 from runbook.schedulers.asked import asked_of, faults
 from runbook.schedulers.lock import HOLDER_VARIABLE
-from runbook.schedulers.queue import SUBMIT_SECONDS, LostAnswerError, QueueJob, QueueSilentError
+from runbook.schedulers.queue_base import SUBMIT_SECONDS, LostAnswerError, QueueJob, QueueSilentError
 
 ASK_TIMEOUT = 30.0
 """A queue that takes longer does not answer."""

@@ -6,7 +6,7 @@ import re
 
 from runbook.schedulers.asked import Limits, clock_seconds
 from runbook.schedulers.base import State
-from runbook.schedulers.queue import QueueJob
+from runbook.schedulers.queue_base import QueueJob
 
 TOKEN_VARIABLE = "RUNBOOK_TOKEN"
 """Environment variable that marks a job: PBS lists a job's variables, and has no comment of the user's."""

@@ -13,7 +13,7 @@ from runbook.schedulers import slurm_text as text
 from runbook.schedulers.asked import asked_of, faults
 from runbook.schedulers.base import State
 from runbook.schedulers.lock import HOLDER_VARIABLE
-from runbook.schedulers.queue import SUBMIT_SECONDS, LostAnswerError, QueueJob, QueueSilentError
+from runbook.schedulers.queue_base import SUBMIT_SECONDS, LostAnswerError, QueueJob, QueueSilentError
 
 ASK_TIMEOUT = 30.0
 """A client gives up by itself sooner (MessageTimeout is 10 s unless a site changed it)."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from runbook.schedulers.asked import Limits, clock_seconds
 from runbook.schedulers.base import State
-from runbook.schedulers.queue import QueueJob
+from runbook.schedulers.queue_base import QueueJob
 
 SQUEUE_FORMAT = "%i|%T|%k|%P|%N|%r"
 """Job, state, comment, partition, nodes, reason: the reason last, since it is a sentence."""

@@ -10,7 +10,8 @@ import pytest
 from runbook.errors import JobError
 from runbook.render.folder import JobFolder
 from runbook.schedulers.base import State
-from runbook.schedulers.queue import LostAnswerError, QueueJob, QueueScheduler, QueueSilentError
+from runbook.schedulers.queue import QueueScheduler
+from runbook.schedulers.queue_base import LostAnswerError, QueueJob, QueueSilentError
 
 
 class FakeQueue:

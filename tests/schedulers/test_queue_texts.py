@@ -7,7 +7,7 @@ import pytest
 from runbook.schedulers import pbs_text, slurm_text
 from runbook.schedulers.asked import Asked, Limits, asked_of, faults
 from runbook.schedulers.base import State
-from runbook.schedulers.queue import QueueJob
+from runbook.schedulers.queue_base import QueueJob
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "queues"
 GOLDEN = Path(__file__).parents[1] / "golden"
