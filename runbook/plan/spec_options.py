@@ -36,6 +36,8 @@ def options(choice: Choice, layout: Layout) -> dict[str, dict[str, tuple[Any, An
             "nan_limit": (training.nan_limit, 3),
         },
     }
+    peak = choice.site.hardware.peak_tflops.get(str(training.precision), 0.0)
+    found["log"] = {"peak_tflops": (peak if choice.own_trainer else 0.0, 0.0)}
     if choice.smoke:
         return found
     shape = {"start": ramp.start, "increment": ramp.increment, "samples": ramp.samples}

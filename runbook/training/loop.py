@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from runbook.training import data, faults, proofs, saving, token_files
+from runbook.training import data, faults, peak, proofs, saving, token_files
 from runbook.training.bad_steps import BadStep, BadSteps
 from runbook.training.distributed import device, on_first, share
 from runbook.training.engine import Engine, make_engine
@@ -76,6 +76,8 @@ class Run:
             vars(self.progress).update(vars(loaded.progress))
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
         self.report.begin(self.progress.segment)
+        if not self.spec.log.measured_tflops and self.spec.duration.iterations >= peak.SHORTEST:
+            self.report.measured_tflops = peak.measured_tflops(self.spec.precision.format)
         world_size = self.spec.parallel.world_size
         counted, planned = self.engine.parameters(), self.spec.model.parameters
         if planned not in (0, counted):

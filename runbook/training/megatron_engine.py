@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import time
 from typing import Any
 
 import torch
@@ -41,7 +42,9 @@ class MegatronEngine:
         self.optimizer = get_megatron_optimizer(_optimizer_config(spec), self.chunks, use_gloo_process_groups=False)
         optimizer_state.fuse(self.optimizer)
         self.config.grad_scale_func = self.optimizer.scale_loss
-        self.config.finalize_model_grads_func = finalize_model_grads
+        self.config.finalize_model_grads_func = self._bring_gradients_together
+        self.communication_seconds = 0.0 if device().type == "cpu" else None
+        """Of the last `compute`, for bringing gradients together, waiting included; a GPU does it unseen."""
         self.schedule = get_forward_backward_func()
 
     def compute(self, batches: Batches, num_microbatches: int) -> float:
@@ -49,7 +52,15 @@ class MegatronEngine:
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+        if self.communication_seconds is not None:
+            self.communication_seconds = 0.0
         return self._run(batches, num_microbatches, forward_only=False)
+
+    def _bring_gradients_together(self, *arguments: Any, **options: Any) -> None:
+        begun = time.monotonic()
+        finalize_model_grads(*arguments, **options)
+        if self.communication_seconds is not None:
+            self.communication_seconds += time.monotonic() - begun
 
     def update(self, learning_rate: float) -> Update:
         """Step the optimizer."""

@@ -63,6 +63,8 @@ class Report:
         self.spec = spec
         self.ranks = ranks
         self.segment = 0
+        self.measured_tflops = spec.log.measured_tflops
+        """Of one large matrix product on this machine; 0: not measured."""
         self._unwritable: set[Path] = set()
         self._interval: list[dict[str, Any]] = []
         self._board: Any = None
@@ -96,12 +98,15 @@ class Report:
             return
         spec, seconds = self.spec, record["seconds"]
         tokens = record["global_batch"] * spec.model.sequence_length
+        tflops = tokens / seconds * flops_per_token(spec.model) / 1e12 / self.ranks.world_size
         record = {
             **record,
             "consumed_tokens": record["consumed_samples"] * spec.model.sequence_length,
             "tokens_per_second": tokens / seconds,
-            "tflops_per_device": tokens / seconds * flops_per_token(spec.model) / 1e12 / self.ranks.world_size,
+            "tflops_per_device": tflops,
             "tflops_convention": CONVENTION,
+            "mfu": tflops / spec.log.peak_tflops if spec.log.peak_tflops else None,
+            "mfu_measured": tflops / self.measured_tflops if self.measured_tflops else None,
             "world_size": self.ranks.world_size,
             "segment": self.segment,
             "time": time.time(),
@@ -170,7 +175,7 @@ class Report:
                         self._board.add_scalar(name, value, iteration)
 
 
-_DRAWN = ("loss", "learning_rate", "grad_norm", "loss_scale", "seconds", "tokens_per_second", "memory_bytes")
+_DRAWN = ("loss", "learning_rate", "grad_norm", "loss_scale", "seconds", "tokens_per_second", "memory_bytes", "mfu")
 
 
 def _board(spec: Spec) -> Any:

@@ -80,14 +80,13 @@ class Stepper:
         if progress.passes_over(seen):
             shared, update, waited = self._share(0.0, count, 0.0), Update(math.nan, True, self._last_scale()), 0.0
             shared = Shared(math.nan, shared.wish, shared.rank_seconds)
-            bad = None
+            bad, apart = None, None
         else:
             batches = _Timed(self.reader.step(train, seen, count))
             own = self.engine.compute(batches, count)
-            apart = getattr(self.engine, "communication_seconds", 0.0)
+            apart = getattr(self.engine, "communication_seconds", None)
             now = clock.lap("forward_backward_seconds", clock.begun)
-            clock.parts["communication_seconds"] = apart
-            own_seconds = clock.parts["forward_backward_seconds"] - apart
+            own_seconds = clock.parts["forward_backward_seconds"] - (apart or 0.0)
             shared = self._share(faults.loss(own, progress.iteration + 1), count, own_seconds)
             update, waited = self._update(shared, rate), batches.seconds
             clock.lap("optimizer_seconds", now)
@@ -109,6 +108,7 @@ class Stepper:
             "data_wait_seconds": waited,
             "memory_bytes": _memory(),
             "global_batch": size,
+            "communication_seconds": apart,
             **clock.parts,
             "rank_seconds": [round(seconds, 6) for seconds in shared.rank_seconds],
         }

@@ -93,6 +93,18 @@ def test_an_exit_interval_saves_and_stops_again_and_again(zygote, run):
     assert [line["segment"] for line in lines] == [0, 0, 1, 1, 2]
 
 
+def test_speed_is_held_against_both_peaks_and_told_by_rank_and_part(zygote, run):
+    job = zygote.train(run, specs.spec(copies=2, iterations=10, log={"peak_tflops": 2.0}))
+    assert job.code == 0, job.err
+    for line in job.metrics:
+        assert line["mfu"] == pytest.approx(line["tflops_per_device"] / 2.0)
+        assert 0 < line["mfu_measured"] < 1.5
+        assert len(line["rank_seconds"]) == 2 and 0 < min(line["rank_seconds"])
+        parts = line["forward_backward_seconds"] + line["optimizer_seconds"]
+        assert 0 < line["communication_seconds"] < line["forward_backward_seconds"] < parts <= line["seconds"]
+        assert max(line["rank_seconds"]) < line["seconds"]
+
+
 def test_no_clipping_takes_the_gradient_as_it_is(zygote, run):
     job = zygote.train(run, specs.spec(iterations=3, optimizer={"clip_gradient": 0.0}))
     assert job.code == 0, job.err

@@ -14,7 +14,7 @@ FIELDS = {
     "iteration", "consumed_samples", "consumed_tokens", "loss", "learning_rate", "grad_norm", "loss_scale", "seconds",
     "tokens_per_second", "tflops_per_device", "tflops_convention", "global_batch", "world_size", "skipped", "nan",
     "segment", "data_wait_seconds", "memory_bytes", "time", "forward_backward_seconds", "communication_seconds",
-    "optimizer_seconds", "rank_seconds",
+    "optimizer_seconds", "rank_seconds", "mfu", "mfu_measured",
 }  # fmt: skip
 FULL = {
     "evaluation": {"interval": 2, "iterations": 2},
