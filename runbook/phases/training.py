@@ -12,8 +12,8 @@ from runbook.analysis.history import events_named, read_events
 from runbook.display import show_table, show_text
 from runbook.errors import JobError
 from runbook.params.schema import Framework
+from runbook.phases import account, closing, jobs, samples, smoke_test, steps, trained, waiver, weights
 from runbook.phases import campaign as campaigns
-from runbook.phases import closing, jobs, samples, smoke_test, steps, trained, waiver, weights
 from runbook.phases.campaign import Campaign
 from runbook.phases.data import STEP as TOKENIZE
 from runbook.plan import Check
@@ -67,6 +67,11 @@ def watch(campaign: Campaign) -> None:
 def show_loss(campaign: Campaign) -> None:
     """The loss curve over all restarts."""
     trained.show_loss(campaign, [PHASE])
+
+
+def show_account(campaign: Campaign) -> None:
+    """Where the time went over all jobs, and what each interruption cost."""
+    account.show_account(campaign)
 
 
 def show_samples(campaign: Campaign) -> None:
