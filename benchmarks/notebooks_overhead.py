@@ -1,6 +1,6 @@
 """What notebooks cost: papermill against the same calls without it, and what watching takes from a training.
 
-python -m benchmarks.notebooks_overhead [--steps N]
+python -m benchmarks.notebooks_overhead [--part notebooks|watching] [--steps N]
 
 1. Each notebook of a small run is executed by papermill (`runbook run`'s way), then its cells are run as one plain
    Python program on a run folder of their own. The difference is papermill, the kernel, saving and the report.
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests" / "notebooks"))
 
-from toy_project import BIN, PHASES, RUN_FILE, Toy, lines_of  # noqa: E402
+from toy_project import PHASES, RUN_FILE, Toy, lines_of  # noqa: E402
 
 PLAIN = """
 import json, sys
@@ -105,37 +105,50 @@ def watching(toy: Toy, steps: int) -> tuple[float, float]:
 def main() -> None:
     """Measure, and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=("notebooks", "watching", "both"), default="both")
     parser.add_argument("--steps", type=int, default=240, help="steps of the training that is watched")
-    steps = parser.parse_args().steps
-    text = RUN_FILE.replace("iterations: 48 ", "iterations: 12 ").replace("rehearse_stop: 6", "rehearse_stop: 0")
+    asked = parser.parse_args()
+    text = RUN_FILE.replace("rehearse_stop: 6", "rehearse_stop: 0")
+    found: dict[str, object] = {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as temporary:
-        toy = Toy(Path(temporary) / "project", text)
-        try:
-            rows = notebooks(toy)
-            toy.write_run_file(text.replace("iterations: 12 ", f"iterations: {steps + 40} "))
-            toy.call(
-                BIN / "runbook", "run", "local", "--runs", toy.root / "papermill", "--to", "smoke", "--redo", "plan"
+        if asked.part != "watching":
+            found |= measured_notebooks(
+                Path(temporary) / "notebooks", text.replace("iterations: 48 ", "iterations: 12 ")
             )
-            alone, watched = watching(toy, steps)
-        finally:
-            toy.end_all()
-    found = {
-        "cores": os.cpu_count(),
-        "load_before": os.getloadavg()[0],
-        "notebooks": [
-            {
-                "phase": phase,
-                "papermill_seconds": round(a, 2),
-                "plain_seconds": round(b, 2),
-                "more_seconds": round(a - b, 2),
-            }
-            for phase, a, b in rows
-        ],
+        if asked.part != "notebooks":
+            steps = asked.steps
+            found |= measured_watching(
+                Path(temporary) / "watching", text.replace("iterations: 48 ", f"iterations: {steps + 40} "), steps
+            )
+    sys.stdout.write(json.dumps(found | {"load_after": os.getloadavg()[0]}, indent=1) + "\n")
+
+
+def measured_notebooks(root: Path, text: str) -> dict[str, object]:
+    """The first part, as it is printed."""
+    toy = Toy(root, text)
+    try:
+        rows = notebooks(toy)
+    finally:
+        toy.end_all()
+    names = ("phase", "papermill_seconds", "plain_seconds", "more_seconds")
+    shown = [(phase, round(one, 2), round(other, 2), round(one - other, 2)) for phase, one, other in rows]
+    return {"notebooks": [dict(zip(names, row, strict=True)) for row in shown]}
+
+
+def measured_watching(root: Path, text: str, steps: int) -> dict[str, object]:
+    """The second part, as it is printed."""
+    toy = Toy(root, text)
+    try:
+        made = toy.run(toy.root / "papermill", "--to", "smoke")
+        assert made.code == 0, made
+        alone, watched = watching(toy, steps)
+    finally:
+        toy.end_all()
+    return {
         "step_seconds_alone": round(alone, 5),
         "step_seconds_watched": round(watched, 5),
         "watching_costs": round(watched / alone - 1, 5),
     }
-    sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
