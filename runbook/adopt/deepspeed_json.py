@@ -84,6 +84,12 @@ def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
     ):
         if isinstance(value.get(name), int):
             findings.take(key, value[name], line, f"DeepSpeed's {name}")
+    if isinstance(value.get("min_loss_scale"), int | float):
+        findings.take("training.min_loss_scale", float(value["min_loss_scale"]), line, "DeepSpeed's min_loss_scale")
+    static = findings.taken.get("training.static_loss_scale")
+    if value.get("loss_scale") == 0 and static:  # two scales: DeepSpeed's is the one that works
+        findings.drop("training.static_loss_scale")
+        findings.leave(static.line, f"--loss-scale {static.value:g}", "DeepSpeed's dynamic scale is the one in use")
     power = value.get("initial_scale_power")
     if isinstance(power, int) and 0 <= power <= 64:
         findings.take("training.initial_loss_scale", float(2**power), line, f"DeepSpeed's 2^{power}")

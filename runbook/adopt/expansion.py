@@ -15,7 +15,7 @@ from runbook.adopt.marks import GLUE, Word, at, is_known, plain, split, unknown
 _NAME = re.compile(r"[A-Za-z_]\w*")
 FROM_THE_QUEUE = ("SLURM_", "PBS_", "WORLD_SIZE", "PMI_")
 """Names that only a queue or a launcher gives a meaning."""
-_LONGEST = 200_000
+_LONGEST = 20_000
 """No value grows beyond this; a script that doubles a word in a loop must not fill the memory."""
 
 _OPERATIONS: dict[type[ast.AST], Callable[[int, int], int]] = {

@@ -14,9 +14,11 @@ from runbook.adopt.lexer import Token, tokens
 from runbook.adopt.marks import Word, at, first_line, is_known, plain
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
+_PROGRAM = re.compile(r"\.(py|sh|slurm|sbatch|pbs)\b")
+"""Commands whose surroundings somebody will ask for."""
 _DECLARES = ("export", "declare", "typeset", "local", "readonly")
 _DEEPEST = 12
-_MOST_COMMANDS = 5_000
+_MOST_COMMANDS = 2_000
 
 
 @dataclass(frozen=True)
@@ -194,13 +196,14 @@ class _Walk:
             return
         if node.after == "||":
             certain = False
-        values = {
-            name: Word(plain(value), first_line(value, node.line)) for name, value in self.variables.values.items()
-        }
+        values = self._values(node.line) if any(_PROGRAM.search(word.text) for word in found) else {}
         inside = _shell_inside(words, self.variables)
         self.followed.commands.append(Command(tuple(found), node.line, environment, certain, values))
         if inside:
             self.inside(inside, len(self.followed.commands) - 1, certain=certain, depth=depth)
+
+    def _values(self, line: int) -> dict[str, Word]:
+        return {name: Word(plain(value), first_line(value, line)) for name, value in self.variables.values.items()}
 
     def inside(self, script: Token, outer: int, *, certain: bool, depth: int) -> None:
         """What `bash -c` would run, with the program around it put before each of its commands."""

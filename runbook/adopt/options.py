@@ -60,7 +60,9 @@ _KEYS: dict[str, tuple[str, Reader]] = {
         one_of({"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"}),
     ),
     "initial-loss-scale": ("training.initial_loss_scale", float),
-    "loss-scale-window": ("training.loss_scale_window", lambda text: whole(text)),
+    "loss-scale-window": ("training.loss_scale_window", whole),
+    "loss-scale": ("training.static_loss_scale", float),
+    "min-loss-scale": ("training.min_loss_scale", float),
     "hysteresis": ("training.loss_scale_hysteresis", whole),
     "log-interval": ("training.log_interval", whole),
     "save-interval": ("training.save_interval", whole),
@@ -83,6 +85,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "use-flash-attn-triton": ("training.attention", "flash-triton"),
     "cpu-optimizer": ("training.offload", True),
     "mock-data": ("data.dataset", "mock"),
+    "async-save": ("training.async_save", True),
 }
 OURS = {
     "save": "every run has folders of its own; the smoke test and the training never share one",
@@ -224,12 +227,14 @@ def _attention_dropout(values: Sequence[Word], findings: Findings) -> None:
         findings.leave(values[0].line, text, "training.dropout is one value for both dropouts")
 
 
-def _loss_scale(values: Sequence[Word], findings: Findings) -> None:
-    findings.leave(
-        values[0].line,
-        f"--loss-scale {values[0].shown}",
-        "a static loss scale; ours is dynamic: training.initial_loss_scale",
-    )
+def _rampup(values: Sequence[Word], findings: Findings) -> None:
+    """Three numbers: the first batch, by how much it grows, over how many samples."""
+    keys = ("training.rampup_start", "training.rampup_increment", "training.rampup_samples")
+    if len(values) < len(keys):
+        findings.leave(values[0].line, f"--rampup-batch-size {values[0].shown}", "takes three numbers")
+        return
+    for key, word in zip(keys, values, strict=False):
+        findings.read(key, word, "--rampup-batch-size", whole)
 
 
 def _tokenizer(values: Sequence[Word], findings: Findings) -> None:
@@ -265,7 +270,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Word], Findings], None]] = {
     "exit-duration-in-mins": _exit_duration,
     "num-layers-per-virtual-pipeline-stage": _layers_per_stage,
     "attention-dropout": _attention_dropout,
-    "loss-scale": _loss_scale,
+    "rampup-batch-size": _rampup,
     "tokenizer-type": _tokenizer,
     "data-path": _data,
     "train-data-path": _data,

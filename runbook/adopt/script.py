@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from runbook.adopt.expansion import environment_of
 from runbook.adopt.interpreter import Command, Followed, Setting, follow
 from runbook.adopt.marks import Word, clean
+from runbook.errors import ParamsError
 
 _SLURM = re.compile(r"^#SBATCH\s+(.*)")
 _PBS = re.compile(r"^#PBS\s+(.*)")
@@ -73,7 +74,13 @@ def read_script(text: str, given: Mapping[str, str] | None = None) -> Script:
     code = _code_of(text) if prose else text
     directives = tuple(directives_of(code))
     variables = environment_of({**_from_queue(directives), **(given or {})})
-    return Script(text, directives, follow(code, variables), prose)
+    try:
+        followed = follow(code, variables)
+    except RecursionError as error:
+        raise ParamsError(
+            "the script's quotes and brackets are nested too deep to be read; is it a job script?"
+        ) from error
+    return Script(text, directives, followed, prose)
 
 
 def directives_of(code: str) -> list[Directive]:

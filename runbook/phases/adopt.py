@@ -18,7 +18,7 @@ from runbook.phases import machine
 from runbook.plan import make_plan
 from runbook.records.files import write_text
 
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 18
 _CALLED = re.compile(r"(?:^|[\s/\"'])([A-Za-z0-9][\w.-]*\.(?:sh|slurm|sbatch|pbs))\b", re.MULTILINE)
 
 
@@ -132,7 +132,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise ParamsError(f"{path} cannot be read: {error.strerror}.") from error
     if len(raw) > _MOST_BYTES or b"\0" in raw:
-        raise ParamsError(f"{path} is no job script: it is larger than 1 MiB, or not text.")
+        raise ParamsError(f"{path} is no job script: it is larger than 256 KiB, or not text.")
     return raw.decode("utf-8", errors="replace")
 
 

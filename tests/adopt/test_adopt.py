@@ -160,6 +160,10 @@ def test_four_things_that_make_27_and_what_mends_each():
     assert numbers(mended) == set()
     assert values(mended)["jobs.image"] == "registry.example#lab/pytorch:22.02"
     assert values(found)["training.loss_scale_window"] == 500
+    assert "training.static_loss_scale" not in values(found)  # DeepSpeed's file says dynamic, and is the one in use
+    static = read("slurm-train.slurm", change={'"loss_scale": 0,': "", "--fp16": "--fp16 --rampup-batch-size 8 8 4096"})
+    assert values(static)["training.static_loss_scale"] == 12
+    assert [values(static)[f"training.rampup_{word}"] for word in ("start", "increment", "samples")] == [8, 8, 4096]
 
 
 def test_nemos_overrides_over_its_own_file():
@@ -223,6 +227,12 @@ def test_a_script_that_is_cut_off_anywhere_is_still_read(name):
         script = read_script(text[:end])
         launches_of(script.commands)
         assert script.text == text[:end]
+
+
+def test_quotes_without_an_end_are_refused_or_read_but_never_hang():
+    with pytest.raises(ParamsError, match="nested too deep"):
+        read_script('"$(' * 3000)
+    assert read_script('A="$A$A long"\n' * 40 + "echo $A\n").commands
 
 
 def test_what_starts_no_training_is_refused_with_the_rule():
