@@ -12,6 +12,7 @@ from runbook.analysis.drawing import (
     BLUE,
     GREEN,
     GREY,
+    MOST_POINTS,
     ORANGE,
     SKY,
     VERMILION,
@@ -19,6 +20,7 @@ from runbook.analysis.drawing import (
     columns,
     drawing,
     save,
+    thin,
     time_unit,
 )
 from runbook.analysis.history import Evaluation, History, Step, events_named
@@ -58,11 +60,16 @@ def loss_figure(
     with drawing(title) as (figure, axes):
         points = history.losses
         many = len(points) > 60
-        axes.plot(*columns(points), color=BLUE, linewidth=1.2, marker="" if many else ".", label="training loss")
+        axes.plot(*columns(thin(points)), color=BLUE, linewidth=1.2, marker="" if many else ".", label="training loss")
         replaced = [(step.iteration, step.loss) for step in history.repeated if step.loss is not None]
         if replaced:
             axes.plot(
-                *columns(replaced), color=SKY, linestyle="", marker="x", markersize=4, label="replaced by a restart"
+                *columns(thin(replaced)),
+                color=SKY,
+                linestyle="",
+                marker="x",
+                markersize=4,
+                label="replaced by a restart",
             )
         if validation:
             places = [(one.iteration, one.loss) for one in validation]
@@ -79,6 +86,7 @@ def loss_figure(
             look: dict[str, Any] = {"color": VERMILION, "linestyle": "", "marker": "v", "markersize": 6}
             axes.plot(*columns(jumps), **look, label="spike")
         without = [step.iteration for step in history.steps if step.loss is None or not math.isfinite(step.loss)]
+        without = without[:: -(-len(without) // MOST_POINTS) or 1]
         if without:
             axes.plot(
                 without, [0.02] * len(without), transform=axes.get_xaxis_transform(), color=ORANGE, linestyle="",
@@ -99,7 +107,7 @@ def throughput_figure(
         unit, scale = time_unit(timed[-1].time - timed[0].time if timed else 0)
         begin = timed[0].time - timed[0].seconds if timed else 0.0
         rates = [((step.time - begin) / scale, step.global_batch * sequence_length / step.seconds) for step in timed]
-        axes.plot(*columns(rates), color=BLUE, linestyle="", marker=".", markersize=4, label="one step")
+        axes.plot(*columns(thin(rates)), color=BLUE, linestyle="", marker=".", markersize=4, label="one step")
         used = [step.global_batch * sequence_length / step.seconds for step in measured(history)]
         if used:
             middle = statistics.median(used)
@@ -122,7 +130,7 @@ def step_time_figure(
 ) -> Any:
     """Seconds of every step, split into the parts the trainer tells, with the median and the plan's line."""
     with drawing(title) as (figure, axes):
-        steps: Sequence[Step] = history.steps
+        steps = _some(history.steps)
         places = [step.iteration for step in steps]
         split = [parts_of(step) for step in steps]
         below = [0.0] * len(steps)
@@ -197,7 +205,7 @@ def timeline_figure(
         rows = {
             "training": [(part[0].time - part[0].seconds, part[-1].time) for part in segments.values()],
             "waiting for data": [(step.time - step.seconds, step.time - step.seconds + step.data_wait_seconds)
-                                 for step in steps if step.data_wait_seconds > 0],
+                                 for step in _waiting(steps)],
             "evaluation": [(one.time - one.seconds, one.time) for one in validation],
             "saving": [(time - seconds, time) for time, seconds in saves],
         }  # fmt: skip
@@ -215,3 +223,18 @@ def timeline_figure(
         axes.invert_yaxis()
         axes.set_xlabel(f"time since the first step began ({unit})")
         return figure
+
+
+def _some(steps: Sequence[Step]) -> Sequence[Step]:
+    """Every step, or of each stretch of a long run the one that took longest."""
+    stretch = -(-len(steps) // MOST_POINTS)
+    if stretch <= 1:
+        return steps
+    parts = [steps[start : start + stretch] for start in range(0, len(steps), stretch)]
+    return [max(part, key=lambda step: step.seconds) for part in parts]
+
+
+def _waiting(steps: Sequence[Step]) -> Sequence[Step]:
+    """The steps that waited for data; of very many the ones that waited longest."""
+    waited = [step for step in steps if step.data_wait_seconds > 0]
+    return sorted(waited, key=lambda step: -step.data_wait_seconds)[:MOST_POINTS]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from runbook.analysis.drawing import BLUE, GREEN, GREY, SERIES, STYLE, drawing, time_unit
+from runbook.analysis.drawing import BLUE, GREEN, GREY, SERIES, STYLE, columns, drawing, thin, time_unit
 from runbook.analysis.history import History
 from runbook.analysis.table import Table
 
@@ -55,9 +55,11 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
             steps = [step for step in history.steps if step.loss is not None and math.isfinite(step.loss)]
             hours = list(accumulate(step.seconds / scale for step in steps))
             colour, line = SERIES[place % len(SERIES)]
-            losses = [step.loss for step in steps]
-            by_tokens.plot([step.consumed_tokens for step in steps], losses, color=colour, linestyle=line, label=name)
-            by_hours.plot(hours, losses, color=colour, linestyle=line, label=name)
+            losses = [step.loss or 0.0 for step in steps]
+            tokens = [float(step.consumed_tokens) for step in steps]
+            for axes, places in ((by_tokens, tokens), (by_hours, hours)):
+                curve = thin(list(zip(places, losses, strict=True)))
+                axes.plot(*columns(curve), color=colour, linestyle=line, label=name)
         by_tokens.xaxis.set_major_locator(MaxNLocator(5))
         by_tokens.xaxis.set_major_formatter(EngFormatter())
         by_tokens.set_xlabel("tokens seen (tokens)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ class Trained:
     validation: tuple[Evaluation, ...]
     events: tuple[dict[str, Any], ...]
 
-    @property
+    @cached_property
     def summary(self) -> Summary:
         """The numbers of the run, warm-up left out."""
         length = self.spec["model"]["sequence_length"]
         return summarize(self.history, sequence_length=length, validation=self.validation)
 
-    @property
+    @cached_property
     def parts(self) -> Goodput:
         """Where the wall time went."""
         return goodput(self.history, self.validation, self.events)
@@ -71,10 +72,21 @@ def read_folder(folder: Path, plan: Mapping[str, Any], phase: str) -> Trained:
         phase,
         spec,
         plan["time"].get(phase, {}),
-        replace(read_metrics(folder / log["metrics"]), source=log["metrics"]),
+        replace(_history(folder / log["metrics"]), source=log["metrics"]),
         read_validation(folder / log["validation"]),
         since_begun(read_events(folder / log["events"], phase)),
     )
+
+
+def _history(path: Path) -> History:
+    """The steps in a file, read again only when it changed: the sections of a notebook all ask for them."""
+    found = path.stat() if path.exists() else None
+    return _kept(path, found.st_mtime_ns, found.st_size) if found is not None else read_metrics(path)
+
+
+@lru_cache(maxsize=2)
+def _kept(path: Path, changed: int, size: int) -> History:
+    return read_metrics(path)
 
 
 def rounded(value: Any) -> Any:

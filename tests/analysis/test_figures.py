@@ -74,3 +74,14 @@ def test_figures_of_almost_nothing_are_drawn(make, tmp_path):
     ):
         figures.save(figure, tmp_path / "one.png")
         assert (tmp_path / "one.png").stat().st_size > 1000
+
+
+def test_a_long_run_is_drawn_with_few_points_and_keeps_its_spike(make):
+    records = [make.step(n, loss=3.0 + 0.001 * (n % 5) if n != 7001 else 8.0) for n in range(1, 20_001)]
+    history = make.history(records)
+    figure = figures.loss_figure(history)
+    curve = figure.axes[0].get_lines()[0]
+    assert len(curve.get_xdata()) <= 4002
+    assert 8.0 in curve.get_ydata()
+    texts = (figures.as_svg(one).text for one in (figure, figures.step_time_figure(history)))
+    assert all(len(text) < 1_500_000 for text in texts)
