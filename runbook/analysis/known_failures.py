@@ -31,13 +31,23 @@ class Failure:
 CLASSES = (
     FailureClass(
         "device out of memory",
-        (r"(?:CUDA|HIP|XPU)(?: error)?:? out of memory", r"torch\.(?:cuda\.)?OutOfMemoryError"),
+        (
+            r"(?:CUDA|HIP|XPU)(?: error)?:? out of memory",
+            r"torch\.(?:cuda\.)?OutOfMemoryError",
+            "HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+        ),
         "Lower training.micro_batch, set training.recompute, or raise parallel.tensor or parallel.pipeline; "
         "`runbook plan RUN` shows the bytes of each layout.",
     ),
     FailureClass(
         "host out of memory",
-        (r"oom[-_]kill", "Out of memory: Killed process", "DefaultCPUAllocator: (?:can't|not enough)", "OUT_OF_MEMORY"),
+        (
+            r"oom[-_]kill",
+            "Out of memory: Killed process",
+            "DefaultCPUAllocator: (?:can't|not enough)",
+            "OUT_OF_MEMORY",
+            r"tasks? [\d,-]+: Out Of Memory",
+        ),
         "Ask for all memory of the node (jobs.<phase>.memory: 0), use fewer data workers, or save in parts.",
     ),
     FailureClass(
@@ -53,7 +63,9 @@ CLASSES = (
     FailureClass(
         "wrong network interface",
         (
-            "[Bb]ootstrap ?: ?[Nn]o socket interface found",
+            "[Bb]ootstrap ?: ?[Nn]o (?:socket|NCCL_SOCKET_IFNAME) interface found",
+            r"ncclSocketInit: connecting to address .{0,60}is neither AF_INET",
+            "Socket creation failed : Address family not supported",
             "NET/(?:IB|OFI|Socket) ?: ?[Nn]o (?:usable |)?(?:device|interface|listening)",
             "[Uu]nable to find interface",
         ),
@@ -92,7 +104,7 @@ CLASSES = (
     ),
     FailureClass(
         "loss scale at its floor",
-        ("loss scale already at minimum", "[Mm]inimum loss scale reached"),
+        ("loss scale already at minimum", "[Mm]inimum loss scale reached", "overflows at the smallest loss scale"),
         "fp16 gradients overflow at every scale: the run has diverged. Resume from before it, in bf16 or more slowly.",
     ),
     FailureClass(
@@ -140,6 +152,23 @@ CLASSES = (
         "says it.",
     ),
     FailureClass(
+        "a rank hung",
+        (r"rank \d+ \(process \d+ on \S+\) hangs at step",),
+        "Its stacks are in the job's folder, ranks/<rank>.stack: the innermost line says what it waited for. Twice at "
+        "one step: the program or its data; on one node only: that node.",
+    ),
+    FailureClass(
+        "ranks did not meet",
+        (r"did not meet the others at \S+",),
+        "The words after it name the cause: a port in use, a rank that failed before, a wrong MASTER_ADDR, a firewall.",
+    ),
+    FailureClass(
+        "device fault",
+        ("Memory access fault by GPU node", "CUDA error: an illegal memory access", "HSA_STATUS_ERROR_EXCEPTION"),
+        "Run it again. Twice on one node: exclude it and tell the site; everywhere: a kernel of the framework is wrong "
+        "(switch fused kernels off, another version).",
+    ),
+    FailureClass(
         "port in use",
         ("EADDRINUSE", "[Aa]ddress already in use"),
         "Another job uses the rendezvous port: choose one from the job's number.",
@@ -164,11 +193,16 @@ _WORDS = (
     "memory", "MEMORY", "oom", "timeout", "imed out", "interface", "NET/", "NCCL", "nccl", "Connection", "publickey",
     "Host key", "pdsh", "ssh:", "NaN", "nan", "scale", "quota", "space left", "Errno", "PREEMPT", "DUE TO", "walltime",
     "NODE_FAIL", "Xid", "the bus", "ECC", "Node failure", "ock", "EADDRINUSE", "in use", "ImportError", "NotFoundError",
-    "No such file", "exitcode", "SIGKILL", "OutOfMemory", "are free", "inline_container",
+    "No such file", "exitcode", "SIGKILL", "OutOfMemory", "are free", "inline_container", "HSA_STATUS", "Out Of",
+    "neither AF", "Address family", "overflows", "hangs at",
+    "not meet", "access fault", "illegal memory",
 )  # fmt: skip
 """Every class's lines hold one of these: looking for words first is ten times as quick as the expressions."""
 _HANGS = (
     "compiling and loading fused kernels",
+    "Emitting ninja build file ",
+    "Building extension module ",
+    "Allowing ninja to set a default number of workers",
     "Loading extension module ",
     "Detected CUDA files, patching ldflags",
 )
