@@ -1,114 +1,30 @@
-"""Speed of the data pipeline: against Hugging Face tokenizers in the same reader, stage by stage, one and two workers.
+"""Speed of the data pipeline: against Megatron-LM's own tools on the same text, stage by stage, one and two workers.
 
-    python -m benchmarks.data_tokenize [--megabytes 200] [--rounds 5] [--workers 1 2] [--folder DIR] [--json FILE]
+    python -m benchmarks.data_tokenize [--megatron CHECKOUT [--python PYTHON]] [--text FILE.jsonl] [--megabytes 220]
+                                       [--rounds 5] [--slow-rounds 1] [--folder DIR] [--json FILE]
 
-Two corpora, each of about the given size, as .jsonl.zst files of level 3:
-  prose  the shipped corpus, its paragraphs put together anew in a seeded random order: real English, but few different
-         words, which suits caches
-  code   every .py, .md, .rst, .txt and .h file below the Python environment: many rare words, which suits nobody
-Each measured command is a process of its own; commands alternate, so that a noisy neighbour hits all of them; the
-median counts. The slow encoder gets a part of each corpus, because the whole would take minutes; rates are per byte
-of text.
+CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON one that can import it (torch, transformers, triton; gigatoken for
+its fast tool). Without it Hugging Face's tokenizers, which Megatron's tool calls, are measured in our own reader.
+
+Every measured command is a process of its own, from its start to its end, imports included. Commands alternate, so
+that a noisy neighbour hits all of them; the median counts. Ours with one worker is held to one core; Megatron's tools
+may use all. Megatron's read whole.jsonl; ours is measured on that file and on the same records as sixteen .jsonl.zst.
+All outputs must be equal, byte for byte.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-FILES = 16
-SLOW_SHARE = 10
-ENDINGS = (".py", ".md", ".rst", ".txt", ".h")
-
-
-def prose(limit: int) -> Iterator[str]:
-    """Documents of four to forty paragraphs of the shipped corpus."""
-    from backports import zstd
-
-    corpus = Path(__file__).parents[1] / "runbook" / "data" / "corpus"
-    paragraphs: list[str] = []
-    for path in sorted(corpus.glob("*.zst")):
-        for line in zstd.decompress(path.read_bytes()).splitlines():
-            paragraphs += [part for part in json.loads(line)["text"].split("\n") if part]
-    chance = random.Random(1)
-    made = 0
-    while made < limit:
-        text = "\n".join(chance.choices(paragraphs, k=chance.randint(4, 40)))
-        made += len(text.encode())
-        yield text
-
-
-def code(limit: int) -> Iterator[str]:
-    """Text files of the Python environment, in random order, again from the start where they do not suffice."""
-    files = sorted(path for path in Path(sys.prefix).rglob("*") if path.suffix in ENDINGS and path.is_file())
-    random.Random(1).shuffle(files)
-    made = 0
-    while made < limit:
-        for path in files:
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (UnicodeDecodeError, OSError):
-                continue
-            made += len(text.encode())
-            yield text
-            if made >= limit:
-                return
-
-
-def write_corpus(folder: Path, texts: Iterator[str], limit: int) -> None:
-    """Sixteen .jsonl.zst files with the keys that SlimPajama has."""
-    from backports import zstd
-
-    folder.mkdir(parents=True)
-    share, written, number = limit // FILES, 0, 0
-    file = zstd.open(folder / "part_0.jsonl.zst", "wb", level=3)
-    for text in texts:
-        file.write(json.dumps({"text": text, "meta": {"redpajama_set_name": "bench"}}).encode() + b"\n")
-        written += len(text.encode())
-        if written >= share and number < FILES - 1:
-            file.close()
-            number, written = number + 1, 0
-            file = zstd.open(folder / f"part_{number}.jsonl.zst", "wb", level=3)
-    file.close()
-
-
-def tokenize(inputs: list[Path], out: Path, workers: int, encoder: str) -> dict[str, float]:
-    """Whole process: wall time, text, CPU time and the largest memory of its processes."""
-    prefix = out / f"{encoder}-{workers}"
-    program = "from runbook.cli import main; main()"
-    words = [sys.executable, "-c", program, "data", "tokenize", *map(str, inputs), "--out", str(prefix)]
-    words += ["--workers", str(workers), "--encoder", encoder]
-    began = time.perf_counter()
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        said = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(words)} failed:\n{said}")
-    manifest = json.loads(Path(f"{prefix}.manifest.json").read_text())
-    for path in out.glob(f"{prefix.name}*"):
-        path.unlink()
-    return {
-        "wall": wall,
-        "text": manifest["text_bytes"],
-        "tokens": manifest["tokens"],
-        "cpu": usage.ru_utime + usage.ru_stime,
-        "rss": usage.ru_maxrss * 1024,
-        "inside": manifest["seconds"]["wall"],
-        "stages": sum(manifest["seconds"][stage] for stage in ("read", "parse", "encode", "write")),
-    }
+from benchmarks import data_corpus
+from benchmarks.data_commands import Megatron, Run, measure_command, ours, three_steps
 
 
 def whole_lines(text: bytes) -> Iterator[bytes]:
@@ -136,6 +52,7 @@ def floors(inputs: list[Path]) -> dict[str, float]:
     tokenizer = load_tokenizer("gpt2")
     parser = Parser("text", "meta.redpajama_set_name")
     seconds = dict.fromkeys(("decompress", "parse", "encode", "join and write"), 0.0)
+    eod = np.array([50256], dtype="<u2")
 
     def timed(stage: str, work: Callable[[], Any]) -> Any:
         began = time.perf_counter()
@@ -147,84 +64,180 @@ def floors(inputs: list[Path]) -> dict[str, float]:
         for path in inputs:
             blocks: list[bytes] = []
             with zstd.ZstdFile(path) as file:
-                while block := timed("decompress", lambda file=file: file.read(4 << 20)):
+                while block := timed("decompress", lambda file=file: file.read(1 << 20)):
                     blocks.append(block)
-            for data in whole_lines(b"".join(blocks)):
-                batch = timed("parse", lambda data=data: next(parser.parse(data, "", 0)))
-                ids, offsets = timed("encode", lambda texts=batch.texts: tokenizer.encode_batch(texts))
-                eod = np.array([50256], dtype="<u2")
-                timed(
-                    "join and write",
-                    lambda ids=ids, offsets=offsets, eod=eod: target.write(join(ids, offsets, eod.dtype, eod)),
-                )
+            lines = list(whole_lines(b"".join(blocks)))
+            batches = timed("parse", lambda lines=lines: [next(parser.parse(data, "", 0)).texts for data in lines])
+            made = timed("encode", lambda batches=batches: [tokenizer.encode_batch(texts) for texts in batches])
+            timed(
+                "join and write",
+                lambda made=made: [target.write(join(ids, offsets, eod.dtype, eod)) for ids, offsets in made],
+            )
     return seconds
 
 
-def measure(name: str, folder: Path, workers: list[int], rounds: int) -> dict[str, Any]:
+def rows(folder: Path, megatron: Megatron | None) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
+    """The commands that are measured in each round, and where each writes."""
+    whole, packed, out = folder / "whole.jsonl", data_corpus.parts(folder), folder.parent / "out"
+    out.mkdir(exist_ok=True)
+    found: dict[str, tuple[list[str], Path, dict[str, Any]]] = {
+        "ours, .jsonl, 1 worker": (ours([whole], out / "a", 1), out / "a", {"core": 0}),
+        "ours, .jsonl.zst, 1 worker": (ours(packed, out / "b", 1), out / "b", {"core": 0}),
+        "ours, .jsonl.zst, 2 workers": (ours(packed, out / "c", 2), out / "c", {}),
+    }
+    if megatron is not None:
+        found["preprocess_data_fast.py"] = (megatron.fast(whole, out / "d"), out / "d", megatron.surroundings)
+    else:
+        tenth = packed[: max(1, len(packed) // 10)]
+        found["tokenizers in our reader, a tenth"] = (ours(tenth, out / "e", 1, "tokenizers"), out / "e", {"core": 0})
+    return found
+
+
+def slow_rows(folder: Path, megatron: Megatron) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
+    """Megatron's slow tool, which takes minutes."""
+    whole, out = folder / "whole.jsonl", folder.parent / "out"
+    return {
+        f"preprocess_data.py --workers {workers}": (
+            megatron.slow(whole, out / f"s{workers}", workers),
+            out / f"s{workers}",
+            megatron.surroundings,
+        )
+        for workers in (1, 2)
+    }
+
+
+def measure(name: str, folder: Path, megatron: Megatron | None, rounds: int, slow_rounds: int) -> dict[str, Any]:
     """All figures of one corpus."""
-    files = sorted(folder.glob("*.zst"), key=lambda path: int(path.name.split("_")[1].split(".")[0]))
-    slow = files[: max(1, len(files) // SLOW_SHARE)]
-    runs: dict[str, list[dict[str, float]]] = {}
-    for _ in range(rounds):
-        for number in workers:
-            runs.setdefault(f"fastokens, {number}", []).append(tokenize(files, folder.parent, number, "fastokens"))
-        runs.setdefault("tokenizers, 1", []).append(tokenize(slow, folder.parent, 1, "tokenizers"))
-    alone = [floors(files) for _ in range(min(rounds, 3))]
-    figures: dict[str, Any] = {"corpus": name, "rounds": rounds, "commands": {}}
-    for key, results in runs.items():
-        middle = statistics.median(result["wall"] for result in results)
-        typical = min(results, key=lambda result: abs(result["wall"] - middle))
-        figures["commands"][key] = typical | {"mb_per_second": typical["text"] / middle / 1e6}
-    text = figures["commands"][f"fastokens, {workers[0]}"]["text"]
-    floor = {stage: statistics.median(each[stage] for each in alone) for stage in alone[0]}
-    fused = statistics.median(result["stages"] for result in runs[f"fastokens, {workers[0]}"])
-    figures["stages"] = {stage: text / value / 1e6 for stage, value in floor.items()}
-    figures["fused_share_of_floor"] = sum(floor.values()) / fused
-    return figures
+    runs: dict[str, list[Run]] = {}
+    sums: dict[str, str] = {}
+    alone: list[dict[str, float]] = []
+    for number in range(rounds):
+        todo = rows(folder, megatron)
+        if megatron is not None and number < slow_rounds:
+            todo |= slow_rows(folder, megatron)
+        for key, (words, prefix, how) in todo.items():
+            run = measure_command(words, prefix, **how)
+            runs.setdefault(key, []).append(run)
+            sums[key] = run.sha256
+        if number < 3:
+            alone.append(floors(data_corpus.parts(folder)))
+    if megatron is not None:
+        runs["three steps, 2 workers"] = [three_steps(folder, folder.parent / "out", megatron)]
+    different = {key for key, sha256 in sums.items() if sha256 != sums["ours, .jsonl, 1 worker"]}
+    if different - {"tokenizers in our reader, a tenth"}:
+        raise SystemExit(f"other bytes came from: {', '.join(sorted(different))}")
+    first = runs["ours, .jsonl.zst, 1 worker"]
+    text, tokens = first[0].text, first[0].tokens
+    floor = {stage: min(each[stage] for each in alone) for stage in alone[0]}  # the least disturbed, as below
+    fused = min(run.stages for run in first)
+    return {
+        "corpus": name,
+        "text": text,
+        "tokens": tokens,
+        "rows": {
+            key: _summary(results, text if "tenth" not in key else results[0].text) for key, results in runs.items()
+        },
+        "stages": {stage: text / seconds / 1e6 for stage, seconds in floor.items()},
+        "fused_stages": min(first, key=lambda run: run.stages).each,
+        "fused_share_of_floor": sum(floor.values()) / fused,
+    }
+
+
+def _summary(results: list[Run], text: int) -> dict[str, Any]:
+    wall = statistics.median(run.wall for run in results)
+    return {
+        "runs": len(results),
+        "wall": wall,
+        "walls": [round(run.wall, 2) for run in results],
+        "cpu": statistics.median(run.cpu for run in results),
+        "mb_per_second": text / wall / 1e6,
+        "rss": max(run.rss for run in results),
+        "written": statistics.median(run.written for run in results),
+    }
 
 
 def show(figures: dict[str, Any]) -> None:
-    """Print a corpus's table."""
-    print(f"\n{figures['corpus']}: median of {figures['rounds']} alternating runs, whole process with start-up")
-    heads = ("encoder, workers", "text MB", "wall s", "MB/s", "CPU s", "Mtok/s", "peak RSS MiB")
-    print(f"{heads[0]:<18}" + "".join(f"{head:>14}" for head in heads[1:]))
-    for key, each in figures["commands"].items():
+    """Print a corpus's table and the ratios that count."""
+    print(f"\n{figures['corpus']}: {figures['text'] / 1e6:.0f} MB of text, {figures['tokens'] / 1e6:.1f} M tokens")
+    heads = ("runs", "wall s", "MB/s", "CPU s", "peak RSS MiB", "written MB")
+    print(f"{'':<36}" + "".join(f"{head:>14}" for head in heads))
+    for key, each in figures["rows"].items():
         columns = (
-            f"{each['text'] / 1e6:.1f}",
+            f"{each['runs']}",
             f"{each['wall']:.2f}",
             f"{each['mb_per_second']:.1f}",
             f"{each['cpu']:.2f}",
-            f"{each['tokens'] / each['wall'] / 1e6:.2f}",
             f"{each['rss'] / 2**20:.0f}",
+            f"{each['written'] / 1e6:.0f}",
         )
-        print(f"{key:<18}" + "".join(f"{column:>14}" for column in columns))
-    first, slow = figures["commands"]["fastokens, 1"], figures["commands"]["tokenizers, 1"]
-    print(f"fastokens against tokenizers, one worker: {first['mb_per_second'] / slow['mb_per_second']:.1f} x")
-    print(
-        "stages alone, MB/s of text: " + ", ".join(f"{stage} {rate:,.0f}" for stage, rate in figures["stages"].items())
+        print(f"{key:<36}" + "".join(f"{column:>14}" for column in columns))
+    for line in ratios(figures):
+        print(line)
+
+
+def ratios(figures: dict[str, Any]) -> list[str]:
+    """What the targets are about."""
+    found = figures["rows"]
+    mine, packed, two = (
+        found[f"ours, {kind}"] for kind in (".jsonl, 1 worker", ".jsonl.zst, 1 worker", ".jsonl.zst, 2 workers")
     )
-    print(f"the fused loop reaches {figures['fused_share_of_floor']:.0%} of 1 / sum(1 / rate)")
+    lines = []
+    for key, other in found.items():
+        if key.startswith(("preprocess", "tokenizers")):
+            rate = other["mb_per_second"]
+            lines.append(
+                f"ours with one worker against {key}: {mine['mb_per_second'] / rate:.1f} x on the same .jsonl, "
+                f"{packed['mb_per_second'] / rate:.1f} x from .zst"
+            )
+        elif key.startswith("three"):
+            lines.append(f"ours with two workers against the three steps: {other['wall'] / two['wall']:.1f} x")
+    rates = ", ".join(f"{stage} {rate:,.0f}" for stage, rate in figures["stages"].items())
+    lines.append(f"stages alone, MB/s of text: {rates}")
+    inside = ", ".join(
+        f"{stage} {figures['text'] / took / 1e6:,.0f}" for stage, took in figures["fused_stages"].items()
+    )
+    lines.append(f"stages in the fused loop, MB/s of text: {inside}")
+    lines.append(f"the fused loop reaches {figures['fused_share_of_floor']:.0%} of 1 / sum(1 / rate)")
+    return lines
+
+
+def corpora(arguments: argparse.Namespace, home: Path) -> Iterator[tuple[str, Path]]:
+    """The corpora asked for, made where they are not there."""
+    limit = arguments.megabytes * 10**6
+    makers = {"prose": data_corpus.prose, "code": data_corpus.code}
+    if arguments.text:
+        makers = {arguments.text.stem: lambda limit: data_corpus.own(arguments.text, limit)}
+    for name, texts in makers.items():
+        if arguments.only and name not in arguments.only:
+            continue
+        folder = home / f"{name}-{arguments.megabytes}"
+        if not folder.exists():
+            data_corpus.write_corpus(folder, texts(limit), limit)
+        yield name, folder
 
 
 def main() -> None:
     """Make the corpora, measure, print; the numbers also as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--megabytes", type=int, default=220)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument(
-        "--folder", type=Path, help="keep the corpora here, and take them from here when they are there"
-    )
+    parser.add_argument("--slow-rounds", type=int, default=1, help="of preprocess_data.py")
+    parser.add_argument("--megatron", type=Path, help="a checkout of NVIDIA/Megatron-LM")
+    parser.add_argument("--python", type=Path, help="a python that can import it; default: this one")
+    parser.add_argument("--text", type=Path, help="English of your own, as JSON lines, in place of the made-up corpora")
+    parser.add_argument("--only", nargs="+", help="prose or code")
+    parser.add_argument("--folder", type=Path, help="keep the corpora here, and take them from here")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    megatron = None
+    if arguments.megatron:
+        megatron = Megatron.found(arguments.megatron, arguments.python)
+    else:
+        print("no --megatron CHECKOUT: Hugging Face tokenizers in our own reader stand for Megatron's slow tool")
     with tempfile.TemporaryDirectory() as temporary:
-        home = arguments.folder or Path(temporary)
         figures = []
-        for name, texts in (("prose", prose), ("code", code)):
-            folder = home / f"{name}-{arguments.megabytes}"
-            if not folder.exists():
-                write_corpus(folder, texts(arguments.megabytes * 10**6), arguments.megabytes * 10**6)
-            figures.append(measure(name, folder, arguments.workers, arguments.rounds))
+        for name, folder in corpora(arguments, arguments.folder or Path(temporary)):
+            figures.append(measure(name, folder, megatron, arguments.rounds, arguments.slow_rounds))
             show(figures[-1])
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,13 @@ _PATH = click.Path(path_type=Path)
 @click.group()
 def data() -> None:
     """Tokenize, verify and show training data without a notebook."""
+
+
+def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
+    """The beginning of the output's names: a folder alone is none."""
+    if value.endswith("/") or Path(value).name in ("", ".."):
+        raise click.BadParameter(f"{value!r} is a folder; add a name, such as {value.rstrip('/') or '.'}/corpus")
+    return Path(value)
 
 
 class _Line:
@@ -44,7 +52,12 @@ class _Line:
 @data.command()
 @click.argument("inputs", nargs=-1, required=True, type=_PATH, metavar="INPUT...")
 @click.option(
-    "--out", "prefix", required=True, type=_PATH, metavar="PREFIX", help="Files are PREFIX_text_document.bin ..."
+    "--out",
+    "prefix",
+    required=True,
+    callback=_prefix,
+    metavar="PREFIX",
+    help="Files are PREFIX_text_document.bin, PREFIX_text_document.idx and PREFIX.manifest.json.",
 )
 @click.option(
     "--tokenizer", default="gpt2", show_default=True, help="gpt2, a tokenizer.json, or a SentencePiece .model."
@@ -87,10 +100,9 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, drop_empty: bool, share: st
 
     options = TokenizeOptions(keep_empty=not drop_empty, **chosen)  # type: ignore[arg-type]
     if share:
-        numbers = share.split("/")
-        if len(numbers) != 2 or not all(each.isdigit() for each in numbers):
+        if not (numbers := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", share)):
             raise click.BadParameter(f"{share!r} is not I/N, such as 0/32", param_hint="--share")
-        index, count = map(int, numbers)
+        index, count = map(int, numbers.groups())
         made, total = prepare_share(list(inputs), prefix, (index, count), options, progress=_Line())
         before = "" if made == total else f", {total - made} were done before"
         click.echo(f"share {share}: {made} of {total} shards made{before}; run without --share to join them")

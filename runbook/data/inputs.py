@@ -16,6 +16,10 @@ LINES = (".jsonl", ".ndjson", ".json")
 COMPRESSIONS = (".zst", ".gz", ".xz")
 KINDS = (*LINES, ".txt", ".parquet")
 MAX_SHARDS = 20_000
+MANY_SHARDS = 48
+"""A smaller input is cut into about so many, so that workers end at about the same time; but not below SMALL_SHARD."""
+
+SMALL_SHARD = 4_000_000
 _EXPANSION = {".zst": 3.0, ".gz": 3.0, ".xz": 3.5, ".parquet": 2.5, "": 1.0}
 """Text in a byte of file, for estimates; measured on English at the compressors' usual levels."""
 
@@ -153,12 +157,13 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
-def cut(files: Iterable[Path], shard_bytes: int) -> list[Shard]:
+def cut(files: Iterable[Path], shard_bytes: int, *, empty: bool = False) -> list[Shard]:
     """Shards of about `shard_bytes` of text, in the files' order: small files together, big plain ones cut at newlines.
 
-    A compressed file is never cut. The same files give the same shards, whatever the number of workers.
+    A compressed file is never cut. The same files give the same shards, whatever the number of workers. An empty file
+    is refused at once, or, where `empty` is given, when it is read, as every other that cannot be.
     """
-    whole = [_segment(path) for path in files]
+    whole = [_segment(path, empty) for path in files]
     shard_bytes = max(shard_bytes, int(sum(text_estimate(each) for each in whole)) // MAX_SHARDS)
     shards: list[Shard] = []
     waiting: list[Segment] = []
@@ -182,18 +187,24 @@ def cut(files: Iterable[Path], shard_bytes: int) -> list[Shard]:
     return shards
 
 
+def shard_size(files: Iterable[Path], most: int) -> int:
+    """Bytes of text for a shard: at most as asked, less where the whole input is small. The same for the same files."""
+    total = sum(text_estimate(_segment(path, True)) for path in files)
+    return min(most, max(SMALL_SHARD, int(total) // MANY_SHARDS))
+
+
 def text_estimate(segment: Segment) -> float:
     """Bytes of text expected in a segment."""
     kind, compression = kind_of(Path(segment.path))
     return (segment.end - segment.start) * _EXPANSION[compression or (kind if kind == ".parquet" else "")]
 
 
-def _segment(path: Path) -> Segment:
+def _segment(path: Path, empty: bool) -> Segment:
     try:
         status = path.stat()
     except OSError as error:
         raise DataError(f"input {path} cannot be read: {error.strerror}") from None
-    if status.st_size == 0:
+    if status.st_size == 0 and not empty:
         raise DataError(f"input {path} is empty (0 bytes): a download that failed? Fetch it again, or do not name it.")
     return Segment(str(path.resolve()), 0, status.st_size, status.st_size, status.st_mtime_ns)
 

@@ -56,7 +56,7 @@ class TokenizeOptions:
     """auto (the fastest exact one installed), fastokens, tokenizers or sentencepiece."""
 
     shard_bytes: int = 64_000_000
-    """Text in one shard, the unit that is done or not done."""
+    """Text in one shard, the unit that is done or not done; less where the whole input is small."""
 
     check_space: bool = True
     """Refuse to begin when the disk is too small for the estimate."""

@@ -16,7 +16,7 @@ from runbook.data.committer import Committer, PartKeeper
 from runbook.data.documents import find_source_key
 from runbook.data.encoders import use_one_thread
 from runbook.data.indexed import DTYPES, dtype_code, write_index
-from runbook.data.inputs import Shard, cut, find_inputs, text_estimate
+from runbook.data.inputs import Shard, cut, find_inputs, shard_size, text_estimate
 from runbook.data.locking import held, shared
 from runbook.data.manifest import Manifest, finished, write_manifest
 from runbook.data.marks import Marks, sync
@@ -96,7 +96,9 @@ class _Job:
         self._encoder = ""
         self._options = options
         self._progress = progress
-        self._shards = cut(find_inputs(inputs), options.shard_bytes)
+        files = find_inputs(inputs)
+        size = shard_size(files, options.shard_bytes)
+        self._shards = cut(files, size, empty=options.bad_records != "stop")
         self._workers = options.workers or _cores()
         first = self._shards[0].segments[0]
         self._source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
@@ -189,6 +191,7 @@ class _Job:
     def _close(self, tokenizer: Tokenizer, reused: int) -> Manifest:
         """Index, renames, manifest; the order lets an interruption anywhere be mended by a second run."""
         output, committer = self.output, self._committer
+        self._refuse_nothing()
         marks = Marks(output)
         code = dtype_code(tokenizer.vocabulary)
         os.truncate(output.bin_part, committer.length)
@@ -209,6 +212,20 @@ class _Job:
         sync(output.manifest)
         shutil.rmtree(output.parts)
         return manifest
+
+    def _refuse_nothing(self) -> None:
+        """An input without a single token is a mistake: a wrong key, a wrong folder, files that are all broken."""
+        totals = self._committer.totals
+        if totals.tokens:
+            return
+        shutil.rmtree(self.output.parts)
+        self.output.bin_part.unlink(missing_ok=True)
+        why = "".join(f"\n  {problem}" for problem in self._committer.problems[:5])
+        raise DataError(
+            f"the input holds no text: {totals.records:,} records read, {totals.skipped_records:,} of them bad, "
+            f"{totals.dropped:,} left out by choice, {totals.empty:,} empty; {totals.skipped_files:,} files could not "
+            f"be read.{why}\nNothing was written. Look at the input, the text key and the choice of sources."
+        )
 
     def _join_quarantine(self, marks: Marks) -> None:
         output = self.output

@@ -33,6 +33,7 @@ class BrokenFileError(DataError):
         self.reason = reason
 
 
+EMPTY = "it is empty: a download, or a compression, that failed?"
 AGAIN = "Fetch the file again and compare its checksum; or leave such files out with --bad-records skip."
 
 
@@ -40,6 +41,8 @@ AGAIN = "Fetch the file again and compare its checksum; or leave such files out 
 def opened(segment: Segment) -> Iterator[IO[bytes]]:
     """The decompressed bytes of a segment's file; it must be the file that was planned, now and at the end."""
     path = Path(segment.path)
+    if segment.size == 0:
+        raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
     try:
         raw = path.open("rb", buffering=0)
     except FileNotFoundError:
@@ -119,27 +122,31 @@ def blocks(segment: Segment) -> Iterator[tuple[int, bytes | bytearray | memoryvi
     """
     position = 0
     errors = damage()
+    read_to = [0]
     with opened(segment) as stream:
         try:
             if segment.start > 0:
                 position = _skip_to_line(stream, segment.start)
             end = segment.end if segment.end < segment.size else None
-            yield from _whole_lines(stream, position, end)
+            yield from _whole_lines(stream, position, end, read_to)
         except errors as error:
             if isinstance(error, BrokenFileError):
                 raise
-            raise explain_damage(segment, error, position) from error
+            raise explain_damage(segment, error, read_to[0]) from error
+        if segment.whole and not read_to[0]:
+            raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
 
 
 def _whole_lines(
-    stream: IO[bytes], position: int, end: int | None
+    stream: IO[bytes], position: int, end: int | None, reached: list[int]
 ) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
-    """Blocks of the lines that begin at `position` and later, but before `end`."""
+    """Blocks of the lines that begin at `position` and later, but before `end`; `reached` says how far was read."""
     if end is not None and position >= end:
         return
     carried = bytearray()
     while chunk := stream.read(BLOCK):
         read_to = position + len(carried) + len(chunk)
+        reached[0] = read_to
         if end is not None and read_to >= end:
             stop = chunk.find(b"\n", max(0, len(chunk) - 1 - (read_to - end)))
             if stop >= 0:
@@ -183,16 +190,18 @@ def _skip_to_line(stream: IO[bytes], start: int) -> int:
 def whole_text(segment: Segment) -> bytearray:
     """All bytes of a file, for a .txt file, which is one document."""
     errors = damage()
+    chunks = bytearray()
     with opened(segment) as stream:
         try:
-            chunks = bytearray()
             while chunk := stream.read(BLOCK):
                 chunks += chunk
-            return chunks
         except errors as error:
             if isinstance(error, BrokenFileError):
                 raise
-            raise explain_damage(segment, error, 0) from error
+            raise explain_damage(segment, error, len(chunks)) from error
+    if not chunks:
+        raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
+    return chunks
 
 
 def line_number(segment: Segment, offset: int) -> int:

@@ -8,12 +8,13 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runbook.data.documents import UNKNOWN_SOURCE, BadRecord, Batch, Parser, read_documents
 from runbook.data.huge import BadTextError
 from runbook.data.indexed import DTYPES, Piece, dtype_code
-from runbook.data.inputs import Segment, Shard
+from runbook.data.inputs import Segment, Shard, kind_of
 from runbook.data.options import TokenizeOptions
 from runbook.data.reading import BrokenFileError, line_number
 from runbook.data.tokenizer import Tokenizer
@@ -181,7 +182,7 @@ class ShardMaker:
             self._report(work.counts)
 
     def _bad(self, bad: BadRecord, segment: Segment, work: _Work) -> None:
-        parquet = segment.path.endswith(".parquet")
+        parquet = kind_of(Path(segment.path))[0] == ".parquet"
         if self._options.bad_records != "stop" and work.counts.skipped_records >= REASONS_KEPT:
             line = 0  # counting lines reads the file again: not for every one of many
         else:

@@ -136,11 +136,52 @@ def test_truncated_gzip_and_xz_are_noticed(tmp_path: Path) -> None:
             prepare([source], tmp_path / "out")
 
 
-def test_empty_file_is_refused(tmp_path: Path) -> None:
+EMPTY = {"in.jsonl": b"", "in.jsonl.zst": b"", "frame.jsonl.zst": zstd.compress(b""), "in.txt": b""}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_file_stops_or_is_left_out_and_counted(tmp_path: Path, name: str) -> None:
+    source, good = tmp_path / name, tmp_path / "good.jsonl"
+    source.write_bytes(EMPTY[name])
+    good.write_bytes(json_lines(GOOD))
+    with pytest.raises(DataError, match=rf"{re.escape(name)}.* is empty.*: a download"):
+        prepare([good, source], tmp_path / "out")
+    assert not (tmp_path / "out.manifest.json").exists()
+    manifest = prepare([good, source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
+    assert made(tmp_path / "out") == expected(GOOD)
+    assert (manifest.skipped_files, manifest.skipped_records) == (1, 0)
+    assert f"{source}: it is empty" in manifest.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "told"),
+    [
+        (b"\n \n", {}, "0 records read"),
+        (b"oops\n" * 3, {"bad_records": "skip"}, r"3 records read, 3 of them bad(.|\n)*line 1, byte 0: invalid JSON"),
+        (json_lines(["", ""]), {}, "2 empty"),
+        (json_lines(GOOD), {"source_key": "meta.source", "keep_sources": ("web",)}, "3 left out by choice"),
+    ],
+)
+def test_input_without_a_token_is_an_error(
+    tmp_path: Path, content: bytes, options: dict[str, object], told: str
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(content)
+    with pytest.raises(
+        DataError, match=rf"the input holds no text: (.|\n)*{told}(.|\n)*Look at the input, the text key"
+    ):
+        prepare([source], tmp_path / "out", TokenizeOptions(**options))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_damage_is_placed_where_it_is(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl.zst"
-    source.touch()
-    with pytest.raises(DataError, match=r"in\.jsonl\.zst is empty \(0 bytes\): a download that failed\?"):
+    content = json_lines([os.urandom(600).hex() for _ in range(3000)])
+    source.write_bytes(zstd.compress(content)[:-200_000])
+    with pytest.raises(DataError, match=r"it is cut off: .* \(at byte (\d+) of its text\)") as caught:
         prepare([source], tmp_path / "out")
+    place = int(re.findall(r"at byte (\d+)", str(caught.value))[0])
+    assert len(content) * 0.5 < place < len(content)
 
 
 def test_bad_utf8_in_a_text_file(tmp_path: Path) -> None:

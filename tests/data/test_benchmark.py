@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
-from benchmarks import data_tokenize
+from benchmarks import data_commands, data_corpus, data_kills, data_tokenize
 
 
-def test_corpus_is_whole_and_repeatable(tmp_path: Path) -> None:
-    first = list(data_tokenize.prose(200_000))
-    assert first == list(data_tokenize.prose(200_000))
-    assert 200_000 <= sum(len(text.encode()) for text in first) < 300_000
-    assert next(data_tokenize.code(10))
+def test_corpus_is_repeatable_and_varied() -> None:
+    first = list(data_corpus.prose(60_000))
+    assert first == list(data_corpus.prose(60_000))
+    assert 60_000 <= sum(len(text.encode()) for text in first) < 160_000
+    assert data_corpus.variety(["a b a", "b c"]) == (8, 3)
+    assert next(data_corpus.code(10))
 
 
 def test_measured_commands_and_floors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = data_tokenize.prose(600_000)
-    data_tokenize.write_corpus(tmp_path / "prose", texts, 600_000)
-    figures = data_tokenize.measure("prose", tmp_path / "prose", [1], 1)
-    assert set(figures["commands"]) == {"fastokens, 1", "tokenizers, 1"}
+    data_corpus.write_corpus(tmp_path / "prose", data_corpus.prose(300_000), 300_000)
+    figures = data_tokenize.measure("prose", tmp_path / "prose", None, 1, 0)
+    assert set(figures["rows"]) == {
+        "ours, .jsonl, 1 worker",
+        "ours, .jsonl.zst, 1 worker",
+        "ours, .jsonl.zst, 2 workers",
+        "tokenizers in our reader, a tenth",
+    }
     assert set(figures["stages"]) == {"decompress", "parse", "encode", "join and write"}
     data_tokenize.show(figures)
-    assert "fastokens against tokenizers, one worker: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "ours with one worker against tokenizers in our reader, a tenth: " in said
+    assert "the fused loop reaches " in said
+
+
+def test_no_checkout_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"is no checkout of Megatron-LM: it has no tools/preprocess_data\.py"):
+        data_commands.Megatron.found(tmp_path, None)
+
+
+def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    data_corpus.write_corpus(tmp_path / "text", itertools.islice(data_corpus.prose(10**9), 300), 10**6)
+    (tmp_path / "text" / "whole.jsonl").unlink()
+    monkeypatch.setattr("sys.argv", ["data_kills", str(tmp_path / "text"), "--kills", "3"])
+    data_kills.main()
+    assert capsys.readouterr().out.startswith("3 kills in ")

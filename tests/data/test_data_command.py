@@ -64,6 +64,15 @@ def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
     assert "'ignore' is not one of 'stop', 'skip', 'quarantine'" in wrong.stderr
 
 
+@pytest.mark.parametrize("out", ["", ".", "..", "/", "somewhere/"])
+def test_a_folder_is_no_prefix(tmp_path: Path, out: str) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["Hello world"]))
+    wrong = call("tokenize", source, "--out", out)
+    assert wrong.exit_code == 2
+    assert "is a folder; add a name, such as" in wrong.stderr
+
+
 def test_download_of_a_dataset_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "params").mkdir()
@@ -120,6 +129,8 @@ def test_shares_of_an_array_job(tmp_path: Path) -> None:
     wrong = call("tokenize", source, "--out", tmp_path / "out", "--share", "1")
     assert wrong.exit_code == 2
     assert "'1' is not I/N, such as 0/32" in wrong.stderr
+    for share in ("\u00b2/3", "-1/2", "0/2/3", "a/b"):
+        assert call("tokenize", source, "--out", tmp_path / "out", f"--share={share}").exit_code == 2
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

@@ -1,0 +1,121 @@
+"""Text for the data benchmarks: English in any amount, made from what is shipped, or somebody's own JSON lines.
+
+`prose` puts the paragraphs of the shipped corpus (the World Factbook and Shakespeare, 12 MB) together anew in a seeded
+random order. That alone would flatter every encoder that remembers words, so 5 words in 100 are replaced by coined
+ones, spelled from the letter triples of real words: different words keep coming, as in real English (`variety` counts
+them; docs/data.md gives the comparison).
+`code` is every .py, .md, .rst, .txt and .h file below the Python environment: many rare words, which suits nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+FILES = 16
+ENDINGS = (".py", ".md", ".rst", ".txt", ".h")
+COINED_SHARE = 0.05
+
+
+def prose(limit: int) -> Iterator[str]:
+    """Documents of four to forty paragraphs of the shipped corpus, with coined words among them."""
+    from backports import zstd
+
+    corpus = Path(__file__).parents[1] / "runbook" / "data" / "corpus"
+    paragraphs: list[list[str]] = []
+    for path in sorted(corpus.glob("*.zst")):
+        for line in zstd.decompress(path.read_bytes()).splitlines():
+            paragraphs += [part.split(" ") for part in json.loads(line)["text"].split("\n") if part]
+    chance = random.Random(1)
+    coin = _coiner(sorted({word for part in paragraphs for word in part if word.isalpha() and word.islower()}), chance)
+    made = 0
+    while made < limit:
+        lines = []
+        for part in chance.choices(paragraphs, k=chance.randint(4, 40)):
+            words = part.copy()
+            for _ in range(int(len(words) * COINED_SHARE + chance.random())):
+                words[chance.randrange(len(words))] = next(coin)
+            lines.append(" ".join(words))
+        text = "\n".join(lines)
+        made += len(text.encode())
+        yield text
+
+
+def _coiner(words: list[str], chance: random.Random) -> Iterator[str]:
+    """New words, letter by letter: each follows two others as it does in real words."""
+    following: dict[str, list[str]] = defaultdict(list)
+    for word in words:
+        for place in range(len(word) + 1):
+            following[word[max(0, place - 2) : place]].append(word[place : place + 1])
+    while True:
+        word = ""
+        while letter := chance.choice(following[word[-2:]] if len(word) != 1 else following[word] or [""]):
+            word += letter
+        yield word
+
+
+def code(limit: int) -> Iterator[str]:
+    """Text files of the Python environment, in random order, again from the start where they do not suffice."""
+    files = sorted(path for path in Path(sys.prefix).rglob("*") if path.suffix in ENDINGS and path.is_file())
+    random.Random(1).shuffle(files)
+    made = 0
+    while made < limit:
+        for path in files:
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (UnicodeDecodeError, OSError):
+                continue
+            made += len(text.encode())
+            yield text
+            if made >= limit:
+                return
+
+
+def own(file: Path, limit: int) -> Iterator[str]:
+    """The first documents of a file of JSON lines."""
+    made = 0
+    with file.open("rb") as lines:
+        for line in lines:
+            text = json.loads(line)["text"]
+            made += len(text.encode())
+            yield text
+            if made >= limit:
+                return
+
+
+def variety(texts: Iterable[str]) -> tuple[int, int]:
+    """Bytes, and different words."""
+    size, words = 0, set[str]()
+    for text in texts:
+        size += len(text.encode())
+        words.update(text.split())
+    return size, len(words)
+
+
+def write_corpus(folder: Path, texts: Iterator[str], limit: int) -> None:
+    """The same records twice: whole.jsonl, and sixteen .jsonl.zst files of level 3, with the keys of SlimPajama."""
+    from backports import zstd
+
+    folder.mkdir(parents=True)
+    share, written, number = limit // FILES, 0, 0
+    file = zstd.open(folder / "part_0.jsonl.zst", "wb", level=3)
+    with (folder / "whole.jsonl").open("wb") as whole:
+        for text in texts:
+            line = json.dumps({"text": text, "meta": {"redpajama_set_name": "bench"}}).encode() + b"\n"
+            whole.write(line)
+            file.write(line)
+            written += len(text.encode())
+            if written >= share and number < FILES - 1:
+                file.close()
+                number, written = number + 1, 0
+                file = zstd.open(folder / f"part_{number}.jsonl.zst", "wb", level=3)
+    file.close()
+
+
+def parts(folder: Path) -> list[Path]:
+    """The compressed files, in order."""
+    return sorted(folder.glob("*.zst"), key=lambda path: int(path.name.split("_")[1].split(".")[0]))
