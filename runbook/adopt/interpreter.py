@@ -72,6 +72,7 @@ class _Walk:
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
         self.variables = followed.variables
+        self.running: set[str] = set()
 
     def nodes(self, found: Iterable[Node], *, certain: bool, depth: int) -> None:
         for node in found:
@@ -190,9 +191,7 @@ class _Walk:
             return
         body = self.followed.functions.get(found[0].text)
         if body is not None:
-            for number, word in enumerate(found[1:], 1):
-                self.variables.set(str(number), at(word.line) + word.text)
-            self.nodes(body, certain=certain, depth=depth + 1)
+            self.call(found, body, certain=certain, depth=depth)
             return
         if node.after == "||":
             certain = False
@@ -201,6 +200,17 @@ class _Walk:
         self.followed.commands.append(Command(tuple(found), node.line, environment, certain, values))
         if inside:
             self.inside(inside, len(self.followed.commands) - 1, certain=certain, depth=depth)
+
+    def call(self, found: Sequence[Word], body: Sequence[Node], *, certain: bool, depth: int) -> None:
+        """A function's body with its arguments; one that calls itself is followed once."""
+        name = found[0].text
+        if name in self.running:
+            return
+        for number, word in enumerate(found[1:], 1):
+            self.variables.set(str(number), at(word.line) + word.text)
+        self.running.add(name)
+        self.nodes(body, certain=certain, depth=depth + 1)
+        self.running.discard(name)
 
     def _values(self, line: int) -> dict[str, Word]:
         return {name: Word(plain(value), first_line(value, line)) for name, value in self.variables.values.items()}
