@@ -40,9 +40,9 @@ def test_failure_is_known_by_its_words(name):
 SEEN = {
     "collective timeout": "[rank0]:[E321 02:07:08.408 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective "
     "operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before",
-    "loss scale at its floor": "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting",
-    "host out of memory": "slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks have "
-    "been OOM Killed.",
+    "loss scale at its floor": "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",
+    "host out of memory": "slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks "
+    "have been OOM Killed.",
     "wrong network interface": "[trainer0|0]:ncclSocketInit: connecting to address  with family 59936 is neither "
     "AF_INET(2) nor AF_INET6(10)",
     "device out of memory": "### HCC STATUS_CHECK Error: HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008) at mcwamp_hsa.cpp",
