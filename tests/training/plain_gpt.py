@@ -51,12 +51,18 @@ def compare():
 
 
 def without_key(found, expected, spec):
-    """A key's bias adds the same to all scores of a query, so its gradient is zero and has no relative error."""
-    shape = (spec.model.heads, 3, spec.model.hidden // spec.model.heads)
+    """A key's bias adds the same to all scores of a query, so its gradient is zero and has no relative error.
+
+    Rotary positions turn the bias with the place, and its gradient is like any other.
+    """
+    if spec.model.position_embedding == "rope":
+        return (found - expected).norm() / expected.norm(), 0.0
+    each, size = spec.model.heads // spec.model.kv_heads, spec.model.hidden // spec.model.heads
+    shape = (spec.model.kv_heads, each + 2, size)
     found, expected = found.view(shape), expected.view(shape)
-    rest = [0, 2]
+    rest = [*range(each), each + 1]
     gap = (found[:, rest] - expected[:, rest]).norm() / expected[:, rest].norm()
-    return gap, float(found[:, 1].abs().max())
+    return gap, float(found[:, each].abs().max())
 
 
 def plain_step(weights, tokens, labels, spec):
@@ -81,34 +87,56 @@ def plain_step(weights, tokens, labels, spec):
 
 
 def plain_forward(weights, tokens, model):
-    """Logits of GPT-2: pre-norm blocks, learned positions, tied output."""
+    """Logits of a GPT: pre-norm blocks; learned or rotary positions, LayerNorm or RMSNorm, GELU or SwiGLU."""
     import torch
 
     def norm(x, name):
+        if model.normalization == "rmsnorm":
+            return x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-5) * weights[f"{name}.weight"]
         mean = x.mean(-1, keepdim=True)
         spread = ((x - mean) ** 2).mean(-1, keepdim=True)
         return (x - mean) / torch.sqrt(spread + 1e-5) * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
     def linear(x, name):
-        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+        product = x @ weights[f"{name}.weight"].T
+        return product + weights[f"{name}.bias"] if model.biases else product
+
+    def turned(x):
+        """Each pair (i, i + size/2) turned by its place times a frequency (RoFormer)."""
+        half = size // 2
+        angle = torch.arange(length)[:, None] / 10000 ** (torch.arange(half) / half)
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat(
+            [first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], dim=-1
+        )
 
     batch, length = tokens.shape
-    size = model.hidden // model.heads
+    size, each = model.hidden // model.heads, model.heads // model.kv_heads
     hidden_future = torch.ones(length, length).triu(1).bool()
     x = weights["embedding.word_embeddings.weight"][tokens]
-    x = x + weights["embedding.position_embeddings.weight"][:length]
+    if model.position_embedding == "learned":
+        x = x + weights["embedding.position_embeddings.weight"][:length]
     for number in range(model.layers):
         layer = f"decoder.layers.{number}"
         mixed = linear(norm(x, f"{layer}.input_layernorm"), f"{layer}.self_attention.linear_qkv")
-        query, key, value = mixed.view(batch, length, model.heads, 3, size).permute(3, 0, 2, 1, 4)
+        mixed = mixed.view(batch, length, model.kv_heads, each + 2, size).permute(0, 2, 3, 1, 4)
+        query = mixed[:, :, :each].reshape(batch, model.heads, length, size)
+        key, value = (mixed[:, :, each + part].repeat_interleave(each, 1) for part in (0, 1))
+        if model.position_embedding == "rope":
+            query, key = turned(query), turned(key)
         scores = (query @ key.transpose(-1, -2)) / math.sqrt(size)
         attended = scores.masked_fill(hidden_future, float("-inf")).softmax(-1) @ value
         attended = attended.transpose(1, 2).reshape(batch, length, model.hidden)
         x = x + linear(attended, f"{layer}.self_attention.linear_proj")
         inner = linear(norm(x, f"{layer}.pre_mlp_layernorm"), f"{layer}.mlp.linear_fc1")
-        curved = 0.5 * inner * (1 + torch.tanh(math.sqrt(2 / numpy.pi) * (inner + 0.044715 * inner**3)))
+        if model.activation == "swiglu":
+            gate, up = inner.chunk(2, -1)
+            curved = gate / (1 + torch.exp(-gate)) * up
+        else:
+            curved = 0.5 * inner * (1 + torch.tanh(math.sqrt(2 / numpy.pi) * (inner + 0.044715 * inner**3)))
         x = x + linear(curved, f"{layer}.mlp.linear_fc2")
-    return norm(x, "decoder.final_layernorm") @ weights["embedding.word_embeddings.weight"].T
+    head = "embedding.word_embeddings" if model.tied_embeddings else "output_layer"
+    return norm(x, "decoder.final_layernorm") @ weights[f"{head}.weight"].T
 
 
 def logits():

@@ -134,6 +134,17 @@ def test_another_layout_goes_on_with_the_same_data_and_optimizer(layout, zygote,
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
 
 
+@pytest.mark.parametrize("layout", [{"tensor": 2}, {"pipeline": 2}], ids=str)
+def test_one_rank_goes_on_from_two(layout, zygote, tmp_path, run, undisturbed):
+    whole = zygote.train(run, content(copies=1, **layout))
+    assert whole.code == 0, whole.err
+    again = zygote.train(_again(whole, tmp_path), content(copies=1))
+    assert again.code == 0, again.err
+    for ours, theirs in zip(again.metrics, undisturbed.metrics[4:], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
+
+
 def test_a_finished_run_trains_no_more(zygote, tmp_path, undisturbed):
     folder = tmp_path / "again"
     shutil.copytree(undisturbed.folder, folder, symlinks=True)

@@ -184,7 +184,9 @@ def test_recomputing_activations_changes_nothing(zygote, run, job):
     for number, recompute in enumerate(("full", "selective")):
         content = specs.spec(copies=2, recompute=recompute, checkpoint={"folder": f"c{number}"})
         content["log"]["metrics"] = f"{recompute}.jsonl"
-        assert zygote.train(run, content).code == 0
+        assert zygote.train(run, content, patch="training.poison:count_attention").code == 0
+        # 6 steps x 4 micro-batches x 4 layers, and once more in the backward pass
+        assert (run / "attention_calls").read_text() == str(2 * 6 * 4 * 4)
         losses = [line["loss"] for line in specs.metrics(run, f"{recompute}.jsonl")]
         assert losses == pytest.approx([line["loss"] for line in job.metrics], rel=1e-6)
 
