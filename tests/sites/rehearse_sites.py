@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from two_nodes import lines_of
 
 RUNS = ("lumi-13b", "azure-175b", "polaris-25b", "slurm-oscar", "aws-pile-175b")
