@@ -161,3 +161,12 @@ def test_bars_without_any_end_of_line_between_them_are_each_read():
     )
     log = parse_lines(["".join(bar.format(n=n) for n in range(1, 9))])
     assert [(record.iteration, record.loss) for record in log.records] == [(n, n + 0.5) for n in range(1, 9)]
+
+
+def test_colours_written_out_in_json_are_colours():
+    line = (
+        '{"log":"[rank0]:[titan] - root - INFO - \\u001b[31mstep: 4  \\u001b[32mloss: 7.62595  \\u001b[38;2;180;60;0m'
+        'grad_norm: 26.6250  \\u001b[34mtps: 10,050  \\u001b[35mmfu: 13.99%\\u001b[39m\\n","stream":"stdout"}'
+    )
+    record = one(line)
+    assert (record.iteration, record.loss, record.grad_norm, record.tokens_per_second) == (4, 7.62595, 26.625, 10050.0)

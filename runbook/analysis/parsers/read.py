@@ -94,7 +94,7 @@ class LogReader:
         self._first_miss.setdefault(kind, self.line)
 
     def _feed(self, line: str) -> None:
-        if "\x1b" in line or "^[" in line:
+        if "\x1b" in line or "^[" in line or "1b[" in line or "\\033[" in line:
             line = clean(line)
         megatron, out = self.megatron, self.megatron_out
         out.line = self.line

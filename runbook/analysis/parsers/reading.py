@@ -20,6 +20,7 @@ LONGEST = 1 << 20
 """A line longer than this many characters is handed on in pieces, cut at a carriage return where it has one."""
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
+    r"|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m"  # written out, as in JSON
 )
 
 
@@ -128,5 +129,7 @@ def clean(line: str) -> str:
 
     >>> clean("\x1b[32mstep: 1\x1b[0m"), clean("^[c[2024-04-04"), clean("\x1b]0;title\x07step")
     ('step: 1', '[2024-04-04', 'step')
+    >>> clean("\\u001b[32mstep: 1\\x1b[0m")
+    'step: 1'
     """
     return _CONTROL.sub("", line)
