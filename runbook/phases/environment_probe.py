@@ -100,7 +100,8 @@ def _probe_here(settings: Settings, plan: Plan, folder: Path) -> list[Facts]:
     out, words = _place(plan, folder)
     phase = "03-smoke-test"
     job = render_job(settings, plan_file(settings, plan), phase, folder, python=sys.executable)
-    place = next_job_folder(folder, PHASE)
+    place = JobFolder(folder / "environment" / "job")  # not under jobs/: it is a question, not a part of the run
+    shutil.rmtree(place.path, ignore_errors=True)
     write_job(place, _in_place_of_the_trainer(job, phase, words))
     scheduler = get_scheduler(settings.site)
     scheduler.submit(place)
@@ -122,7 +123,7 @@ def _wait(scheduler: Any, folder: JobFolder) -> None:
     while not (status := scheduler.state(folder)).final:
         if time.monotonic() > deadline:
             scheduler.cancel(folder)
-            raise ProgramError(f"the ranks of jobs/{folder.path.name} did not answer within {LIMIT_SECONDS} s")
+            raise ProgramError(f"the ranks of {folder.path} did not answer within {LIMIT_SECONDS} s")
         time.sleep(0.2)
     if str(status.state) != "done":
         said = [line for log in (folder.err, folder.out) for line in last_words(log, 6)]
