@@ -24,6 +24,7 @@ from runbook.phases.campaign import (
     refuse_other_parameters,
     runs_folder,
 )
+from runbook.phases.leftovers import remove_leftovers
 from runbook.phases.plan_file import difference, write_plan_file
 from runbook.phases.report import write_report
 from runbook.phases.status import refuse_while_a_job_runs
@@ -93,6 +94,8 @@ def run_phases(request: Request, say: Say) -> tuple[Outcome, Path]:
     with hold(folder, f"runbook run {request.run}") as taken_over:
         if taken_over:
             say(taken_over)
+        for name in remove_leftovers(folder):
+            say(f"{name}: half-written by a process that was killed, removed")
         if redo:
             forget(settings, plan, folder, redo, say)
         write_plan_file(settings, plan, folder)
