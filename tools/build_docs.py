@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "build" / "docs-source"
 PACKAGES = ("params", "plan", "render", "schedulers", "data", "analysis", "records", "display", "phases", "training")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)\s]+)\)")
+NAMED = {"when-it-fails.md", "errors-in-the-documents.md"}
+"""Pages of docs/ that mkdocs.yml names."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
 """The theme advertises its successor at every build."""
 LANGUAGES = {".sh": "bash", ".json": "json", ".yaml": "yaml"}
@@ -40,8 +42,18 @@ def main(words: list[str]) -> int:
         shutil.copytree(ROOT / "docs" / "pictures", SOURCE / "pictures")
     write("campaign.md", campaign(Path(words[0]) if words else ROOT / "runs" / "local"))
     write("sites.md", sites())
+    write("pages.md", listed(pages - NAMED))
     write("api.md", api())
     return 0
+
+
+def listed(pages: set[str]) -> str:
+    """The written pages that the site's contents do not name, by their headings."""
+    rows = []
+    for name in sorted(pages):
+        heading = (ROOT / "docs" / name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        rows.append(f"- [{heading}]({name})")
+    return "# Measured and explained\n\n" + "\n".join(rows) + "\n"
 
 
 def write(name: str, text: str) -> None:
