@@ -6,7 +6,7 @@ import pytest
 from lab import Notebook, wait_until
 from toy_project import lines_of
 
-pytestmark = [pytest.mark.notebooks, pytest.mark.browser]
+pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 
 def test_save_and_stop_is_heard_while_the_cell_runs_and_nothing_resumes_the_job(page, lab, toy):

@@ -6,7 +6,7 @@ import pytest
 from lab import Notebook
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.notebooks, pytest.mark.browser]
+pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import re
 import pytest
 from toy_project import PHASES, lines_of
 
-pytestmark = [pytest.mark.notebooks, pytest.mark.browser]
+pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 
 def test_every_notebook_comes_to_its_end_cell_by_cell(by_hand):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from toy_project import PHASES
 
-pytestmark = [pytest.mark.notebooks, pytest.mark.browser]
+pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 SMALLEST_TEXT = 50
 SERIOUS = ("serious", "critical")
