@@ -1,11 +1,13 @@
 """What notebooks cost: papermill against the same calls without it, and what watching takes from a training.
 
-python -m benchmarks.notebooks_overhead [--part notebooks|watching] [--steps N]
+python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--steps N] [--run DIR]
 
 1. Each notebook of a small run is executed by papermill (`runbook run`'s way), then its cells are run as one plain
    Python program on a run folder of their own. The difference is papermill, the kernel, saving and the report.
 2. A training runs while somebody watches it and while nobody does, in turns of an eighth of its steps. The difference
    of the middle step times is what watching costs.
+3. `look`: CPU seconds of one look at the finished run DIR - asking the scheduler, reading what is new, drawing the
+   picture as text and HTML. A watch cell does this once a second; CPU time hardly depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -102,12 +104,37 @@ def watching(toy: Toy, steps: int) -> tuple[float, float]:
     return statistics.median(alone), statistics.median(watched)
 
 
+def look(folder: Path, times: int = 200) -> dict[str, float]:
+    """CPU seconds of one look at a run's training."""
+    from runbook import params
+    from runbook.phases.plan_file import read_plan_file
+    from runbook.phases.status import scheduler_of
+    from runbook.phases.watching import picture_of
+    from runbook.schedulers.base import latest_job_folder
+
+    settings = params.load(str(folder / "run.yaml"))
+    picture = picture_of(settings, read_plan_file(folder)["phases"]["04-training"], folder)
+    scheduler, job = scheduler_of(folder), latest_job_folder(folder, "04-training")
+    assert job is not None, f"{folder} has trained nothing"
+    began = time.process_time()
+    for _ in range(times):
+        picture.progress.draw_beside(picture.curve(), picture.last_events())
+        picture.progress._note(None, None, picture.facts(scheduler.state(job)))
+        picture.progress.as_html(), picture.progress.as_long_text()
+    seconds = (time.process_time() - began) / times
+    return {"cpu_seconds_of_a_look": round(seconds, 5), "share_of_one_core": round(seconds, 5)}
+
+
 def main() -> None:
     """Measure, and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--part", choices=("notebooks", "watching", "both"), default="both")
+    parser.add_argument("--part", choices=("notebooks", "watching", "look", "both"), default="both")
     parser.add_argument("--steps", type=int, default=240, help="steps of the training that is watched")
+    parser.add_argument("--run", type=Path, help="a run's folder, for --part look")
     asked = parser.parse_args()
+    if asked.part == "look":
+        sys.stdout.write(json.dumps(look(asked.run)) + "\n")
+        return
     text = RUN_FILE.replace("rehearse_stop: 6", "rehearse_stop: 0")
     found: dict[str, object] = {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as temporary:
