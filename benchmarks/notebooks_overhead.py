@@ -7,7 +7,7 @@ python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--step
 2. A training runs while somebody watches it and while nobody does, in turns of an eighth of its steps. The difference
    of the middle step times is what watching costs.
 3. `look`: CPU seconds of one look at the finished run DIR - asking the scheduler, reading what is new, drawing the
-   picture as text and HTML. A watch cell does this once a second; CPU time hardly depends on what else the machine does.
+   picture as text and HTML. A watch cell does this once a second; CPU time hardly depends on other load.
 """
 
 from __future__ import annotations
