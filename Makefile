@@ -59,6 +59,7 @@ bench: setup  ## what is measured: predicted speeds against published ones, toke
 	$(BIN)/python -m benchmarks.predict_cross_validation
 	$(BIN)/python -m benchmarks.data_tokenize
 	$(BIN)/python -m benchmarks.analysis_logs
+	$(BIN)/python -m benchmarks.notebooks_overhead
 
 lock: setup  ## pin requirements.lock anew (needs uv)
 	bash tools/lock.sh
