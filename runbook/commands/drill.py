@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -38,6 +40,7 @@ def drill(names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | No
         click.echo(json.dumps(rows, indent=1) if as_json else "\n".join(f"{r['name']:24} {r['fault']}" for r in rows))
         return 0
     verdicts: list[Verdict] = []
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started is ended
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in do(meant, stream):
             verdicts.append(verdict)
