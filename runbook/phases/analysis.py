@@ -8,6 +8,7 @@ from typing import Any
 from runbook.analysis import figure_tables, figures, figures_beside, tables
 from runbook.analysis.compare import compare, read_run
 from runbook.analysis.cost import cost_table, projection_table
+from runbook.analysis.documents import azure_checkpoint_table, lumi_table
 from runbook.analysis.ledger import interruption_rows, ledger
 from runbook.analysis.step_parts import stalls_table, step_parts_table
 from runbook.analysis.stragglers import straggler_table
@@ -25,6 +26,7 @@ TRAININGS = ("03-smoke-test", "04-training")
 FULL = "04-training"
 RESULTS = "results.csv"
 VARIANTS = "variants.csv"
+DOCUMENTS = "lumi-table.csv"
 GPT3_TOKENS = 300_000_000_000
 """What the paper trained on."""
 
@@ -159,10 +161,17 @@ def show_variants(campaign: Campaign) -> None:
         show(one)
 
 
+def show_documents(campaign: Campaign) -> None:
+    """The result tables of the documents this project starts from, recomputed and judged; the same for every run."""
+    show(lumi_table())
+    show(azure_checkpoint_table())
+    write_text(campaign.folder / DOCUMENTS, lumi_table().to_csv())
+
+
 def finish(campaign: Campaign) -> None:
     """Judge the plan by what came true, write the record and mark the phase done."""
     campaign.check([plan_check(trained.read(campaign, phase)) for phase in TRAININGS])
-    closing.finish(campaign, [campaign.folder / name for name in (RESULTS, VARIANTS)])
+    closing.finish(campaign, [campaign.folder / name for name in (RESULTS, VARIANTS, DOCUMENTS)])
 
 
 def plan_check(one: trained.Trained) -> Check:
