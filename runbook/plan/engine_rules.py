@@ -88,6 +88,19 @@ def whole_at_start(choice: Choice, layout: Layout, shape: Shape) -> Check | None
     )
 
 
+def zero_in_fp16(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
+    """fp16 under our DeepSpeed engine without ZeRO; said once, for both phases."""
+    if choice.smoke or not (choice.own_trainer and choice.deepspeed and choice.training.precision is Precision.FP16):
+        return None
+    return judge(
+        "fp16 with ZeRO",
+        choice.zero_stage > 0,
+        f"training.precision=fp16 with parallel.zero_stage={choice.zero_stage} and training.engine=deepspeed",
+        "without ZeRO, DeepSpeed 0.19.8 divides gradients by a loss scale that it never applied to the loss",
+        "Set parallel.zero_stage to 1, training.precision to bf16, or training.engine to megatron-core.",
+    )
+
+
 def loss_scale(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
     """DeepSpeed counts its loss scale in powers of two; said once, for both phases."""
     training = choice.training

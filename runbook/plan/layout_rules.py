@@ -209,6 +209,7 @@ RULES: tuple[Rule, ...] = (
     engine_rules.zero_stage,
     engine_rules.whole_at_start,
     engine_rules.loss_scale,
+    engine_rules.zero_in_fp16,
     engine_rules.sequence_parallel,
     engine_rules.context_parallel,
 )

@@ -49,8 +49,9 @@ class DeepSpeedEngine:
         take = self.adam.step
         # The one place that every optimizer of DeepSpeed comes through when norm and clipping are done.
         self.adam.step = lambda *_, **__: take() if self._may_step() else None  # type: ignore[method-assign]
-        if self.engine.fp16_enabled() and hasattr(self.engine.optimizer, "loss_scaler"):
+        if self.engine.fp16_enabled():
             self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False  # the loop has its own answer to it
+            self._let_scale_grow_later()
         if self.spec.parallel.zero_stage == 0:
             take_step = self.engine._take_model_step
             prepare = self._clip if self.spec.precision.format == "fp32" else self._mark_gradients
@@ -61,6 +62,22 @@ class DeepSpeedEngine:
 
             self.engine._take_model_step = prepare_and_step
             self.engine.clip_fp32_gradients = lambda: None
+
+    def _let_scale_grow_later(self) -> None:
+        """Raise the loss scale after the step: DeepSpeed does it before, and then divides by the new scale."""
+        optimizer, take_step = self.engine.optimizer, self.engine._take_model_step
+        change, well = optimizer._update_scale, []
+
+        def note(overflow: bool) -> None:
+            change(overflow) if overflow else well.append(True)
+
+        def step_and_change(arguments: Any) -> None:
+            take_step(arguments)
+            if well:
+                well.clear()
+                change(False)
+
+        optimizer._update_scale, self.engine._take_model_step = note, step_and_change
 
     def _may_step(self) -> bool:
         """No step from gradients that are to be forgotten, nor from such as are no numbers."""

@@ -55,7 +55,7 @@ def loss_scale(engine: Any) -> float:
 def loss_scaler(engine: Any) -> dict[str, float]:
     """State of fp16's loss scale, or nothing."""
     holder = _scaler(engine)
-    return {key: float(getattr(holder, key)) for key in _SCALER if hasattr(holder, key)}
+    return {key: float(getattr(holder, key)) for key in _SCALER if getattr(holder, key, None) is not None}
 
 
 def put_loss_scaler(engine: Any, state: dict[str, float]) -> None:
@@ -67,10 +67,7 @@ def put_loss_scaler(engine: Any, state: dict[str, float]) -> None:
 
 
 def _scaler(engine: Any) -> Any:
-    """ZeRO has an object for it; DeepSpeed's fp16 optimizer without ZeRO has its settings and state in one."""
-    if not engine.fp16_enabled():
-        return None
-    return getattr(engine.optimizer, "loss_scaler", None) or engine.optimizer.loss_scale_config
+    return engine.optimizer.loss_scaler if engine.fp16_enabled() else None
 
 
 def _parts(

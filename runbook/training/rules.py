@@ -191,6 +191,11 @@ def _not_deepspeed(spec: Spec) -> Iterator[str]:
     yield from deepspeed_config.problems(spec)
     if not 0 <= parallel.zero_stage <= 3:
         yield f"parallel.zero_stage {parallel.zero_stage}: ZeRO has the stages 0, 1, 2 and 3"
+    if parallel.zero_stage == 0 and spec.precision.format == "fp16":
+        yield (
+            "parallel.zero_stage 0 with precision.format fp16: without ZeRO, DeepSpeed divides gradients by a loss "
+            "scale that it never applied; use stage 1"
+        )
     if parallel.zero_stage > 1 and parallel.pipeline > 1:
         yield (
             f"parallel.zero_stage {parallel.zero_stage} with pipeline {parallel.pipeline}: ZeRO 2 and 3 share out "

@@ -153,6 +153,13 @@ REFUSALS = [
         "training.engine=megatron-core with parallel.pipeline.",
     ),
     (
+        {"training": {"engine": "deepspeed", "precision": "fp16"}, "parallel": {"zero_stage": 0}},
+        H100,
+        "fp16 with ZeRO: training.precision=fp16 with parallel.zero_stage=0 and training.engine=deepspeed. Rule: "
+        "without ZeRO, DeepSpeed 0.19.8 divides gradients by a loss scale that it never applied to the loss. Set "
+        "parallel.zero_stage to 1, training.precision to bf16, or training.engine to megatron-core.",
+    ),
+    (
         {"training": {"engine": "deepspeed", "precision": "fp16", "initial_loss_scale": 1000}},
         H100,
         "loss scale: training.initial_loss_scale=1000, training.min_loss_scale=1 with training.engine=deepspeed. Rule: "

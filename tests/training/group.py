@@ -31,7 +31,7 @@ class Zygote:
 
     def close(self):
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(120)
         self._process.stdout.close()
 
     def start(self, folder, content, *, world_size=None, phase="04-training", patch="", extra=None):

@@ -175,6 +175,46 @@ def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, mes
     assert "set training.engine to megatron-core" in str(caught.value)
 
 
+def fp16():
+    """fp16 is refused on a CPU because it is slow; small models can be trained in it all the same."""
+    from deepspeed.accelerator import get_accelerator
+
+    from . import poison  # it imports the trainer, which only a rank does
+
+    poison.fp16()
+    type(get_accelerator()).is_fp16_supported = lambda _: True
+
+
+def half(engine, precision):
+    content = specs.spec(engine=engine, precision="fp16")
+    content["precision"] |= precision
+    return content
+
+
+@pytest.mark.parametrize(
+    ("precision", "scales"),
+    [
+        ({"initial_loss_scale": 64.0, "loss_scale_window": 2}, [64.0, 64.0, 128.0, 128.0, 256.0, 256.0]),
+        ({"initial_loss_scale": 2.0**36, "hysteresis": 1}, [2.0**exponent for exponent in range(35, 29, -1)]),
+    ],
+    ids=["grows", "falls"],
+)
+def test_the_loss_scale_changes_and_leaves_the_losses_as_they_are(
+    precision, scales, zygote, run, tmp_path_factory, corpus
+):
+    options = {"patch": "training.test_deepspeed:fp16"}
+    one = prepared(tmp_path_factory.mktemp("one"), corpus)
+    jobs = [
+        zygote.train(folder, half(engine, precision), **options)
+        for folder, engine in ((one, "megatron-core"), (run, "deepspeed"))
+    ]
+    assert jobs[0].code == jobs[1].code == 0, jobs[1].err
+    assert [line["loss_scale"] for line in jobs[1].metrics] == scales
+    for ours, theirs in zip(jobs[1].metrics, jobs[0].metrics, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        assert ours["skipped"] == theirs["skipped"] == (scales[0] > 2**20)
+
+
 PLANNED = {
     "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
     "zero_optimization": {"stage": 1},
