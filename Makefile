@@ -58,6 +58,9 @@ drills: setup  ## break a small training in twenty ways, fifty kills; 15,000 bro
 bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's
 	$(BIN)/python -m benchmarks.predict_cross_validation
 	$(BIN)/python -m benchmarks.data_tokenize
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.training_vs_plain
+	$(BIN)/python -m benchmarks.training_runs scaling
+	$(BIN)/python -m benchmarks.training_runs saving
 	$(BIN)/python -m benchmarks.analysis_logs
 	$(BIN)/python -m benchmarks.notebooks_overhead
 
