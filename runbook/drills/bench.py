@@ -46,7 +46,7 @@ training:
   save_interval: 4
   keep_checkpoints: 3
   eval_interval: 0
-  process_group_timeout: 20
+  process_group_timeout: 120
   smoke: {model: mini, iterations: 2, global_batch: 4, warmup_iterations: 1}
 jobs:
   training: {nodes: 1}

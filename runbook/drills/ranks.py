@@ -85,7 +85,7 @@ def preemption(bench: Bench) -> Ending:
 
 def hang(bench: Bench) -> Ending:
     """One rank is stopped by SIGSTOP, in the next job another one sleeps for ever."""
-    limit = 14
+    limit = 20
     words = (f"training.process_group_timeout={limit}",)
     case = Case(bench, "hang", *words)
     ending = Ending("SIGSTOP to rank 1 at step 9; rank 0 sleeps for ever at step 13 of the next job")

@@ -97,7 +97,7 @@ def decide(attempts: Sequence[Attempt], budget: int) -> Decision:
             f"the same failure twice at step {last.failing_step} ({twin.job} and {last.job}: {last.failure}): "
             "this is no accident",
         )
-    if last.state is State.FAILED and last.failure != KILLED and not _made_a_step(last):
+    if last.state is State.FAILED and last.failure not in (KILLED, HANG) and not _made_a_step(last):
         return Decision(Action.STOP, "it failed before its first step, and would again")
     idle = _without_progress(attempts)
     if idle > budget:

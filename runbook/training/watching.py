@@ -23,6 +23,7 @@ SAMPLE_SECONDS = 0.025
 BEAT_SECONDS = 0.5
 """Between two signs of life of a rank; longer in large jobs, so that a file system sees some 128 writes a second."""
 STACK_LINES = 40
+OVERSLEPT_SECONDS = 3.0
 HUNG = 70
 """Exit code of a rank that ended itself because its main thread hung and no neighbour was left to do it."""
 
@@ -41,6 +42,7 @@ class Watch:
         self._ended = threading.Event()
         self._limit = HANG_SHARE * self.spec.limits.process_group_timeout_seconds
         self._progress, self._stragglers = Progress(), Stragglers()
+        self._rested_until = 0.0
         self._pause = max(BEAT_SECONDS, self.ranks.world_size / 128)
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
@@ -58,15 +60,19 @@ class Watch:
         self.pulse.close()
 
     def _watch(self) -> None:
-        next_beat = 0.0
+        next_beat, looked = 0.0, time.monotonic()
         while not self._ended.wait(SAMPLE_SECONDS):
             self.pulse.sample()
             now = time.monotonic()
+            if overslept(looked, now):
+                self._rested_until = now + self._limit
+            looked = now
             if now < next_beat:
                 continue
             next_beat = now + self._pause
             self.pulse.write()
-            self._end_hung(now)
+            if now >= self._rested_until:
+                self._end_hung(now)
             if self.ranks.rank == 0 and self.ranks.world_size > 1:
                 for slow in self._stragglers.look(self._beats(range(self.ranks.world_size)), now):
                     self._tell_slow(slow)
@@ -138,6 +144,14 @@ class Watch:
         record = {"time": time.time(), "event": event, "phase": self.spec.phase, **facts}
         with contextlib.suppress(OSError):
             append(self.spec.path(self.spec.log.events), record)
+
+
+def overslept(looked: float, now: float) -> bool:
+    """Whether this process itself did not run for a while: then the others may not have either.
+
+    The job was suspended, or the machine has far more to do than it can; nobody is judged for some time after that.
+    """
+    return now - looked > OVERSLEPT_SECONDS
 
 
 def watch_over(spec: Spec, ranks: Ranks, environment: Mapping[str, str]) -> Watch | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.phases.restarts import KILLED, Action, Attempt, attempt_of, decide
+from runbook.phases.restarts import HANG, KILLED, Action, Attempt, attempt_of, decide
 from runbook.schedulers.base import JobFolder, JobStatus, State
 
 FAILED = Attempt("04-training", State.FAILED, 1, "rank 0 failed (exit code 1)", 0, 8, "RuntimeError: no such thing")
@@ -34,6 +34,7 @@ def after(*attempts: Attempt, budget: int = 3):
         (replace(FAILED, began_at=None, reached=0), Action.STOP, "failed before its first step"),
         (replace(FAILED, began_at=8, reached=8), Action.STOP, "failed before its first step"),
         (replace(FAILED, began_at=None, reached=0, failure=KILLED), Action.GO_ON, KILLED),
+        (replace(FAILED, began_at=8, reached=8, failure=HANG), Action.GO_ON, HANG),
     ],
 )
 def test_what_follows_one_job(attempt, action, why):

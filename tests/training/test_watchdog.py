@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from runbook.training import faults, pulse, stopping, watchdog
+from runbook.training import faults, pulse, stopping, watchdog, watching
 from runbook.training.errors import RefusedError
 from runbook.training.pulse import Beat, Pulse, read_beat, uptime
 from runbook.training.ranks import Ranks
@@ -102,7 +102,7 @@ def test_a_sign_of_life_is_written_whole_and_read_back(tmp_path):
     assert (read.rank, read.step, read.activity, read.pid, read.start) == (
         3, 7, "step", os.getpid(), pulse.start_of(os.getpid()),
     )  # fmt: skip
-    assert 0 <= read.age < 60
+    assert -1 < read.age < 60  # it is written in milliseconds
     (tmp_path / "ranks" / "3.json").write_text('{"rank": 3')
     assert read_beat(tmp_path / "ranks" / "3.json") is None
 
@@ -130,6 +130,12 @@ def test_a_main_thread_that_waits_in_torch_distributed_is_known():
     assert one.beat().waiting
     one.sample()
     assert not one.beat().waiting
+
+
+def test_a_watch_that_did_not_run_itself_judges_nobody_for_a_while():
+    """A job that was suspended and goes on finds all signs of life old."""
+    assert not watching.overslept(100.0, 100.5)
+    assert watching.overslept(100.0, 160.0)
 
 
 def test_without_a_job_folder_there_is_no_watch():
