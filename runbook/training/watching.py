@@ -23,7 +23,6 @@ SAMPLE_SECONDS = 0.025
 BEAT_SECONDS = 0.5
 """Between two signs of life of a rank; longer in large jobs, so that a file system sees some 128 writes a second."""
 STACK_LINES = 40
-OVERSLEPT_SECONDS = 3.0
 HUNG = 70
 """Exit code of a rank that ended itself because its main thread hung and no neighbour was left to do it."""
 
@@ -64,8 +63,8 @@ class Watch:
         while not self._ended.wait(SAMPLE_SECONDS):
             self.pulse.sample()
             now = time.monotonic()
-            if overslept(looked, now):
-                self._rested_until = now + self._limit
+            if overslept(looked, now, self._limit):
+                self._rested_until = now + self._limit / 2
             looked = now
             if now < next_beat:
                 continue
@@ -87,15 +86,17 @@ class Watch:
         hangs = find_hangs(beats, self._progress, now, self._limit)
         hung = {one.beat.rank for one in hangs}
         well = [one.rank for one in beats if one.rank not in hung]
+        step = max((one.step for one in beats), default=0)  # the last sign of life of a silent one is old
         if self.ranks.rank in hung and not well:
-            self._tell_hang(hangs[0], self._stacks(self.pulse.beat()))
+            self._tell_hang(hangs[0], step, self._stacks(self.pulse.beat()))
             os._exit(HUNG)
         if not hangs or self.ranks.rank != min(well, default=-1):
             return
         for one in hangs:
             if start_of(one.beat.pid) not in (one.beat.start, -1):
                 continue  # it has ended meanwhile
-            self._tell_hang(one, self._stacks(one.beat))
+            # Told before it is killed: its death ends this process too, within milliseconds.
+            self._tell_hang(one, step, self._stacks(one.beat))
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one.beat.pid, signal.SIGKILL)
 
@@ -112,9 +113,8 @@ class Watch:
         time.sleep(0.05)  # all of it
         return _text(path).splitlines()[:STACK_LINES]
 
-    def _tell_hang(self, hang: Hang, stack: list[str]) -> None:
+    def _tell_hang(self, hang: Hang, step: int, stack: list[str]) -> None:
         beat = hang.beat
-        step = max(beat.step, self.pulse.beat().step)  # the last sign of life of a silent one is old
         seconds, line = round(hang.seconds, 1), beat.where
         assert self.pulse.folder is not None
         where = str(self.pulse.folder / f"{beat.rank}.stack") if stack else "it wrote none"
@@ -146,12 +146,12 @@ class Watch:
             append(self.spec.path(self.spec.log.events), record)
 
 
-def overslept(looked: float, now: float) -> bool:
-    """Whether this process itself did not run for a while: then the others may not have either.
+def overslept(looked: float, now: float, limit: float) -> bool:
+    """Whether this process itself did not run for half the limit: then the others may not have either.
 
     The job was suspended, or the machine has far more to do than it can; nobody is judged for some time after that.
     """
-    return now - looked > OVERSLEPT_SECONDS
+    return now - looked > limit / 2
 
 
 def watch_over(spec: Spec, ranks: Ranks, environment: Mapping[str, str]) -> Watch | None:

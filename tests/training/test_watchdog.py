@@ -134,8 +134,9 @@ def test_a_main_thread_that_waits_in_torch_distributed_is_known():
 
 def test_a_watch_that_did_not_run_itself_judges_nobody_for_a_while():
     """A job that was suspended and goes on finds all signs of life old."""
-    assert not watching.overslept(100.0, 100.5)
-    assert watching.overslept(100.0, 160.0)
+    assert not watching.overslept(100.0, 100.5, limit=12)
+    assert not watching.overslept(100.0, 160.0, limit=360)
+    assert watching.overslept(100.0, 107.0, limit=12)
 
 
 def test_without_a_job_folder_there_is_no_watch():
