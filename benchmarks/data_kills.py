@@ -42,9 +42,7 @@ def begun(log: Path) -> Counter[int]:
 
 def run(words: list[str], env: dict[str, str], seconds: float | None) -> bool:
     """Whether the command came to its end; killed, with its whole group, where it did not in time."""
-    process = subprocess.Popen(
-        words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
+    process = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0)
     try:
         _, said = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -46,10 +47,11 @@ def floors(inputs: list[Path]) -> dict[str, float]:
     from runbook.data.documents import Parser
     from runbook.data.encoders import use_one_thread
     from runbook.data.shard import join
-    from runbook.data.tokenizer import load_tokenizer
+    from runbook.data.tokenizer import _gpt2
 
     use_one_thread()
-    tokenizer = load_tokenizer("gpt2")
+    _gpt2.cache_clear()  # encoders remember words: alone, too, this one begins with an empty memory
+    tokenizer = _gpt2(False, "auto")
     parser = Parser("text", "meta.redpajama_set_name")
     seconds = dict.fromkeys(("decompress", "parse", "encode", "join and write"), 0.0)
     eod = np.array([50256], dtype="<u2")
@@ -118,6 +120,7 @@ def measure(name: str, folder: Path, megatron: Megatron | None, rounds: int, slo
         for key, (words, prefix, how) in todo.items():
             run = measure_command(words, prefix, **how)
             runs.setdefault(key, []).append(run)
+            print(f"round {number + 1}: {key}: {run.wall:.2f} s, {run.cpu:.2f} s of CPU", file=sys.stderr, flush=True)
             sums[key] = run.sha256
         if number < 3:
             alone.append(floors(data_corpus.parts(folder)))
