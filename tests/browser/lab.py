@@ -76,6 +76,7 @@ class Notebook:
 
     def __init__(self, page: Page, lab: Lab, path: str) -> None:
         self.page = page
+        page.set_default_timeout(1000 * SECONDS)
         page.goto(f"{lab.url}doc/tree/{path}?token={lab.token}")
         self.cells = page.locator(".jp-Notebook .jp-Cell")
         expect(self.cells.first).to_be_visible(timeout=180_000)
