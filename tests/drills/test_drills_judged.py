@@ -105,7 +105,8 @@ def test_the_page_has_a_row_for_each_drill(tmp_path):
     assert "**20 of 20 ended as they should**" in text and "a \\| b" in text
 
 
-def test_the_warm_process_ends_with_its_owner(tmp_path):
+@pytest.mark.training
+def test_the_warm_process_ends_with_its_owner():
     code = (
         "import os\nfrom runbook.drills.bench import Bench\n"
         "with Bench() as bench:\n    print(bench.warm_pid, flush=True)\n    os.kill(os.getpid(), 9)\n"
