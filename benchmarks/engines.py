@@ -31,7 +31,7 @@ RIVALS = {
     "deepspeed, ZeRO 2": {"engine": "deepspeed", "zero_stage": 2},
     "deepspeed, ZeRO 3": {"engine": "deepspeed", "zero_stage": 3},
 }
-STEPS, LEFT_OUT = 6, 2
+STEPS, LEFT_OUT = 5, 2
 """Steps of one turn, and how many of them are not counted."""
 
 
@@ -81,7 +81,7 @@ def speed(zygote: Zygote, root: Path, rounds: int, copies: int, precision: str) 
     for _ in range(rounds):
         for name, options in RIVALS.items():
             content = specs.spec(
-                iterations=STEPS, copies=copies, global_batch=2 * copies, mock=True, precision=precision, model=SMOKE,
+                iterations=STEPS, copies=copies, global_batch=copies, mock=True, precision=precision, model=SMOKE,
                 **options,
             )  # fmt: skip
             steps = metrics(zygote, root, content)[LEFT_OUT:]
