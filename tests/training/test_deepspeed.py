@@ -55,7 +55,7 @@ def again(job, tmp_path, zygote, **options):
 
 
 SAME = {
-    "zero 0": {"zero_stage": 0, "copies": 2},
+    "zero 0 saving beside": {"zero_stage": 0, "copies": 2, "checkpoint": {"interval": 2, "asynchronous": True}},
     "zero 1": {"zero_stage": 1, "copies": 2},
     "zero 2 bf16": {"zero_stage": 2, "copies": 2, "precision": "bf16"},
     "zero 3 tp2 dropout": {"zero_stage": 3, "tensor": 2, "model": {"dropout": 0.1}},
