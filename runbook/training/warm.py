@@ -52,10 +52,11 @@ class Forks:
             self._reap()
 
     def _fork(self, connection: socket.socket) -> None:
-        text, files, _, _ = socket.recv_fds(connection, 2**20, 2)
-        while not text.endswith(b"\n"):
-            text += connection.recv(2**20)
-        asked: dict[str, Any] = json.loads(text)
+        try:
+            asked, files = _request(connection)
+        except (OSError, ValueError):  # whoever asked was killed before it had asked
+            connection.close()
+            return
         pid = os.fork()
         if pid == 0:
             self.listener.close()
@@ -66,9 +67,10 @@ class Forks:
             _become_rank(asked, files)
         for file in files:
             os.close(file)
-        connection.sendall(json.dumps({"pid": pid}).encode() + b"\n")
         self.ranks[pid] = connection
         self.selector.register(connection, selectors.EVENT_READ, pid)
+        with contextlib.suppress(OSError):  # killed meanwhile: its end is read next, and ends the rank
+            connection.sendall(json.dumps({"pid": pid}).encode() + b"\n")
 
     def _end(self, pid: int) -> None:
         """The one who asked is gone: so is the rank."""
@@ -98,6 +100,22 @@ class Forks:
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-1, 0)
+
+
+def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What a client asks for, and its standard output and error."""
+    text, files, _, _ = socket.recv_fds(connection, 2**20, 2)
+    while not text.endswith(b"\n"):
+        more = connection.recv(2**20)
+        if not more:
+            for file in files:
+                os.close(file)
+            raise ValueError("the client is gone")
+        text += more
+    asked: dict[str, Any] = json.loads(text)
+    if len(files) != 2:
+        raise ValueError("the client sent no output")
+    return asked, files
 
 
 def _become_rank(asked: dict[str, Any], files: list[int]) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+from pathlib import Path
+
+import psutil
 import pytest
 
 from runbook.drills.random_kills import kill_often
 from runbook.drills.table import DRILLS, do_one
 from runbook.drills.verdict import judge
+from runbook.schedulers.processes import wait_until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 LONG = ("02-kill-launcher", "09-straggler", "14-rendezvous", "15-clock-and-limits", "20-random-kills")
@@ -25,3 +32,15 @@ def test_ten_kills_at_random_moments_lose_nothing_and_train_nothing_twice(bench)
     verdict = judge("ten kills", ending, bench.end_left(), 0.0)
     assert verdict.verdict == "pass", verdict.detail
     assert verdict.final_loss_equal and verdict.extra["goodput"] > 0
+
+
+def test_whoever_is_killed_while_asking_for_a_rank_does_not_end_the_warm_process(bench):
+    path = str(bench.root / "warm")
+    whole = json.dumps({"arguments": ["x"], "environment": {}, "folder": "/"}).encode() + b"\n"
+    for said in (b"", b'{"argu', b"no json\n", whole):
+        with socket.socket(socket.AF_UNIX) as client, Path(os.devnull).open("wb") as nothing:
+            client.connect(path)
+            if said:
+                socket.send_fds(client, [said], [nothing.fileno(), nothing.fileno()])
+    assert wait_until(lambda: not bench.left(), 30)
+    assert psutil.Process(bench.warm_pid).status() != psutil.STATUS_ZOMBIE
