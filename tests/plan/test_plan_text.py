@@ -34,9 +34,7 @@ def by_what(table: Table) -> dict[str, tuple[str, str]]:
 
 def test_every_table_has_the_same_columns_in_all_rows(plan: dict) -> None:
     found = tables(plan)
-    titles = (
-        "In short|Sizes|Layout, batch and length|Memory|Operations by convention|Time|Storage|"
-    )
+    titles = "In short|Sizes|Layout, batch and length|Memory|Operations by convention|Time|Storage|"
     titles += "Preparing the text|Saves, failures, jobs and energy|Places|Checks"
     assert [table.title for table in found] == titles.split("|")
     for table in found:
