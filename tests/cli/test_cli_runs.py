@@ -35,7 +35,7 @@ def test_status_of_all_and_of_one(runbook, made):
     said = runbook("status", "local")
     assert said.code == 0
     assert said.out.startswith(f"{made}\n")
-    assert "04-training  local-1a2b  failed        exit code 1" in said.out
+    assert "04-training  local-1a2b  failed  exit code 1" in said.out
 
 
 def test_status_finds_the_run_of_a_job(runbook, made):
