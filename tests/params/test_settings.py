@@ -82,7 +82,7 @@ def test_why_understands_names_of_documents_and_phases(project: Path):
     [
         ("training.tokn", "There is no key training.tokn. Did you mean training.tokens?"),
         ("nodes", "There is no key nodes. Did you mean jobs.<phase>.nodes?"),
-        ("zzz", "There is no key zzz. The sections are data, parallel, training, training.shape, training.smoke, jobs,"),
+        ("zzz", "There is no key zzz. The sections are data, parallel, training, training.shape, training.smoke,"),
         ("parallel", "parallel is a section. Ask for one of its keys: parallel.tensor, parallel.pipeline,"),
         ("jobs.plan.nodes", "jobs.plan.nodes: 00-plan submits no job"),
     ],
