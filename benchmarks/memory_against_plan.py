@@ -1,6 +1,6 @@
 """Planned memory against the peaks of real trainings on this machine's CPU, and step times after five steps.
 
-    python -m benchmarks.memory_against_plan [--all]
+    python -m benchmarks.memory_against_plan [--all | --deepspeed]
 
 Each row trains a few steps of mock data with the project's own trainer and prints the plan's bytes beside the peak
 resident memory of the fullest rank (metrics.jsonl), and the plan's step time, corrected by the median of steps 2 to 5,
@@ -40,6 +40,15 @@ ROWS = (
     "model=125m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 parallel.zero_stage=0",
     "model=125m training.global_batch=4 training.micro_batch=2 training.sequence_length=256 parallel.tensor=2",
 )
+DEEPSPEED = tuple(
+    f"training.engine=deepspeed {words} parallel.zero_stage={stage}"
+    for words in (
+        "model=375m training.global_batch=4 training.micro_batch=2 training.sequence_length=512",
+        "model=small training.global_batch=8 training.micro_batch=4",
+        "model=125m training.global_batch=2 training.micro_batch=1 training.sequence_length=256",
+    )
+    for stage in range(4)
+)
 MORE = (
     "model=350m training.global_batch=2 training.micro_batch=1 training.sequence_length=512",
     "model=350m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 parallel.tensor=2",
@@ -59,9 +68,10 @@ def main() -> None:
     """Print a row for each configuration, and how many lie within 10 and 15 %."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="also the ones that take several GiB and minutes")
+    parser.add_argument("--deepspeed", action="store_true", help="the other engine, ZeRO 0 to 3")
     given = parser.parse_args()
     memory_errors, time_errors = [], []
-    for words in ROWS + (MORE if given.all else ()):
+    for words in DEEPSPEED if given.deepspeed else ROWS + (MORE if given.all else ()):
         found = measure(words)
         memory_error = found["planned_bytes"] / found["peak_bytes"] - 1
         time_error = found["corrected_seconds"] / found["later_seconds"] - 1
