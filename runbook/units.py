@@ -41,7 +41,7 @@ def parse_duration(text: str | int | float) -> int:
         raise ValueError(f"{text!r} is not a duration such as 00:30:00, 2h or 90m")
     if isinstance(text, int | float):
         return _int(text, "a duration such as 00:30:00, 2h or 90m")
-    if clock := _CLOCK.fullmatch(text.strip()):
+    if isinstance(text, str) and (clock := _CLOCK.fullmatch(text.strip())):
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         if minutes > 59 or seconds > 59:
             raise ValueError(f"{text!r} has more than 59 minutes or seconds")
@@ -57,7 +57,7 @@ def _int(number: int | float, what: str) -> int:
 
 
 def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
-    if isinstance(text, bool) or text is None:
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"{text!r} is not {what}")
     if isinstance(text, int | float):
         if text != _int(text, what):

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,13 @@ def resubmit(campaign: Campaign) -> JobFolder:
     """Submit the phase again, to go on from its newest checkpoint."""
     with campaign.hold(f"resuming {campaign.phase}"):
         return _submit(campaign)
+
+
+def own_rows(campaign: Campaign, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the training's rows that the newest job wrote, not one before it that is gone."""
+    folder = latest_job_folder(campaign.folder, campaign.phase)
+    submitted = json.loads(folder.record.read_text()).get("submitted", 0) if folder and folder.record.exists() else 0
+    return [row for row in rows if row.get("time", submitted) >= submitted]
 
 
 def last_iteration(campaign: Campaign) -> int:

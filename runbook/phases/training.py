@@ -46,7 +46,9 @@ def rehearse_stop(campaign: Campaign) -> None:
     if jobs.is_done(campaign) or stops(campaign):
         show_text("This run was already stopped and resumed; it is not done twice.")
         return
-    status = jobs.follow(campaign, lambda rows: bool(rows) and rows[-1]["iteration"] >= at)
+    status = jobs.follow(
+        campaign, lambda rows: bool(jobs.own_rows(campaign, rows[-1:])) and rows[-1]["iteration"] >= at
+    )
     if status.state is State.RUNNING:
         status = jobs.stop_gently(campaign)
     if status.state is State.DONE:

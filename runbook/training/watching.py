@@ -107,11 +107,11 @@ class Watch:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(beat.pid, STACK_SIGNAL)
             os.kill(beat.pid, signal.SIGCONT)
-        end = time.monotonic() + 2
-        while time.monotonic() < end and not _text(path):
-            time.sleep(0.02)
-        time.sleep(0.05)  # all of it
-        return _text(path).splitlines()[:STACK_LINES]
+        end, before, text = time.monotonic() + 5, "", ""
+        while time.monotonic() < end and not (text and text == before):  # all of it: it grows no more
+            time.sleep(0.3)
+            before, text = text, _text(path)
+        return text.splitlines()[:STACK_LINES]
 
     def _tell_hang(self, hang: Hang, step: int, stack: list[str]) -> None:
         beat = hang.beat

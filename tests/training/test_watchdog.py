@@ -117,7 +117,7 @@ def test_asked_by_signal_a_rank_writes_the_stacks_of_all_threads(tmp_path):
     waiting.set()
     other.join(10)
     text = (tmp_path / "ranks" / "0.stack").read_text()
-    assert "test_asked_by_signal" in text and text.count("hread 0x") == 2
+    assert "test_asked_by_signal" in text and text.count("hread 0x") >= 2
     one.close()
 
 

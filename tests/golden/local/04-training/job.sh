@@ -192,7 +192,8 @@ case $worst in
 esac
 if ((worst == 4 && codes[culprit] > 128)); then job_reason+=" (signal $((codes[culprit] - 128)))"; fi
 if [[ -n $was_killed ]]; then
-  if ((job_result == 0 || job_result == 75)); then job_result=1 job_reason="not all ranks ended$by"; fi
+  # A rank that TERM ended before it listened has trained nothing, and kept its peers from training.
+  if ((worst != 3 && (job_result == 0 || job_result == 75))); then job_result=1 job_reason="not all ranks ended$by"; fi
   job_reason+="; killed, as they did not end by themselves: rank ${was_killed// /, }"
 fi
 exit "$job_result"
