@@ -88,11 +88,11 @@ def hang(bench: Bench) -> Ending:
     limit = 20
     words = (f"training.process_group_timeout={limit}",)
     case = Case(bench, "hang", *words)
-    ending = Ending("SIGSTOP to rank 1 at step 9; rank 0 sleeps for ever at step 13 of the next job")
-    told = case.train("stop:rank=1,step=9,job=04-training; hang:rank=0,step=13,job=04-training-2")
+    ending = Ending("SIGSTOP to rank 1 at step 9; rank 0 sleeps for ever at step 15 of the next job")
+    told = case.train("stop:rank=1,step=9,job=04-training; hang:rank=0,step=15,job=04-training-2")
     hangs = case.events("hang")
     found = [(one["rank"], one["step"]) for one in hangs]
-    ending.rule(found == [(1, 9), (0, 13)], f"hanging rank and step named: {found}")
+    ending.rule(found == [(1, 9), (0, 15)], f"hanging rank and step named: {found}")
     if len(hangs) == 2:
         last = next(row["time"] for row in case.rows() if row["iteration"] == 8)
         ending.detected_after_s = hangs[0]["time"] - last

@@ -104,13 +104,18 @@ class Watch:
         """Ask a rank for its stacks; one that was stopped has to go on for a moment to write them."""
         assert self.pulse.folder is not None
         path = self.pulse.folder / f"{beat.rank}.stack"
+        stopped = _is_stopped(beat.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(beat.pid, STACK_SIGNAL)
             os.kill(beat.pid, signal.SIGCONT)
-        end, before, text = time.monotonic() + 5, "", ""
-        while time.monotonic() < end and not (text and text == before):  # all of it: it grows no more
-            time.sleep(0.3)
-            before, text = text, _text(path)
+        end = time.monotonic() + 2
+        while time.monotonic() < end and not _text(path):
+            time.sleep(0.01)
+        if stopped:  # it would go on training with steps that its end takes away again
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(beat.pid, signal.SIGSTOP)
+        time.sleep(0.05)  # all of it
+        text = _text(path)
         return text.splitlines()[:STACK_LINES]
 
     def _tell_hang(self, hang: Hang, step: int, stack: list[str]) -> None:
@@ -170,3 +175,8 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process was halted by a signal; False where the system does not say."""
+    return _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1] == ["T"]
