@@ -52,7 +52,7 @@ sites: setup  ## the five documents' run files, rehearsed here and on a Slurm of
 	$(BIN)/pytest --timeout=1200 tests/sites/rehearse_sites.py
 
 drills: setup  ## break a small training in twenty ways, fifty kills; 15,000 broken files of each kind
-	$(BIN)/runbook drill --page docs/drills.md
+	$(BIN)/runbook drill --again --page docs/drills.md
 	FUZZ_INPUTS=10000 $(BIN)/pytest tests/fuzz
 
 bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's

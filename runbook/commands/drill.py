@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 @click.option(
     "--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there as a page of Markdown."
 )
-def drill(names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | None, page: Path | None) -> int:
+@click.option("--again", is_flag=True, help="Do a drill that failed once more and count that; both are told.")
+def drill(
+    names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | None, page: Path | None, again: bool
+) -> int:
     """Break a small training on this machine on purpose, and see that it ends as it should; no NAME: all twenty.
 
     NAME is a drill's name, its number or its words. It works in a temporary folder on two to four processes without a
@@ -44,8 +48,12 @@ def drill(names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | No
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in do(meant, stream):
             verdicts.append(verdict)
-            if not as_json:
-                click.echo(f"{verdict.name:24} {verdict.verdict}  {verdict.seconds:6.1f} s  {verdict.detail}")
+            tell(verdict, as_json)
+        failed = {one.name: one.detail for one in verdicts if one.verdict != "pass"} if again else {}
+        for second in do(list(failed), stream) if failed else ():
+            both = replace(second, detail=f"at the second try (the first: {failed[second.name]}): {second.detail}")
+            verdicts[[one.name for one in verdicts].index(second.name)] = both
+            tell(both, as_json)
     if page:
         write_page(page, verdicts)
     if as_json:
@@ -54,6 +62,12 @@ def drill(names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | No
         passed = sum(verdict.verdict == "pass" for verdict in verdicts)
         click.echo(f"{passed} of {len(verdicts)} drills ended as they should (of {len(DRILLS)} that there are)")
     return 0 if all(verdict.verdict == "pass" for verdict in verdicts) else 1
+
+
+def tell(verdict: Verdict, as_json: bool) -> None:
+    """A line for people as soon as a drill has ended."""
+    if not as_json:
+        click.echo(f"{verdict.name:24} {verdict.verdict}  {verdict.seconds:6.1f} s  {verdict.detail}")
 
 
 def write_page(path: Path, verdicts: list[Verdict]) -> None:
