@@ -53,7 +53,10 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         if len(ctx.saved_tensors) == 1:
             whole: torch.Tensor = ctx.saved_tensors[0]
-            return whole.detach().mul_(gradients[0].unsqueeze(-1)), None, None
+            flat, weights = whole.detach().view(-1, whole.shape[-1]), gradients[0].reshape(-1, 1)
+            for rows in _blocks(flat):  # all at once, torch would make float32 copies of both factors
+                flat[rows].mul_(weights[rows])
+            return flat.view(whole.shape), None, None
         logits, own, elsewhere, log_sums = ctx.saved_tensors
         flat, gradient = logits.detach().view(-1, logits.shape[-1]), gradients[0].reshape(-1)
         hit = elsewhere.logical_not().float().neg_()
