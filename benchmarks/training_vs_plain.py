@@ -35,6 +35,8 @@ MICRO_BATCHES = 2
 
 def worker(program: str, shape: dict[str, int], precision: str) -> None:
     """Answer each line on standard input with one step's times."""
+    if program == "ours":
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the trainer's __main__ does, before the first tensor
     import torch
 
     torch.manual_seed(0)

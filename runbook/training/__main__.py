@@ -25,6 +25,8 @@ def main() -> int:
         rank = ranks.rank
         die_with_launcher(ranks)
         spec = read_plan(arguments.plan, arguments.phase)
+        # Before torch takes its first memory: pages of 2 MiB for large tensors, where the kernel has them to give.
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
         from runbook.training.session import train
 
         return train(spec, ranks, stopping)
