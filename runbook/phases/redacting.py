@@ -30,6 +30,7 @@ from runbook.records.help import NAME as HELP
 from runbook.records.help import write_help
 from runbook.records.html import write_html
 from runbook.records.index import write_campaign
+from runbook.records.redacted_pictures import keep_pictures
 from runbook.records.redaction import Redactor
 from runbook.records.whole import NAME, write_whole
 
@@ -178,15 +179,21 @@ def _record(redactor: Redactor, folder: Path, copy: Path, phase: str) -> None:
 
 
 def _cell(redactor: Redactor, cell: Any) -> Any:
-    """A cell whose texts are redacted; pictures hold only what our own figures draw, and are kept."""
+    """A cell whose texts are redacted; of pictures only those that our own figures draw are kept, without hidden words.
+
+    What a person attached to a cell may show anything, and is left out.
+    """
     for output in cell.get("outputs", []):
-        data = output.get("data", {})
-        for kind in data:
-            if not kind.startswith("image/") or kind == "image/svg+xml":
-                data[kind] = redactor.value(data[kind])
-        for key in ("text", "ename", "evalue", "traceback"):
+        if "data" in output:
+            keep_pictures(output["data"], redactor.value)
+        for key in ("text", "ename", "evalue", "traceback", "metadata"):
             if key in output:
                 output[key] = redactor.value(output[key])
+    if cell.pop("attachments", None):
+        cell.source = _ATTACHED.sub("[attachment left out]", cell.source)
     cell.source = redactor.text(cell.source)
     cell.metadata = redactor.value(cell.metadata)
     return cell
+
+
+_ATTACHED = re.compile(r"!\[[^\]]*\]\(\s*attachment:[^)]*\)")

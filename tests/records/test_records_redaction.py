@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import struct
+import zlib
 from pathlib import Path
 
 import nbformat
@@ -18,6 +22,33 @@ USER, HOST, ACCOUNT = "mmustermann", "nid004711.cluster.example.org", "project_4
 PLACE, BUCKET, MAIL = "/scratch/project_465000123/mmustermann/runs", "s3://very-private-bucket/pile", "m.m@example.org"
 PLANTED = (USER, "nid004711", ACCOUNT, "/scratch", "very-private-bucket", MAIL, "10.11.12.13", "secret-stage")
 TEXT = f"{USER}@{HOST}: job of {ACCOUNT} in {PLACE}/local, from {BUCKET}; ask {MAIL}, 10.11.12.13, at 900 tokens/s"
+
+
+def png(words: str = "") -> bytes:
+    """A picture of one pixel, with its author where one is told."""
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))]
+    parts += [(b"tEXt", b"Author\0" + words.encode())] if words else []
+    parts += [(b"IDAT", zlib.compress(b"\0\0")), (b"IEND", b"")]
+    made = [struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
+
+
+def base64_of(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def everything_in(path: Path) -> str:
+    """A file's text, and all that is encoded in it."""
+    text = path.read_text()
+    for found in re.findall(r"[A-Za-z0-9+/]{16,}={0,2}", text):
+        try:
+            text += "\n" + base64.b64decode(found).decode("utf-8", errors="replace")
+        except ValueError:
+            continue
+    return text
+
+
+SVG = f"<svg xmlns='http://www.w3.org/2000/svg'><title>{TEXT}</title><metadata>{USER}_x</metadata></svg>"
 
 
 @pytest.fixture
@@ -38,10 +69,24 @@ def run(tmp_path: Path, monkeypatch) -> Path:
     outputs = [
         announced(folder, TWIN),
         data(text_html=f"<b>{TEXT}</b><img alt='{USER}' src='data:image/png;base64,iVBORw0KGgo='>", text_plain=TEXT),
-        nbformat.v4.new_output("stream", name="stderr", text=TEXT),
+        data(
+            text_html=f"<img src='data:image/svg+xml;base64,{base64_of(SVG.encode())}'><a href='file://{PLACE}'>x</a>"
+        ),
+        data(text_html=f"<a href='https://example.org/?at=%2Fscratch%2Fx%2F{USER}&u={USER.upper()}'>y</a>"),
+        nbformat.v4.new_output(
+            "display_data",
+            data={"image/svg+xml": SVG, "image/png": base64_of(png(TEXT)), "application/json": {USER: [TEXT]}},
+            metadata={"image/svg+xml": {"title": TEXT}},
+        ),
+        nbformat.v4.new_output("display_data", data={"image/jpeg": base64_of(f"a photograph by {USER}".encode())}),
+        nbformat.v4.new_output("stream", name="stderr", text=f"{TEXT}\nCHECKPOINTS={PLACE}/x {USER}_big:{PLACE}/y"),
         nbformat.v4.new_output("error", ename="OSError", evalue=TEXT, traceback=[TEXT]),
     ]
     content = notebook(*outputs, markdown=f"# {TEXT}")
+    content.cells[0].attachments = {"screen.png": {"image/png": base64_of(png(TEXT))}, "a.svg": {"image/svg+xml": SVG}}
+    content.cells[0].source += "\n\n![my screen](attachment:screen.png)"
+    content.cells[0].metadata["author"] = USER
+    content.metadata["widgets"] = {"state": {"w": {"state": {"value": TEXT}}}}
     content.metadata["papermill"] = {"input_path": f"{PLACE}/x.ipynb", "parameters": {"jobs": {"account": ACCOUNT}}}
     nbformat.write(content, folder / "records" / "04-training.ipynb")
     twin = json.loads((folder / "records" / "04-training.json").read_text())
@@ -63,8 +108,8 @@ def test_no_file_of_the_copy_holds_anything_planted(run, tmp_path):
     files = [path for path in out.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".html", ".ipynb", ".json", ".jsonl", ".yaml"}
     for path in files:
-        text = path.read_text()
-        assert [word for word in PLANTED if word in text] == [], path.name
+        text = everything_in(path)
+        assert [word for word in PLANTED if word.lower() in text.lower()] == [], path.name
         assert str(tmp_path) not in text, path.name
 
 
@@ -78,7 +123,12 @@ def test_the_copy_is_still_a_whole_report(run, tmp_path):
         json.loads((out / "records" / "04-training.json").read_text())["results"]["last_loss"]
         == TWIN.results["last_loss"]
     )
-    nbformat.validate(nbformat.read(out / "records" / "04-training.ipynb", as_version=4))
+    copied = nbformat.read(out / "records" / "04-training.ipynb", as_version=4)
+    nbformat.validate(copied)
+    assert "[attachment left out]" in copied.cells[0].source
+    outputs = [one.get("data", {}) for cell in copied.cells for one in cell.get("outputs", [])]
+    assert [base64.b64decode(one["image/png"]) for one in outputs if "image/png" in one] == [png()]
+    assert not [one for one in outputs if "image/jpeg" in one]
     assert not list(out.rglob("job.sh")) + list(out.rglob("out"))
     assert "manifest.json" not in (out / "index.html").read_text()
 
