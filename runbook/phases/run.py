@@ -31,6 +31,7 @@ from runbook.phases.status import refuse_while_a_job_runs
 from runbook.plan import Plan, make_plan
 from runbook.records.execute import Outcome, execute_phase
 from runbook.records.runs import read_run
+from runbook.records.signals import NotebookStopped, ending_in_order
 from runbook.records.state import State
 from runbook.schedulers import get_scheduler
 from runbook.schedulers.lock import hold
@@ -87,11 +88,11 @@ def run_phases(request: Request, say: Say) -> tuple[Outcome, Path]:
     anew = redo == PHASES[0]
     measured = calibrations.known(settings, folder.parent) if anew else calibrations.for_run(settings, folder)
     plan = make_plan(settings, machine.measure(settings.site), measured)
-    phases = request.phases()
+    request.phases()  # an order that is none is refused before anything is written
     if not redo:
         refuse_other_parameters(settings, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with hold(folder, f"runbook run {request.run}") as taken_over:
+    with ending_in_order(), hold(folder, f"runbook run {request.run}") as taken_over:
         if taken_over:
             say(taken_over)
         for name in remove_leftovers(folder):
@@ -101,13 +102,22 @@ def run_phases(request: Request, say: Say) -> tuple[Outcome, Path]:
         write_plan_file(settings, plan, folder)
         os.environ[HOLDER_VARIABLE] = str(folder)
         os.environ[RUNS_VARIABLE] = str(folder.parent)
-        outcome = Outcome("done", 0, "", None)
-        for phase in phases:
-            outcome = run_phase(request, settings, plan, folder, phase, say)
-            if outcome.exit_code:
-                break
-        write_report(folder)
+        try:
+            outcome = _in_order(request, settings, plan, folder, say)
+            write_report(folder)
+        except NotebookStopped as stopped:
+            say(f"Stopped between two notebooks by signal {stopped.number}; the same command goes on from here.")
+            raise
     return outcome, folder
+
+
+def _in_order(request: Request, settings: Settings, plan: Plan, folder: Path, say: Say) -> Outcome:
+    outcome = Outcome("done", 0, "", None)
+    for phase in request.phases():
+        outcome = run_phase(request, settings, plan, folder, phase, say)
+        if outcome.exit_code:
+            break
+    return outcome
 
 
 def run_phase(request: Request, settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -> Outcome:

@@ -10,6 +10,7 @@ later cells `pending`, a banner on top, an end time, no kernel, and papermill's 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from html import escape
@@ -34,11 +35,16 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     def __init__(self, nb: Any, **options: Any) -> None:
         self.state: State | None = None
         self.reason = ""
+        self.unsaved: RunbookError | None = None
+        """Why the newest save failed; a full disk in the middle of the work ends nothing, only one at the end does."""
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
 
     def save(self, **kwargs: Any) -> None:
-        """Save the notebook whole or not at all; places papermill alone can write to are left to it."""
+        """Save the notebook whole or not at all; places papermill alone can write to are left to it.
+
+        What could not be saved is told once and tried again with the next cell.
+        """
         self.before_save()
         path = _local_path(self.output_path)
         if path is None:
@@ -46,8 +52,15 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             return
         from runbook.records.files import write_text
 
-        write_text(path, ipynb.text_of(self.nb))
         self.last_save_time = self.now()
+        try:
+            write_text(path, ipynb.text_of(self.nb))
+        except RunbookError as error:
+            if self.unsaved is None:
+                logger.error("The notebook is not saved, and goes on; it is tried again after each cell. %s", error)
+            self.unsaved = error
+        else:
+            self.unsaved = None
 
     def notebook_start(self, **kwargs: Any) -> None:
         """Clear what an earlier execution left in the notebook."""
@@ -86,6 +99,8 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.nb.metadata["runbook"] = {"state": str(self.state), "reason": self.reason}
         self.cleanup_pbar()
         self.save()
+        if self.unsaved is not None and self.state is State.DONE:
+            self.state, self.reason = State.FAILED, str(self.unsaved)
 
     def error_of_a_cell(self) -> PapermillExecutionError | None:
         """Papermill's own error for a cell that raised, with its banner put into the notebook; None where none did.
@@ -211,13 +226,19 @@ def _local_path(output_path: str | None) -> Path | None:
 
 
 def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:
-    """Put the notebook among the records of the run it names; what prevents it is logged and returned."""
-    from runbook.records.filing import file_execution
+    """Put the notebook among the records of the run it names; what prevents it is logged and returned.
 
+    Where there is no room for the notebook there may still be some for its twin, which then says why.
+    """
+    from runbook.records.filing import file_execution, file_twin_alone
+
+    ended_as = (execution.state, execution.reason)
     try:
-        if file_execution(execution.nb, record=record, ended_as=(execution.state, execution.reason)) is not None:
+        if file_execution(execution.nb, record=record, ended_as=ended_as) is not None:
             execution.save()
     except RunbookError as error:
         logger.error("The notebook could not be filed with its run: %s", error)
+        with contextlib.suppress(RunbookError):
+            file_twin_alone(execution.nb, record, f"not filed: {error}")
         return error
-    return None
+    return execution.unsaved

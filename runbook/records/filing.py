@@ -1,6 +1,7 @@
 """Put an executed notebook among the records of its run: notebook, report and twin that say the same.
 
 file_execution(notebook, record, ended_as) -> Twin | None
+file_twin_alone(notebook, record, reason)          where the rest could not be written: the twin says so
 announced_by(notebook) -> Announcement | None      which run and execution a notebook says it is
 """
 
@@ -16,7 +17,7 @@ from runbook.records.files import utc_now, write_text
 from runbook.records.history import set_aside
 from runbook.records.html import ERROR_TAG, write_html
 from runbook.records.index import write_campaign, write_runs_index
-from runbook.records.manifest import write_manifest
+from runbook.records.manifest import note_files, write_manifest
 from runbook.records.origin import commit_of, versions
 from runbook.records.session import MIME
 from runbook.records.state import State
@@ -75,6 +76,23 @@ def file_execution(
     notebook.metadata["runbook"] = told | {"state": str(twin.state), "verdict": twin.verdict, "reason": twin.reason}
     write_record(notebook, twin, run_folder)
     return twin
+
+
+def file_twin_alone(notebook: Any, record: tuple[Path, str] | None, reason: str) -> None:
+    """Let the twin say that its notebook could not be filed, and why; results that were reached stay in it."""
+    announced = announced_by(notebook)
+    if announced is None and record is None:
+        return
+    run_folder, phase = record or (announced.run_folder, announced.phase)  # type: ignore[union-attr]
+    twin = find_twin(run_folder, phase)
+    if twin is None or announced is None or twin.started != announced.execution:
+        twin = _twin_of(notebook, run_folder, phase)
+    verdict = verdict_of(State.FAILED, twin.checks)
+    write_twin(
+        replace(twin, state=State.FAILED, reason=reason, verdict=verdict, ended=twin.ended or utc_now()),
+        twin_path(run_folder, phase),
+    )
+    note_files(run_folder, [twin_path(run_folder, phase)])
 
 
 def write_record(notebook: Any, twin: Twin, run_folder: Path) -> None:

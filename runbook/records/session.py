@@ -13,6 +13,8 @@ script) the same calls write the same twin, with every cell pending.
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +28,8 @@ from runbook.records.manifest import note_files
 from runbook.records.origin import commit_of, versions
 from runbook.records.state import State
 from runbook.records.twin import RUNNING, Twin, plain, twin_path, verdict_of, write_twin
+
+_log = logging.getLogger(__name__)
 
 MIME = "application/vnd.runbook.v1+json"
 """Type of the output by which an executed notebook names its run, phase and execution."""
@@ -85,6 +89,7 @@ class Session:
         self.started = utc_now()
         if twin_path(run_folder, phase).exists():
             set_aside(run_folder, phase, keep_newer_notebook=True)
+        self._is_open = False
         self._shell = _find_shell()
         if self._shell is not None:
             self._cells.mark_earlier(self._shell.history_manager.input_hist_raw)
@@ -162,15 +167,33 @@ class Session:
         if error is not None:
             self._failures[name] = (_state_of(error), _reason_of(error))
             self._failed = utc_now()
-        self._write()
+        try:
+            self._write()
+        except RecordError as trouble:  # it is written again after the next cell, and must be by `finish`
+            _log.error("The record is not up to date: %s", trouble)
 
     def _write(self) -> Twin:
         twin = self.twin()
         path = twin_path(self.run_folder, self.phase)
+        other = _started_in(path) if self._is_open else ""
+        if other and other != self.started:
+            raise RecordError(
+                f"{path} belongs to another execution of {self.phase}, begun {other}; this one began {self.started} "
+                "and writes nothing over it. Go on in that notebook, or begin anew here from the first cell."
+            )
         write_twin(twin, path)
+        self._is_open = True
         if twin.ended:
             note_files(self.run_folder, [path])
         return twin
+
+
+def _started_in(path: Path) -> str:
+    """Which execution a twin is of; empty where there is none that could be read."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["started"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def _find_shell() -> Any:

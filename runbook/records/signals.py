@@ -1,13 +1,15 @@
 """Ctrl-C, SIGTERM and SIGHUP caught while a notebook runs, so that there is time to save it.
 
 with SignalTrap() as trap: ...      trap.received is 0 or the signal's number; trap.on_signal is called once
+with ending_in_order(): ...         between notebooks: the process leaves through its `with` and `finally`
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -66,3 +68,25 @@ class SignalTrap:
         if not self.received:
             self.received = number
             self.on_signal()
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise `NotebookStopped` where they would end the process without a word.
+
+    A lock is then given back, and the exit code is the signal's (143), as after a notebook that was stopped.
+    """
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise NotebookStopped(number)

@@ -1,0 +1,165 @@
+"""Records under attack: no room for the notebook, two writers, a clock that was set back, a stop between notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from notebook_project import BIN, PHASE, WORK, Project
+
+from runbook.errors import RecordError
+from runbook.records import session as sessions
+from runbook.records.execute import execute_phase
+from runbook.records.history import earlier
+from runbook.records.twin import find_twin
+from runbook.records.verify import verify_run
+
+LOUD = "print('x' * 400_000)"
+"""More than a file may hold in these tests."""
+LIMIT = 200
+"""Thousand bytes, as bash's ulimit counts."""
+PHASE_IN_A_PROCESS = """
+import sys
+from pathlib import Path
+from runbook.errors import RunbookError
+from runbook.records.execute import execute_phase
+try:
+    outcome = execute_phase(Path(sys.argv[1]), Path(sys.argv[2]), "02-data", {}, log=True)
+except RunbookError as error:
+    print(error)
+    sys.exit(error.exit_code)
+print(outcome)
+"""
+
+
+def with_small_files(project: Project, notebook, *, kilobytes: int) -> subprocess.CompletedProcess[str]:
+    """Execute a phase where no file can grow beyond a size, as where a disk or a quota is full."""
+    words = [sys.executable, "-c", PHASE_IN_A_PROCESS, str(notebook), str(project.run_folder)]
+    limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash", *words]
+    environment = {**os.environ, "IPYTHONDIR": str(project.root / "ipython")}
+    return subprocess.run(limited, capture_output=True, text=True, cwd=project.root, env=environment, timeout=240)
+
+
+@pytest.mark.notebooks
+def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_with_room_again(tmp_path):
+    """The second execution also finds the record of a time to come: the clock was set back meanwhile."""
+    project = Project(tmp_path)
+    notebook = project.notebook(WORK, LOUD, "print('still here')")
+    done = with_small_files(project, notebook, kilobytes=LIMIT)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "02-data.ipynb could not be written: File too large" in done.stdout
+    assert said.count("The notebook is not saved, and goes on") == 1
+    assert "still here" in said, "a full disk in the middle ends no notebook"
+    twin = find_twin(project.run_folder, PHASE)
+    assert (str(twin.state), twin.verdict) == ("failed", "fail")
+    assert "could not be written: File too large" in twin.reason
+    assert twin.results == {"tokens": 1024, "loss": 2.718281828}, "what was reached is kept"
+    assert not list(project.run_folder.rglob("*.part"))
+
+    path = project.record(".json")
+    later = "2099-01-01T00:00:00.000000Z"
+    path.write_text(path.read_text().replace(twin.started, later))
+    os.utime(path, (4e9, 4e9))
+    outcome = execute_phase(notebook, project.run_folder, PHASE, {}, log=False)
+    assert (outcome.state, outcome.exit_code) == ("done", 0), outcome
+    assert find_twin(project.run_folder, PHASE).started < later
+    assert next(one.name for one in earlier(project.run_folder, PHASE)) == "02-data-20990101T000000Z.json"
+    assert verify_run(project.run_folder) == []
+
+
+def settings_of(project: Project) -> SimpleNamespace:
+    return SimpleNamespace(project=project.root, name="toy", parameters=dict)
+
+
+def test_of_two_writers_the_later_one_has_the_record_and_the_earlier_writes_nothing_over_it(tmp_path):
+    project = Project(tmp_path)
+    project.notebook(WORK)
+    first = sessions.Session(settings_of(project), PHASE, project.run_folder)
+    first.result("tokens", 1)
+    second = sessions.Session(settings_of(project), PHASE, project.run_folder)
+    second.result("tokens", 2)
+    with pytest.raises(
+        RecordError, match=rf"belongs to another execution of {PHASE}, begun .*{second.started}; this one"
+    ):
+        first.finish()
+    second.finish()
+    assert find_twin(project.run_folder, PHASE).results == {"tokens": 2}
+    assert [json.loads(one.read_text())["started"] for one in earlier(project.run_folder, PHASE)] == [first.started]
+
+
+def test_a_clock_that_was_set_back_costs_no_record(tmp_path, monkeypatch):
+    project = Project(tmp_path)
+    project.notebook(WORK)
+    monkeypatch.setattr(sessions, "utc_now", lambda: "2099-01-01T00:00:00.000000Z")
+    sessions.Session(settings_of(project), PHASE, project.run_folder).finish()
+    monkeypatch.undo()
+    again = sessions.Session(settings_of(project), PHASE, project.run_folder)
+    again.result("tokens", 2)
+    again.finish()
+    assert find_twin(project.run_folder, PHASE).results == {"tokens": 2}
+    assert len(earlier(project.run_folder, PHASE)) == 1
+
+
+def test_a_record_that_cannot_be_written_after_a_cell_is_told_and_written_after_the_next(tmp_path, caplog):
+    project = Project(tmp_path)
+    project.notebook(WORK)
+    session = sessions.Session(settings_of(project), PHASE, project.run_folder)
+    ended = SimpleNamespace(error_before_exec=None, error_in_exec=None, info=SimpleNamespace(raw_cell="1", cell_id=""))
+    part = project.record(".json").with_name(f".{PHASE}.json.{os.getpid()}.part")
+    part.symlink_to("/dev/full")
+    session.result("tokens", 3)
+    session._after_cell(ended)
+    assert "The record is not up to date" in caplog.text and "No space left on device" in caplog.text
+    assert find_twin(project.run_folder, PHASE).results == {}
+    session._after_cell(ended)
+    assert find_twin(project.run_folder, PHASE).results == {"tokens": 3}
+
+
+def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
+    token = "hf_" + "Ab3d" * 8
+    project = Project(tmp_path)
+    notebook = project.notebook(f"token = '{token}'", f"print('{token}')")
+    from runbook.records import ipynb
+
+    assert token in notebook.read_text()
+    assert token not in ipynb.text_of(ipynb.read(notebook))
+    session = sessions.Session(settings_of(project), PHASE, project.run_folder)
+    session.result("said", f"I was given {token}.")
+    session.finish()
+    assert '"said": "I was given hf_A....' in project.record(".json").read_text()
+
+
+STOPPED_BETWEEN = """
+import os
+from runbook.phases import run
+from runbook.records.execute import Outcome
+def phase(request, settings, plan, folder, name, say):
+    say(f"{name} was done")
+    if name == "01-environment":
+        os.kill(os.getpid(), int(os.environ["STOP_BY"]))
+    return Outcome("done", 0, "", None)
+run.run_phase = phase
+from runbook.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(15, 143), (1, 129)])
+def test_a_stop_between_two_notebooks_gives_the_lock_back(tmp_path, number, code):
+    words = [sys.executable, "-c", STOPPED_BETWEEN, "run", "local", "--runs", str(tmp_path)]
+    environment = {**os.environ, "STOP_BY": str(number)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "02-data" not in done.stdout
+    assert f"Stopped between two notebooks by signal {number}; the same command goes on from here." in done.stdout
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("lock.json*")) and not list(tmp_path.rglob("*.part"))
+    again = subprocess.run(
+        [BIN / "runbook", "status", "local", "--runs", str(tmp_path)], capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
