@@ -43,16 +43,27 @@ def values_check(settings: Settings) -> Check:
 def secret_checks(settings: Settings) -> list[Check]:
     """Passwords that the set-up and the text's source ask for; no value is shown."""
     references = {step.secret: step.title for step in settings.site.preparation if step.secret}
-    if settings.dataset.token:
-        references[settings.dataset.token] = f"the text {settings.run.data.dataset}"
+    references |= {text.dataset.token: f"the text {text.name}" for text in settings.texts if text.dataset.token}
     checks = []
     for reference, use in references.items():
         try:
             resolve_secret(reference)
-            checks.append(Check(f"secret {reference}", "pass", "there", f"for {use}"))
+            checks.append(secret_check(reference, use))
         except ParamsError as error:
             checks.append(Check(f"secret {reference}", "warn", "not there", f"for {use}", str(error)))
     return checks
+
+
+def secret_check(reference: str, use: str) -> Check:
+    """A secret that is there; where it is a file, nobody else may read it."""
+    kind, _, place = reference.partition(":")
+    mode = Path(place).expanduser().stat().st_mode if kind == "file" else 0
+    name, rule = f"secret {reference}", f"for {use}; a file is readable by you alone"
+    if mode & 0o077:
+        return Check(
+            name, "warn", f"there, and others can read it (mode {mode & 0o777:04o})", rule, f"chmod 600 {place}"
+        )
+    return Check(name, "pass", "there", rule if kind == "file" else f"for {use}")
 
 
 def modules_check(settings: Settings) -> Check:

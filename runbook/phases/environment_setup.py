@@ -8,8 +8,8 @@ from pathlib import Path
 
 from runbook import shell
 from runbook.display import Progress
-from runbook.errors import ProgramError
-from runbook.params import Settings
+from runbook.errors import ParamsError, ProgramError
+from runbook.params import Settings, resolve_secret
 from runbook.params.catalogue import SchedulerKind
 from runbook.params.stage import require
 from runbook.phases import steps
@@ -52,6 +52,16 @@ def set_up(settings: Settings, folder: Path) -> list[Done]:
     return done
 
 
+def without_secret(text: str, reference: str) -> str:
+    """What a step said, should its programs have repeated the password it was given."""
+    if not reference:
+        return text
+    try:
+        return text.replace(resolve_secret(reference), "[secret]")
+    except ParamsError:  # it is not there, so nobody can have said it
+        return text
+
+
 def set_up_campaign(campaign: Campaign) -> list[Done]:
     """The same for a run that is open, while nobody else works on it."""
     with campaign.hold("setting the machine up"):
@@ -75,9 +85,10 @@ def _do(settings: Settings, folder: Path, number: int, step: SetupStep) -> Done:
     finished = shell.run(["bash", str(script)], cwd=folder, timeout=LONGEST_SECONDS, check=False)
     seconds = time.monotonic() - started
     log = script.with_suffix(".log")
-    write_text(log, finished.out + finished.err)
+    write_text(log, without_secret(finished.out + finished.err, step.secret))
+    log.chmod(0o600)  # what a log-in program says is nobody else's business
     if finished.exit_code:
-        words = shell.last_lines(finished.err or finished.out)
+        words = shell.last_lines(without_secret(finished.err or finished.out, step.secret))
         raise ProgramError(
             f"{step.title}: {shell.how_it_ended(finished.exit_code)}. Its last words:\n{words}\nAll of them: {log}. "
             f"After mending the cause run the cell again, or by hand: bash {script}"

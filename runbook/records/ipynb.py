@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.errors import RecordError
+from runbook.params.secrets import mask
 
 
 def read(path: Path) -> Any:
@@ -24,8 +25,8 @@ def read(path: Path) -> Any:
 
 
 def text_of(notebook: Any) -> str:
-    """The text of a notebook's file."""
-    return str(_nbformat().writes(notebook))
+    """The text of a notebook's file; what looks like a real token, typed or printed, is cut to its first letters."""
+    return mask(str(_nbformat().writes(notebook)))
 
 
 def markdown_cell(text: str, tag: str) -> Any:

@@ -14,11 +14,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from runbook.errors import RecordError
+from runbook.params.secrets import mask
 from runbook.plan.checks import Check
 from runbook.records.files import write_text
 from runbook.records.state import State
@@ -123,6 +125,9 @@ def twin_from(content: Mapping[str, Any]) -> Twin:
     for name in ("run", "phase", "verdict", "started", "ended", "reason", "commit"):
         if not isinstance(content[name], str):
             raise ValueError(f"{name} is {content[name]!r}, not text")
+    for name in ("started", "ended"):
+        if (content[name] and datetime.fromisoformat(content[name]).tzinfo is None) or not content["started"]:
+            raise ValueError(f"{name} is {content[name]!r}, not a time in UTC")
     for name in ("versions", "parameters", "plan", "results"):
         if not isinstance(content[name], dict):
             raise ValueError(f"{name} is {content[name]!r}, not a table")
@@ -144,8 +149,8 @@ def twin_as_dict(twin: Twin) -> dict[str, Any]:
 
 
 def write_twin(twin: Twin, path: Path) -> None:
-    """Write the twin whole or not at all."""
-    write_text(path, json.dumps(twin_as_dict(twin), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write the twin whole or not at all; what looks like a real token is cut to its first letters."""
+    write_text(path, mask(json.dumps(twin_as_dict(twin), indent=1, ensure_ascii=False, allow_nan=False)) + "\n")
 
 
 def plain(value: Any, where: str = "value") -> Any:

@@ -80,9 +80,9 @@ def _values(settings: Settings) -> Mapping[str, str]:
 
 
 def _put(text: str, values: Mapping[str, str], *, word: bool) -> str:
-    for name, value in values.items():
-        text = text.replace(name, quote(value) if word else value)
-    return text.replace(RECIPE, '"$here"')
+    """A site's text with the run's values in it, all at once: a value that holds another's name stays as it is."""
+    known = {name: quote(value) if word else value for name, value in values.items()} | {RECIPE: '"$here"'}
+    return re.sub("|".join(map(re.escape, known)), lambda found: known[found[0]], text)
 
 
 def _secret(reference: str) -> str:

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runbook.errors import ParamsError
 
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -52,6 +53,17 @@ def variable(name: str) -> str:
     return name
 
 
+def image(name: str) -> str:
+    """The name of a container image, refused if a line of a Dockerfile could read it as anything else.
+
+    >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
+    'nvcr.io/nvidia/pytorch:24.05-py3'
+    """
+    if not _IMAGE.fullmatch(name):
+        raise ParamsError(f"{name!r} is not the name of a container image: letters, digits and . _ - / : @ only.")
+    return name
+
+
 @cache
 def _templates() -> Environment:
     # Shell, not HTML: escaping is `quote`, and every value passes it.
@@ -65,5 +77,5 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"quote": quote, "variable": variable}
+    environment.filters |= {"quote": quote, "variable": variable, "image": image}
     return environment

@@ -17,7 +17,7 @@ from runbook.params.catalogue import Checkout, Preparation
 from runbook.params.schema import Framework
 from runbook.phases import environment_checks as checks
 from runbook.phases import environment_setup as setting_up
-from runbook.phases.doctor_site import image_check, locks_check, site_checks
+from runbook.phases.doctor_site import image_check, locks_check, secret_checks, site_checks
 from runbook.phases.environment_probe import probe_run
 from runbook.plan import make_plan
 
@@ -142,6 +142,23 @@ def test_a_password_is_used_and_written_nowhere(tmp_path, monkeypatch):
     assert (tmp_path / "the stage" / "seen").read_text() == "15"
     written = [path.read_text() for path in folder.rglob("*") if path.is_file()]
     assert written and not any("pass-0123456789" in text for text in written)
+    loud = step.model_copy(update={"creates": "{stage}/never", "commands": ['echo "I was given $secret" >&2; exit 3']})
+    with pytest.raises(ProgramError, match=r"I was given \[secret\]") as error:
+        setting_up.set_up(site_of(tmp_path, loud), folder)
+    (log,) = (folder / "environment").glob("*.log")
+    assert "pass-0123456789" not in str(error.value) + log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path):
+    (tmp_path / "key").write_text("pass-0123456789\n")
+    step = Preparation(title="log in", creates="{stage}/seen", commands=[], secret=f"file:{tmp_path / 'key'}")
+    for mode, verdict in ((0o644, "warn"), (0o640, "warn"), (0o600, "pass"), (0o400, "pass")):
+        (tmp_path / "key").chmod(mode)
+        (check,) = secret_checks(site_of(tmp_path, step))
+        assert check.verdict == verdict, oct(mode)
+        assert "pass-0123456789" not in str(check)
+    assert check.rule == "for log in; a file is readable by you alone"
 
 
 @pytest.mark.training
