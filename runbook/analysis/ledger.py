@@ -107,18 +107,28 @@ def ledger(
 
 
 def ideal_goodput(
-    productive: float, *, interruptions: int, restart: float, step: float, save_interval: int, save: float, steps: int
+    productive: float,
+    *,
+    interruptions: int,
+    restart: float,
+    step: float,
+    save_interval: int,
+    save: float,
+    steps: int,
+    start_seconds_lost: float = 0.0,
 ) -> float:
     """The goodput of a run that is interrupted as often, when nothing is wasted that need not be.
 
     Each interruption then costs one planned `restart` and half a save interval of steps done again, and every save the
-    time it takes; noticing the failure costs nothing.
+    time it takes; noticing the failure costs nothing. An interruption that comes before a job's first step costs the
+    start as far as it had come: `start_seconds_lost` of all of those.
 
     >>> round(ideal_goodput(90, interruptions=50, restart=1.0, step=0.1, save_interval=10, save=0.1, steps=900), 3)
     0.517
     """
     half = step * save_interval / 2
-    return productive / (productive + interruptions * (restart + half) + steps / save_interval * save)
+    lost = interruptions * (restart + half) + start_seconds_lost
+    return productive / (productive + lost + steps / save_interval * save)
 
 
 def ledger_rows(account: Ledger) -> list[dict[str, Any]]:

@@ -43,6 +43,8 @@ def drill(
         rows = [{"name": name, "fault": summary(name)} for name in meant]
         click.echo(json.dumps(rows, indent=1) if as_json else "\n".join(f"{r['name']:24} {r['fault']}" for r in rows))
         return 0
+    if page and not page.absolute().parent.is_dir():
+        raise click.UsageError(f"--page: {page.absolute().parent} is no folder; make it first.")
     verdicts: list[Verdict] = []
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started is ended
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:

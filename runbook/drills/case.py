@@ -19,6 +19,7 @@ from runbook.phases import campaign as campaigns
 from runbook.phases import jobs
 from runbook.phases.campaign import Campaign
 from runbook.phases.tail import read_lines
+from runbook.schedulers import get_scheduler
 from runbook.schedulers.base import JobFolder, JobStatus, State, latest_job_folder
 from runbook.schedulers.files import read_started
 from runbook.schedulers.processes import wait_until
@@ -121,6 +122,10 @@ class Case:
         folder = latest_job_folder(self.folder, PHASE)
         assert folder is not None
         return folder
+
+    def status(self) -> JobStatus:
+        """How the newest job stands."""
+        return get_scheduler(self.campaign.settings.site).state(self.job())
 
     def job_names(self) -> list[str]:
         """Every job that was submitted."""

@@ -14,7 +14,21 @@ Each drill breaks a small training on one machine, on two to four processes with
 `runbook drill` does them all, `runbook drill NAME` one, `--json` tells it to a machine; `make drills` wrote this page.
 The ranks are forked from a process that has imported torch already; job script, scheduler adapter, restarts,
 checkpoints and trainer are those of every local run. Nothing here ran on a GPU; losses are compared bit by bit with
-those of the same training undisturbed.
+those of the same training undisturbed. Drill 16 is done on a real Slurm of two nodes too (`tests/slurm`): the
+processes of a job's step are killed on both nodes, then a node of the next job loses its power.
+
+"Detected after" is from the fault to its being known: of a dead process to the end of its job, in 20 the longest of
+all kills.
+
+Goodput is productive step time / wall time; in 20 it is held against an ideal, for the kills that there were and what
+a save and a restart cost: every kill costs one restart and half a save interval of steps done again, a kill before a
+job's first step instead the start as far as it had come, every save the time it takes, and noticing costs nothing:
+
+    ideal = productive / (productive + kills in training x (restart + save interval / 2 x step) + starts lost + saves)
+
+`restart` and `save` are measured in the undisturbed training, which is stopped on purpose three times (the middle of
+the three counts), on the same machine at about the same time. On a machine that others use too the run can therefore
+come out above its ideal.
 
 """
 

@@ -6,7 +6,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,19 @@ CALM_STEPS = 60
 LONGEST_DELAY_SECONDS = 0.8
 """After the step that a kill waits for: so that it falls anywhere in steps, saves and starts."""
 STUCK_SECONDS = 120
+PLANNED_RESTARTS = (
+    "term:rank=0,step=15,job=04-training; term:rank=0,step=25,job=04-training-2; term:rank=0,step=35,job=04-training-3"
+)
+DETECTED_WITHIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One process of a job, killed at a moment."""
+
+    job: str
+    victim: str
+    at: float
 
 
 @dataclass
@@ -36,8 +50,7 @@ class Killer:
     kills: int
     steps: int
     seed: int
-    told: list[tuple[str, str]] = field(default_factory=list)
-    """Job and victim of each kill."""
+    told: list[Kill] = field(default_factory=list)
 
     def run(self) -> None:
         """Until all kills are done; each ends another job."""
@@ -61,11 +74,12 @@ class Killer:
             victims = self._victims()
             if victims:
                 name, victim = draw.choice(victims)
+                at = time.time()
                 try:
                     victim.kill()
                 except psutil.NoSuchProcess:
                     continue
-                self.told.append((job, name))
+                self.told.append(Kill(job, name, at))
                 return job
             time.sleep(0.005)
         return self._newest()
@@ -102,7 +116,7 @@ def kill_often(bench: Bench, kills: int, steps: int, of_ideal: float = GOODPUT_O
     words = (f"training.iterations={steps}", f"training.save_interval={SAVE_INTERVAL}", "training.log_interval=50")
     ending = Ending(f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts")
     calm = Case(bench, f"calm-{steps}", *words)
-    told = calm.train("term:rank=0,step=20,job=04-training")  # one planned restart, to know what a restart costs
+    told = calm.train(PLANNED_RESTARTS)  # to know what a restart costs
     ending.rule(not told, "the undisturbed training ended" if not told else told[:300])
     case = Case(bench, f"killed-{kills}", *words, f"jobs.training.restarts={kills}")
     killer = Killer(case, kills, steps, int.from_bytes(os.urandom(4), "big"))
@@ -123,7 +137,14 @@ def kill_often(bench: Bench, kills: int, steps: int, of_ideal: float = GOODPUT_O
     ending.rule(ending.steps_lost <= SAVE_INTERVAL, f"at most {ending.steps_lost} steps lost at once")
     ending.rule(not case.parts(), "no unfinished file is left")
     ending.action = "resumed each time from the newest whole checkpoint"
-    account, ideal = account_of(case), ideal_of(account_of(calm), account_of(case), kills, steps)
+    seen = sorted(detections(killer.told, case.events("ended")))
+    if seen:
+        ending.detected_after_s = seen[-1]
+        told = f"each dead process noticed within {seen[-1]:.1f} s, in the middle {seen[len(seen) // 2]:.1f} s"
+        ending.rule(seen[-1] < DETECTED_WITHIN_SECONDS, told)
+    account = account_of(case)
+    costs = costs_of(account_of(calm), killer.told, case)
+    ideal = costs.goodput(account, steps)
     goodput = account.goodput or 0.0
     ending.rule(
         goodput >= of_ideal * ideal,
@@ -135,6 +156,8 @@ def kill_often(bench: Bench, kills: int, steps: int, of_ideal: float = GOODPUT_O
         "goodput_of_ideal": round(goodput / ideal, 4),
         "wall_seconds": round(account.wall_seconds, 1),
         "parts_seconds": {name: round(seconds, 2) for name, seconds in account.parts()},
+        "ideal_parts": {name: round(value, 3) for name, value in vars(costs).items()},
+        "detection_seconds": {"median": round(seen[len(seen) // 2], 2), "worst": round(seen[-1], 2)} if seen else {},
     }
     return ending
 
@@ -170,18 +193,52 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
     return "" if len(chain) == steps else f"{len(chain)} steps of {steps}"
 
 
-def ideal_of(calm: Ledger, account: Ledger, kills: int, steps: int) -> float:
-    """The goodput of as many interruptions when each costs a planned restart and half a save interval, nothing else.
+@dataclass(frozen=True)
+class Costs:
+    """What as many kills cost where nothing is wasted that need not be; docs/drills.md says the same in words."""
 
-    A planned restart was measured in the undisturbed training: from the end of a job that was asked to save and stop to
-    the first step of the next one. Saves cost what they cost there.
-    """
-    return ideal_goodput(
-        account.productive_seconds,
-        interruptions=kills,
-        restart=calm.restart_seconds,
-        step=account.productive_seconds / steps,
-        save_interval=SAVE_INTERVAL,
-        save=calm.save_seconds / (steps / SAVE_INTERVAL),
-        steps=steps,
+    restart_seconds: float
+    """From the end of a job to the first step of the next: the middle one of three planned stops of a calm training."""
+    save_seconds: float
+    """Of one checkpoint, in the calm training."""
+    kills_in_training: int
+    kills_in_start: int
+    """These hit a job before its first step: they lose the start as far as it had come, and no step."""
+    start_seconds_lost: float
+
+    def goodput(self, account: Ledger, steps: int) -> float:
+        """Productive time / (productive time + restarts + half a save interval for each + lost starts + saves)."""
+        return ideal_goodput(
+            account.productive_seconds,
+            interruptions=self.kills_in_training,
+            restart=self.restart_seconds,
+            step=account.productive_seconds / steps,
+            save_interval=SAVE_INTERVAL,
+            save=self.save_seconds,
+            steps=steps,
+            start_seconds_lost=self.start_seconds_lost,
+        )
+
+
+def costs_of(calm: Ledger, kills: Sequence[Kill], case: Case) -> Costs:
+    """Measured in the calm training, and counted in the one that was killed."""
+    submitted = {one["job"]: float(one["time"]) for one in case.events("submitted")}
+    times = sorted(float(row["time"]) for row in case.rows())
+    began = {one: submitted.get(one.job, one.at) for one in kills}
+    in_start = [one for one in kills if bisect(times, one.at) == bisect(times, began[one])]
+    restarts = sorted(one.restart_seconds for one in calm.interruptions)
+    calm_saves = calm.steps / SAVE_INTERVAL + len(calm.interruptions)
+    assert restarts, "the calm training was not restarted"
+    return Costs(
+        restart_seconds=restarts[len(restarts) // 2],
+        save_seconds=calm.save_seconds / calm_saves,
+        kills_in_training=len(kills) - len(in_start),
+        kills_in_start=len(in_start),
+        start_seconds_lost=sum(one.at - began[one] for one in in_start),
     )
+
+
+def detections(kills: Sequence[Kill], ended: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Seconds from each kill to the moment at which the job's end was known."""
+    known = {one["job"]: float(one.get("at") or one["time"]) for one in ended}
+    return [max(0.0, known[one.job] - one.at) for one in kills if one.job in known]

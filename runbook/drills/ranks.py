@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import psutil
 
 from runbook.drills.bench import Bench
 from runbook.drills.case import Case
@@ -53,12 +56,23 @@ def kill_launcher(bench: Bench) -> Ending:
     wait_until(case.is_at(5), 120)
     script, ranks = case.script(), [case.rank(0), case.rank(1)]
     script.kill()
-    gone = wait_until(lambda: not any(rank.is_running() and rank.status() != "zombie" for rank in ranks), 5)
-    ending.rule(gone, "its ranks ended with it")
+    began = time.monotonic()
+    gone = wait_until(lambda: not any(runs(rank) for rank in ranks) and case.status().final, 30, interval=0.02)
+    ending.detected_after_s = time.monotonic() - began
+    ending.rule(gone, "its ranks ended with it, and its end is known")
+    ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
     told = case.train()
     ending.rule(len(case.job_names()) == 2, "the next launch resumed it")
     ending.action = "the kernel ended the ranks; the lost job was recognised and resumed"
     return end_well(bench, case, ending, told)
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether a process still does anything."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def preemption(bench: Bench) -> Ending:

@@ -45,7 +45,7 @@ def chosen(names: Sequence[str]) -> list[str]:
     >>> chosen(["1", "same-failure"])
     ['01-kill-rank', '17-same-failure']
     """
-    return [_one(name) for name in names] or list(DRILLS)
+    return list(dict.fromkeys(_one(name) for name in names)) or list(DRILLS)
 
 
 def summary(name: str) -> str:
