@@ -16,6 +16,7 @@ from runbook.cli import cli
 from runbook.errors import ParamsError
 from runbook.params import load
 from runbook.params.catalogue import Preparation
+from runbook.phases.doctor_site import secret_checks
 from runbook.render import setup_steps, step_script
 
 REPOSITORY = Path(__file__).parents[1]
@@ -64,9 +65,9 @@ def project(tmp_path: Path, monkeypatch) -> Path:
 def test_a_named_secret_is_in_nothing_that_is_planned_shown_rendered_or_written(project, tmp_path):
     commands = [
         ["check", "local"], ["plan", "local"], ["plan", "local", "--json"], ["why", "local", "data.dataset"],
-        ["render", "local", "--out", str(tmp_path / "out")], ["doctor", "local", "--json"], ["status"],
+        ["render", "local", "--out", str(tmp_path / "out")], ["status"],
     ]  # fmt: skip
-    said = ""
+    said = "".join(str(check) for check in secret_checks(load("local", project=project)))
     for words in commands:
         done = CliRunner().invoke(cli, words, standalone_mode=False)
         assert done.exception is None, (words, done.exception, done.output)
