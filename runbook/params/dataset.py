@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from runbook.params.catalogue import Bytes
 from runbook.params.schema import Strict, WholeOrZero
 
@@ -95,3 +97,15 @@ class Dataset(Strict):
 
     tokens: WholeOrZero = 0
     """GPT-2 tokens without end-of-document tokens; 0: not known."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A dataset in a run: under its name, with its share of the samples."""
+
+    name: str
+    weight: float
+    """Beside those of the run's other texts; their sum need not be 1."""
+    dataset: Dataset
+    folder: str = ""
+    """Where its files lie, if not where the catalogue says."""

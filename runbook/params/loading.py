@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runbook.errors import ParamsError
 from runbook.params import catalogues
+from runbook.params.blend import parse_blend
 from runbook.params.catalogue import Model, Site
 from runbook.params.catalogues import SMOKE_MODEL, Catalogue, no_such, read_datasets, read_models, read_site
+from runbook.params.dataset import Dataset, Text
 from runbook.params.keys import DURATION
 from runbook.params.layers import Layer, Stack, document_layer, mapping_layer
 from runbook.params.own_shape import FIELDS, with_own_shape
@@ -144,11 +147,13 @@ class _Loading:
         datasets = self._find("data.dataset", "params/datasets.yaml", ..., lambda: read_datasets(self.file.project))
         model = self._own_shape(self._entry("model", models))
         dataset = self._entry("data.dataset", datasets)
+        blend = self._blend(datasets)
         smoke = self._smoke(models, model)
         self._require()
         if self.problems or not (site and model and dataset and smoke):
             return None
-        self.stack.lay(rehearse(self.stack, site, model, smoke[1], dataset))
+        texts = [dataset, *(text.dataset for text in blend)]
+        self.stack.lay(rehearse(self.stack, site, model, smoke[1], texts))
         run = Run.model_validate(self.stack.nested())
         return Settings(
             run=run,
@@ -160,7 +165,29 @@ class _Loading:
             origins={key: tuple(chain) for key, chain in self.stack.chains.items()},
             project=self.file.project,
             variant=self.given_name or self.file.variant or self._recorded_variant(),
+            blend=blend if run.data.blend else (),
         )
+
+    def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[Text, ...]:
+        """The texts of data.blend; what is wrong with its names is told, its form was when its layer was laid."""
+        origin = self.stack.chains["data.blend"][-1]
+        try:
+            parts = parse_blend(str(origin.value))
+        except ValueError:
+            return ()
+        main, folder = self.stack.value("data.dataset"), self.stack.value("data.folder")
+        if parts and main not in dict(parts):
+            rule = f"must name data.dataset ({main}) among its texts: add it, or set data.dataset to one of them."
+            self.problems.append(Problem("data.blend", origin.where, rule, origin.value))
+        texts = []
+        for name, weight in parts:
+            found = datasets and self._find("data.blend", origin.where, origin.value, partial(datasets.get, name))
+            if found and found.kind == "mock":
+                rule = f"{name} is made-up ids, which cannot be blended with text."
+                self.problems.append(Problem("data.blend", origin.where, rule, origin.value))
+            elif found:
+                texts.append(Text(name, weight, found, str(folder) if name == main else ""))
+        return tuple(texts)
 
     def _own_shape(self, model: Model | None) -> Model | None:
         values = {name: self.stack.value(f"training.shape.{name}") for name in FIELDS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ ELSEWHERE = ("partition", "account", "qos", "reservation", "memory", "cpus_per_t
 """What a phase says to the other site's scheduler."""
 
 
-def rehearse(stack: Stack, site: Site, model: Model, smoke_model: Model, dataset: Dataset) -> Layer:
+def rehearse(stack: Stack, site: Site, model: Model, smoke_model: Model, texts: Sequence[Dataset]) -> Layer:
     """The layer that makes a run file of another site fit `site`; empty where the run file's own site is used.
 
     Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge it.
@@ -44,7 +45,7 @@ def rehearse(stack: Stack, site: Site, model: Model, smoke_model: Model, dataset
     _length(changes, model)
     _cut(changes, model, "jobs.training", _FULL)
     _cut(changes, smoke_model, "jobs.smoke", _SMOKE)
-    _data(changes, dataset)
+    _data(changes, texts)
     return layer
 
 
@@ -121,9 +122,10 @@ def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, str, str, s
         changes.put(batch, max(step, round(wanted / step) * step), f"it divides by {step}")
 
 
-def _data(changes: _Changes, dataset: Dataset) -> None:
-    if _here(dataset):
+def _data(changes: _Changes, texts: Sequence[Dataset]) -> None:
+    if all(map(_here, texts)):
         return
+    changes.put("data.blend", "", "some of its texts are not here")
     changes.put("data.dataset", CORPUS, "the text is not here; the shipped corpus is")
     if changes.now("data.dataset") == CORPUS:
         changes.put("data.folder", "", "the text is not here")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StrictBool
+from pydantic import AfterValidator, Field, StrictBool
 
+from runbook.params.blend import blend_text
 from runbook.params.kinds import (
     Attention,
     BadRecords,
@@ -67,6 +68,9 @@ class Data(Strict):
 
     dataset: Annotated[Name, Known("DATASET_FOLDER_NAME")] = "corpus"
     """A name in params/datasets.yaml."""
+
+    blend: Annotated[str, AfterValidator(blend_text)] = ""
+    """Several datasets with weights (corpus 0.7, articles 0.3), data.dataset among them; empty: data.dataset alone."""
 
     folder: Annotated[str, Known("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
     """Where the text lies or is downloaded to; empty: what the dataset or the site says."""

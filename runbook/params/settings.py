@@ -10,7 +10,7 @@ from typing import Any
 
 from runbook.errors import ParamsError
 from runbook.params.catalogue import Launcher, Model, Site
-from runbook.params.dataset import Dataset
+from runbook.params.dataset import Dataset, Text
 from runbook.params.keys import all_keys, sections
 from runbook.params.layers import Origin
 from runbook.params.rehearsal import LAYER
@@ -32,11 +32,19 @@ class Settings:
 
     project: Path
     variant: str = ""
+    blend: tuple[Text, ...] = ()
+    """The texts of data.blend, where it names some."""
 
     @property
     def name(self) -> str:
         """Name of the run's folder: `lumi-13b`, or `lumi-13b--2n-zero2` for a variant."""
         return f"{self.run.run}--{self.variant}" if self.variant else self.run.run
+
+    @property
+    def texts(self) -> tuple[Text, ...]:
+        """Every text of the training: those of data.blend, or data.dataset alone."""
+        data = self.run.data
+        return self.blend or (Text(data.dataset, 1.0, self.dataset, data.folder),)
 
     def value(self, key: str) -> Any:
         """The value of a dotted key, as plain text or number."""

@@ -128,7 +128,7 @@ def summary_rows(campaign: Campaign) -> list[dict[str, Any]]:
         ("run", settings.name, "run"),
         ("site", f"{settings.site.site}: {settings.site.title}", "site"),
         ("model", f'{name} ("{model.label}"): {model.layers} layers x {model.hidden}', "model"),
-        ("data", f"{settings.run.data.dataset}: {settings.dataset.title}", "data.dataset"),
+        ("data", _texts(settings), "data.blend" if settings.blend else "data.dataset"),
         ("engine", f"{settings.run.training.engine}, {settings.run.training.precision}", "training.engine"),
     ]
     origins = settings.parameters()
@@ -136,6 +136,13 @@ def summary_rows(campaign: Campaign) -> list[dict[str, Any]]:
         {"what": what, "value": value, "from": origins.get(key, {}).get("origin", "built-in")}
         for what, value, key in rows
     ]
+
+
+def _texts(settings: Settings) -> str:
+    if not settings.blend:
+        return f"{settings.run.data.dataset}: {settings.dataset.title}"
+    whole = sum(text.weight for text in settings.blend)
+    return ", ".join(f"{text.weight / whole:.1%} {text.name}" for text in settings.blend)
 
 
 def plan_summary(plan: Plan, phase: str) -> dict[str, Any]:
@@ -167,11 +174,13 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
         inputs = {"site": site, "engine": settings.run.training.engine}
     elif phase == "02-data":
         inputs = {
-            "data": settings.subset(["data"]),
+            "data": {key: value for key, value in settings.subset(["data"]).items() if key != "data.blend" or value},
             "dataset": settings.dataset.model_dump(mode="json"),
             "vocabulary": settings.model.vocabulary,
             "text": text.identity(settings, folder),
         }
+        if settings.blend:  # a run of one text was fingerprinted before there were several
+            inputs["texts"] = {one.name: one.dataset.model_dump(mode="json") for one in settings.texts}
     elif phase in ("03-smoke-test", "04-training"):
         inputs = {"spec": what_counts(specs[phase]), "data": made(folder, "02-data--tokenize")}
     else:

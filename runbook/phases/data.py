@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from runbook.data.download import download
 from runbook.data.options import Output
 from runbook.data.sources import TOKENIZED, dataset_folder, file_fault, token_prefixes
 from runbook.display import Progress, show_table, show_text
+from runbook.params.dataset import Text
 from runbook.phases import campaign as campaigns
 from runbook.phases import closing, offload, steps
 from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
 from runbook.phases.data_looks import pairs, show_documents, show_plan_beside, show_what_it_is
+from runbook.phases.ready_tokens import place, ready_pairs
 from runbook.phases.text import input_files, token_groups
 from runbook.plan import Check
 from runbook.render import data_tasks
@@ -46,28 +49,33 @@ def bind(namespace: Mapping[str, Any]) -> Campaign:
 
 def show_source(campaign: Campaign) -> None:
     """Where the text comes from, and whether every file is the promised one."""
-    dataset = campaign.settings.dataset
-    rows = [
-        ("dataset", f"{campaign.settings.run.data.dataset}: {dataset.title}"),
-        ("licence", dataset.licence),
-        ("source", dataset.source),
-        ("documents", f"{dataset.documents:,}" if dataset.documents else "not known before they are read"),
-        ("tokens", f"{dataset.tokens:,}" if dataset.tokens else "not known before they are counted"),
-    ]
-    show_table([{"what": what, "value": value} for what, value in rows], title="The text")
-    campaign.check(source_checks(campaign))
+    texts = campaign.settings.texts
+    for text in texts:
+        dataset = text.dataset
+        rows = [
+            ("dataset", f"{text.name}: {dataset.title}"),
+            ("licence", dataset.licence),
+            ("source", dataset.source),
+            ("documents", f"{dataset.documents:,}" if dataset.documents else "not known before they are read"),
+            ("tokens", f"{dataset.tokens:,}" if dataset.tokens else "not known before they are counted"),
+        ]
+        if len(texts) > 1:
+            share = text.weight / sum(one.weight for one in texts)
+            rows.append(("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)"))
+        show_table([{"what": what, "value": value} for what, value in rows], title="The text")
+    campaign.check([check for text in texts for check in source_checks(campaign, text)])
 
 
 def fetch(campaign: Campaign) -> None:
     """Download what is not there, where the catalogue says from where; each file is checked."""
     settings = campaign.settings
-    dataset = settings.dataset
-    if not dataset.url or settings.run.data.folder:
+    remote = [text.dataset for text in settings.texts if text.dataset.url and not text.folder]
+    if not remote:
         show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
-        return
-    with campaign.hold("downloading"), Progress("download", unit="bytes") as progress:
-        found = download(dataset, project=settings.project, progress=lambda now: _tell(progress, now))
-    show_text(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {found.fetched:,} fetched now")
+    for dataset in remote:
+        with campaign.hold("downloading"), Progress("download", unit="bytes") as progress:
+            found = download(dataset, project=settings.project, progress=partial(_tell, progress))
+        show_text(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {found.fetched:,} fetched now")
 
 
 def tokenize(campaign: Campaign) -> None:
@@ -75,19 +83,22 @@ def tokenize(campaign: Campaign) -> None:
     if campaign.plan.as_dict()["data"]["mock"]:
         show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
         return
-    if campaign.settings.dataset.kind == TOKENIZED:
-        show_text(f"{len(pairs(campaign))} pairs of token files were made elsewhere; nothing is tokenized.")
-        return
     digest = phase_fingerprint(campaign.settings, campaign.plan, campaign.folder, PHASE)
     if not steps.what_is_missing(campaign.folder, STEP, digest):
         show_text("tokenize: done, verified. Nothing is made again.")
         return
-    if offload.wanted(campaign):
+    placed = place(campaign.settings, campaign.plan.as_dict()["data"], campaign.folder)
+    if ready := ready_pairs(campaign.settings, campaign.plan.as_dict()["data"], campaign.folder):
+        show_text(f"{len(ready)} pairs of token files were made elsewhere; they are read as they are.")
+    if not groups(campaign):
+        pass
+    elif offload.wanted(campaign):
         offload.run_tasks(campaign, data_tasks(campaign.settings, sys.executable))
     else:
         tokenize_here(campaign)
-    steps.write_mark(campaign.folder, STEP, VERSIONS[PHASE], digest, outputs(campaign))
-    show_table([manifest_row(prefix) for _, prefix in groups(campaign)], title="Token files")
+    steps.write_mark(campaign.folder, STEP, VERSIONS[PHASE], digest, [*outputs(campaign), *placed])
+    if made := [manifest_row(prefix) for _, prefix in groups(campaign)]:
+        show_table(made, title="Token files")
 
 
 def tokenize_here(campaign: Campaign) -> None:
@@ -128,14 +139,14 @@ def verify(campaign: Campaign) -> None:
     for prefix in found:
         checks = tokens.verify(prefix)
         campaign.check(checks if len(found) == 1 else [_named(check, prefix) for check in checks])
-    if campaign.settings.dataset.kind == TOKENIZED:
-        readers = [tokens.IndexedReader(Output.found(prefix).bin, Output.found(prefix).idx) for prefix in found]
-        campaign.session.result("documents", sum(reader.num_documents for reader in readers))
-        campaign.session.result("tokens", sum(reader.num_tokens for reader in readers))
-        return
-    manifests = [tokens.read_manifest(prefix) for prefix in found]
-    for key in ("documents", "tokens", "text_bytes", "skipped_records", "empty"):
-        campaign.session.result(key, sum(getattr(manifest, key) for manifest in manifests))
+    ready = ready_pairs(campaign.settings, campaign.plan.as_dict()["data"], campaign.folder)
+    readers = [tokens.IndexedReader(Output.found(prefix).bin, Output.found(prefix).idx) for prefix in ready]
+    manifests = [tokens.read_manifest(prefix) for prefix in found if prefix not in ready]
+    sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in _SUMMED} if manifests else {}
+    sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
+    sums["tokens"] = sums.get("tokens", 0) + sum(reader.num_tokens for reader in readers)
+    for key, value in sums.items():
+        campaign.session.result(key, value)
     campaign.session.plan["tokens"] = campaign.plan.as_dict()["data"]["estimated_tokens"] or None
 
 
@@ -149,27 +160,31 @@ def groups(campaign: Campaign) -> list[tuple[list[Path], Path]]:
     return token_groups(campaign.settings, campaign.plan.as_dict()["data"], campaign.folder)
 
 
-def source_checks(campaign: Campaign) -> list[Check]:
-    """Every file there, with the promised size and checksum where they are promised."""
-    settings = campaign.settings
-    if settings.dataset.kind == "mock":
+def source_checks(campaign: Campaign, text: Text) -> list[Check]:
+    """Every file of a text there, with the promised size and checksum where they are promised."""
+    settings, dataset = campaign.settings, text.dataset
+    if dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
-    if settings.dataset.kind == TOKENIZED:
-        found = token_prefixes(settings.dataset, project=settings.project, folder=settings.run.data.folder)
+    if dataset.kind == TOKENIZED:
+        found = token_prefixes(dataset, project=settings.project, folder=text.folder)
         rule = "each .bin has its .idx"
         return [
             Check(prefix.name, "pass", f"{Output.found(prefix).bin.stat().st_size:,} bytes", rule) for prefix in found
         ]
-    if settings.run.data.folder or not settings.dataset.files:
+    if text.folder or not dataset.files:
         rule = "there is text; its checksums are not known beforehand"
-        return [Check(path.name, "pass", f"{path.stat().st_size:,} bytes", rule) for path in input_files(settings)]
-    home = dataset_folder(settings.dataset, project=settings.project)
+        files = input_files(settings, text)
+        return [Check(path.name, "pass", f"{path.stat().st_size:,} bytes", rule) for path in files]
+    home = dataset_folder(dataset, project=settings.project)
     rule = "the file is there with the promised size and checksum"
-    faults = {one: file_fault(home, one) for one in settings.dataset.files}
+    faults = {one: file_fault(home, one) for one in dataset.files}
     return [
         Check(one.path, "fail" if fault else "pass", fault or f"{one.bytes:,} bytes", rule)
         for one, fault in faults.items()
     ]
+
+
+_SUMMED = ("documents", "tokens", "text_bytes", "skipped_records", "empty")
 
 
 def outputs(campaign: Campaign) -> list[Path]:

@@ -12,10 +12,10 @@ from runbook.analysis.data_figures import length_figure, source_figure, speed_fi
 from runbook.analysis.drawing import as_svg
 from runbook.data.manifest import Manifest
 from runbook.data.options import Output
-from runbook.data.sources import TOKENIZED, token_prefixes
 from runbook.display import show_figure, show_html, show_table, show_text
 from runbook.errors import DataError
 from runbook.phases.campaign import Campaign
+from runbook.phases.ready_tokens import ready_pairs
 from runbook.phases.text import token_groups
 from runbook.plan.data_work import FUSED_BYTES_PER_SECOND, RECORD_SHARE
 from runbook.units import show_bytes, show_duration
@@ -28,12 +28,8 @@ SHOWN_DOCUMENTS = 2
 def pairs(campaign: Campaign) -> list[Path]:
     """The prefixes of all token files of the run: those that are made here, or those that came ready."""
     settings, data = campaign.settings, campaign.plan.as_dict()["data"]
-    if settings.dataset.kind != TOKENIZED:
-        return [prefix for _, prefix in token_groups(settings, data, campaign.folder)]
-    named = [campaign.folder / prefix for key in ("train", "validation", "test") for prefix in data[key]]
-    if named and all(Output.found(prefix).bin.is_file() for prefix in named):
-        return named
-    return token_prefixes(settings.dataset, project=settings.project, folder=settings.run.data.folder)
+    made = [prefix for _, prefix in token_groups(settings, data, campaign.folder)]
+    return made + ready_pairs(settings, data, campaign.folder)
 
 
 def show_what_it_is(campaign: Campaign) -> None:
@@ -152,7 +148,7 @@ def beside(campaign: Campaign, found: list[Manifest]) -> list[dict[str, Any]]:
     rows: list[tuple[str, float | None, float, Any]] = [
         ("tokens", plan["data"]["estimated_tokens"] or None, sum(manifest.tokens for manifest in found), _count),
         ("token files", plan["data"]["estimated_bytes"] or None, written, lambda value: show_bytes(int(value))),
-        ("text", campaign.settings.dataset.text_bytes or None, text, lambda value: show_bytes(int(value))),
+        ("text", _catalogued(campaign) or None, text, lambda value: show_bytes(int(value))),
         ("time on one core", None if hours is None else 3600 * hours, core_seconds, show_duration),
     ]
     return [
@@ -164,6 +160,12 @@ def beside(campaign: Campaign, found: list[Manifest]) -> list[dict[str, Any]]:
         }
         for what, planned, actual, show in rows
     ]
+
+
+def _catalogued(campaign: Campaign) -> int:
+    """Bytes of text by the catalogue; 0 where it does not know one of them."""
+    sizes = [text.dataset.text_bytes for text in campaign.settings.texts]
+    return sum(sizes) if all(sizes) else 0
 
 
 def _count(value: float) -> str:

@@ -150,6 +150,8 @@ def gate_check(campaign: Campaign) -> Check:
 
 def data_check(campaign: Campaign) -> Check:
     """The token files as the data phase made them."""
+    if campaign.spec["data"]["mock"]:
+        return Check("token files", "pass", "mock data", "token ids are made up while training: there are no files")
     mark = steps.read_mark(campaign.folder, TOKENIZE)
     rule = "02-data made the token files and they are unchanged"
     if mark is None:

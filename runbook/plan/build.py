@@ -117,7 +117,7 @@ def _content(
             "padded_vocabulary": specs[full.phase]["model"]["padded_vocabulary"],
         },
         "phases": specs,
-        "data": {**asdict(data), "train_share": data.train_share},
+        "data": data.as_dict(),
         "data_work": [way.as_dict() for way in data_work(settings, data, machine)],
         "labels": [_label(phase.choice) for phase in phases],
         "parameters": {phase.choice.phase: _parameters(phase) for phase in phases},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runbook.params.catalogue import Model, Site
-from runbook.params.dataset import Dataset
+from runbook.params.dataset import Dataset, Text
 from runbook.params.schema import Engine, Framework, Job, Run, Training
 from runbook.plan.sizes import Shape, shape_of
 
@@ -40,6 +40,10 @@ class Chosen(Protocol):
     @property
     def dataset(self) -> Dataset:
         """The text."""
+
+    @property
+    def texts(self) -> tuple[Text, ...]:
+        """That text, or several with weights."""
 
     @property
     def variant(self) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
+from runbook.params.dataset import Dataset, Text
+from runbook.plan.blend import Part, check_part_epochs, check_parts, weighted
 from runbook.plan.checks import Check, judge
 from runbook.plan.choices import Chosen
 from runbook.units import show_count
@@ -40,51 +43,94 @@ class DataPlan:
     tokens_from: str
     estimated_bytes: int
     """Of the .bin and .idx files together; 0: not known."""
+    parts: tuple[Part, ...] = ()
+    """The texts of a blend; empty where there is one text."""
 
     @property
     def train_share(self) -> float:
         """Part of all tokens that is trained on, where files are of one size."""
-        if self.held_out:
-            return max(0, self.num_files - 2 * self.held_out) / self.num_files if self.num_files else 0.0
-        return split_shares(self.split)[0]
+        if self.parts:
+            trained = sum(part.estimated_tokens * part.train_share for part in self.parts)
+            return trained / self.estimated_tokens if self.estimated_tokens else 0.0
+        return _train_share(self.num_files, self.held_out, self.split)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; without `parts` where there is one text, as it was before there were blends."""
+        content = {**asdict(self), "train_share": self.train_share}
+        if not self.parts:
+            del content["parts"]
+        return content
+
+    def weighted(self, use: str) -> list[tuple[float, str]]:
+        """Weight and prefix of each file of a use (train, validation, test); a text's files share its weight."""
+        if not self.parts:
+            return [(1.0, prefix) for prefix in getattr(self, use)]
+        return weighted(self.parts, use)
 
 
 def plan_data(chosen: Chosen) -> DataPlan:
-    """Prefixes and estimates from what the catalogue knows of the dataset."""
-    data, dataset = chosen.run.data, chosen.dataset
-    base = data_folder(chosen)
-    mock = dataset.kind == MOCK
-    prefix = f"{base}/{data.dataset}_text_document"
+    """Prefixes and estimates from what the catalogue knows of the texts."""
+    data = chosen.run.data
+    mock = chosen.dataset.kind == MOCK
+    parts = tuple(_part(chosen, text) for text in chosen.texts)
+    known = all(part.estimated_tokens for part in parts)
+    sources = [part.tokens_from if len(parts) == 1 else f"{part.dataset}: {part.tokens_from}" for part in parts]
+    return DataPlan(
+        dataset=data.dataset,
+        mock=mock,
+        prefix=next(part.prefix for part in parts if part.dataset == data.dataset),
+        train=() if mock else tuple(prefix for part in parts for prefix in part.train),
+        validation=() if mock else tuple(prefix for part in parts for prefix in part.validation),
+        test=() if mock else tuple(prefix for part in parts for prefix in part.test),
+        split=data.split,
+        held_out=data.held_out,
+        num_files=sum(part.num_files for part in parts),
+        estimated_tokens=sum(part.estimated_tokens for part in parts) if known and not mock else 0,
+        tokens_from="mock data: random tokens, as many as asked for" if mock else "; ".join(sources),
+        estimated_bytes=sum(part.estimated_bytes for part in parts) if known and not mock else 0,
+        parts=parts if len(parts) > 1 else (),
+    )
+
+
+def _part(chosen: Chosen, text: Text) -> Part:
+    data, dataset = chosen.run.data, text.dataset
+    base = data_folder(chosen, text.name)
+    prefix = f"{base}/{text.name}_text_document"
     train, validation, test = [prefix], list[str](), list[str]()
     if dataset.kind == TOKENIZED and dataset.paths:
         train = [f"{base}/{path.removesuffix('.bin')}" for path in dataset.paths]
     if data.held_out:
         stems = [PurePosixPath(path).name.split(".")[0] for path in dataset.paths]
-        prefixes = [f"{base}/{stem}_text_document" for stem in stems]
+        ready = dataset.kind == TOKENIZED
+        prefixes = train if ready and dataset.paths else [f"{base}/{stem}_text_document" for stem in stems]
         train, validation, test = held_out_split(prefixes, data.held_out)
-    tokens, tokens_from = _tokens(chosen)
-    documents = dataset.documents
+    tokens, tokens_from = _tokens(chosen, dataset)
     width = 2 if chosen.model.vocabulary < 65500 else 4
-    return DataPlan(
-        dataset=data.dataset,
-        mock=mock,
+    return Part(
+        dataset=text.name,
+        weight=text.weight,
         prefix=prefix,
-        train=() if mock else tuple(train),
-        validation=() if mock else tuple(validation),
-        test=() if mock else tuple(test),
-        split=data.split,
-        held_out=data.held_out,
+        train=tuple(train),
+        validation=tuple(validation),
+        test=tuple(test),
         num_files=len(dataset.paths),
-        estimated_tokens=0 if mock else tokens,
-        tokens_from="mock data: random tokens, as many as asked for" if mock else tokens_from,
-        estimated_bytes=0 if mock or not tokens else tokens * width + index_bytes(documents),
+        estimated_tokens=tokens,
+        estimated_bytes=tokens * width + index_bytes(dataset.documents) if tokens else 0,
+        tokens_from=tokens_from,
+        train_share=_train_share(len(dataset.paths), data.held_out, data.split),
     )
 
 
-def data_folder(chosen: Chosen) -> str:
+def _train_share(num_files: int, held_out: int, split: str) -> float:
+    if held_out:
+        return max(0, num_files - 2 * held_out) / num_files if num_files else 0.0
+    return split_shares(split)[0]
+
+
+def data_folder(chosen: Chosen, name: str) -> str:
     """`data` in the run's folder, or the site's place for data, one folder a dataset there."""
     base = chosen.site.paths.get("data", "")
-    return f"{base.rstrip('/')}/{chosen.run.data.dataset}" if base else "data"
+    return f"{base.rstrip('/')}/{name}" if base else "data"
 
 
 def index_bytes(num_documents: int) -> int:
@@ -130,7 +176,7 @@ def check_data(chosen: Chosen, plan: DataPlan) -> list[Check]:
     if plan.mock:
         return []
     files = _held_out(plan) if plan.held_out else _split(chosen, plan)
-    return [files, _tokenizer_files(chosen), *_vocabulary(chosen)]
+    return [files, *check_parts(plan.parts), _tokenizer_files(chosen), *_vocabulary(chosen)]
 
 
 def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
@@ -138,6 +184,8 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     if plan.mock:
         return []
     name, rule = f"{phase}: text read once", "a run reads its training text at most once"
+    if plan.parts:
+        return [check_part_epochs(name, rule, tokens, plan.parts)]
     available = plan.estimated_tokens * plan.train_share
     if not available:
         return [Check(name, "unknown", f"{tokens:,} tokens wanted; the text's own count is not known", rule)]
@@ -167,8 +215,8 @@ def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
     )
 
 
-def _tokens(chosen: Chosen) -> tuple[int, str]:
-    data, dataset = chosen.run.data, chosen.dataset
+def _tokens(chosen: Chosen, dataset: Dataset) -> tuple[int, str]:
+    data = chosen.run.data
     ends = dataset.documents if data.append_eod else 0
     if dataset.tokens:
         counted = "GPT-2 tokens" if data.tokenizer == "gpt2" else "GPT-2 tokens, another tokenizer is used"
@@ -181,15 +229,18 @@ def _tokens(chosen: Chosen) -> tuple[int, str]:
 
 def _held_out(plan: DataPlan) -> Check:
     name, rule = "held-out files", "more files than 2 x data.held_out, so that something is left to train on"
-    if not plan.num_files:
-        value = f"data.held_out={plan.held_out}; how many files {plan.dataset} has is not known yet"
+    counts = [(part.num_files, part.dataset) for part in plan.parts] or [(plan.num_files, plan.dataset)]
+    fewest, dataset = min(counts)
+    if not fewest:
+        value = f"data.held_out={plan.held_out}; how many files {dataset} has is not known yet"
         return Check(name, "unknown", value, rule, "02-data counts them and applies the rule.")
+    files = f"{fewest} files" + (f" of {dataset}" if plan.parts else "")
     return judge(
         name,
-        plan.num_files > 2 * plan.held_out,
-        f"data.held_out={plan.held_out} for validation and as many for test, of {plan.num_files} files",
+        fewest > 2 * plan.held_out,
+        f"data.held_out={plan.held_out} for validation and as many for test, of {files}",
         rule,
-        f"Lower data.held_out to at most {max(0, (plan.num_files - 1) // 2)}, or 0 to split inside each file.",
+        f"Lower data.held_out to at most {max(0, (fewest - 1) // 2)}, or 0 to split inside each file.",
     )
 
 

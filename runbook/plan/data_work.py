@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from runbook.params.dataset import Dataset
 from runbook.plan.choices import Chosen
 from runbook.plan.data import DataPlan
 from runbook.plan.machine import Machine
@@ -46,12 +47,12 @@ class Way:
 
 def data_work(chosen: Chosen, data: DataPlan, machine: Machine | None = None) -> tuple[Way, ...]:
     """Both ways for the run's text; none where no text is tokenized, figures None where its size is not known."""
-    dataset = chosen.dataset
-    if data.mock or dataset.kind == "tokenized":
+    datasets = [text.dataset for text in chosen.texts if text.dataset.kind != "tokenized"]
+    if data.mock or not datasets:
         return ()
-    records = dataset.record_bytes or round(dataset.text_bytes * RECORD_SHARE) or None
-    packed = dataset.download_bytes or sum(file.bytes for file in dataset.files)
-    packed = packed or (round(records * COMPRESSED_SHARE) if records else 0)
+    sizes = [one.record_bytes or round(one.text_bytes * RECORD_SHARE) for one in datasets]
+    records = sum(sizes) if all(sizes) else None
+    packed = sum(map(_packed, datasets, sizes))
     tokens = data.estimated_bytes or None
     cores = _cores(chosen, machine)
     bandwidth = max(chosen.site.write_bandwidth.values(), default=0.0) * 1e9
@@ -77,6 +78,12 @@ def data_work(chosen: Chosen, data: DataPlan, machine: Machine | None = None) ->
         way("one pass", "compressed text to token files, nothing between", FUSED_BYTES_PER_SECOND, 0),
         way("the documents' three steps", "extract, join, preprocess_data.py", STEPS_BYTES_PER_SECOND, 2),
     )
+
+
+def _packed(dataset: Dataset, records: int) -> int:
+    """Bytes of a dataset's files as they are fetched."""
+    named = dataset.download_bytes or sum(file.bytes for file in dataset.files)
+    return named or round(records * COMPRESSED_SHARE)
 
 
 def _cores(chosen: Chosen, machine: Machine | None) -> int:

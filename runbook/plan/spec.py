@@ -168,14 +168,14 @@ def overlapping(first: str, second: str) -> bool:
 
 
 def _data(chosen: Chosen, choice: Choice, data: DataPlan) -> dict[str, Any]:
-    def weighted(prefixes: tuple[str, ...]) -> list[dict[str, Any]]:
-        return [{"weight": 1.0, "prefix": prefix} for prefix in prefixes]
+    def weighted(use: str) -> list[dict[str, Any]]:
+        return [{"weight": weight, "prefix": prefix} for weight, prefix in data.weighted(use)]
 
     return {
         "mock": data.mock,
-        "train": weighted(data.train),
-        "validation": weighted(data.validation),
-        "test": weighted(data.test),
+        "train": weighted("train"),
+        "validation": weighted("validation"),
+        "test": weighted("test"),
         "split": data.split,
         "cache": _place(chosen, choice, "data", "cache", in_run="data/cache"),
     }

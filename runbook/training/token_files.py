@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ def check(spec: Spec) -> None:
         return
     if not spec.data.train:
         raise RefusedError("data.train names no file: tokenize a dataset first, or set data.mock true")
+    _check_sources(spec)
     split = _shares(spec.data.split)
     scanned = max(2**26, SCANNED_BYTES // (len(spec.data.train) + len(spec.data.validation)))
     held_out = bool(spec.data.validation or spec.data.test)
@@ -55,6 +57,23 @@ def check(spec: Spec) -> None:
         raise RefusedError("evaluation.interval is set and data.test is given, but data.validation names no file")
     for source in spec.data.validation if evaluates else []:
         _check_share(_checked(spec, source.prefix, scanned), (0.0, 1.0), spec, "validation")
+
+
+def _check_sources(spec: Spec) -> None:
+    """Weights that are numbers above 0, and no file twice in one use."""
+    problems: list[str] = []
+    uses = {"train": spec.data.train, "validation": spec.data.validation, "test": spec.data.test}
+    for use, sources in uses.items():
+        seen: dict[str, str] = {}
+        for index, source in enumerate(sources):
+            where = f"data.{use}[{index}]"
+            if not (math.isfinite(source.weight) and source.weight > 0):
+                problems.append(f"{where} ({source.prefix}): its weight {source.weight:g} is not a number above 0")
+            earlier = seen.setdefault(str(spec.path(source.prefix)), where)
+            if earlier != where:
+                problems.append(f"{where} ({source.prefix}): the same file as {earlier}; name it once, with the sum")
+    if problems:
+        raise RefusedError("the blend of token files cannot be trained from:\n  " + "\n  ".join(problems))
 
 
 def _checked(spec: Spec, prefix: str, scanned: int) -> TokenFile:

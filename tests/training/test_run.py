@@ -4,6 +4,7 @@ import json
 import math
 import re
 
+import numpy
 import pytest
 
 from . import specs
@@ -166,6 +167,9 @@ def test_weighted_and_held_out_files_are_blended(zygote, run):
     job = zygote.train(run, content)
     assert job.code == 0, job.err
     assert len(specs.metrics(run, "validation.jsonl")) == 2
+    of_training = max((run / "data" / "cache").glob("*-dataset_index.npy"), key=lambda path: path.stat().st_size)
+    taken = numpy.load(of_training)[:48]
+    assert list(numpy.bincount(taken)) == [pytest.approx(0.7 * 48, abs=1), pytest.approx(0.3 * 48, abs=1)]
     again = zygote.train(run, content | {"checkpoint": content["checkpoint"] | {"folder": "elsewhere"}})
     assert [line["loss"] for line in again.metrics[:6]] == [line["loss"] for line in again.metrics[6:]]
 

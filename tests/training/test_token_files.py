@@ -127,3 +127,13 @@ def test_a_long_file_is_scanned_in_blocks_over_its_whole_length(tmp_path):
     ids[-1] = 999
     specs.write_tokens(tmp_path / "long", [ids])
     assert token_files.highest_token(token_files.open_pair(tmp_path / "long"), 2**30) == 999
+
+
+def test_weights_and_files_of_a_blend(prefix, tmp_path):
+    """Each wrong weight and each file that is there twice is named, all at once."""
+    sources = [{"weight": weight, "prefix": name} for weight, name in ((0.5, "a"), (-0.5, "b"), (0.0, "c"), (1.0, "a"))]
+    message = refused(tmp_path, data={"train": sources, "validation": [{"weight": float("nan"), "prefix": "d"}]})
+    assert "data.train[1] (b): its weight -0.5 is not a number above 0" in message
+    assert "data.train[2] (c): its weight 0 is not a number above 0" in message
+    assert "data.train[3] (a): the same file as data.train[0]; name it once, with the sum" in message
+    assert "data.validation[0] (d): its weight nan is not a number above 0" in message
