@@ -10,11 +10,10 @@ from runbook.drills.bench import Bench
 from runbook.drills.case import PHASE, Case
 from runbook.drills.ranks import end_well
 from runbook.drills.verdict import Ending
-from runbook.phases import jobs
+from runbook.phases import begun
 from runbook.phases.campaign import phase_fingerprint
 from runbook.plan import Machine
 from runbook.plan.booking import check_disk
-from runbook.records.files import write_text
 from runbook.schedulers.base import State
 
 BOUNDARIES = ("begin", "shards", "metadata", "rename", "tracker", "pruning")
@@ -107,34 +106,30 @@ def disk_full(bench: Bench) -> Ending:
 
 
 def reshape(bench: Bench) -> Ending:
-    """Saved by two data-parallel ranks, taken up by two pipeline stages; and by models that it does not fit."""
+    """Saved by two data-parallel ranks, taken up by two stages and by two tensor ranks; and by another model."""
     first = Case(bench, "reshape-from")
     first.one_job("kill:rank=1,step=9")
-    ending = Ending("pipeline x data 1 x 2 becomes 2 x 1 between save and load; then a wider model, and tensor 2")
-    case = Case(bench, "reshape-to", "parallel.pipeline=2")
-    _take_over(first, case)
-    told = case.train()
-    ending.rule(not told and case.done(), "another layout went on" if not told else told[:300])
-    ending.rule([one["iteration"] for one in case.events("resumed")] == [8], "from the other layout's checkpoint")
-    samples = case.samples()
-    ending.rule(
-        all(samples[n] == 4 * n for n in samples) and min(samples, default=0) == 9, "no sample skipped or twice"
-    )
+    ending = Ending("pipeline x data 1 x 2 becomes 2 x 1 between save and load, then tensor 2; then a wider model")
     calm = Case(bench, "reshape-calm")
     calm.train()
-    far = max(abs(case.losses()[n] - loss) for n, loss in calm.losses().items() if n > 8)
-    ending.rule(far < 1e-3, f"losses within {far:.1e} of one layout's")
-    refusals = (
-        ("model=wide", "ffn_hidden 64 (plan: 128), hidden 16"),
-        ("parallel.tensor=2", "padded_vocabulary 50304"),
-    )
-    for number, (word, reason) in enumerate(refusals):
-        other = Case(bench, f"reshape-wrong-{number}", word)
-        _take_over(first, other)
-        status = other.one_job()
-        refused = status.exit_code == 2 and f"is of another model: {reason}" in other.said()
-        ending.rule(refused, f"{word}: refused with the reason")
-        ending.rule(first.checkpoints() == other.checkpoints(), "and left as it is")
+    for name, word in (("reshape-to", "parallel.pipeline=2"), ("reshape-tensor", "parallel.tensor=2")):
+        case = Case(bench, name, word)
+        _take_over(first, case)
+        told = case.train()
+        ending.rule(not told and case.done(), f"{word}: another layout went on" if not told else told[:300])
+        ending.rule([one["iteration"] for one in case.events("resumed")] == [8], "from the other layout's checkpoint")
+        samples = case.samples()
+        ending.rule(
+            all(samples[n] == 4 * n for n in samples) and min(samples, default=0) == 9, "no sample skipped or twice"
+        )
+        far = max(abs(case.losses()[n] - loss) for n, loss in calm.losses().items() if n > 8)
+        ending.rule(far < 1e-3, f"losses within {far:.1e} of one layout's")
+    other = Case(bench, "reshape-wrong", "model=wide")
+    _take_over(first, other)
+    status = other.one_job()
+    refused = status.exit_code == 2 and "is of another model: ffn_hidden 64 (plan: 128), hidden 16" in other.said()
+    ending.rule(refused, "model=wide: refused with the reason")
+    ending.rule(first.checkpoints() == other.checkpoints(), "and left as it is")
     ending.action = "resharded; refused with both shapes where it is another model"
     return ending
 
@@ -142,8 +137,7 @@ def reshape(bench: Bench) -> Ending:
 def _take_over(source: Case, case: Case) -> None:
     """Put one run's checkpoints where another looks for its own, as somebody who changes the layout does."""
     shutil.copytree(source.tracker().parent, case.tracker().parent)
-    digest = phase_fingerprint(case.campaign.settings, case.campaign.plan, case.folder, PHASE)
-    write_text(jobs.started_path(case.folder, PHASE), digest)
+    begun.note(case.campaign, phase_fingerprint(case.campaign.settings, case.campaign.plan, case.folder, PHASE))
 
 
 def _largest_shard(case: Case, iteration: int) -> Path:

@@ -13,13 +13,12 @@ from typing import Any
 from runbook.display import show_text
 from runbook.display.controls import Actions, controls
 from runbook.errors import JobError
-from runbook.phases import restarts, steps, stopping, watching
+from runbook.phases import begun, restarts, steps, stopping, watching
 from runbook.phases.campaign import VERSIONS, Campaign, phase_fingerprint
 from runbook.phases.plan_file import plan_file
 from runbook.phases.restarts import Action, Attempt, Decision
 from runbook.phases.status import cancel_jobs
 from runbook.phases.tail import read_lines
-from runbook.records.files import write_text
 from runbook.render import render_job, write_job
 from runbook.schedulers import get_scheduler
 from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, Scheduler, State, latest_job_folder, next_job_folder
@@ -52,7 +51,7 @@ def launch(campaign: Campaign) -> None:
         latest = latest_job_folder(campaign.folder, campaign.phase)
         if latest is not None:
             status = scheduler.state(latest)
-            if status.state in ACTIVE and not was_started_from(campaign, digest):
+            if status.state in ACTIVE and not begun.was_started_from(campaign, digest):
                 raise JobError(
                     f"{latest.path} is {status.state} ({status.reason}) with other parameters or data than these. Wait "
                     f"until it has ended, or end it: runbook cancel {campaign.settings.name}. Then launch again."
@@ -62,10 +61,10 @@ def launch(campaign: Campaign) -> None:
                     f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not started again."
                 )
                 return
-            if status.state is State.DONE and was_started_from(campaign, digest):
+            if status.state is State.DONE and begun.was_started_from(campaign, digest):
                 show_text(f"Job {status.job_id} finished while nobody watched; nothing is started again.")
                 return
-        _start_fresh_where_needed(campaign, digest)
+        _go_on_or_begin(campaign, digest)
         folder = _submit(campaign)
     show_text(f"{missing.capitalize()}: submitted jobs/{folder.path.name} as {scheduler.state(folder).job_id}.")
 
@@ -182,11 +181,6 @@ def set_aside(folder: Path, phase: str, outputs: list[Path]) -> Path | None:
     return history
 
 
-def started_path(folder: Path, phase: str) -> Path:
-    """Where the fingerprint of the training whose outputs lie in the folder is kept."""
-    return folder / "steps" / f"{phase}--train.started"
-
-
 def training_paths(folder: Path, spec: dict[str, Any]) -> list[Path]:
     """Everything a training phase writes outside its job folders."""
     log = spec["log"]
@@ -194,20 +188,19 @@ def training_paths(folder: Path, spec: dict[str, Any]) -> list[Path]:
     return [folder / name for name in names]
 
 
-def was_started_from(campaign: Campaign, digest: str) -> bool:
-    """Whether the outputs in the run's folder come from these inputs."""
-    started = started_path(campaign.folder, campaign.phase)
-    return started.exists() and started.read_text() == digest
-
-
-def _start_fresh_where_needed(campaign: Campaign, digest: str) -> None:
-    started = started_path(campaign.folder, campaign.phase)
-    if not was_started_from(campaign, digest):
+def _go_on_or_begin(campaign: Campaign, digest: str) -> None:
+    """Go on with the training whose outputs lie here, or move them into the history, where another one left them."""
+    if begun.was_started_from(campaign, digest):
+        return
+    if why := begun.going_on(campaign):
+        show_text(why)
+        append_event(campaign, "replanned", why=why)
+    else:
         moved = set_aside(campaign.folder, campaign.phase, training_paths(campaign.folder, campaign.spec))
         if moved:
             show_text(f"Outputs made from other inputs were moved to {moved.relative_to(campaign.folder)}.")
         append_event(campaign, FRESH)
-        write_text(started, digest)
+    begun.note(campaign, digest)
 
 
 def _submit(campaign: Campaign) -> JobFolder:

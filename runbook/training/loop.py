@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
-from runbook.training import data, faults, peak, proofs, saving, token_files
+from runbook.training import data, faults, loading, peak, proofs, token_files
 from runbook.training.bad_steps import BadStep, BadSteps
 from runbook.training.distributed import device, on_first, share
 from runbook.training.engine import Engine, make_engine
 from runbook.training.errors import FINISHED, STOPPED, RefusedError
+from runbook.training.loading import Loaded
+from runbook.training.progress import Progress
 from runbook.training.pulse import Pulse
 from runbook.training.report import Report, say
 from runbook.training.sampling import continue_text
-from runbook.training.saving import Loaded, Progress, Save
+from runbook.training.saving import Save
 from runbook.training.spec import Spec
 from runbook.training.step import Stepper
 from runbook.training.stopping import Stopping
@@ -69,7 +71,7 @@ class Run:
 
     def _start(self) -> None:
         """Go on from the newest whole checkpoint, or begin."""
-        loaded = saving.load(self.spec, self.engine)
+        loaded = loading.load(self.spec, self.engine)
         starts = share(self.report.earlier_starts())
         if loaded is not None:
             self._refuse_other(loaded)
@@ -118,6 +120,12 @@ class Run:
                 f"Going on would be another training than either; use the values it was trained with, another "
                 f"checkpoint folder, or set training.resume_changed true to go on with the plan's values"
             )
+        if loaded.progress.iteration > self.spec.duration.iterations:
+            raise RefusedError(
+                f"{loaded.folder} is of iteration {loaded.progress.iteration}, and this plan ends at "
+                f"{self.spec.duration.iterations}: nothing is left to train. Plan a longer training, or another "
+                f"checkpoint folder to begin a shorter one anew"
+            )
 
     def _step(self, train: Any) -> int:
         """One iteration, with what follows a bad one; the wish to stop that any rank has."""
@@ -135,7 +143,7 @@ class Run:
 
     def _answer(self, bad: BadStep) -> str:
         """Whether to go on without the step, or to go back and leave its samples out; raises where it is to stop."""
-        folder = saving.newest(self.spec) if self.spec.limits.nan_policy == "rollback" else None
+        folder = loading.newest(self.spec) if self.spec.limits.nan_policy == "rollback" else None
         has_checkpoint = folder is not None or self.pending is not None
         action = self.bad_steps.action(has_checkpoint=has_checkpoint)
         self.report.event("bad_step", **bad.fields(), policy=self.spec.limits.nan_policy, action=action)
@@ -148,7 +156,7 @@ class Run:
         self._end_save()
         passed = [*self.progress.passed_over, [bad.first_sample, bad.last_sample]]
         segment = self.progress.segment + 1
-        loaded = saving.load(self.spec, self.engine)
+        loaded = loading.load(self.spec, self.engine)
         assert loaded is not None, "it was there a moment ago"
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over, self.progress.segment = passed, segment

@@ -60,6 +60,7 @@ def import_(spec: Spec, request: dict[str, Any]) -> dict[str, Any]:
     """Begin the training from a Hugging Face GPT-2 folder: a checkpoint of iteration 0, Adam's moments zero."""
     from runbook.training import checkpoints, hugging_face, saving
     from runbook.training.megatron_engine import MegatronEngine
+    from runbook.training.progress import Progress
 
     root = spec.path(spec.checkpoint.folder)
     if checkpoints.has_trace(root):
@@ -68,7 +69,7 @@ def import_(spec: Spec, request: dict[str, Any]) -> dict[str, Any]:
     engine = MegatronEngine(spec)
     _fill(engine.models[0], weights)
     engine.optimizer.reload_model_params()
-    saved = saving.save(spec, engine, saving.Progress())
+    saved = saving.save(spec, engine, Progress())
     return {"iteration": 0, "folder": str(saved.folder), "bytes": saved.bytes}
 
 
@@ -100,13 +101,13 @@ def main() -> int:
         request = json.loads(sys.stdin.read() or "{}")
         warnings.filterwarnings("ignore")
         logging.getLogger("megatron.core").setLevel(logging.ERROR)
-        from runbook.training import cpu, distributed
+        from runbook.training import cpu, distributed, padding
         from runbook.training.ranks import Ranks
 
         cpu.answer_for_cpu()
         distributed.begin(Ranks(0, 1, 0, "alone", "", 0), spec.limits.process_group_timeout_seconds)
         distributed.cut(spec)
-        answer = COMMANDS[arguments.command](spec, request)
+        answer = COMMANDS[arguments.command](padding.kept(spec), request)
         distributed.end()
     except TrainingError as error:
         sys.stderr.write(f"{error}\n")

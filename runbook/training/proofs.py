@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runbook.training import saving
+from runbook.training import loading
 from runbook.training.distributed import device
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def reload(run: Run, train: Any) -> dict[str, Any]:
     before = _loss(run, train)
     _spoil(run, train)
     between = _loss(run, train)
-    loaded = saving.load(run.spec, run.engine)
+    loaded = loading.load(run.spec, run.engine)
     after = _loss(run, train)
     return {
         "iteration": loaded.progress.iteration if loaded else None,

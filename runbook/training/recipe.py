@@ -11,6 +11,7 @@ from runbook.training.spec import Source, Spec
 
 FREE = ("duration.iterations", "duration.samples", "learning_rate.decay_samples", "model.init_std")
 """Longer or shorter training is still the same one, the decay follows its length, and the first weights are drawn."""
+_WARMUP, _DECAY = "learning_rate.warmup_samples", "learning_rate.decay_samples"
 
 
 def recipe(spec: Spec) -> dict[str, Any]:
@@ -40,14 +41,24 @@ def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> tuple[list[str
     >>> differences({"seed": 1, "duration.samples": 8}, {"seed": 2, "duration.samples": 16})
     (['seed 1 (plan: 2)'], ['duration.samples 8 (plan: 16)'])
     """
+    free = FREE + (_WARMUP,) * _warm_up_follows(saved, wanted)
     serious: list[str] = []
     harmless: list[str] = []
     for key in sorted({*saved, *wanted}):
         before, now = saved.get(key), wanted.get(key)
         if before != now:
             text = f"{key} {_shown(before)} (plan: {_shown(now)})"
-            (harmless if key in FREE else serious).append(text)
+            (harmless if key in free else serious).append(text)
     return serious, harmless
+
+
+def _warm_up_follows(saved: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether the warm-up is the same share of another decay but for rounding: then it only follows the length."""
+    before, now = ([recipe.get(key) for key in (_WARMUP, _DECAY)] for recipe in (saved, wanted))
+    if not all(isinstance(value, int) for value in (*before, *now)) or not before[1]:
+        return False
+    times = now[1] / before[1]
+    return bool(times != 1 and abs(now[0] - before[0] * times) <= 1 + times)
 
 
 def _data(spec: Spec) -> dict[str, Any]:

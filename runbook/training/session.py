@@ -42,8 +42,10 @@ def train(spec: Spec, ranks: Ranks, stopping: Stopping) -> int:
         distributed.begin(ranks, spec.limits.process_group_timeout_seconds)
         pulse = watch.pulse if watch else Pulse(ranks.rank, None)
         pulse.stage = distributed.cut(spec)
+        from runbook.training import padding
         from runbook.training.loop import Run
 
+        spec = report.spec = padding.kept(spec)
         code = Run(spec, report, stopping, pulse).train()
     except Exception as error:
         report.event("failed", message=f"{type(error).__name__}: {error}")

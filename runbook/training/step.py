@@ -16,8 +16,8 @@ from runbook.training.bad_steps import BadStep
 from runbook.training.distributed import device
 from runbook.training.engine import Engine, Update
 from runbook.training.order import Share
+from runbook.training.progress import Progress
 from runbook.training.ramp import global_batch
-from runbook.training.saving import Progress
 from runbook.training.schedule import learning_rate
 from runbook.training.spec import Spec
 from runbook.training.stopping import SIGNALS, Stopping

@@ -91,13 +91,93 @@ def test_outputs_of_other_values_are_set_aside_and_nothing_is_lost(campaign, que
     (campaign.folder / "checkpoints" / "iter_0000006").mkdir(parents=True)
     queue.states["04-training"] = State.DONE
     (campaign.folder / "run.yaml").unlink()
-    jobs.launch(open_run(PHASE, "training.iterations=9", runs=campaign.folder.parent))
+    jobs.launch(open_run(PHASE, "training.seed=9", runs=campaign.folder.parent))
     (history,) = (campaign.folder / "history").iterdir()
     assert (history / "metrics.jsonl").read_bytes() == written
     assert (history / "checkpoints" / "iter_0000006").is_dir()
     assert not metrics.exists()
     assert f"were moved to history/{history.name}." in capsys.readouterr().out
     assert events(campaign) == ["begun", "submitted", "begun", "submitted"]
+
+
+def saved_at(campaign, iteration: int) -> None:
+    (campaign.folder / "checkpoints" / f"iter_{iteration:07d}").mkdir(parents=True)
+
+
+def replanned(campaign, queue, *words: str):
+    """Launch what somebody changed after the first jobs, and give the run's history folders."""
+    queue.states["04-training"] = State.STOPPED
+    (campaign.folder / "run.yaml").unlink()
+    jobs.launch(open_run(PHASE, *words, runs=campaign.folder.parent))
+    return list((campaign.folder / "history").glob("*"))
+
+
+def test_a_longer_training_goes_on_from_its_checkpoint_and_says_what_becomes_of_the_rate(campaign, queue, capsys):
+    jobs.launch(campaign)
+    metrics = write_metrics(campaign, 6)
+    saved_at(campaign, 6)
+    assert replanned(campaign, queue, "training.iterations=12", "training.warmup_iterations=2") == []
+    assert metrics.exists()
+    assert events(campaign) == ["begun", "submitted", "replanned", "submitted"]
+    told = capsys.readouterr().out
+    assert "The training goes on from its checkpoint of iteration 6: iterations 6 -> 12. The learning rate" in told
+    assert "0.000825 in the next step, where the old plan had 0.00015." in told
+    assert "training.decay_samples=48 would keep the old rate. To begin anew instead: runbook run with --redo" in told
+    jobs.launch(open_run(PHASE, "training.iterations=12", runs=campaign.folder.parent))
+    assert len(queue.calls) == 2
+
+
+def test_a_rate_that_does_not_depend_on_the_length_is_said_to_be_undisturbed(runs, queue, capsys):
+    words = ("training.decay_iterations=6",)
+    campaign = open_run(PHASE, *words, runs=runs)
+    jobs.launch(campaign)
+    saved_at(campaign, 4)
+    assert replanned(campaign, queue, *words, "training.iterations=12") == []
+    assert "does not depend on the length: the losses are those of one undisturbed training." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("parallel.tensor=2", "of iteration 4: tensor 1 -> 2, data 2 -> 1."),
+        ("parallel.pipeline=2", "of iteration 4: pipeline 1 -> 2, data 2 -> 1."),
+        ("training.micro_batch=2", "of iteration 4: micro-batch 4 -> 2."),
+        ("training.engine=deepspeed", "the weights are taken up, and Adam begins anew."),
+    ],
+)
+def test_another_cut_goes_on_too(campaign, queue, capsys, word, told):
+    jobs.launch(campaign)
+    saved_at(campaign, 4)
+    assert replanned(campaign, queue, word) == []
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "training.learning_rate=1e-3",
+        "training.iterations=4",  # nothing is left to train
+        "training.warmup_iterations=3",
+        "training.global_batch=16",
+        "data.split=900,50,50",
+    ],
+)
+def test_another_training_or_a_shorter_one_begins_anew_with_the_old_kept(campaign, queue, word):
+    jobs.launch(campaign)
+    saved_at(campaign, 4)
+    (history,) = replanned(campaign, queue, word)
+    assert (history / "checkpoints" / "iter_0000004").is_dir()
+    assert events(campaign)[-2:] == ["begun", "submitted"]
+
+
+def test_a_smoke_test_is_never_prolonged(runs, queue):
+    smoke = open_run("03-smoke-test", runs=runs)
+    jobs.launch(smoke)
+    (smoke.folder / "smoke" / "checkpoints" / "iter_0000012").mkdir(parents=True)
+    queue.states["03-smoke-test"] = State.STOPPED
+    (smoke.folder / "run.yaml").unlink()
+    jobs.launch(open_run("03-smoke-test", "training.smoke.iterations=20", runs=runs))
+    assert len(list((smoke.folder / "history").iterdir())) == 1
 
 
 def test_what_is_set_aside_twice_in_a_second_lies_in_two_places(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ class Evil:
 
 def random_state():
     """The random state of every checkpoint makes a folder when it is read."""
-    original = saving._random_state
+    original = saving.random_state
 
     def wrapped():
         state = original()
@@ -44,7 +44,7 @@ def random_state():
             state.data["evil"] = Evil()
         return state
 
-    saving._random_state = wrapped
+    saving.random_state = wrapped
 
 
 def count_attention():

@@ -16,13 +16,14 @@ from runbook.training.flops import flops_per_token
 from runbook.training.log_line import Interval
 from runbook.training.order import Share
 from runbook.training.ranks import ranks_from
+from runbook.training.recipe import differences
 from runbook.training.schedule import learning_rate
 from runbook.training.spec import LearningRate, parse
 
 from . import specs
 
 
-@pytest.mark.parametrize("name", ["faults", "order", "ranks", "schedule", "spec"])
+@pytest.mark.parametrize("name", ["faults", "order", "ranks", "recipe", "schedule", "spec"])
 def test_examples_in_docstrings_are_true(name):
     assert doctest.testmod(importlib.import_module(f"runbook.training.{name}")).failed == 0
 
@@ -143,3 +144,13 @@ class TestLogLine:
         )
         assert rule == again == "-" * (len(line) + 1)
         assert log_line.perplexity(30.0) == math.exp(20)
+
+
+@pytest.mark.parametrize(("warmup", "is_another"), [(200, False), (202, False), (100, False), (192, True)])
+def test_a_warm_up_may_follow_the_length_and_nothing_else(warmup, is_another):
+    """A tenth of the decay stays a tenth, but for the rounding of both; the same count is no difference."""
+    before = {"learning_rate.warmup_samples": 100, "learning_rate.decay_samples": 1000}
+    now = {**before, "learning_rate.warmup_samples": warmup, "learning_rate.decay_samples": 2000}
+    found, harmless = differences(before, now)
+    assert found == (["learning_rate.warmup_samples 100 (plan: 192)"] if is_another else [])
+    assert "learning_rate.decay_samples 1000 (plan: 2000)" in harmless

@@ -119,8 +119,8 @@ def test_resuming_repeats_the_undisturbed_run_exactly(options, zygote, tmp_path,
     assert again.events("resumed")[-1]["iteration"] == 4
 
 
-def _again(whole, tmp_path):
-    folder = tmp_path / "again"
+def _again(whole, tmp_path, name="again"):
+    folder = tmp_path / name
     folder.mkdir()
     return back_to(whole, folder, 4)
 
@@ -188,6 +188,24 @@ def test_a_longer_training_goes_on(zygote, tmp_path, undisturbed):
     assert "was trained with duration.iterations 6 (plan: 8); going on" in again.out
     assert [line["iteration"] for line in again.metrics] == [5, 6, 7, 8]
     assert again.events("resumed")[-1]["same_fingerprint"] is True
+
+
+def test_a_training_keeps_the_padding_of_its_vocabulary_under_another_cut(zygote, tmp_path, undisturbed):
+    """The plan pads to a multiple of 128 x tensor; padded rows are in the loss, and would move it."""
+    folder = _again(undisturbed, tmp_path)
+    again = zygote.train(folder, content(copies=1, tensor=2, model={"padded_vocabulary": 512}, fingerprint="e" * 64))
+    assert again.code == 0, again.err
+    assert "the vocabulary of 250 stays padded to 256 as in the checkpoint (plan: 512)" in again.out
+    assert again.losses() == pytest.approx([line["loss"] for line in undisturbed.metrics[4:]], rel=1e-5)
+    wider = _again(undisturbed, tmp_path, "wider")
+    refused = zygote.train(wider, content(model={"padded_vocabulary": 512, "vocabulary": 300}, fingerprint="e" * 64))
+    assert refused.code == 2 and "is of another model: padded_vocabulary 256 (plan: 512)" in refused.err
+
+
+def test_a_checkpoint_beyond_the_end_of_the_plan_is_refused(zygote, tmp_path, undisturbed):
+    again = zygote.train(_again(undisturbed, tmp_path), content(iterations=3, fingerprint="e" * 64))
+    assert again.code == 2
+    assert "iter_0000004 is of iteration 4, and this plan ends at 3: nothing is left to train" in again.err
 
 
 def test_a_checkpoint_that_tells_only_its_fingerprint_is_refused_under_another(zygote, tmp_path, undisturbed):
