@@ -6,6 +6,7 @@ import copy
 import math
 from typing import Any
 
+import deepspeed
 import torch
 from deepspeed.runtime.utils import clip_grad_norm_
 from megatron.core import parallel_state
@@ -13,6 +14,7 @@ from megatron.core.dist_checkpointing.mapping import is_main_replica
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
 from runbook.training import deepspeed_state, model, optimizer_state
+from runbook.training.deepspeed_clock import Clock
 from runbook.training.deepspeed_config import configuration
 from runbook.training.deepspeed_start import initialize, join, limit_waits
 from runbook.training.distributed import device
@@ -37,6 +39,7 @@ class DeepSpeedEngine:
         join()
         self.engine = self._begin()
         limit_waits(spec.limits.process_group_timeout_seconds)
+        self._clock = Clock(deepspeed.comm.comm.cdb) if device().type == "cpu" else None
         self._mend()
 
     def _begin(self) -> Any:
@@ -104,6 +107,11 @@ class DeepSpeedEngine:
                 for mark in ("tensor_model_parallel", "model_parallel", "ds_pipe_replicated"):
                     setattr(weight.grad, mark, getattr(weight, mark, False))
 
+    @property
+    def communication_seconds(self) -> float | None:
+        """Of the last `compute`, for bringing gradients (and ZeRO 3's weights) together; a GPU does it unseen."""
+        return None if self._clock is None else self._clock.seconds
+
     def compute(self, batches: Batches, num_microbatches: int) -> float:
         """Forward and backward of one step."""
         self._expect(num_microbatches)
@@ -139,6 +147,8 @@ class DeepSpeedEngine:
         batch, parallel = self.spec.batch, self.spec.parallel
         if num_microbatches != self.engine.gradient_accumulation_steps():
             self.engine.set_train_batch_size(batch.micro * parallel.data * num_microbatches)
+        if self._clock is not None:
+            self._clock.seconds = 0.0
 
     def evaluate(self, batches: Batches, num_microbatches: int) -> float:
         """Forward alone."""
