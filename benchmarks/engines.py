@@ -9,6 +9,7 @@ Both print a table for docs/engines.md. `speed` wants an idle machine.
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import sys
 import tempfile
@@ -93,14 +94,15 @@ def speed(zygote: Zygote, root: Path, rounds: int, copies: int, precision: str) 
         say(f"| {name} | {median:.0f} | {min(values):.0f} to {max(values):.0f} | {median / base:.2f} |")
 
 
-def metrics(zygote: Zygote, root: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train in a new folder; metrics.jsonl of it."""
+def metrics(zygote: Zygote, root: Path, content: dict[str, Any], patch: str = "") -> list[dict[str, Any]]:
+    """Train in a new folder; metrics.jsonl of it. `patch` names what each rank calls first (module:function)."""
     folder = Path(tempfile.mkdtemp(dir=root))
     (folder / "data").mkdir()
     for path in root.glob("corpus*"):
         (folder / "data" / path.name).symlink_to(path)
-    job = zygote.train(folder, content)
+    job = zygote.train(folder, content, patch=patch)
     assert set(job.codes) == {0}, job.err[-3000:]
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of every turn, they would fill the disk
     found: list[dict[str, Any]] = job.metrics
     return found
 

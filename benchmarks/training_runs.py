@@ -1,50 +1,40 @@
 """Whole runs of the trainer: what a second copy on a second core brings, and how long a save holds the training up.
 
-    python -m benchmarks.training_runs scaling [--precision bf16] [--iterations 8]
-    python -m benchmarks.training_runs saving [--iterations 24]
+    python -m benchmarks.training_runs scaling [--precision bf16] [--rounds 5]     about 4 minutes
+    python -m benchmarks.training_runs saving [--rounds 2]                         about 4 minutes
 
-`scaling`: the same global batch on one process pinned to one core, and on two data-parallel processes pinned to one
-core each; tokens/s by the median step after the first two. `saving`: one process with one thread, the other core free,
-saves every sixth step, first waiting for each save and then beside the training; the stall of a save is the sum over
-the steps until the next one of (time between two metrics lines - median of undisturbed steps).
+Both take turns, so that a noisy neighbour hits both sides, and want an idle machine. `scaling`: the same global batch
+of four on one process pinned to one core, and on two data-parallel processes pinned to a core each; a turn is its
+median step after the first, and the medians over the turns count. `saving`: one process with one thread, the other core
+free, saves every sixth step, in turns waiting for each save and writing it beside the training; the stall of a save is
+the sum over the steps until the next one of (time between two metrics lines - median of undisturbed steps).
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engines import metrics, warm
 from benchmarks.training_vs_plain import SHAPES, _spec
+from tests.training.group import Zygote
 
-EVERY = 6
+EVERY, SAVES = 6, 3
+"""Steps from one save to the next, and saves that are counted in a turn; the one at its end is not."""
+BATCH, STEPS, LEFT_OUT = 4, 3, 1
+"""Of a turn of `scaling`: sequences of a step, steps, and how many of them are not counted."""
 
 
-def train(folder: Path, spec: dict[str, Any], ranks: int, *, pinned: bool) -> list[dict[str, Any]]:
-    """Run the ranks with one thread each, where `pinned` on a core each; the lines of metrics.jsonl."""
-    folder.mkdir(parents=True)
-    (folder / "plan.json").write_text(json.dumps({"phases": {"04-training": spec}}))
-    command = [sys.executable, "-m", "runbook.training", str(folder / "plan.json")]
-    port = str(20000 + os.getpid() % 10000)
-    processes = []
-    for rank in range(ranks):
-        environment = {
-            **os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-        }  # fmt: skip
-        place = ["taskset", "-c", str(rank)] if pinned else []
-        processes.append(subprocess.Popen([*place, *command], env=environment, stdout=subprocess.DEVNULL))
-    codes = [process.wait() for process in processes]
-    if any(codes):
-        raise SystemExit("a rank failed")
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+def pin() -> None:
+    """Keep this rank on a core of its own; called in the rank before the trainer."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"])]})
 
 
 def prepared(precision: str, iterations: int, copies: int, global_batch: int) -> dict[str, Any]:
@@ -63,46 +53,76 @@ def prepared(precision: str, iterations: int, copies: int, global_batch: int) ->
     return spec
 
 
-def scaling(root: Path, precision: str, iterations: int) -> None:
+def scaling(zygote: Zygote, root: Path, precision: str, rounds: int) -> None:
     """Show both speeds and their ratio."""
-    speeds = []
-    for copies in (1, 2):
-        lines = train(root / f"dp{copies}", prepared(precision, iterations, copies, 4), copies, pinned=True)
-        seconds = statistics.median(line["seconds"] for line in lines[2:])
-        speeds.append(4 * SHAPES["smoke"]["sequence"] / seconds)
-        print(f"DP {copies}: {speeds[-1]:.0f} tokens/s ({precision}, median of {len(lines) - 2} steps)", flush=True)
-    print(f"DP 2 / DP 1 = {speeds[1] / speeds[0]:.2f}")
+    speeds: dict[int, list[float]] = {1: [], 2: []}
+    for turn in range(rounds):
+        for copies in (1, 2) if turn % 2 == 0 else (2, 1):
+            content = prepared(precision, STEPS, copies, BATCH)
+            lines = metrics(zygote, root, content, patch="benchmarks.training_runs:pin")[LEFT_OUT:]
+            seconds = statistics.median(line["seconds"] for line in lines)
+            speeds[copies].append(BATCH * SHAPES["smoke"]["sequence"] / seconds)
+    for copies, values in speeds.items():
+        middle = statistics.median(values)
+        say(f"DP {copies}: {middle:.0f} tokens/s, {min(values):.0f} to {max(values):.0f} ({precision}, {rounds} turns)")
+    ratios = [two / one for one, two in zip(speeds[1], speeds[2], strict=True)]
+    whole = statistics.median(speeds[2]) / statistics.median(speeds[1])
+    say(f"DP 2 / DP 1 = {whole:.2f}; turn by turn {min(ratios):.2f} to {max(ratios):.2f}")
 
 
-def saving(root: Path, iterations: int) -> None:
+def saving(zygote: Zygote, root: Path, rounds: int) -> None:
     """Show the stall of a save, waited for and beside the training."""
-    stalls = []
-    for beside in (False, True):
-        spec = prepared("bf16", iterations, 1, 1)
-        spec["checkpoint"] |= {"interval": EVERY, "asynchronous": beside}
-        lines = train(root / f"saving{beside}", spec, 1, pinned=False)
-        gaps = [after["time"] - before["time"] for before, after in itertools.pairwise(lines)]
-        usual = statistics.median(gaps)
-        # The gap after line n x EVERY holds the save; what is beside it reaches into the steps that follow.
-        whole = [sum(gap - usual for gap in gaps[at - 1 : at + EVERY - 2]) for at in range(EVERY, len(gaps), EVERY)]
-        stalls.append(statistics.median(whole))
+    stalls: dict[bool, list[float]] = {False: [], True: []}
+    steps: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(rounds):
+        for beside in (False, True) if turn % 2 == 0 else (True, False):
+            spec = prepared("bf16", EVERY * (SAVES + 1), 1, 1)
+            spec["checkpoint"] |= {"interval": EVERY, "asynchronous": beside}
+            lines = metrics(zygote, root, spec)
+            gaps = [after["time"] - before["time"] for before, after in itertools.pairwise(lines)]
+            usual, whole = stalls_of(gaps)
+            stalls[beside] += whole
+            steps[beside].append(usual)
+    for beside, values in stalls.items():
         name = "beside the training" if beside else "waited for"
-        print(f"{name}: {stalls[-1]:.3f} s a save (undisturbed step {usual:.3f} s; {len(whole)} saves)", flush=True)
-    print(f"stall beside / waited for = {stalls[1] / stalls[0]:.2f}")
+        say(
+            f"{name}: {statistics.median(values):.3f} s a save, {min(values):.3f} to {max(values):.3f} "
+            f"(undisturbed step {statistics.median(steps[beside]):.3f} s; {len(values)} saves)"
+        )
+    share = statistics.median(stalls[True]) / statistics.median(stalls[False])
+    say(f"stall beside / waited for = {share:.2f}")
+
+
+def stalls_of(gaps: list[float]) -> tuple[float, list[float]]:
+    """The median of undisturbed steps, and the stall of each save, from the times between the lines of a turn.
+
+    Gap n is that of step n + 2. The gap after line n x EVERY holds the save; what is written beside the training
+    reaches into the steps that follow, all but the last of which count to it.
+    """
+    saves = range(EVERY, len(gaps), EVERY)
+    undisturbed = gaps[: EVERY - 1] + [gaps[at - 2] for at in saves[1:]]
+    usual = statistics.median(undisturbed)
+    return usual, [sum(gap - usual for gap in gaps[at - 1 : at + EVERY - 2]) for at in saves]
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("scaling", "saving"))
-    parser.add_argument("--precision", default="bf16", choices=("fp32", "bf16"))
-    parser.add_argument("--iterations", type=int, default=0)
+    parser.add_argument("--precision", default="bf16", choices=("fp32", "bf16"), help="scaling")
+    parser.add_argument("--rounds", type=int, default=0, help="turns of each side; 0: 5 for scaling, 2 for saving")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root:
+    with warm() as zygote, tempfile.TemporaryDirectory() as root:
         if arguments.what == "scaling":
-            scaling(Path(root), arguments.precision, arguments.iterations or 8)
+            scaling(zygote, Path(root), arguments.precision, arguments.rounds or 5)
         else:
-            saving(Path(root), arguments.iterations or 24)
+            saving(zygote, Path(root), arguments.rounds or 2)
 
 
 if __name__ == "__main__":
