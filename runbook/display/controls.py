@@ -15,8 +15,9 @@ from html import escape
 from threading import Thread
 from typing import Any
 
-from runbook.display.ear import listen
+from runbook.display.ear import Message, listen
 from runbook.display.place import Place, display_bundle, where_we_are
+from runbook.display.viewers import welcome
 from runbook.errors import RunbookError
 
 Clicks = dict[str, Callable[[], None]]
@@ -33,12 +34,17 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
         yield
         return
     row, by_comm = made
-    handle = display_bundle(widget_bundle(row, as_text(actions)), updatable=True)
-    close = listen(lambda header, content: _heard(by_comm, header, content))
+    text = as_text(actions)
+    handle = display_bundle(widget_bundle(row, text), updatable=True)
+    # A page that is opened later can load no widget from a kernel that works: there plain buttons do the same.
+    plain = plain_buttons(dict(zip(by_comm, actions.items(), strict=True)))
+    forget = welcome(handle.display_id, lambda: {"text/plain": text}, lambda: {"text/plain": text, "text/html": plain})
+    close = listen(lambda message: _heard(by_comm, message))
     try:
         yield
     finally:
         close()
+        forget()
         handle.update({"text/plain": ""}, raw=True)
         row.close_all()
 
@@ -68,13 +74,26 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks] | None:
     return ipywidgets.HBox([*buttons, said]), clicks
 
 
-def _heard(clicks: Clicks, header: dict[str, Any], content: dict[str, Any]) -> bool:
+def plain_buttons(actions: Mapping[str, tuple[str, tuple[Callable[[], str], str]]]) -> str:
+    """Buttons for a page that joined, by the ids of the connections that hear their clicks.
+
+    >>> plain_buttons({"7f": ("Stop", (str, "runbook cancel local"))}).partition(" title")[0]
+    '<button type="button" class="jupyter-button" data-runbook-click="7f"'
+    """
+    return " ".join(
+        f'<button type="button" class="jupyter-button" data-runbook-click="{escape(name)}" '
+        f'title="the same as: {escape(command)}" style="padding:0 10px;line-height:28px">{escape(words)}</button>'
+        for name, (words, (_, command)) in actions.items()
+    )
+
+
+def _heard(clicks: Clicks, message: Message) -> bool:
     """Do what a click asks for in a thread of its own: the thread that heard it has other messages to pass on."""
-    data = content.get("data", {})
-    clicked = header.get("msg_type") == "comm_msg" and data.get("content", {}).get("event") == "click"
-    if not clicked or content.get("comm_id") not in clicks:
+    data = message.content.get("data", {})
+    clicked = message.kind == "comm_msg" and data.get("content", {}).get("event") == "click"
+    if not clicked or message.content.get("comm_id") not in clicks:
         return False
-    Thread(target=clicks[content["comm_id"]], daemon=True).start()
+    Thread(target=clicks[message.content["comm_id"]], daemon=True).start()
     return True
 
 

@@ -1,6 +1,6 @@
 """Hears what a page asks of the kernel while a cell still runs.
 
-    close = listen(hear)      hear(header, content) -> bool: whether it was dealt with and the kernel need not see it
+    close = listen(hear)      hear(Message) -> bool: whether it was dealt with and the kernel need not see it
 
 A kernel answers one request after the other, so a click or a second run of a cell waits for the cell's end. ipykernel 7
 receives messages in a thread of its own; there they can be looked at as they come. An older one has no such thread:
@@ -11,13 +11,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runbook.display.place import current_shell
 
 DELIMITER = b"<IDS|MSG>"
 """Between addresses and the signed parts of a message: signature, header, parent, metadata, content."""
-Hear = Callable[[dict[str, Any], dict[str, Any]], bool]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a page sent."""
+
+    addresses: list[bytes]
+    """Where an answer goes."""
+    header: dict[str, Any]
+    content: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """`execute_request`, `comm_msg`, ..."""
+        return str(self.header.get("msg_type"))
+
+
+Hear = Callable[[Message], bool]
 _ears: list[Hear] = []
 
 
@@ -46,21 +64,23 @@ def kernel_with_thread() -> Any:
     return kernel if getattr(kernel, "shell_channel_thread", None) is not None else None
 
 
-def read(message: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Header and content of a message; None where it cannot be read."""
+def read(message: Sequence[Any]) -> Message | None:
+    """A message as it came over the wire; None where it cannot be read."""
     parts = [bytes(part) for part in message]
     if DELIMITER not in parts:
         return None
     signed = parts[parts.index(DELIMITER) + 1 :]
+    addresses = parts[: parts.index(DELIMITER)]
     try:
         header, content = json.loads(signed[1]), json.loads(signed[4])
     except (IndexError, ValueError):
         return None
-    return (header, content) if isinstance(header, dict) and isinstance(content, dict) else None
+    known = isinstance(header, dict) and isinstance(content, dict)
+    return Message(addresses, header, content) if known else None
 
 
 def _pass_on(message: Sequence[Any], usual: Callable[[Sequence[Any]], Any]) -> Any:
     asked = read(message)
-    if asked is not None and any(hear(*asked) for hear in list(_ears)):
+    if asked is not None and any(hear(asked) for hear in list(_ears)):
         return None
     return usual(message)

@@ -58,7 +58,6 @@ class Progress:
         self._drawn = self._printed = float("-inf")
         self._handle: Any = None
         self._line_width = 0
-        self._leave: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Progress:
         return self
@@ -68,7 +67,7 @@ class Progress:
     ) -> None:
         if not self.ended:
             if kind is not None:
-                self.facts["stopped by"] = kind.__name__
+                self.facts = self.facts | {"stopped by": kind.__name__}  # a page may be reading them
             self.finish()
 
     def draw_beside(self, curve: tuple[str, Points], events: Sequence[str] = ()) -> None:
@@ -87,7 +86,6 @@ class Progress:
         """Draw the final picture; it stays in the notebook, the scroll-back and the log."""
         self._note(done, total, facts)
         self.ended = True
-        self._leave()
         if self._place.is_kernel:
             self._show_last()
         elif self._place is Place.TERMINAL:
@@ -173,7 +171,7 @@ class Progress:
         if self._handle is None:
             self._handle = display_bundle(self._bundle(), updatable=True)
             if self._place is Place.BROWSER:
-                self._leave = welcome(self._handle.display_id, self._bundle)
+                welcome(self._handle.display_id, self._bundle)
         else:
             self._handle.update(self._bundle(), raw=True)
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import pytest
 from lab import Notebook, wait_until
+from playwright.sync_api import expect
 from toy_project import lines_of
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 
-def test_save_and_stop_is_heard_while_the_cell_runs_and_nothing_resumes_the_job(page, lab, toy):
+def opened_again(context, lab, *, without_our_script: bool = False) -> Notebook:
+    """The notebook in a new page, after every other one was closed."""
+    for page in context.pages:
+        page.close()
+    page = context.new_page()
+    if without_our_script:  # as in a JupyterLab of another environment
+        page.route("**/extensions/gpt3-runbook/**", lambda route: route.abort())
+    return Notebook(page, lab, "notebooks/by-hand.ipynb")
+
+
+def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_resumes_the_job(page, lab, toy):
+    context = page.context
     text = (toy.root / "params" / "local.yaml").read_text().replace("run: local", "run: stopped")
     toy.write_run_file(text.replace("    iterations: 8\n", "    iterations: 5000\n"), "stopped")
     made = toy.call("runbook", "run", "stopped", "--from", "data", "--to", "data")
@@ -25,6 +37,14 @@ def test_save_and_stop_is_heard_while_the_cell_runs_and_nothing_resumes_the_job(
         notebook.run(words)
     cell = notebook.start("phase.watch")
     wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 120, "the job makes steps")
+    expect(cell.get_by_role("button", name="Save and stop")).to_be_visible()
+    notebook = opened_again(context, lab, without_our_script=True)
+    cell = notebook.start("phase.watch")
+    wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 120, "the cell is answered while it runs")
+    assert "Save and stop: runbook cancel stopped --gently" in notebook.output(cell)
+    notebook = opened_again(context, lab)
+    cell = notebook.cell("phase.watch")
+    wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 120, "the page follows the cell that runs")
     cell.get_by_role("button", name="Save and stop").click()
     notebook.wait_for_end(cell)
     said = notebook.output(cell)

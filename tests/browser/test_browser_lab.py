@@ -31,7 +31,7 @@ def test_the_picture_moves_while_the_job_runs(by_hand):
 def test_a_page_opened_again_shows_the_running_job_and_then_its_end(by_hand):
     assert by_hand.running, "the job had ended before the page was opened again: nothing was tested"
     # 5 s is what an idle machine is held to; here it is only told, because a loaded one may take longer.
-    print(f"opened again: {by_hand.again.seconds:.1f} s until the running state was seen")
+    print(f"opened again, nothing clicked: {by_hand.again.seconds:.1f} s until the running state was seen")
     assert "staterunning" in by_hand.again.text.replace(" ", "")
     assert "150 of 150 iterations (100 %)" in by_hand.again.end
     assert "statedone" in by_hand.again.end.replace(" ", "")

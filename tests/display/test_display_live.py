@@ -65,7 +65,7 @@ def frames(kind: str, content: object) -> list[bytes]:
 @pytest.mark.parametrize("message", [[], [b"x"], [ear.DELIMITER, b"s"], frames("execute_request", ["no content"])])
 def test_a_message_that_cannot_be_read_is_passed_on(message, monkeypatch):
     passed = []
-    monkeypatch.setattr(ear, "_ears", [lambda header, content: pytest.fail("was heard")])
+    monkeypatch.setattr(ear, "_ears", [lambda message: pytest.fail("was heard")])
     ear._pass_on(message, passed.append)
     assert passed == [message]
 
@@ -73,16 +73,16 @@ def test_a_message_that_cannot_be_read_is_passed_on(message, monkeypatch):
 def test_what_is_dealt_with_is_not_passed_on(monkeypatch):
     passed, heard = [], []
 
-    def hear(header, content):
-        heard.append((header["msg_type"], content["comm_id"]))
-        return content["comm_id"] == "mine"
+    def hear(message):
+        heard.append((message.addresses, message.kind, message.content["comm_id"]))
+        return message.content["comm_id"] == "mine"
 
     monkeypatch.setattr(ear, "_ears", [hear])
     for name in ("mine", "another"):
         ear._pass_on(frames("comm_msg", {"comm_id": name}), passed.append)
-    assert heard == [("comm_msg", "mine"), ("comm_msg", "another")]
+    assert heard == [([b"address"], "comm_msg", "mine"), ([b"address"], "comm_msg", "another")]
     assert len(passed) == 1
-    assert ear.listen(lambda header, content: False)() is None, "outside a kernel there is nothing to hear"
+    assert ear.listen(lambda message: False)() is None, "outside a kernel there is nothing to hear"
 
 
 @pytest.fixture
