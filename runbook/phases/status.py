@@ -14,14 +14,14 @@ from runbook.errors import JobError, RecordError
 from runbook.params.schema import PHASES
 from runbook.phases.campaign import runs_folder
 from runbook.phases.queue_view import asked_by, is_called, nodes_of, queue_rows, tails
-from runbook.records.runs import PhaseState, read_run
+from runbook.records.runs import PhaseState, RunState, read_run, read_runs
 from runbook.schedulers import get_scheduler
 from runbook.schedulers.base import ACTIVE, JobFolder, JobStatus, Scheduler, State
 from runbook.units import show_duration
 
 
 def all_runs(runs: Path | None = None) -> list[Path]:
-    """Every run folder, by name."""
+    """Every run folder with its run.yaml, by name."""
     root = runs or runs_folder(params.project_root())
     return sorted(path.parent for path in root.glob("*/run.yaml"))
 
@@ -68,7 +68,8 @@ def job_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 def status_of_all(runs: Path | None) -> str:
     """A table of all runs."""
-    rows = [_run_row(folder) for folder in all_runs(runs)]
+    root = runs or runs_folder(params.project_root())
+    rows = [_run_row(run) for run in sorted(read_runs(root), key=lambda run: run.name)]
     if not rows:
         return "No runs yet: runbook run local makes the first one."
     return Table(rows).as_text()
@@ -77,9 +78,11 @@ def status_of_all(runs: Path | None) -> str:
 def status_of_one(name: str, runs: Path | None) -> str:
     """Phases and jobs of a run; for jobs that have not ended, their queue and the last lines they wrote."""
     folder = run_folder(name, runs)
-    phases = [_phase_row(phase) for phase in read_run(folder).phases]
+    run = read_run(folder)
+    parts = [str(folder), Table([_phase_row(phase) for phase in run.phases]).as_text()]
+    if run.problem:
+        return "\n\n".join([*parts, f"{run.problem}\nWithout it the queue of its jobs is not known."])
     jobs = list(job_rows(folder))
-    parts = [str(folder), Table(phases).as_text()]
     if jobs:
         parts.append(Table(_without_empty(jobs)).as_text())
     states = {row["job"]: State(row["state"]) for row in jobs}
@@ -156,20 +159,24 @@ def _phase_row(phase: PhaseState) -> dict[str, Any]:
     }
 
 
-def _run_row(folder: Path) -> dict[str, Any]:
-    run = read_run(folder)
+def _run_row(run: RunState) -> dict[str, Any]:
     return {
         "run": run.name,
         "phase": run.phase,
         "state": run.state,
         "verdict": run.verdict,
         "age": show_duration(max(0.0, time.time() - run.changed.timestamp())),
-        "numbers": _numbers(run.numbers),
+        "numbers": run.problem.splitlines()[0] if run.problem else _numbers(run.numbers),
     }
 
 
 def _numbers(results: Mapping[str, Any]) -> str:
     if results.get("last_loss") is None:
         return ""
-    speed = f", {results['tokens_per_second']:,.0f} tokens/s" if results.get("tokens_per_second") else ""
-    return f"loss {results['first_loss']:.2f} to {results['last_loss']:.2f}{speed}"
+    speed = f", {_number(results['tokens_per_second'], ',.0f')} tokens/s" if results.get("tokens_per_second") else ""
+    return f"loss {_number(results.get('first_loss'), '.2f')} to {_number(results['last_loss'], '.2f')}{speed}"
+
+
+def _number(value: Any, form: str) -> str:
+    """A number as a table shows it; a loss that became `nan`, or what somebody wrote into a record, as it is there."""
+    return f"{value:{form}}" if isinstance(value, int | float) else str(value)

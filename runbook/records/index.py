@@ -79,6 +79,7 @@ def write_runs_index(runs_folder: Path) -> Path:
             "run": run,
             "numbers": [(run.numbers.get(name), show_value(run.numbers.get(name, ""))) for name in KEY_NUMBERS],
             "changed": run.changed.isoformat(timespec="seconds"),
+            "target": f"{run.name}/index.html" if (run.folder / "index.html").exists() else f"{run.name}/",
             "done": sum(phase.state == "done" for phase in run.phases),
         }
         for run in read_runs(runs_folder)

@@ -95,6 +95,12 @@ def holder_of(run_folder: Path) -> Holder | None:
     return holder if isinstance(holder, Holder) and not _dead(holder) else None
 
 
+def may_be_held(run_folder: Path) -> bool:
+    """Whether a run has a lock whose holder is not known to be dead; one that cannot be read counts."""
+    holder = _read(run_folder.absolute() / LOCK_NAME)
+    return holder is not None and not (isinstance(holder, Holder) and _dead(holder))
+
+
 def _acquire(path: Path, own: Holder) -> str:
     """Make the lock ours, and say whose dead lock it was if it was one."""
     for _ in range(25):  # each further turn is because somebody else was faster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ import nbformat
 import pytest
 from made_run import HOSTILE, IMAGE, TWIN, data, notebook, write_run
 
+from runbook.phases.status import status_of_all
 from runbook.plan.checks import Check
 from runbook.records.curve import loss_curve, spark
 from runbook.records.html import LARGEST_PAGE, report, said_by_html
@@ -219,6 +221,55 @@ def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
     assert read_run(run_folder).state == "interrupted"
     (run_folder / "lock.json").write_text("{}")
     assert read_run(run_folder).state == "running"
+    (run_folder / "lock.json").unlink()
+    job = run_folder / "jobs" / "04-training-2"
+    job.mkdir(parents=True)
+    (job / "heartbeat").write_text(f"{time.time():.0f} 0 another-machine\n")
+    assert read_run(run_folder).state == "running", "nobody looks, but its job goes on"
+    (job / "heartbeat").write_text(f"{time.time() - 600:.0f} 0 another-machine\n")
+    assert read_run(run_folder).state == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("broken", "state", "said"),
+    [
+        ({"run.yaml": "run: [half\n"}, "unreadable", "run.yaml:"),
+        ({"run.yaml": "\xff\xfe"}, "unreadable", "is not UTF-8"),
+        ({"run.yaml": ""}, "unreadable", "is empty"),
+        ({"plan.json": "{"}, "no run.yaml", "run.yaml is missing"),
+        ({"run.yaml.part": "run: x"}, "no run.yaml", "run.yaml is missing"),
+        ({"run.yaml": "run: x\n", "records/00-plan.json": '{"schema": 1'}, "unreadable", ""),
+        ({"run.yaml": "run: x\n", "records/00-plan.json": "\x00" * 64}, "unreadable", ""),
+        ({"run.yaml": "run: x\n", "records/00-plan.json": "moment"}, "unreadable", ""),
+        ({"run.yaml": "run: x\n", "lock.json": "{", "metrics.jsonl": '{"iteration": 1, "lo'}, "not run", ""),
+    ],
+)
+def test_a_broken_or_half_written_folder_is_listed_as_what_it_is(tmp_path, broken, state, said):
+    runs = tmp_path / "runs"
+    write_run(runs, "whole")
+    twin = json.loads((runs / "whole" / "records" / "04-training.json").read_text())
+    for name, text in broken.items():
+        path = runs / "broken <b>" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(twin | {"started": "long ago"}) if text == "moment" else text
+        path.write_bytes(text.encode("latin-1"))
+    text = write_runs_index(runs).read_text()
+    page = Page(text)
+    run = next(run for run in read_runs(runs) if run.name == "broken <b>")
+    assert (run.state, said in run.problem) == (state, True)
+    assert f"broken <b>{run.problem}{state}" in page.text
+    assert 'href="broken%20%3Cb%3E/"' in text
+    assert "whole" in page.text
+    assert read_run(runs / "whole").state == "1 of 6 done"
+    listed = [line.split("  ")[0] for line in status_of_all(runs).splitlines()[2:]]
+    assert [name for name in listed if name] == ["broken <b>", "whole"]
+    write_campaign(runs / "broken <b>")
+
+
+def test_a_loss_that_is_no_number_is_listed_as_that(tmp_path):
+    write_run(tmp_path, results={"first_loss": 10.8, "last_loss": "nan", "tokens_per_second": "inf"})
+    assert status_of_all(tmp_path).endswith("loss 10.80 to nan, inf tokens/s")
+    assert '<td class="number" data-sort="nan">nan</td>' in write_runs_index(tmp_path).read_text()
 
 
 def test_index_lists_every_run_newest_first_and_needs_no_server(tmp_path):
