@@ -24,7 +24,8 @@ from runbook.params.kinds import is_name
 from runbook.params.layers import GIVEN
 from runbook.params.problems import Refused
 from runbook.params.writing import write_scalar
-from runbook.phases import machine
+from runbook.phases import calibrations, machine
+from runbook.phases.campaign import runs_folder
 from runbook.plan import make_plan
 from runbook.plan.summary_text import summary_table
 from runbook.records.files import write_text
@@ -92,7 +93,8 @@ def consider(run: str, changes: Mapping[str, str], keys: Iterable[str]) -> Answe
     """What the changes do: the plan in short, or each error beside the field that it is about."""
     try:
         settings = params.load(run, set_words=_words(changes))
-        plan = make_plan(settings, machine.measure(settings.site)).as_dict()
+        measured = calibrations.known(settings, runs_folder(settings.project))
+        plan = make_plan(settings, machine.measure(settings.site), measured).as_dict()
     except Refused as error:
         return Answer(_beside([(problem.key, problem.rule) for problem in error.problems], keys))
     except PlanError as error:
@@ -107,6 +109,7 @@ def consider(run: str, changes: Mapping[str, str], keys: Iterable[str]) -> Answe
 
 def write(run: str, name: str, changes: Mapping[str, str]) -> Path:
     """Write params/<name>.yaml with what the run's own file and the changes say; another person's file is kept."""
+    name = name.removesuffix(".yaml")
     if not is_name(name):
         raise ParamsError(f"{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80.")
     settings = params.load(run, set_words=_words(changes))
