@@ -104,11 +104,11 @@ def vanished_outputs(bench: Bench) -> Ending:
 
 def clocks(bench: Bench) -> Ending:
     """The clock is set back an hour; a job comes near its time limit; an exit duration is reached."""
-    ending = Ending("clock set back by an hour at step 9; a time limit of 10 s; an exit duration of 3 s")
+    ending = Ending("clock set back by an hour at step 9; a time limit of 16 s; an exit duration of 3 s")
     case = Case(bench, "clock")
     told = case.train(f"clock:step=9,seconds=-3600,job={PHASE}")
     ending.rule(all(0 < row["seconds"] < 60 for row in case.rows()), "every step's time is measured without the clock")
-    limited = Case(bench, "limit", "jobs.training.walltime=00:00:10", "training.iterations=64")
+    limited = Case(bench, "limit", "jobs.training.walltime=00:00:16", "training.iterations=72")
     text = limited.train("slow:seconds=0.15,factor=2")
     stopped, ended = limited.events("stopped"), limited.events("ended")
     ending.rule(not text and limited.done(), "with a time limit it came to its end" if not text else text[:300])
