@@ -202,7 +202,8 @@ def storage_table(plan: Mapping[str, Any]) -> Table:
     ]
     tokens = f"{data['estimated_tokens']:,} tokens" if data["estimated_tokens"] else f"tokens {UNKNOWN}"
     size = show_bytes(data["estimated_bytes"]) if data["estimated_bytes"] else f"size {UNKNOWN}"
-    return Table("Storage", tuple(rows), f"Data {data['dataset']}: {tokens}, {size} ({data['tokens_from']}).")
+    names = ", ".join(part["dataset"] for part in data.get("parts", [data]))
+    return Table("Storage", tuple(rows), f"Data {names}: {tokens}, {size} ({data['tokens_from']}).")
 
 
 def places_table(plan: Mapping[str, Any]) -> Table:

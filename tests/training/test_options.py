@@ -93,8 +93,9 @@ def test_an_exit_interval_saves_and_stops_again_and_again(zygote, run):
     assert [line["segment"] for line in lines] == [0, 0, 1, 1, 2]
 
 
-def test_speed_is_held_against_both_peaks_and_told_by_rank_and_part(zygote, run):
-    job = zygote.train(run, specs.spec(copies=2, iterations=10, log={"peak_tflops": 2.0}))
+@pytest.mark.parametrize("engine", ["megatron-core", "deepspeed"])
+def test_speed_is_held_against_both_peaks_and_told_by_rank_and_part(engine, zygote, run):
+    job = zygote.train(run, specs.spec(engine=engine, copies=2, iterations=10, log={"peak_tflops": 2.0}))
     assert job.code == 0, job.err
     for line in job.metrics:
         assert line["mfu"] == pytest.approx(line["tflops_per_device"] / 2.0)
