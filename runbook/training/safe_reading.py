@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -67,14 +68,28 @@ def read_metadata(stream: BinaryIO) -> metadata.Metadata:
 
 
 def check(folder: Path) -> None:
-    """Refuse a `torch_dist` folder whose `.metadata` is more than a description of tensors."""
+    """Refuse a `torch_dist` folder whose `.metadata` or `common.pt` is more than data."""
     with (folder / ".metadata").open("rb") as stream:
         read_metadata(stream)
+    common = folder / "common.pt"
+    if not common.exists():
+        return
+    try:
+        torch.load(common, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise RefusedError(
+            f"{common} is more than data, and is not read: {error}. Take another checkpoint, and ask where this one "
+            f"comes from"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
+        raise TrainingError(f"{common} cannot be read: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
 def only_data() -> Iterator[None]:
     """Let torch's reader of sharded checkpoints read data alone, for as long as this lasts."""
+    # megatron-core reads common.pt in torch's own default way, which somebody may have told to run code again.
+    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     reader, loader = filesystem.FileSystemReader.read_metadata, DefaultLoadPlanner.load_bytes
     filesystem.FileSystemReader.read_metadata = _read_metadata  # type: ignore[method-assign]
     DefaultLoadPlanner.load_bytes = _load_bytes  # type: ignore[method-assign]

@@ -44,18 +44,23 @@ def read(path: Path) -> dict[str, torch.Tensor]:
             raise RefusedError(f"{path} is no safetensors file: its header would have {length} of {size} bytes")
         try:
             header = json.loads(stream.read(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RefusedError(f"{path} is no safetensors file: its header is not JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise RefusedError(f"{path} is no safetensors file: its header is no table of tensors")
     whole = torch.from_numpy(numpy.memmap(path, numpy.uint8, "c", 8 + length)) if size > 8 + length else torch.empty(0)
     found = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        start, stop = entry["data_offsets"]
-        kind = _TYPES.get(entry["dtype"])
-        if kind is None or stop > size - 8 - length:
-            raise RefusedError(
-                f"{path}: {name} is {entry['dtype']} up to byte {stop}: unknown, or the file is cut short"
-            )
-        found[name] = whole[start:stop].clone().view(kind).view(entry["shape"]).float()
+        try:
+            start, stop = entry["data_offsets"]
+            kind = _TYPES.get(entry["dtype"])
+            if kind is None or not 0 <= start <= stop <= size - 8 - length:
+                raise RefusedError(
+                    f"{path}: {name} is {entry['dtype']} up to byte {stop}: unknown, or the file is cut short"
+                )
+            found[name] = whole[start:stop].clone().view(kind).view(entry["shape"]).float()
+        except (TypeError, KeyError, ValueError, RuntimeError) as error:
+            raise RefusedError(f"{path} is no safetensors file: {name} is described as {entry!r} ({error})") from None
     return found

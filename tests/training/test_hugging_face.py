@@ -1,6 +1,8 @@
 """Weights to Hugging Face's GPT-2 and back, judged by `transformers`; text from a checkpoint."""
 
 import json
+import os
+import pickle
 import warnings
 from pathlib import Path
 
@@ -108,3 +110,28 @@ def test_a_model_that_is_not_gpt2s_kind_is_refused(job, offline, tmp_path):
     code, answer = offline("export", tmp_path, out=str(tmp_path / "hf"))
     assert code == 2 and "position_embedding rope (needed: learned), normalization rmsnorm" in answer
     assert not (tmp_path / "hf").exists()
+
+
+class Evil:
+    """What a pickle can do to who reads it."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_a_folder_with_pickled_weights_is_refused_unread(exported, offline, tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "config.json").write_text((exported / "config.json").read_text())
+    (theirs / "pytorch_model.bin").write_bytes(pickle.dumps(Evil(tmp_path / "owned")))
+    specs.write_plan(tmp_path, specs.spec(iterations=2, copies=2))
+    code, answer = offline("import", tmp_path, source=str(theirs))
+    assert code == 2 and "has no .safetensors file; other formats may hold code and are not read" in answer
+    header = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [-8, 8]}}).encode()
+    (theirs / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    code, answer = offline("import", tmp_path, source=str(theirs))
+    assert code == 2 and "x is F32 up to byte 8" in answer
+    assert not (tmp_path / "owned").exists() and not (tmp_path / "checkpoints").exists()
