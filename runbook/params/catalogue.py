@@ -317,7 +317,7 @@ class Model(Strict):
     """Learned position embeddings; 0: as many as the sequence is long. The documents fix 2048."""
 
     vocabulary: Whole = 50257
-    """Tokens of the tokenizer; padded to a multiple of 128 x tensor."""
+    """Tokens of the tokenizer; padded to a multiple of 128 (x tensor for the documents' own frameworks)."""
 
     tied_embeddings: bool = True
     """The output layer uses the input embedding's weights."""

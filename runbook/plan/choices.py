@@ -128,7 +128,8 @@ class Choice:
     @property
     def shape(self) -> Shape:
         """The model padded for its tensor size, at its sequence length."""
-        return shape_of(self.model, tensor=self.tensor, sequence_length=self.sequence_length)
+        length = self.sequence_length
+        return shape_of(self.model, tensor=self.tensor, sequence_length=length, own=self.own_trainer)
 
     @property
     def own_trainer(self) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.params.catalogue import Model
+from runbook.plan import make_plan
 from runbook.plan.sizes import (
     Shape,
     expected_first_loss,
@@ -21,6 +22,8 @@ from runbook.plan.sizes import (
     shape_of,
     whole,
 )
+
+from .conftest import TWO_CORES, build
 
 
 def gpt(layers: int, hidden: int, heads: int, *, tensor: int = 1, **values: object) -> Shape:
@@ -179,3 +182,14 @@ def test_padding_is_the_next_multiple(vocabulary: int, tensor: int) -> None:
 
 def test_plain_layer_is_12_h_squared_and_13_h() -> None:
     assert layer(gpt(12, 512, 8)) == 12 * 512**2 + 13 * 512
+
+
+def test_our_own_trainer_trains_one_model_under_every_cut() -> None:
+    """Padded rows are in the loss: Megatron's rule for them would move it with the tensor size."""
+    for framework, padded in (("runbook", [50304, 50304]), ("megatron-lm", [50304, 50432])):
+        plans = [
+            make_plan(build({"parallel": {"tensor": tensor}, "training": {"framework": framework}}), TWO_CORES)
+            for tensor in (1, 2)
+        ]
+        found = [plan.as_dict()["phases"]["04-training"]["model"]["padded_vocabulary"] for plan in plans]
+        assert found == padded, framework
