@@ -18,7 +18,7 @@ from runbook.params.catalogue import SchedulerKind
 from runbook.params.schema import Precision
 from runbook.phases import machine
 from runbook.phases.tail import Tail
-from runbook.plan.speed import CORE_FLOPS, cpu_path
+from runbook.plan.cpu_speed import CORE_FLOPS, cpu_path
 from runbook.schedulers.base import ACTIVE, JobStatus, State
 from runbook.units import show_bytes, show_duration
 

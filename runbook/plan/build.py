@@ -13,6 +13,7 @@ from runbook.plan.calibration import Measured
 from runbook.plan.checkpoint import Storage, storage
 from runbook.plan.checks import Check, raise_if_failed
 from runbook.plan.choices import Choice, Chosen, full_choice, smoke_choice
+from runbook.plan.cpu_speed import check_cpu
 from runbook.plan.data import DataPlan, check_data, check_epochs, plan_data
 from runbook.plan.data_work import data_work
 from runbook.plan.endurance import endurance
@@ -21,7 +22,7 @@ from runbook.plan.layout_rules import check_layout
 from runbook.plan.machine import Machine
 from runbook.plan.schedule import Duration, LearningRate, check_schedule, duration, learning_rate
 from runbook.plan.spec import check_folders, phase_spec
-from runbook.plan.speed import check_cpu, estimate
+from runbook.plan.speed import estimate
 from runbook.plan.volumes import check_volumes
 
 SCHEMA = 1

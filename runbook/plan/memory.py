@@ -1,30 +1,22 @@
 """Bytes of device memory by part, for each pipeline stage, against what the device has.
 
 States (weights, gradients, optimizer) are exact for the named optimizers; activations follow Korthikanti et al.
-(arXiv 2205.05198). What libraries keep for themselves (contexts, communication and allocator buffers) is not counted.
+(arXiv 2205.05198). What libraries keep for themselves (contexts, communication and allocator buffers) is not counted on
+an accelerator; on a CPU `cpu_memory` adds it.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from runbook.params.schema import Precision, Recompute
+from runbook.plan import cpu_memory
 from runbook.plan.checks import Check
 from runbook.plan.choices import Choice
 from runbook.plan.layout import Layout
 from runbook.plan.machine import Machine
 from runbook.plan.sizes import Shape, on_rank
 from runbook.units import show_bytes
-
-PROCESS_BYTES = 600 * 2**20
-"""Main memory of a training process beside its model: Python, torch and megatron-core loaded (360 MiB), and buffers."""
-
-CPU_OPTIMIZER_BYTES = 10
-"""Bytes a parameter that megatron-core's distributed optimizer takes for a moment on a CPU, in 16 bits; twice in fp32.
-
-They come when activations are gone, so only what is more than those counts; ZeRO 0 does not have them. Fitted to peaks
-of twelve trainings (torch 2.13, gloo, 17.7 M to 356 M parameters, one and two processes, tensor, pipeline and data
-parallel, 2026-11-21): eleven are within 10 %, one process of 64.6 M is 13 % more (tests/plan/measured_peaks.csv)."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +44,10 @@ class StageMemory:
     activations: int
     attention_scores: int
     logits: int
+    buffers: int = 0
+    """What the engine keeps beside its states; known for a CPU alone."""
     optimizer_moment: int = 0
-    """What the optimizer's step takes for a moment, once activations are gone (`CPU_OPTIMIZER_BYTES`)."""
+    """What the optimizer's step takes for a moment, once activations are gone; known for a CPU alone."""
 
     @property
     def states(self) -> int:
@@ -63,12 +57,13 @@ class StageMemory:
     @property
     def least(self) -> int:
         """Everything, with an attention that keeps no scores."""
-        return self.states + max(self.activations + self.logits, self.optimizer_moment)
+        return self.states + self.buffers + max(self.activations + self.logits, self.optimizer_moment)
 
     @property
     def most(self) -> int:
         """Everything, with an attention that keeps all scores."""
-        return self.states + max(self.activations + self.logits + self.attention_scores, self.optimizer_moment)
+        kept = self.activations + self.logits + self.attention_scores
+        return self.states + self.buffers + max(kept, self.optimizer_moment)
 
     def as_dict(self) -> dict[str, int]:
         """Each part and the sums."""
@@ -132,18 +127,38 @@ def stage_memory(choice: Choice, layout: Layout, shape: Shape, stage: int) -> St
         activations, all_scores = layers * kept, layers * scores
     if training.recompute is Recompute.SELECTIVE:
         all_scores = scores
-    last = stage == layout.pipeline - 1
-    logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / layout.tensor if last else 0
-    distributed = choice.on_cpu and not choice.deepspeed and layout.zero_stage > 0
-    return StageMemory(
+    stored = StageMemory(
         stage=stage,
         weights=round(parameters * states.weights),
         gradients=round(parameters * states.gradients),
         optimizer=round(parameters * states.optimizer),
         activations=round(activations),
         attention_scores=round(all_scores),
-        logits=round(logits),
-        optimizer_moment=round(parameters * CPU_OPTIMIZER_BYTES * width / 2) if distributed else 0,
+        logits=0,
+    )
+    last = stage == layout.pipeline - 1
+    if choice.on_cpu:
+        return _on_cpu(choice, layout, stored, parameters, tokens * width if last else 0)
+    logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / layout.tensor if last else 0
+    return replace(stored, logits=round(logits))
+
+
+def _on_cpu(choice: Choice, layout: Layout, stored: StageMemory, parameters: int, head_bytes: float) -> StageMemory:
+    """The same in main memory; `head_bytes`: what all tokens have for one word of the vocabulary, 0 without a head."""
+    shape, precision = choice.shape, choice.training.precision
+    deepspeed, zero_stage = choice.deepspeed, layout.zero_stage
+    rows = cpu_memory.LOGITS * head_bytes
+    width = 4 if precision is Precision.FP32 else 2
+    gradient = width * shape.hidden if head_bytes else 0
+    scores = cpu_memory.DROPPED_SCORES * 2 / width * stored.attention_scores if choice.training.dropout else 0
+    moment = cpu_memory.moment_bytes(precision, deepspeed=deepspeed, zero_stage=zero_stage, data=layout.data)
+    return replace(
+        stored,
+        activations=round(cpu_memory.ACTIVATIONS * stored.activations + scores),
+        attention_scores=0,
+        logits=round((rows + gradient) * shape.padded_vocabulary / layout.tensor),
+        buffers=round(cpu_memory.gathered_bytes(parameters, deepspeed=deepspeed, zero_stage=zero_stage)),
+        optimizer_moment=round(moment * parameters),
     )
 
 
@@ -156,7 +171,7 @@ def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
     """Main memory that the processes of one node need where there is no accelerator: (least, most)."""
     least = sum(stage.least for stage in stages) / len(stages)
     most = sum(stage.most for stage in stages) / len(stages)
-    return round(processes * (least + PROCESS_BYTES)), round(processes * (most + PROCESS_BYTES))
+    return round(processes * (least + cpu_memory.PROCESS_BYTES)), round(processes * (most + cpu_memory.PROCESS_BYTES))
 
 
 def memory_limit(choice: Choice, machine: Machine | None) -> int:

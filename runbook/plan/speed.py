@@ -1,41 +1,24 @@
 """Seconds of a step, of a phase, and what they cost.
 
-On a CPU the products of matrices run at measured rates a core; they are only a part of the time, and `CPU_EFFICIENCY`
-says how large a part. On an accelerator `iteration` models the step; one that is not in its table, but whose peak the
-site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
+On a CPU `cpu_speed` models the step, on an accelerator `iteration`; an accelerator that is not in its table, but whose
+peak the site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from runbook.params.schema import Precision, Recompute
+from runbook.params.schema import Recompute
 from runbook.plan import flops
 from runbook.plan.calibration import Calibration
-from runbook.plan.checks import Check, judge
 from runbook.plan.choices import Choice
+from runbook.plan.cpu_speed import cpu_step
 from runbook.plan.iteration import iteration
 from runbook.plan.layout import Layout
 from runbook.plan.machine import Machine
 from runbook.plan.schedule import Duration
 from runbook.plan.sizes import Shape
 from runbook.plan.step import device_of, setup_for, why_unknown
-
-BF16_UNITS = ("avx512_bf16", "amx_bf16")
-"""Instructions that multiply bf16 directly."""
-
-CORE_FLOPS = {
-    "fp32": 56e9,
-    "bf16": 215e9,
-    "bf16 by AVX-512": 44e9,
-    "bf16 by slow code": 1.4e9,
-}
-"""Products of matrices a second on one core, torch 2.13: 112 and 430 GFLOP/s measured on two cores; without bf16 units
-oneDNN reaches 0.78 of fp32 where there is AVX-512, and 1.4 GFLOP/s a core where there is not (measured by
-ONEDNN_MAX_CPU_ISA on the same machine)."""
-
-CPU_EFFICIENCY = {"fp32": 0.75, "bf16": 0.47, "bf16 by AVX-512": 0.75, "bf16 by slow code": 0.95}
-"""Share of a step that is products of matrices; 0.47 makes the 12 x 512 smoke test of 48 sequences take 110 s."""
 
 ACCELERATOR_EFFICIENCY = 0.35
 """Share of the datasheet's peak, in the megatron-full convention; published runs reach 0.29 (MI250X) to 0.5 (H100)."""
@@ -121,71 +104,24 @@ def step_seconds(
         peak = device.peaks[str(choice.training.precision)]
         basis = f"modelled part by part for {device.name} ({peak:g} TFLOP/s, {choice.training.precision})"
         return step.seconds * factor, basis + measured
-    rate, basis = sustained_flops(choice, layout, machine)
+    if choice.on_cpu:
+        own, basis = cpu_step(choice, layout, shape, machine)
+        return (None, basis) if own is None else (own.seconds * factor, basis + measured)
+    rate, basis = assumed_flops(choice, layout)
     if rate is None:
         return None, basis
     extra = 4 / 3 if choice.training.recompute is Recompute.FULL else 1.0
     return flops.flops(shape, layout.global_batch) * extra * (1 + layout.bubble) / rate * factor, basis + measured
 
 
-def sustained_flops(choice: Choice, layout: Layout, machine: Machine | None) -> tuple[float | None, str]:
-    """Operations a second of all devices together, and where the figure comes from; None where it is not known."""
-    precision = choice.training.precision
-    if not choice.on_cpu:
-        peak = choice.site.hardware.peak_tflops.get(str(precision))
-        if peak is None:
-            return None, f"no {precision} peak is known for {choice.site.hardware.device}"
-        basis = (
-            f"{ACCELERATOR_EFFICIENCY:.0%} of {peak:g} TFLOP/s ({choice.site.hardware.device}, {precision}), assumed"
-        )
-        return peak * 1e12 * ACCELERATOR_EFFICIENCY * layout.world_size, basis
-    cores = (machine.cores if machine else 0) or choice.site.hardware.cores_per_node
-    if not cores:
-        return None, "how many cores this machine has is not known"
-    path = cpu_path(precision, machine.flags if machine else frozenset())
-    if path is None:
-        return None, f"whether this CPU multiplies {precision} directly is not known"
-    rate = cores * CORE_FLOPS[path] * CPU_EFFICIENCY[path]
-    return rate * choice.nodes, (
-        f"{cores} cores x {CORE_FLOPS[path] / 1e9:g} GFLOP/s ({path}, measured) x {CPU_EFFICIENCY[path]:g}"
-    )
-
-
-def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
-    """Says beforehand, once for both phases, when a CPU has no unit for the number format asked for."""
-    if choice.smoke or not choice.on_cpu or choice.training.precision is not Precision.BF16:
-        return []
-    name, rule = "bf16 on this CPU", "the CPU multiplies bf16 directly (AVX-512 BF16 or AMX)"
-    path = cpu_path(Precision.BF16, machine.flags if machine else frozenset())
-    if path is None:
-        return [Check(name, "unknown", "which instructions this CPU has is not known", rule)]
-    times = CORE_FLOPS["fp32"] * CPU_EFFICIENCY["fp32"] / (CORE_FLOPS[path] * CPU_EFFICIENCY[path])
-    slower = f"about {times:.1f} times as long as in fp32" if times > 1 else f"{1 / times:.1f} times as fast as fp32"
-    return [
-        judge(
-            name,
-            path == "bf16",
-            f"{path}: {slower}",
-            rule,
-            "Set training.precision to fp32.",
-            otherwise="warn",
-        )
-    ]
-
-
-def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
-    """Which of the measured rates holds on a CPU with these instruction sets; None: not known.
-
-    >>> cpu_path(Precision.BF16, frozenset({"avx512f", "avx512_bf16"})), cpu_path(Precision.BF16, frozenset({"avx2"}))
-    ('bf16', 'bf16 by slow code')
-    """
-    if precision is Precision.FP32:
-        return "fp32"
-    if precision is Precision.FP16 or not flags:
-        return None
-    if any(unit in flags for unit in BF16_UNITS):
-        return "bf16"
-    return "bf16 by AVX-512" if "avx512f" in flags else "bf16 by slow code"
+def assumed_flops(choice: Choice, layout: Layout) -> tuple[float | None, str]:
+    """Operations a second of all devices together where their steps are not modelled, and where the figure is from."""
+    precision, hardware = choice.training.precision, choice.site.hardware
+    peak = hardware.peak_tflops.get(str(precision))
+    if peak is None:
+        return None, f"no {precision} peak is known for {hardware.device}"
+    basis = f"{ACCELERATOR_EFFICIENCY:.0%} of {peak:g} TFLOP/s ({hardware.device}, {precision}), assumed"
+    return peak * 1e12 * ACCELERATOR_EFFICIENCY * layout.world_size, basis
 
 
 def evaluation_batches(choice: Choice, length: Duration) -> int:

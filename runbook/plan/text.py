@@ -93,6 +93,8 @@ def memory_table(plan: Mapping[str, Any]) -> Table:
         "activations": "activations",
         "logits": "logits",
         "attention_scores": "attention scores, where they are kept",
+        "buffers": "buffers of the engine, where they are known",
+        "optimizer_moment": "the optimizer's step, when activations are gone",
     }
     rows = [_row(words, plan, _bytes(part), section="memory") for part, words in parts.items()]
     rows += [
@@ -100,7 +102,7 @@ def memory_table(plan: Mapping[str, Any]) -> Table:
         _row("needed, at most", plan, lambda phase: _of(phase, "most_bytes"), section="memory"),
         _row("there is", plan, lambda phase: _of(phase, "limit_bytes"), section="memory"),
     ]
-    note = "Parts are those of one rank of the fullest stage; buffers of libraries are not counted."
+    note = "Parts are those of one rank of the fullest stage; on accelerators, buffers of libraries are not counted."
     return Table("Memory", tuple(rows), note)
 
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.params.schema import Precision, Recompute
-from runbook.plan import Check, make_plan
+from runbook.plan import Check, cpu_memory, make_plan
 from runbook.plan.checkpoint import bytes_per_parameter, checkpoint_bytes, storage, write_seconds
 from runbook.plan.choices import full_choice
+from runbook.plan.cpu_memory import PROCESS_BYTES
 from runbook.plan.layout import Layout, lay_out
 from runbook.plan.memory import (
-    PROCESS_BYTES,
     StageMemory,
     all_stages,
     layer_activations,
@@ -130,7 +130,7 @@ def test_recomputing_keeps_less() -> None:
     assert by_mode[Recompute.SELECTIVE].activations == by_mode[Recompute.NONE].activations
     assert by_mode[Recompute.SELECTIVE].attention_scores == pytest.approx(by_mode[Recompute.NONE].attention_scores / 12)
     unit = 1024 * 2 * 512
-    assert by_mode[Recompute.FULL].activations == 12 * 2 * unit + 34 * unit
+    assert by_mode[Recompute.FULL].activations == round(cpu_memory.ACTIVATIONS * (12 * 2 * unit + 34 * unit))
 
 
 LUMI = {
@@ -200,7 +200,7 @@ def test_processes_on_a_cpu_share_the_nodes_memory(refusal: Callable[..., str]) 
     stage = stage_memory(choice, lay_out(choice), choice.shape, 0)
     assert (least, most) == (2 * (stage.least + PROCESS_BYTES), 2 * (stage.most + PROCESS_BYTES))
     text = refusal(machine=replace(TWO_CORES, memory_bytes=2**30))
-    assert "03-smoke-test: memory: 2 processes need 3.82 GiB (4.34 GiB where attention scores are kept)" in text
+    assert "03-smoke-test: memory: 2 processes need 3.42 GiB; states alone 740 MiB a rank" in text
     assert "there are 1.00 GiB. Rule: states, activations and logits fit into the node's memory." in text
 
 

@@ -93,7 +93,7 @@ def test_what_is_not_known_is_said() -> None:
 
 
 def test_time_storage_and_memory_are_in_readable_units(plan: dict) -> None:
-    assert by_what(time_table(plan))["a step"] == ("9.25 s", "0.22 s")
+    assert by_what(time_table(plan))["a step"] == ("3.47 s", "0.18 s")
     assert by_what(storage_table(plan))["one checkpoint"] == (
         "863 MiB = 14 B a parameter", "96.8 MiB = 14 B a parameter",
     )  # fmt: skip
