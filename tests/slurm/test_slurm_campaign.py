@@ -57,15 +57,27 @@ def test_the_same_smoke_test_by_plain_srun_gives_the_same_losses(tested: Path, p
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_training_goes_on_after_a_node_lost_its_power(tested: Path, project: Project, cluster: Cluster):
+def test_drill_16_a_killed_step_and_a_node_without_power_are_gone_on_from_once_each(
+    tested: Path, project: Project, cluster: Cluster
+):
+    """First the processes of the job's step are killed on both nodes, then one node of the next job loses its power."""
     process = project.start("run", "queued", "--from", "training")
+    first, folder = tested / "jobs" / "04-training", tested / "jobs" / "04-training-2"
+    metrics = tested / "metrics.jsonl"
+
+    def reached(step: int) -> bool:
+        return process.poll() is not None or any(row["iteration"] >= step for row in lines_of(metrics))
+
     try:
-        metrics = tested / "metrics.jsonl"
-        wait_until(lambda: len(lines_of(metrics)) >= 12 or process.poll() is not None, "12 steps", 300)
+        wait_until(lambda: reached(12), "12 steps", 300)
+        assert process.poll() is None, process.communicate()[0]
+        cluster.ask("scancel", "--signal=KILL", f"{queue_id(first)}.0")
+        wait_until(lambda: (folder / "started").exists() or process.poll() is not None, "the next job runs", 180)
+        began = len(lines_of(metrics))
+        wait_until(lambda: len(lines_of(metrics)) >= began + 8 or process.poll() is not None, "8 more steps", 300)
         assert process.poll() is None, process.communicate()[0]
         cluster.do("crash", "node2")
-        folder = tested / "jobs" / "04-training"
-        number = json.loads((folder / "job.json").read_text())["queue_id"]
+        number = queue_id(folder)
         states: list[str] = []
 
         def requeued() -> bool:
@@ -82,14 +94,23 @@ def test_a_training_goes_on_after_a_node_lost_its_power(tested: Path, project: P
         cluster.do("boot", "node2")
         cluster.wait_idle()
     assert process.returncode == 0, text + project.logs()
-    assert (folder / "started.1").exists() and not (tested / "jobs" / "04-training-2").exists()
+    assert not (first / "started.1").exists(), "a killed step is no reason for the queue to start the job again"
+    assert [path.name for path in folder.glob("started.*")] == ["started.1"], "queued again once"
+    assert not (tested / "jobs" / "04-training-3").exists()
     assert (folder / "started").read_text().startswith(f"job slurm-{number}\n")
     rows = lines_of(metrics)
     assert {row["iteration"] for row in rows} == set(range(1, 61))
     assert [row["iteration"] for row in rows][-1] == 60
-    resumed = [event for event in lines_of(tested / "events.jsonl") if event["event"] == "resumed"]
-    assert len(resumed) == 1 and resumed[0]["iteration"] in (10, 20)  # the newest one saved before the crash
+    events = lines_of(tested / "events.jsonl")
+    resumed = [one["iteration"] for one in events if one["event"] == "resumed"]
+    assert len(resumed) == 2 and 10 <= resumed[0] <= resumed[1] < 60 and not sum(resumed) % 10
+    ended = [one for one in events if one["event"] == "ended" and one["phase"] == "04-training"]
+    assert [one["decision"] for one in ended] == ["go on", "done"]
     told = project.call("status", "queued")
     assert "slurm-" in told and "main" in told and "node1,node2" in told
     assert project.call("status", "--find", number).strip() == f"queued: {folder}"
     assert "==> done: finished <==" in project.call("logs", "queued")
+
+
+def queue_id(folder: Path) -> str:
+    return str(json.loads((folder / "job.json").read_text())["queue_id"])
