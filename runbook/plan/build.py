@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runbook.plan import flops, memory, sizes
+from runbook.plan import flops, memory, memory_rules, sizes
 from runbook.plan.booking import check_disk, check_queues
 from runbook.plan.calibration import Measured
 from runbook.plan.checkpoint import Storage, storage
@@ -70,7 +70,8 @@ def make_plan(settings: Chosen, machine: Machine | None = None, measured: Measur
         checks += [*phase.checks, *check_cpu(phase.choice, machine)]
         if phase.fits:
             stages = memory.all_stages(phase.choice, phase.layout, phase.choice.shape)
-            checks.append(memory.check_memory(phase.choice, stages, machine))
+            checks.append(memory_rules.check_memory(phase.choice, stages, machine))
+            checks += memory_rules.check_host_memory(phase.choice, stages)
     if all(phase.fits for phase in phases):
         content = _content(settings, data, phases, machine, measured or Measured(""))
         specs = list(content["phases"].values())
@@ -168,7 +169,7 @@ def _memory(phase: _Phase, machine: Machine | None) -> dict[str, Any]:
         "fullest_stage": fullest.as_dict(),
         "least_by_stage": [stage.least for stage in stages],
         "limit_of": "node" if phase.choice.on_cpu else "device",
-        "limit_bytes": memory.memory_limit(phase.choice, machine),
+        "limit_bytes": memory_rules.memory_limit(phase.choice, machine),
         "least_bytes": least,
         "most_bytes": most,
     }

@@ -1,4 +1,4 @@
-"""Bytes of device memory by part, for each pipeline stage, against what the device has.
+"""Bytes of device memory by part, for each pipeline stage.
 
 States (weights, gradients, optimizer) are exact for the named optimizers; activations follow Korthikanti et al.
 (arXiv 2205.05198). What libraries keep for themselves (contexts, communication and allocator buffers) is not counted on
@@ -11,12 +11,9 @@ from dataclasses import asdict, dataclass, replace
 
 from runbook.params.schema import Precision, Recompute
 from runbook.plan import cpu_memory
-from runbook.plan.checks import Check
 from runbook.plan.choices import Choice
 from runbook.plan.layout import Layout
-from runbook.plan.machine import Machine
 from runbook.plan.sizes import Shape, on_rank
-from runbook.units import show_bytes
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,8 @@ class StageMemory:
     logits: int
     buffers: int = 0
     """What the engine keeps beside its states; known for a CPU alone."""
+    host: int = 0
+    """In the node's main memory, for each device: the optimizer's states where they are offloaded."""
     optimizer_moment: int = 0
     """What the optimizer's step takes for a moment, once activations are gone; known for a CPU alone."""
 
@@ -93,6 +92,18 @@ def state_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data:
     )
 
 
+def offloaded(states: States, zero_stage: int, data: int) -> tuple[States, float]:
+    """What stays on the device where DeepSpeed offloads the optimizer, and the bytes a parameter on the host.
+
+    The host has weights, two moments and gradients in fp32, shared over the copies; ZeRO 2 hands over each
+    gradient at once.
+
+    >>> offloaded(States(2, 1, 6), 2, 2)
+    (States(weights=2, gradients=0, optimizer=0), 8.0)
+    """
+    return States(states.weights, 0 if zero_stage >= 2 else states.gradients, 0), 16 / data
+
+
 def layer_activations(shape: Shape, layout: Layout, precision: Precision) -> tuple[float, float]:
     """Bytes one layer keeps of one micro-batch for its backward pass: (without attention scores, the scores)."""
     tensor, whole_divisor = layout.tensor, layout.tensor if layout.sequence else 1
@@ -113,6 +124,9 @@ def stage_memory(choice: Choice, layout: Layout, shape: Shape, stage: int) -> St
     states = state_bytes(
         precision, deepspeed=choice.deepspeed, zero_stage=layout.zero_stage, data=layout.data * layout.context
     )
+    host = 0.0
+    if training.offload and choice.deepspeed and layout.zero_stage:
+        states, host = offloaded(states, layout.zero_stage, layout.data * layout.context)
     kept, scores = layer_activations(shape, layout, precision)
     in_flight = min(layout.num_microbatches, layout.pipeline - stage)
     layers = shape.layers / layout.pipeline * in_flight
@@ -135,6 +149,7 @@ def stage_memory(choice: Choice, layout: Layout, shape: Shape, stage: int) -> St
         activations=round(activations),
         attention_scores=round(all_scores),
         logits=0,
+        host=round(parameters * host),
     )
     last = stage == layout.pipeline - 1
     if choice.on_cpu:
@@ -172,49 +187,3 @@ def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
     least = sum(stage.least for stage in stages) / len(stages)
     most = sum(stage.most for stage in stages) / len(stages)
     return round(processes * (least + cpu_memory.PROCESS_BYTES)), round(processes * (most + cpu_memory.PROCESS_BYTES))
-
-
-def memory_limit(choice: Choice, machine: Machine | None) -> int:
-    """Bytes there are: of a device, or of a node where there is no accelerator; 0: not known."""
-    if not choice.on_cpu:
-        return choice.site.hardware.device_memory
-    return (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
-
-
-def check_memory(choice: Choice, stages: list[StageMemory], machine: Machine | None) -> Check:
-    """Fails where not even the least fits; warns where only an attention that keeps no scores fits."""
-    limit = memory_limit(choice, machine)
-    fullest = max(stages, key=lambda stage: stage.most)
-    if choice.on_cpu:
-        least, most = node_bytes(stages, choice.devices_per_node)
-        who, what = f"{choice.devices_per_node} processes", "the node's memory"
-    else:
-        least, most = max(stage.least for stage in stages), fullest.most
-        who, what = f"stage {fullest.stage}, the fullest,", f"one {choice.site.hardware.device}"
-    name, rule = f"{choice.phase}: memory", f"states, activations and logits fit into {what}"
-    value = f"{who} need {show_bytes(least)}"
-    if most > least:
-        value += f" ({show_bytes(most)} where attention scores are kept)"
-    value += f"; states alone {show_bytes(fullest.states)} a rank"
-    if not limit:
-        return Check(name, "unknown", f"{value}; how much there is, is not known", rule)
-    value += f"; there are {show_bytes(limit)}"
-    if least > limit:
-        return Check(name, "fail", value, rule, _remedy(choice))
-    if most > limit:
-        return Check(name, "warn", value, rule, "Make sure that flash attention is used, or set training.recompute.")
-    return Check(name, "pass", value, rule)
-
-
-def _remedy(choice: Choice) -> str:
-    keys = choice.keys
-    ways = [f"a larger {keys.tensor} or {keys.pipeline}"]
-    if choice.micro_batch > 1:
-        ways.append(f"{keys.micro_batch} 1")
-    if choice.training.recompute is not Recompute.FULL:
-        ways.append("training.recompute full")
-    if choice.zero_stage == 0:
-        ways.append("parallel.zero_stage 1")
-    elif choice.deepspeed and choice.pipeline == 1 and choice.zero_stage < 3:
-        ways.append(f"parallel.zero_stage {choice.zero_stage + 1}")
-    return f"What makes it smaller: {', '.join(ways)}, or more nodes in {keys.job}.nodes for the shared states."

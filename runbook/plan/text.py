@@ -95,6 +95,7 @@ def memory_table(plan: Mapping[str, Any]) -> Table:
         "attention_scores": "attention scores, where they are kept",
         "buffers": "buffers of the engine, where they are known",
         "optimizer_moment": "the optimizer's step, when activations are gone",
+        "host": "in main memory, for each device",
     }
     rows = [_row(words, plan, _bytes(part), section="memory") for part, words in parts.items()]
     rows += [

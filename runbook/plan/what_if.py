@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from runbook.params.schema import Precision, Recompute
-from runbook.plan import memory
+from runbook.plan import memory, memory_rules
 from runbook.plan.calibration import Measured
 from runbook.plan.checks import Check
 from runbook.plan.choices import Choice, Chosen, full_choice
@@ -97,14 +97,14 @@ def judge_choice(
     """The figures of one choice, or the first rule that it breaks."""
     layout = lay_out(choice)
     broken = [check for check in [*check_layout(choice, layout), *check_schedule(choice, layout)] if _fails(check)]
-    limit = memory.memory_limit(choice, machine)
+    limit = memory_rules.memory_limit(choice, machine)
     if broken:
         return _broken(change, layout, limit, None, broken[0])
     stages = memory.all_stages(choice, layout, choice.shape)
     need = max(stage.least for stage in stages)
     if choice.on_cpu:
         need, _ = memory.node_bytes(stages, choice.devices_per_node)
-    fits = memory.check_memory(choice, stages, machine)
+    fits = memory_rules.check_memory(choice, stages, machine)
     if _fails(fits):
         return _broken(change, layout, limit, need, fits)
     calibration = measured.holds_for(choice, layout) if measured else None

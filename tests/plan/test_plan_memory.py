@@ -24,6 +24,7 @@ from runbook.plan.memory import (
     stage_memory,
     state_bytes,
 )
+from runbook.plan.memory_rules import check_host_memory
 from runbook.plan.sizes import Shape
 
 from .conftest import TWO_CORES, build, hardware
@@ -148,7 +149,8 @@ def test_lumi_13b_with_zero_1_on_8_gcds_does_not_fit(refusal: Callable[..., str]
     assert "states alone 65.8 GiB a rank; there are 64.0 GiB." in text
     assert (
         "What makes it smaller: a larger parallel.tensor or parallel.pipeline, training.micro_batch 1, "
-        "training.recompute full, parallel.zero_stage 2, or more nodes in jobs.training.nodes for the shared states."
+        "training.recompute full, parallel.zero_stage 2, training.offload true, or more nodes in "
+        "jobs.training.nodes for the shared states."
     ) in text
 
 
@@ -229,3 +231,38 @@ def test_disk_holds_the_kept_checkpoints_and_the_new_one() -> None:
     assert bytes_per_parameter(Precision.FP32) == 12
     store = storage(1000, Precision.BF16, keep=2)
     assert (store.checkpoint_bytes, store.num_checkpoints, store.disk_bytes) == (14_000, 3, 42_000)
+
+
+OFFLOADED = {
+    "parallel": {"zero_stage": 1},
+    "training": {"framework": "megatron-deepspeed", "precision": "fp16", "global_batch": 1024, "offload": True},
+}
+
+
+def test_offloaded_states_leave_the_device_for_the_node() -> None:
+    """LUMI's 13B on eight GCDs with ZeRO 1, which does not fit, fits so; what the host's step takes is not known."""
+    (stage,) = stages(OFFLOADED, model="13b", device="MI250X-GCD")
+    parameters = stage.weights / 2
+    assert (stage.gradients, stage.optimizer, stage.host) == (2 * parameters, 0, 16 * parameters / 8)
+    (second,) = stages({**OFFLOADED, "parallel": {"zero_stage": 2}}, model="13b", device="MI250X-GCD")
+    assert (second.gradients, second.optimizer, second.host) == (0, 0, stage.host)
+
+
+@pytest.mark.parametrize(
+    ("gib", "verdict", "words"),
+    [(480, "warn", "a node has 480 GiB"), (100, "fail", "a node has 100 GiB"), (0, "unknown", "is not known")],
+)
+def test_the_node_must_hold_what_is_offloaded(gib: int, verdict: str, words: str) -> None:
+    choice = full_choice(
+        build(OFFLOADED, model="13b", site={"hardware": hardware("MI250X-GCD", node_memory=gib * 2**30)})
+    )
+    (check,) = check_host_memory(choice, all_stages(choice, lay_out(choice), choice.shape))
+    assert check.verdict == verdict and words in check.value and "8 devices offload 192 GiB" in check.value
+
+
+def test_what_cannot_be_offloaded_is_refused() -> None:
+    for change in ({"framework": "megatron-lm"}, {}):
+        sections = {**OFFLOADED, "training": {**OFFLOADED["training"], **change}, "parallel": {"zero_stage": 0}}
+        choice = full_choice(build(sections, model="13b", device="MI250X-GCD"))
+        (check,) = check_host_memory(choice, all_stages(choice, lay_out(choice), choice.shape))
+        assert check.verdict == "fail" and "Set parallel.zero_stage to 1" in check.remedy
