@@ -191,6 +191,7 @@ def training_paths(folder: Path, spec: dict[str, Any]) -> list[Path]:
 def _go_on_or_begin(campaign: Campaign, digest: str) -> None:
     """Go on with the training whose outputs lie here, or move them into the history, where another one left them."""
     if begun.was_started_from(campaign, digest):
+        begun.note(campaign, digest)  # an older program kept the fingerprint alone
         return
     if why := begun.going_on(campaign):
         show_text(why)

@@ -9,7 +9,7 @@ import pytest
 from toy_run import events, open_run, write_metrics
 
 from runbook.errors import HeldError, JobError
-from runbook.phases import jobs, steps, training
+from runbook.phases import begun, jobs, steps, training
 from runbook.phases.campaign import HOLDER_VARIABLE, phase_fingerprint
 from runbook.phases.status import refuse_while_a_job_runs
 from runbook.schedulers.base import State
@@ -168,6 +168,17 @@ def test_another_training_or_a_shorter_one_begins_anew_with_the_old_kept(campaig
     (history,) = replanned(campaign, queue, word)
     assert (history / "checkpoints" / "iter_0000004").is_dir()
     assert events(campaign)[-2:] == ["begun", "submitted"]
+
+
+def test_a_training_that_an_older_program_began_can_be_prolonged_once_it_was_resumed(campaign, queue):
+    jobs.launch(campaign)
+    saved_at(campaign, 4)
+    started = begun.started_path(campaign.folder, PHASE)
+    started.write_text(started.read_text().partition("\n")[0])  # as it was written then
+    queue.states["04-training"] = State.STOPPED
+    jobs.launch(campaign)
+    queue.states["04-training-2"] = State.STOPPED
+    assert replanned(campaign, queue, "training.iterations=12") == []
 
 
 def test_a_smoke_test_is_never_prolonged(runs, queue):
