@@ -17,20 +17,9 @@ NEAR = 0.05
 
 def plan_versus_actual(one: Trained) -> Table:
     """The plan's numbers of one training phase beside the measured ones, with what explains a difference."""
-    planned = tables.spec_promises(one.spec) | promises(one)
+    planned = {what: value for what, value in one.promised.items() if value is not None}
     actual = tables.actual_numbers(one.summary, one.parts)
     return tables.plan_versus_actual(planned, actual, remarks(one, planned, actual))
-
-
-def promises(one: Trained) -> dict[str, Any]:
-    """The plan's estimates under the names of the measured numbers."""
-    names = {
-        "seconds_per_iteration": "step time (s/iteration)",
-        "tokens_per_second": "throughput (tokens/s)",
-        "seconds": "wall time (s)",
-        "first_loss": "first loss (nat/token)",
-    }
-    return {label: one.planned[key] for key, label in names.items() if one.planned.get(key) is not None}
 
 
 def remarks(one: Trained, planned: dict[str, Any], actual: dict[str, Any]) -> dict[str, str]:

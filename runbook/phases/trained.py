@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from runbook.analysis import figures
+from runbook.analysis import figures, tables
 from runbook.analysis.history import Evaluation, History, read_events, read_metrics, read_validation
 from runbook.analysis.metrics import Goodput, Summary, goodput, summarize
 from runbook.display import show_figure
@@ -22,6 +22,9 @@ class Trained:
     phase: str
     spec: Mapping[str, Any]
     planned: Mapping[str, Any]
+    """What plan.json says of the time."""
+    promised: Mapping[str, Any]
+    """All that it promises, under the names of the measured numbers."""
     history: History
     validation: tuple[Evaluation, ...]
     events: tuple[dict[str, Any], ...]
@@ -72,6 +75,7 @@ def read_folder(folder: Path, plan: Mapping[str, Any], phase: str) -> Trained:
         phase,
         spec,
         plan["time"].get(phase, {}),
+        tables.planned_numbers(plan, phase),
         replace(_history(folder / log["metrics"]), source=log["metrics"]),
         read_validation(folder / log["validation"]),
         since_begun(read_events(folder / log["events"], phase)),
