@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -49,6 +50,23 @@ DEEPSPEED = tuple(
     )
     for stage in range(4)
 )
+OTHERS = (
+    "model=375m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 "
+    "jobs.training.devices_per_node=1",
+    "model=small training.global_batch=16 training.micro_batch=8 jobs.training.devices_per_node=1 "
+    "training.precision=fp32",
+    "model=375m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 training.dropout=0.1",
+    "model=375m training.global_batch=4 training.micro_batch=1 training.sequence_length=256 parallel.tensor=2 "
+    "parallel.pipeline=2 jobs.training.devices_per_node=4",
+    "model=small training.global_batch=32 training.micro_batch=8 jobs.training.devices_per_node=4",
+    "model=375m training.global_batch=4 training.micro_batch=1 training.sequence_length=512 parallel.pipeline=2 "
+    "parallel.virtual_pipeline=2",
+    "model=125m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 training.precision=fp32 "
+    "parallel.zero_stage=0",
+    "model=375m training.global_batch=2 training.micro_batch=1 training.sequence_length=2048",
+    "model=375m training.global_batch=4 training.micro_batch=2 training.sequence_length=512 "
+    "training.recompute=selective",
+)
 MORE = (
     "model=350m training.global_batch=2 training.micro_batch=1 training.sequence_length=512",
     "model=350m training.global_batch=2 training.micro_batch=1 training.sequence_length=512 parallel.tensor=2",
@@ -71,7 +89,7 @@ def main() -> None:
     parser.add_argument("--deepspeed", action="store_true", help="the other engine, ZeRO 0 to 3")
     given = parser.parse_args()
     memory_errors, time_errors = [], []
-    for words in DEEPSPEED if given.deepspeed else ROWS + (MORE if given.all else ()):
+    for words in DEEPSPEED if given.deepspeed else ROWS + (OTHERS + MORE if given.all else ()):
         found = measure(words)
         memory_error = found["planned_bytes"] / found["peak_bytes"] - 1
         time_error = found["corrected_seconds"] / found["later_seconds"] - 1
@@ -114,9 +132,7 @@ def measure(words: str) -> dict[str, float]:
 
 def train(folder: Path, world_size: int) -> None:
     """Run the trainer's ranks to their end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     shared = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
     if world_size == 1:
         shared["OMP_NUM_THREADS"] = "2"
@@ -131,6 +147,15 @@ def train(folder: Path, world_size: int) -> None:
     ]
     if codes := [code for one in ranks if (code := one.wait())]:
         raise SystemExit(f"a rank ended with {codes[0]}")
+
+
+def free_port() -> int:
+    """A port below those that the kernel hands to anybody, who may take it before the ranks do."""
+    while True:
+        port = random.randrange(20000, 30000)
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 if __name__ == "__main__":
