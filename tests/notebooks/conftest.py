@@ -6,13 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from toy_project import Toy, wait_until
+from toy_project import SECRET, Listener, Toy, wait_until
 
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
     """The project; what a failed test left running is ended with it."""
     toy = Toy(tmp_path_factory.mktemp("toy") / "project")
+    toy.ask_for_a_secret()
     yield toy
     toy.end_all()
 
@@ -22,12 +23,20 @@ def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
     """`runbook run local` from plan to analysis, and a second one that is started while the first works."""
     runs = tmp_path_factory.mktemp("campaign")
     folder = runs / "local"
-    first = toy.start("runbook", "run", "local", "--runs", runs)
-    wait_until(lambda: (folder / "jobs").exists(), 240, "the smoke test is submitted")
-    second = toy.run(runs)
-    text, _ = first.communicate(timeout=480)
+    with Listener(SECRET) as listener:
+        first = toy.start("runbook", "run", "local", "--runs", runs)
+        wait_until(lambda: (folder / "jobs").exists(), 240, "the smoke test is submitted")
+        second = toy.run(runs)
+        text, _ = first.communicate(timeout=480)
     return SimpleNamespace(
-        runs=runs, folder=folder, code=first.returncode, text=text, pid=first.pid, second=second, left=toy.processes()
+        runs=runs,
+        folder=folder,
+        code=first.returncode,
+        text=text,
+        pid=first.pid,
+        second=second,
+        left=toy.processes(),
+        listener=listener,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from types import SimpleNamespace
 
 import nbformat
 import pytest
-from toy_project import ITERATIONS, PHASES, Toy, json_of, lines_of, losses, tree
+from toy_project import ITERATIONS, PHASES, SECRET, Toy, json_of, lines_of, losses, tree
 
 from runbook.schedulers.processes import host_name
 
@@ -46,6 +47,15 @@ def test_every_phase_is_done_and_nothing_failed(campaign: SimpleNamespace, twins
         assert {cell["state"] for cell in twin["cells"]} == {"completed"}
         assert twin["parameters"]["training.iterations"]["value"] == ITERATIONS
         assert twin["parameters"]["training.iterations"]["origin"].startswith("params/local.yaml:")
+
+
+def test_a_secret_by_reference_is_used_and_is_in_no_record_log_plan_or_process_list(campaign, toy: Toy):
+    used = (campaign.folder / "logged-in").read_text().split()[0]
+    assert used == hashlib.sha256(f"{SECRET}\n".encode()).hexdigest()
+    assert campaign.listener.looks > 50 and campaign.listener.heard == set()
+    assert SECRET not in campaign.text + campaign.second.text
+    for folder in (campaign.runs, toy.root):
+        assert [name for name, content in tree(folder).items() if SECRET.encode() in content] == []
 
 
 def test_the_results_of_training_phases_hold_what_others_rely_on(twins):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -67,6 +69,15 @@ pair:  # another shape than the training's
   positions: 128
   source: the tests
 """
+SECRET = "pass-Ab3dAb3dAb3dAb3d"
+"""The text's source and a step of the set-up ask for it; only its variable's name stands in the project's files."""
+LOG_IN = """
+preparation:
+  - title: log in
+    creates: logged-in
+    commands: ['sha256sum <<<"$secret" >logged-in']
+    secret: env:TOY_SECRET
+"""
 
 
 class Toy:
@@ -81,6 +92,13 @@ class Toy:
             stream.write(PAIR)
         self.write_run_file(text)
 
+    def ask_for_a_secret(self) -> None:
+        """Let site and text name one."""
+        with (self.root / "params" / "sites" / "local.yaml").open("a") as stream:
+            stream.write(LOG_IN)
+        catalogue = self.root / "params" / "datasets.yaml"
+        catalogue.write_text(catalogue.read_text().replace("\ncorpus:\n", "\ncorpus:\n  token: env:TOY_SECRET\n"))
+
     def write_run_file(self, text: str, name: str = "local") -> Path:
         """Write params/<name>.yaml."""
         path = self.root / "params" / f"{name}.yaml"
@@ -90,7 +108,7 @@ class Toy:
     def environment(self, **more: str) -> dict[str, str]:
         """Ours, without what another run may have set, and with the mark."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")}
-        return own | {MARK: self.mark} | more
+        return own | {MARK: self.mark, "TOY_SECRET": SECRET} | more
 
     def start(self, *words: object, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
         """Start a program of the virtual environment, or bash; its output is read as one text."""
@@ -178,6 +196,32 @@ def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL, to this process alone; what it has already said is dropped."""
     process.send_signal(signal.SIGKILL)
     process.communicate()
+
+
+class Listener:
+    """Reads every process's command line, again and again, as anybody on the machine can."""
+
+    def __init__(self, word: str) -> None:
+        self.word, self.heard, self.looks = word.encode(), set[bytes](), 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> Listener:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        while not self._over.wait(0.1):
+            self.looks += 1
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    line = path.read_bytes()
+                    if self.word in line:
+                        self.heard.add(line)
 
 
 def kernels_below(process: subprocess.Popen[str]) -> list[psutil.Process]:
