@@ -5,7 +5,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from sites import PACKAGE, settings_of
 from test_render_hostile import VALUE
 
@@ -68,6 +68,8 @@ def test_the_script_is_the_harmless_one_but_for_the_quoted_value(value):
 @example(value="\ntouch made\n")
 @example(value="x\n#SBATCH --account=other")
 def test_a_job_of_the_data_phase_is_the_harmless_one_but_for_the_quoted_value(value):
+    assume(str(PACKAGE / (MARK + value)) == f"{PACKAGE}/{MARK}{value}")  # a path drops a slash at its end
+
     def script(text):
         own = settings_of("lumi-13b")
         own = replace(own, site=own.site.model_copy(update={"environment": {f"{text}:": {"HOSTILE": text}}}))
