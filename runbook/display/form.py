@@ -71,16 +71,21 @@ class Form:
         self._errors = {key: ipywidgets.HTML() for key in self._start}
         self._quiet = False
         self._general, self._follows, self._said = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
-        self._name = ipywidgets.Text(name, description="file name", continuous_update=False, style=STYLE)
+        named = {"description": "file name", "style": STYLE, "layout": LAYOUT}
+        self._name = ipywidgets.Text(name, continuous_update=False, **named)
         self._button = ipywidgets.Button(description="Write run file", layout={"width": "auto"})
         self._button.on_click(lambda _: self._keep())
         for widget in self._inputs.values():
             widget.observe(self._changed, names="value")
-        parts = [self._section(ipywidgets, fields) for fields in sections.values()]
-        more = ipywidgets.Accordion(parts[1:], titles=list(sections)[1:], selected_index=None)
+        first, *more = (self._section(ipywidgets, fields) for fields in sections.values())
+        folded = [_folded(ipywidgets, title, part) for title, part in zip(list(sections)[1:], more, strict=True)]
+        self._folds = {
+            one.key: box.children[0]
+            for box, title in zip(folded, list(sections)[1:], strict=True)
+            for one in sections[title]
+        }
         keep = ipywidgets.HBox([self._name, self._button])
-        rest = [more] if parts[1:] else []
-        self.box = ipywidgets.VBox([parts[0], *rest, self._general, self._follows, keep, self._said])
+        self.box = ipywidgets.VBox([first, *folded, self._general, self._follows, keep, self._said])
         self._answer()
 
     def changes(self) -> dict[str, str]:
@@ -92,7 +97,8 @@ class Form:
         return widgets.VBox([self._row(widgets, one) for one in fields])
 
     def _row(self, widgets: Any, one: Field) -> Any:
-        help_text = widgets.HTML(f'<span style="opacity:.8;font-size:90%">{escape(one.help)}</span>')
+        words = f'<div style="opacity:.8;font-size:90%;line-height:1.4;padding-top:.4em">{escape(one.help)}</div>'
+        help_text = widgets.HTML(words, layout={"flex": "1 1 20em"})  # beside its field, below it on a narrow page
         return widgets.VBox(
             [
                 widgets.HBox([self._inputs[one.key], help_text], layout={"flex_flow": "row wrap"}),
@@ -108,6 +114,8 @@ class Form:
         answer = self._consider(self.changes())
         for key, widget in self._errors.items():
             widget.value = _error(answer.errors.get(key, ""))
+            if key in answer.errors and key in self._folds:
+                self._folds[key].value = True  # an error that nobody sees would only be a dead button
         self._general.value = _error(answer.errors.get("", ""))
         self._follows.value = answer.follows.as_html() if answer.follows else ""
         self._button.disabled = bool(answer.errors)
@@ -130,6 +138,20 @@ class Form:
             self._said.value = _error(str(error))
 
 
+def _folded(widgets: Any, title: str, part: Any) -> Any:
+    """A part below a button that opens and folds it; an Accordion's headings cannot be reached by keyboard."""
+    button = widgets.ToggleButton(False, description=f"{FOLDED} {title}", layout={"width": "32em"})
+    part.layout.display = "none"
+
+    def turn(change: Any) -> None:
+        button.description = f"{OPEN if change['new'] else FOLDED} {title}"
+        part.layout.display = None if change["new"] else "none"
+
+    button.observe(turn, names="value")
+    return widgets.VBox([button, part])
+
+
+FOLDED, OPEN = "▸", "▾"
 STYLE = {"description_width": "17em"}
 LAYOUT = {"width": "32em"}
 

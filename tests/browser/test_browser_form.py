@@ -37,6 +37,22 @@ def test_a_wrong_value_is_told_beside_its_field_and_nothing_can_be_written(form)
     expect(form.get_by_role("alert")).to_have_count(0, timeout=120_000)
 
 
+def test_every_key_is_reached_by_keyboard(form, page):
+    form.get_by_label("training.recompute", exact=True).focus()
+    page.keyboard.press("Tab")
+    section = form.get_by_role("button", name="data", exact=False).first
+    expect(section).to_be_focused()
+    hidden = form.get_by_label("data.held_out", exact=True)
+    expect(hidden).to_be_hidden()
+    page.keyboard.press("Space")
+    expect(hidden).to_be_visible(timeout=120_000)
+    hidden.fill("nonsense")
+    expect(row_of(form, "data.held_out").get_by_role("alert")).to_be_visible(timeout=120_000)
+    section.focus()
+    page.keyboard.press("Enter")
+    expect(hidden).to_be_hidden(timeout=120_000)
+
+
 def test_the_plan_moves_with_a_value_and_the_file_is_one_that_check_accepts(form, toy, page):
     output = form.locator(".jp-OutputArea").first
     expect(output).to_contain_text("7,248,640 parameters", timeout=120_000)

@@ -112,6 +112,13 @@ def test_a_form_tells_errors_at_their_field_and_writes_only_what_fits(form):
     assert "the sum must be even" in form._errors["a"].value
     assert form._errors["b"].value == ""
     assert form._button.disabled
+    assert not form._folds["b"].value
+    form._inputs["a"].value = "1"
+    form._inputs["b"].value = "6"
+    assert "the sum must be even" in form._errors["b"].value
+    assert form._folds["b"].value, "the section of an error opens by itself"
+    form._inputs["b"].value = "3"
+    form._inputs["a"].value = "2"
     form._inputs["b"].value = "6"
     assert asked[-1] == {"a": "2", "b": "6"}
     assert form._errors["a"].value == form._general.value == ""
