@@ -25,7 +25,8 @@ PICTURES = ROOT / "docs" / "pictures"
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 COLOURS = 96
 """Enough for pages of text; a picture then weighs a third."""
-TEXT = RUN_FILE.replace("iterations: 48 ", "iterations: 120 ").replace("rehearse_stop: 6", "rehearse_stop: 0")
+STEPS = 120
+TEXT = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace("rehearse_stop: 6", "rehearse_stop: 0")
 
 
 def main() -> None:
@@ -36,52 +37,66 @@ def main() -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         toy = Toy(Path(temporary) / "gpt3", TEXT)
+        browser = playwright.chromium.launch(executable_path=browser_path, args=WORDS)
         try:
-            toy.call("runbook", "run", "local", "--to", "smoke", timeout=900)
+            made(toy, "local", "--to", "smoke")
             (Path(temporary) / "lab").mkdir()
             lab = Lab(toy.root, Path(temporary) / "lab", toy.environment())
-            browser = playwright.chromium.launch(executable_path=browser_path, args=WORDS)
-            look_at_notebooks(browser, lab)
-            lab.close()
-            toy.call("runbook", "run", "local", timeout=900)
+            try:
+                look_at_notebooks(browser, lab)
+            finally:
+                lab.close()
+            made(toy, "local", "--as", "small", "--set", "model=small", "--to", "plan")
+            made(toy, "local", "--as", "longer", "--set", "training.iterations=500", "--to", "environment")
+            made(toy, "local")
             look_at_reports(browser, toy.root / "runs")
         finally:
+            browser.close()
             toy.end_all()
 
 
+def made(toy: Toy, *words: str) -> None:
+    """`runbook run`, to its good end."""
+    ended = toy.call("runbook", "run", *words, timeout=900)
+    if ended.code:
+        sys.exit(f"runbook run {' '.join(words)}: {ended}")
+
+
 def look_at_notebooks(browser: Browser, lab: Lab) -> None:
-    """The form of 00, and the picture of a running job in 04."""
-    page = browser.new_page(viewport={"width": 1100, "height": 900})
+    """The form of 00, and the picture of a running job in 04 on a page that was closed and opened again."""
+    page = browser.new_page(viewport={"width": 1100, "height": 1300})
     notebook = Notebook(page, lab, "notebooks/00-plan.ipynb")
     for words in ("overrides: str", "phase.bind", "phase.choose"):
         notebook.run(words)
     cell = notebook.cell("phase.choose")
     field = cell.get_by_label("training.micro_batch", exact=True)
     field.fill("3")
-    cell.get_by_role("alert").wait_for(timeout=60_000)
+    cell.get_by_role("alert").first.wait_for(timeout=60_000)
     keep(page, "form", cell.locator(".jp-OutputArea").first)
-    page = browser.new_page(viewport={"width": 1100, "height": 640})
+    page.close()
+    page = browser.new_page(viewport={"width": 1000, "height": 700})
     notebook = Notebook(page, lab, "notebooks/04-training.ipynb")
     for words in ("overrides: str", "phase.bind", "phase.check_ready", "phase.launch"):
         notebook.run(words)
     cell = notebook.start("phase.watch")
-    wait_until(
-        lambda: any(f"{n} of 120" in notebook.output(cell) for n in range(60, 110)), 600, "the middle of the run"
-    )
+    middle = [f"{number} of {STEPS}" for number in range(STEPS // 2, STEPS - 10)]
+    wait_until(lambda: any(words in notebook.output(cell) for words in middle), 600, "the middle of the run")
     keep(page, "watching", cell)
     notebook.wait_for_end(cell, 600)
+    page.close()
 
 
 def look_at_reports(browser: Browser, runs: Path) -> None:
-    """The campaign's page by day, by night on a phone, and the index of runs."""
-    for name, path, width, scheme in (
-        ("report", runs / "local" / "index.html", 1000, "light"),
-        ("phone", runs / "local" / "index.html", 390, "dark"),
-        ("runs", runs / "index.html", 1000, "light"),
+    """The campaign's page by day, by night on a phone, and the index of runs; as high as what stands in them."""
+    for name, path, width, height, scheme in (
+        ("report", runs / "local" / "index.html", 1000, 1250, "light"),
+        ("phone", runs / "local" / "index.html", 390, 800, "dark"),
+        ("runs", runs / "index.html", 1150, 260, "light"),
     ):
-        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
         page.goto(path.as_uri())
         keep(page, name)
+        page.close()
 
 
 def keep(page: Any, name: str, part: Any = None) -> None:
