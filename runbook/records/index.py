@@ -23,8 +23,9 @@ from runbook.records.files import utc_now, write_text
 from runbook.records.help import links_for, write_help
 from runbook.records.html import card_facts, seconds_taken
 from runbook.records.manifest import note_files
-from runbook.records.pages import head, is_number, page, result_rows, show_value
+from runbook.records.pages import ResultRow, head, is_number, page, result_rows, show_value
 from runbook.records.runs import KEY_NUMBERS, PhaseState, RunState, read_run, read_runs
+from runbook.records.twin import Twin
 from runbook.units import show_duration
 
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
@@ -119,11 +120,17 @@ def _phase_row(run_folder: Path, phase: PhaseState) -> dict[str, Any]:
         "reason": phase.problem or (twin.reason if twin and phase.state != "running" else ""),
         "helped": links_for(phase.problem or (twin.reason if twin else ""), "../"),
         "took": show_duration(seconds_taken(twin)) if twin and twin.ended else "",
-        "results": [row for row in result_rows(twin) if row.is_number][:SHOWN_RESULTS] if twin else [],
+        "results": _main_results(twin) if twin else [],
         "links": [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
         + evidence(run_folder, phase.phase),
         "earlier": phase.earlier,
     }
+
+
+def _main_results(twin: Twin) -> list[ResultRow]:
+    """The numbers that a list of runs shows too, then others in their order."""
+    rows = sorted(result_rows(twin), key=lambda row: row.key not in KEY_NUMBERS)
+    return [row for row in rows if row.is_number][:SHOWN_RESULTS]
 
 
 def _sample(run: RunState) -> tuple[str, str] | None:
