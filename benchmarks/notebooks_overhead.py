@@ -4,8 +4,8 @@ python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--step
 
 1. Each notebook of a small run is executed by papermill (`runbook run`'s way), then its cells are run as one plain
    Python program on a run folder of their own. The difference is papermill, the kernel, saving and the report.
-2. A training runs while somebody watches it and while nobody does, in turns of an eighth of its steps. The difference
-   of the middle step times is what watching costs.
+2. A training runs while nobody watches it and while a kernel such as a browser opens one draws its picture once a
+   second, in alternating turns. The difference of the middle of the turns' middle step times is what watching costs.
 3. `look`: CPU seconds of one look at the finished run DIR - asking the scheduler, reading what is new, drawing the
    picture as text and HTML. A watch cell does this once a second; CPU time hardly depends on other load.
 """
@@ -22,6 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests" / "notebooks"))
 
@@ -35,21 +37,22 @@ for cell in cells:
     if cell["cell_type"] == "code":
         exec("".join(cell["source"]), names)
 """
-WATCHER = """
-import os, sys
+PICTURE = """
 from pathlib import Path
 from runbook import params
 from runbook.phases.plan_file import read_plan_file
 from runbook.phases.status import scheduler_of
 from runbook.phases.watching import picture_of
 from runbook.schedulers.base import latest_job_folder
-folder = Path(sys.argv[1])
+folder = Path({folder!r})
 settings = params.load(str(folder / "run.yaml"))
 spec = read_plan_file(folder)["phases"]["04-training"]
 job = latest_job_folder(folder, "04-training")
 scheduler = scheduler_of(folder)
-picture_of(settings, spec, folder).follow(lambda: scheduler.state(job))
+picture = picture_of(settings, spec, folder)
 """
+TURNS = 6
+"""With a watcher, and as many without, in alternation."""
 
 
 def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
@@ -71,37 +74,73 @@ def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
     return rows
 
 
-def watching(toy: Toy, steps: int) -> tuple[float, float]:
-    """Median seconds of a step without and with a watcher, over four turns each."""
+class Watcher:
+    """A kernel such as a browser opens one, whose watch cell is run and interrupted."""
+
+    def __init__(self, toy: Toy, folder: Path) -> None:
+        from jupyter_client.manager import start_new_kernel
+
+        environment = toy.environment(JPY_SESSION_NAME="notebooks/04-training.ipynb")
+        self.manager, self.client = start_new_kernel(kernel_name="python3", cwd=str(toy.root), env=environment)
+        self.client.execute_interactive(
+            PICTURE.format(folder=str(folder)), timeout=60, output_hook=lambda message: None
+        )
+
+    def seconds(self) -> tuple[float, float]:
+        """CPU seconds of the kernel so far, and the time."""
+        used = psutil.Process(self.manager.provisioner.pid).cpu_times()
+        return used.user + used.system, time.monotonic()
+
+    def begin(self) -> None:
+        """Look once a second from now on."""
+        self.client.execute("picture.follow(lambda: scheduler.state(job))")
+
+    def end(self) -> int:
+        """Stop looking; how many pictures were drawn meanwhile."""
+        self.manager.interrupt_kernel()
+        self.client.get_shell_msg(timeout=30)
+        drawn = 0
+        while self.client.iopub_channel.msg_ready():
+            kind = self.client.get_iopub_msg(timeout=5)["msg_type"]
+            drawn += kind in ("display_data", "update_display_data")
+        return drawn
+
+    def close(self) -> None:
+        """End the kernel."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float]:
+    """Median seconds of a step in each turn, without and with a watcher; pictures drawn; share of a core they took."""
     folder = toy.root / "papermill" / "local"
     code = (
         "from runbook.phases import training as phase\ncampaign = phase.bind({'run': 'local'})\nphase.launch(campaign)"
     )
     words = {"RUNBOOK_RUNS": str(toy.root / "papermill")}
     subprocess.run([sys.executable, "-c", code], cwd=toy.root, env=toy.environment(**words), check=True)
-    metrics, alone, watched = folder / "metrics.jsonl", [], []
-    turn = steps // 8
-    for number in range(8):
-        first, last = 2 + number * turn, 2 + (number + 1) * turn
-        watcher = None
-        if number % 2:
-            watcher = subprocess.Popen(
-                [sys.executable, "-c", WATCHER, str(folder)],
-                cwd=toy.root,
-                env=toy.environment(),
-                stdout=subprocess.DEVNULL,
-            )
-            time.sleep(4)  # its start is not its watching
-            first = len(lines_of(metrics)) + 1
-            last = max(last, first + turn // 2)
-        while len(lines_of(metrics)) < last and not list((folder / "jobs").glob("04-training*/exit_code")):
-            time.sleep(0.5)
-        found = [row["seconds"] for row in lines_of(metrics) if first <= row["iteration"] < last]
-        (watched if watcher else alone).extend(found)
-        if watcher:
-            watcher.terminate()
-            watcher.wait()
-    return statistics.median(alone), statistics.median(watched)
+    metrics, turns, drawn, cpu, wall = folder / "metrics.jsonl", ([], []), 0, 0.0, 0.0
+    while not lines_of(metrics):
+        time.sleep(0.2)
+    watcher = Watcher(toy, folder)
+    try:
+        for number in range(2 * TURNS):
+            before = watcher.seconds()
+            if number % 2:
+                watcher.begin()
+            first = len(lines_of(metrics)) + 2  # the step that is being done began before this turn
+            while len(lines_of(metrics)) < first + steps // (2 * TURNS):
+                assert not list((folder / "jobs").glob("04-training*/exit_code")), "the training ended before its turns"
+                time.sleep(0.5)
+            found = [row["seconds"] for row in lines_of(metrics) if row["iteration"] >= first]
+            if number % 2:
+                after = watcher.seconds()
+                cpu, wall = cpu + after[0] - before[0], wall + after[1] - before[1]
+                drawn += watcher.end()
+            turns[number % 2].append(statistics.median(found))
+    finally:
+        watcher.close()
+    return *turns, drawn, cpu / wall
 
 
 def look(folder: Path, times: int = 200) -> dict[str, float]:
@@ -145,7 +184,7 @@ def main() -> None:
         if asked.part != "notebooks":
             steps = asked.steps
             found |= measured_watching(
-                Path(temporary) / "watching", text.replace("iterations: 48 ", f"iterations: {steps + 40} "), steps
+                Path(temporary) / "watching", text.replace("iterations: 48 ", f"iterations: {3 * steps} "), steps
             )
     sys.stdout.write(json.dumps(found | {"load_after": os.getloadavg()[0]}, indent=1) + "\n")
 
@@ -168,13 +207,19 @@ def measured_watching(root: Path, text: str, steps: int) -> dict[str, object]:
     try:
         made = toy.run(toy.root / "papermill", "--to", "smoke")
         assert made.code == 0, made
-        alone, watched = watching(toy, steps)
+        alone, watched, drawn, share = watching(toy, steps)
     finally:
         toy.end_all()
+    pairs = [one / other - 1 for one, other in zip(watched, alone, strict=True)]
     return {
-        "step_seconds_alone": round(alone, 5),
-        "step_seconds_watched": round(watched, 5),
-        "watching_costs": round(watched / alone - 1, 5),
+        "turns": TURNS,
+        "steps_a_turn": steps // (2 * TURNS),
+        "pictures_drawn": drawn,
+        "watcher_share_of_one_core": round(share, 5),
+        "step_seconds_alone": [round(seconds, 5) for seconds in alone],
+        "step_seconds_watched": [round(seconds, 5) for seconds in watched],
+        "watching_costs": round(statistics.median(watched) / statistics.median(alone) - 1, 5),
+        "watching_costs_in_each_pair": [round(share, 5) for share in pairs],
     }
 
 
