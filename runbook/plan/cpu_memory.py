@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from runbook.params.schema import Precision
 
-PROCESS_BYTES = 430 * 2**20
+PROCESS_BYTES = 450 * 2**20
 """Python, torch and megatron-core loaded (360 MiB), and buffers."""
 
 ACTIVATIONS = 2.07
@@ -31,8 +31,9 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
     6.0
     """
     half = precision is not Precision.FP32
-    if deepspeed:
-        return 5.0 if zero_stage < 3 else 0.0  # ZeRO 3 has its buckets all the time: `gathered_bytes`
+    if deepspeed:  # ZeRO 3 has its buckets all the time: `gathered_bytes`
+        whole = 0.0 if zero_stage == 3 else 5.0 if zero_stage == 0 else 10.5 / data
+        return whole if half else 2 * whole
     if zero_stage == 0:
         return 2.0
     return (4.0 if half else 0.0) + (4.0 if half else 8.0) / data
@@ -40,4 +41,4 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
 
 def gathered_bytes(parameters: float, *, deepspeed: bool, zero_stage: int) -> float:
     """Bytes that ZeRO 3 holds all the time for gathering weights and for buckets; measured on two processes alone."""
-    return 158 * 2**20 + 7.1 * parameters if deepspeed and zero_stage == 3 else 0.0
+    return 140 * 2**20 + 6.8 * parameters if deepspeed and zero_stage == 3 else 0.0

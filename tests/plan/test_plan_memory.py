@@ -202,7 +202,7 @@ def test_processes_on_a_cpu_share_the_nodes_memory(refusal: Callable[..., str]) 
     stage = stage_memory(choice, lay_out(choice), choice.shape, 0)
     assert (least, most) == (2 * (stage.least + PROCESS_BYTES), 2 * (stage.most + PROCESS_BYTES))
     text = refusal(machine=replace(TWO_CORES, memory_bytes=2**30))
-    assert "03-smoke-test: memory: 2 processes need 3.42 GiB; states alone 740 MiB a rank" in text
+    assert "03-smoke-test: memory: 2 processes need 3.46 GiB; states alone 740 MiB a rank" in text
     assert "there are 1.00 GiB. Rule: states, activations and logits fit into the node's memory." in text
 
 
