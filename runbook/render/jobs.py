@@ -26,8 +26,11 @@ GRACE_SECONDS = 120
 PACKAGE = Path(__file__).parents[2]
 """The folder that holds the package `runbook`: the clone, as jobs in a queue see it."""
 
-PEERS_SECONDS = 5
-"""Time for the other ranks to notice by themselves, with their own words, that one has failed."""
+PEERS_SECONDS = 3
+"""Time for the other ranks to notice by themselves, with their own words, that one has failed.
+
+Where they still wait for each other to come they cannot, and the job's end is known that much later.
+"""
 
 
 def render_job(

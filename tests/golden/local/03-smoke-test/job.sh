@@ -114,7 +114,7 @@ collect() { # the exit codes of ranks that have ended
     codes[rank]=$code
     case $code in
       0 | 75) if [[ -z $asked ]]; then limit_end 600; fi ;;
-      *) limit_end 5 ;;
+      *) limit_end 3 ;;
     esac
   done
 }
