@@ -29,7 +29,9 @@ def png(words: str = "") -> bytes:
     parts = [(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))]
     parts += [(b"tEXt", b"Author\0" + words.encode())] if words else []
     parts += [(b"IDAT", zlib.compress(b"\0\0")), (b"IEND", b"")]
-    made = [struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts]
+    made = [
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(made)
 
 
