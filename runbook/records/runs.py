@@ -66,6 +66,11 @@ class RunState:
     problem: str = ""
     """What is wrong with the folder itself."""
 
+    @property
+    def is_broken(self) -> bool:
+        """Nothing can be said of it but its problem."""
+        return self.state in ("unreadable", "no run.yaml")
+
 
 def read_run(run_folder: Path) -> RunState:
     """State of a run; nothing but files is asked, so a copy on another machine says the same."""

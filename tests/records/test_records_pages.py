@@ -257,7 +257,7 @@ def test_a_broken_or_half_written_folder_is_listed_as_what_it_is(tmp_path, broke
     page = Page(text)
     run = next(run for run in read_runs(runs) if run.name == "broken <b>")
     assert (run.state, said in run.problem) == (state, True)
-    assert f"broken <b>{run.problem}{state}" in page.text
+    assert f"broken <b>{state}{run.problem}" in page.text
     assert 'href="broken%20%3Cb%3E/"' in text
     assert "whole" in page.text
     assert read_run(runs / "whole").state == "1 of 6 done"
