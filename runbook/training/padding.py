@@ -1,7 +1,8 @@
 """The padding of the vocabulary: a training keeps the one that its checkpoint has, under whatever cut it goes on.
 
 Plans made before this was so, and by Megatron's rule, pad to a multiple of 128 x tensor, so that a change of the cut
-changes the padding. Padded rows take part in the loss: left out or added, they would move it by their share of all rows.
+changes the padding. Padded rows take part in the loss: left out or added, they would move it by their share of all
+rows.
 """
 
 from __future__ import annotations
