@@ -74,6 +74,13 @@ def test_an_installed_package_gives_a_project_that_works(installed, tmp_path):
     assert checked.stdout.endswith("local: every value is right, and they fit together.\n")
 
 
+def test_the_wheel_brings_what_joins_a_page_to_a_running_cell(installed):
+    (place,) = installed.glob("gpt3_runbook-*.data/data/share/jupyter/labextensions/gpt3-runbook")
+    told = json.loads((place / "package.json").read_text())
+    assert (place / told["jupyterlab"]["_build"]["load"]).is_file()
+    assert told["name"] == place.name
+
+
 def test_what_is_there_is_kept(tmp_path):
     subprocess.run([BIN / "runbook", "init", tmp_path / "mine"], check=True, capture_output=True)
     own = tmp_path / "mine" / "params" / "local.yaml"
