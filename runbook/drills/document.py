@@ -22,8 +22,7 @@ all kills.
 
 Goodput is productive step time / wall time; in 20 it is held against an ideal, for the kills that there were and what
 a save and a restart cost: every kill costs one restart and half a save interval of steps done again, a kill before a
-job's first step instead the start as far as it had come and the three seconds that a job gives its other ranks to end
-by themselves, every save the time it takes, and noticing costs nothing:
+job's first step instead the start as far as it had come, every save the time it takes, and noticing costs nothing:
 
     ideal = productive / (productive + kills in training x (restart + save interval / 2 x step) + starts lost + saves)
 

@@ -19,7 +19,6 @@ from runbook.analysis.ledger import Ledger, ideal_goodput, ledger
 from runbook.drills.bench import Bench
 from runbook.drills.case import Case
 from runbook.drills.verdict import Ending
-from runbook.render.jobs import PEERS_SECONDS
 from runbook.schedulers.processes import wait_until
 
 KILLS, STEPS, SAVE_INTERVAL, BATCH = 50, 1000, 10, 4
@@ -102,7 +101,10 @@ class Killer:
         return found
 
     def _newest(self) -> str:
-        return self.case.job().path.name
+        try:
+            return self.case.job().path.name
+        except AssertionError:  # there is none yet
+            return ""
 
     def _furthest(self) -> int:
         return max((int(row["iteration"]) for row in self.case.rows()[-200:]), default=0)
@@ -211,7 +213,7 @@ class Costs:
     """Of one checkpoint, in the calm training."""
     kills_in_training: int
     kills_in_start: int
-    """These hit a job before its first step: they lose the start as far as it had come and the time given to peers."""
+    """These hit a job before its first step: they lose the start as far as it had come, and no step."""
     start_seconds_lost: float
 
     def goodput(self, account: Ledger, steps: int) -> float:
@@ -241,13 +243,8 @@ def costs_of(calm: Sequence[Ledger], kills: Sequence[Kill], case: Case) -> Costs
         save_seconds=sum(training.save_seconds for training in calm) / saves,
         kills_in_training=len(kills) - len(in_start),
         kills_in_start=len(in_start),
-        start_seconds_lost=sum(one.at - began[one] + _given_to_peers(one) for one in in_start),
+        start_seconds_lost=sum(one.at - began[one] for one in in_start),
     )
-
-
-def _given_to_peers(kill: Kill) -> float:
-    """Before ranks have met, those that are left cannot notice: a job gives them this time by rule, not by waste."""
-    return PEERS_SECONDS if kill.victim == "rank" else 0.0
 
 
 def detections(kills: Sequence[Kill], ended: Sequence[Mapping[str, Any]]) -> list[float]:

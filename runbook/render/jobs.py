@@ -32,6 +32,9 @@ PEERS_SECONDS = 3
 Where they still wait for each other to come they cannot, and the job's end is known that much later.
 """
 
+KILLED_PEERS_SECONDS = 1
+"""The same where one was killed by a signal: who trains with it sees its connection closed at once, who waits never."""
+
 
 def render_job(
     settings: Settings,
@@ -90,6 +93,7 @@ def _render_local(settings: Settings, plan: Mapping[str, Any], phase: str, pytho
             "walltime": job.walltime,
             "grace_seconds": GRACE_SECONDS,
             "peers_seconds": PEERS_SECONDS,
+            "killed_peers_seconds": KILLED_PEERS_SECONDS,
             "stragglers_seconds": int(spec["limits"]["process_group_timeout_seconds"]),
             "environment": _quoted(settings.site.environment),
             "modules": settings.site.modules,
