@@ -14,6 +14,8 @@ from runbook.plan.accelerators import find_accelerator
 NEAR = 0.05
 """A ratio within this of 1 needs no reason."""
 
+MEMORY_REASON = "measured: the fullest process's peak, saves and evaluations included; the plan is for the steps"
+
 
 def plan_versus_actual(one: Trained) -> Table:
     """The plan's numbers of one training phase beside the measured ones, with what explains a difference."""
@@ -29,6 +31,7 @@ def remarks(one: Trained, planned: dict[str, Any], actual: dict[str, Any]) -> di
         ("step time (s/iteration)", _step_reason(one)),
         ("throughput (tokens/s)", _step_reason(one)),
         ("wall time (s)", _wall_reason(one)),
+        ("memory of a process (B)", MEMORY_REASON),
     ):
         plan, real = planned.get(what), actual.get(what)
         if plan and real and abs(real / plan - 1) > NEAR:
