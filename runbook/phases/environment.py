@@ -58,7 +58,7 @@ def prepare(campaign: Campaign) -> None:
         show_table(rows, title="What is set up")
     else:
         show_text(f"Site {campaign.settings.site.site} needs nothing but the package itself.")
-    campaign.session.result("set_up", rows)
+    campaign.session.result("set_up", [{key: row[key] for key in ("step", "state", "makes")} for row in rows])
 
 
 def check_site(campaign: Campaign) -> None:

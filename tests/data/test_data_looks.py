@@ -86,6 +86,6 @@ def test_ready_token_files_are_shown_and_verified_not_made(tmp_path: Path, runs:
     data_looks.show_plan_beside(campaign)
     data_looks.show_documents(campaign)
     said = told()
-    assert "1 pairs of token files were made elsewhere; nothing is tokenized" in said
+    assert "1 pairs of token files were made elsewhere; they are read as they are" in said
     assert "mine_text_document" in said
     assert campaign.session.results["documents"] == len(EDGE_TEXTS)
