@@ -142,11 +142,8 @@ def resume_check(metrics: History, events: Sequence[Mapping[str, Any]], *, toler
 
 def _done_twice(metrics: History, events: Sequence[Mapping[str, Any]]) -> Check:
     """A stop that saved loses no step; a killed segment goes back to its last checkpoint, which is no fault."""
-    stops = {int(event["iteration"]) for event in events_named(events, "stopped") if "iteration" in event}
-    last: dict[int, int] = {}
-    for step in (*metrics.steps, *metrics.repeated):
-        last[step.segment] = max(step.iteration, last.get(step.segment, step.iteration))
-    wrong = [step.iteration for step in metrics.repeated if last[step.segment] in stops]
+    stopped = _stopped_segments(events)
+    wrong = [step.iteration for step in metrics.repeated if step.segment in stopped]
     count = len(metrics.repeated)
     return Check(
         "no step was done twice",
@@ -154,6 +151,22 @@ def _done_twice(metrics: History, events: Sequence[Mapping[str, Any]]) -> Check:
         f"{count} repeated" + (f", first {min(step.iteration for step in metrics.repeated)}" if count else ""),
         "after a stop that saved, training goes on at the next iteration; after a kill it goes back to a checkpoint",
     )
+
+
+def _stopped_segments(events: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The segments that ended by saving and stopping: each begins with `started`.
+
+    >>> started = [{"event": "started", "segment": segment} for segment in (0, 1)]
+    >>> _stopped_segments([*started, {"event": "stopped"}])
+    {1}
+    """
+    found, now = set(), 0
+    for event in events:
+        if event["event"] == "started":
+            now = int(event.get("segment", now))
+        elif event["event"] == "stopped":
+            found.add(now)
+    return found
 
 
 def _resumed_from_saved(events: Sequence[Mapping[str, Any]]) -> Check:

@@ -153,6 +153,23 @@ def test_repeated_steps_are_a_fault_after_a_stop_and_a_remark_after_a_kill(make)
     assert failing(resume_check(make.history(records), events)) == {"no step was done twice": "10 repeated, first 51"}
 
 
+def test_a_kill_at_the_step_where_a_later_job_stopped_is_no_fault(make):
+    records = [
+        *(make.step(n) for n in range(1, 51)),
+        *(make.step(n, segment=1) for n in range(1, 51)),
+        *(make.step(n, segment=2) for n in range(51, 101)),
+    ]
+    events = [
+        {"event": "started", "segment": 0},
+        {"event": "started", "segment": 1},
+        *make.saved(50),
+        {"event": "stopped", "iteration": 50},
+        {"event": "started", "segment": 2},
+        {"event": "resumed", "iteration": 50},
+    ]
+    assert verdicts(resume_check(make.history(records), events))["no step was done twice"] == "warn"
+
+
 def test_jump_of_the_loss_over_the_seam_fails(make):
     records = [make.step(n, loss=4.0 if n <= 50 else 6.0, segment=int(n > 50)) for n in range(1, 101)]
     assert failing(resume_check(make.history(records), make.saved(50))) == {"loss goes on over the seam": "50.0%"}

@@ -114,6 +114,7 @@ collect() { # the exit codes of ranks that have ended
     codes[rank]=$code
     case $code in
       0 | 75) if [[ -z $asked ]]; then limit_end 600; fi ;;
+      12[89] | 1[3-9][0-9]) limit_end 1 ;;
       *) limit_end 3 ;;
     esac
   done
