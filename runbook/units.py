@@ -10,6 +10,7 @@ _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "P
 _COUNT = {"": 1, "K": 10**3, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,4}):(\d{2})(?::(\d{2}))?")
+_MOST = 10**30
 _DURATION_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -66,8 +67,10 @@ def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in units:
         raise ValueError(f"{text!r} is not {what}")
-    value = float(match[1].replace(",", "").replace("_", "")) * units[match[2]]
-    return int(match[1].replace(",", "").replace("_", "")) * units[match[2]] if match[1].isdigit() else round(value)
+    digits = match[1].replace(",", "").replace("_", "")
+    if float(digits) > _MOST:
+        raise ValueError(f"{text[:40]!r} is not {what}: more than there is anywhere")
+    return int(digits) * units[match[2]] if digits.isdigit() else round(float(digits) * units[match[2]])
 
 
 def show_bytes(count: float) -> str:
