@@ -40,5 +40,5 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
 
 
 def gathered_bytes(parameters: float, *, deepspeed: bool, zero_stage: int) -> float:
-    """Bytes that ZeRO 3 holds all the time for gathering weights and for buckets; measured on two processes alone."""
+    """Bytes that ZeRO 3 holds all the time for gathering weights and for buckets; measured on two and four ranks."""
     return 140 * 2**20 + 6.8 * parameters if deepspeed and zero_stage == 3 else 0.0
