@@ -14,7 +14,7 @@ from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attri
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from runbook.training import initialization
+from runbook.training import initialization, products
 from runbook.training.attention import CausalAttention
 from runbook.training.cross_entropy import cross_entropy
 from runbook.training.spec import Spec
@@ -53,6 +53,8 @@ def build(spec: Spec) -> list[GPTModel]:
             model.cuda(torch.cuda.current_device())
         model.to(DTYPES[spec.precision.format])
         _mark_cut_weights(model)
+        if spec.precision.format == "fp32":
+            products.use_in(model)
         initialization.fill(sharded_weights(model), spec.model, spec.seed)
         chunks.append(model)
     return chunks

@@ -1,4 +1,4 @@
-"""Our own attention and cross entropy beside plain computations in float64."""
+"""Our own attention, cross entropy and products of matrices beside plain computations in float64."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from runbook.training import blocked_attention as blocked  # noqa: E402
-from runbook.training import cross_entropy  # noqa: E402
+from runbook.training import cross_entropy, products  # noqa: E402
 
 
 class One:
@@ -86,3 +86,48 @@ def test_an_evaluation_leaves_the_logits_as_they_are():
     with torch.no_grad():
         cross_entropy.cross_entropy(logits, torch.zeros(1, 4, dtype=torch.int64), One())
     assert torch.equal(logits, before)
+
+
+needs_onednn = pytest.mark.skipif(not products.pays(), reason="MKL multiplies float32 as fast on this processor")
+
+
+@needs_onednn
+@pytest.mark.parametrize("outputs", [24, 200, 5001])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_layer_by_onednn_and_its_gradients(outputs, biased):
+    torch.manual_seed(1)
+    values, weight, bias, share = (
+        torch.randn(*shape, dtype=torch.float64) for shape in ((7, 3, 48), (outputs, 48), (outputs,), (7, 3, outputs))
+    )
+    given = [values, weight, bias] if biased else [values, weight]
+    ours = [part.float().requires_grad_() for part in given]
+    plain = [part.float().double().requires_grad_() for part in given]
+    found = products._linear(*ours[:2], ours[2] if biased else None, allreduce_dgrad=False, tp_group=None)
+    expected = torch.nn.functional.linear(*plain)
+    assert relative(found.detach(), expected.detach()) < 1e-6
+    (found.double() * share).sum().backward()
+    (expected * share).sum().backward()
+    for one, other in zip(ours, plain, strict=True):
+        assert one.grad.is_contiguous() and relative(one.grad, other.grad) < 1e-6
+
+
+@needs_onednn
+def test_a_product_of_views_is_right_however_they_lie():
+    torch.manual_seed(1)
+    left, right = torch.randn(40, 30)[::2, ::3], torch.randn(60, 30)[:, 5:13][::6]
+    assert torch.allclose(products.product(left, right), left @ right, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(products.product(left, right.t().contiguous().t()), left @ right, rtol=1e-5, atol=1e-5)
+
+
+def test_float32_goes_to_onednn_only_where_mkl_leaves_avx512_unused(monkeypatch, tmp_path):
+    cpu_info = tmp_path / "cpuinfo"
+    monkeypatch.setattr(products, "_CPU_INFO", cpu_info)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    ask = products.pays.__wrapped__
+    assert not ask()  # nothing is known of the processor
+    cpu_info.write_text("vendor_id : GenuineIntel\n")
+    assert not ask()
+    cpu_info.write_text("vendor_id : AuthenticAMD\n")
+    assert ask() == torch.backends.mkl.is_available()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert not ask()
