@@ -1,18 +1,22 @@
 """Speed and memory of our trainer against a plain PyTorch GPT of the same shape, step by step in turn.
 
     python -m benchmarks.training_vs_plain [--shapes smoke 125m] [--precisions fp32 bf16] [--rounds 5] [--json FILE]
+    python -m benchmarks.training_vs_plain --shapes 125m-2k 350m 1.3b 6.7b --precisions bf16 --micro 4        on a GPU
 
 Each program is a process of its own that holds its model; the processes take steps in turn, so that a noisy neighbour
 hits all of them, and the median counts. Both get the same random tokens; reading data is left out on both sides. `ours`
 is the megatron-core engine's own compute and update; `plain` is benchmarks/plain_training.py, `compiled` the same under
 torch.compile. Wall time decides; the processor time of each step stands beside it, because a busy machine stretches
-the first and not the second.
+the first and not the second. On a GPU each row has the MFU as well: PaLM's formula, the datasheet's peak. A model
+that a GPU's memory does not hold ends that program, and its row says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import platform
 import resource
@@ -28,19 +32,23 @@ from typing import Any
 SHAPES = {
     "smoke": {"layers": 12, "hidden": 512, "heads": 8, "sequence": 1024},
     "125m": {"layers": 12, "hidden": 768, "heads": 12, "sequence": 1024},
+    "125m-2k": {"layers": 12, "hidden": 768, "heads": 12, "sequence": 2048},
+    "350m": {"layers": 24, "hidden": 1024, "heads": 16, "sequence": 2048},
+    "1.3b": {"layers": 24, "hidden": 2048, "heads": 16, "sequence": 2048},
+    "6.7b": {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048},
 }
 PROGRAMS = ("ours", "plain", "compiled")
 MICRO_BATCHES = 2
 
 
-def worker(program: str, shape: dict[str, int], precision: str) -> None:
+def worker(program: str, shape: dict[str, int], precision: str, sequences: int) -> None:
     """Answer each line on standard input with one step's times."""
     if program == "ours":
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the trainer's __main__ does, before the first tensor
     import torch
 
     torch.manual_seed(0)
-    size = (1, shape["sequence"])
+    size = (sequences, shape["sequence"])
     batches = [(torch.randint(0, 50257, size), torch.randint(0, 50257, size)) for _ in range(MICRO_BATCHES)]
     step = _ours(shape, precision, batches) if program == "ours" else _plain(program, shape, precision, batches)
     for _ in sys.stdin:
@@ -52,7 +60,7 @@ def worker(program: str, shape: dict[str, int], precision: str) -> None:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             memory = torch.cuda.max_memory_allocated()
-        print(json.dumps({**times, "memory": memory}), flush=True)
+        print(json.dumps({**times, "memory": memory, "sequences": sequences * MICRO_BATCHES}), flush=True)
 
 
 def _plain(program: str, shape: dict[str, int], precision: str, batches: list[Any]) -> Callable[[], float]:
@@ -75,7 +83,7 @@ def _ours(shape: dict[str, int], precision: str, batches: list[Any]) -> Callable
 
     warnings.filterwarnings("ignore")
     logging.getLogger("megatron.core").setLevel(logging.ERROR)
-    spec = parse(_spec(shape, precision), Path(tempfile.gettempdir()))
+    spec = parse(_spec(shape, precision, len(batches[0][0])), Path(tempfile.gettempdir()))
     cpu.answer_for_cpu()
     distributed.begin(ranks_from({}), 600)
     distributed.cut(spec)
@@ -84,8 +92,8 @@ def _ours(shape: dict[str, int], precision: str, batches: list[Any]) -> Callable
         {
             "tokens": ids.to(distributed.device()),
             "labels": labels.to(distributed.device()),
-            "loss_mask": torch.ones(1, length, device=distributed.device()),
-            "position_ids": torch.arange(length, device=distributed.device())[None],
+            "loss_mask": torch.ones(ids.shape, device=distributed.device()),
+            "position_ids": torch.arange(length, device=distributed.device()).expand(ids.shape),
         }
         for ids, labels in batches
     ]
@@ -98,7 +106,7 @@ def _ours(shape: dict[str, int], precision: str, batches: list[Any]) -> Callable
     return step
 
 
-def _spec(shape: dict[str, int], precision: str) -> dict[str, Any]:
+def _spec(shape: dict[str, int], precision: str, sequences: int = 1) -> dict[str, Any]:
     from runbook.params import load
     from runbook.plan import make_plan
 
@@ -111,28 +119,33 @@ def _spec(shape: dict[str, int], precision: str) -> dict[str, Any]:
         "vocabulary": 50257, "padded_vocabulary": 50304,
     }  # fmt: skip
     spec["parallel"] |= {"data": 1, "world_size": 1}
-    spec["batch"] |= {"micro": 1, "global": MICRO_BATCHES, "num_microbatches": MICRO_BATCHES}
+    whole = sequences * MICRO_BATCHES
+    spec["batch"] |= {"micro": sequences, "global": whole, "num_microbatches": MICRO_BATCHES}
     return spec
 
 
 class Program:
     """One program in its own process."""
 
-    def __init__(self, name: str, shape: str, precision: str) -> None:
+    def __init__(self, name: str, shape: str, precision: str, sequences: int) -> None:
         self.name = name
         self.steps: list[dict[str, float]] = []
-        command = [sys.executable, "-m", "benchmarks.training_vs_plain", "--worker", name, shape, precision]
+        self.failed = ""
+        words = ["--worker", name, shape, precision, "--micro", str(sequences)]
+        command = [sys.executable, "-m", "benchmarks.training_vs_plain", *words]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def step(self, *, counts: bool = True) -> None:
-        """Take one step."""
+        """Take one step; a program that ended takes none, and says with what."""
+        if self.failed:
+            return
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write("step\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise SystemExit(f"{self.name} ended with exit code {self._process.wait()}")
-        if counts:
+            self.failed = f"ended with exit code {self._process.wait()}"
+        elif counts:
             self.steps.append(json.loads(answer))
 
     def median(self, key: str) -> float:
@@ -142,33 +155,72 @@ class Program:
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
 
 
-def compare(shape: str, precision: str, rounds: int, names: list[str]) -> list[dict[str, Any]]:
+def compare(shape: str, precision: str, rounds: int, names: list[str], sequences: int) -> list[dict[str, Any]]:
     """Rows of one shape and precision."""
-    programs = [Program(name, shape, precision) for name in names]
+    programs = [Program(name, shape, precision, sequences) for name in names]
     for program in programs:
         program.step(counts=False)  # builds, compiles, touches all memory
     for _ in range(rounds):
         for program in programs:
             program.step()
-    tokens = MICRO_BATCHES * SHAPES[shape]["sequence"]
-    rows = [
-        {
-            "shape": shape, "precision": precision, "program": program.name, "rounds": rounds,
-            "tokens_per_second": tokens / program.median("wall"),
-            "tokens_per_cpu_second": tokens / program.median("cpu"),
-            "memory_bytes": max(step["memory"] for step in program.steps),
-            "wall_seconds": [round(step["wall"], 4) for step in program.steps],
-            "cpu_seconds": [round(step["cpu"], 4) for step in program.steps],
-        }
-        for program in programs
-    ]  # fmt: skip
+    rows = []
     for program in programs:
+        row = {"shape": shape, "precision": precision, "program": program.name, "rounds": rounds, "micro": sequences}
+        rows.append(row | ({"failed": program.failed} if program.failed else figures(program, shape, precision)))
         program.close()
     return rows
+
+
+def figures(program: Program, shape: str, precision: str) -> dict[str, Any]:
+    """What a program's steps come to."""
+    sequences = int(program.steps[0]["sequences"])
+    tokens = sequences * SHAPES[shape]["sequence"]
+    return {
+        "tokens_per_second": tokens / program.median("wall"),
+        "tokens_per_cpu_second": tokens / program.median("cpu"),
+        "memory_bytes": max(step["memory"] for step in program.steps),
+        "mfu": mfu(shape, precision, sequences / program.median("wall")),
+        "wall_seconds": [round(step["wall"], 4) for step in program.steps],
+        "cpu_seconds": [round(step["cpu"], 4) for step in program.steps],
+    }
+
+
+def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None:
+    """Share of the GPU's datasheet peak by PaLM's formula; None on a CPU, and on a GPU that we have no peak of."""
+    import torch
+
+    from runbook.plan import flops
+    from runbook.plan.accelerators import find_accelerator
+    from runbook.plan.sizes import Shape
+
+    found = find_accelerator(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+    if found is None or precision not in found.peaks:
+        return None
+    size = SHAPES[shape]
+    plain = Shape(
+        layers=size["layers"], hidden=size["hidden"], heads=size["heads"], kv_heads=size["heads"],
+        ffn_hidden=4 * size["hidden"], sequence_length=size["sequence"], positions=size["sequence"],
+        vocabulary=50257, padded_vocabulary=50304,
+    )  # fmt: skip
+    return sequences_per_second * flops.palm(plain) / (found.peaks[precision] * 1e12)
+
+
+def line(row: dict[str, Any], against: dict[str, Any]) -> str:
+    """One row beside the last program's."""
+    start = f"{row['shape']:7} {row['precision']} {row['program']:8} "
+    if "failed" in row:
+        return start + row["failed"]
+    share = f"  MFU {row['mfu']:.1%}" if row["mfu"] is not None else ""
+    ratio = row["tokens_per_second"] / against.get("tokens_per_second", math.nan)
+    return (
+        f"{start}{row['tokens_per_second']:8.0f} tokens/s  {row['tokens_per_cpu_second']:8.0f} tokens/cpu s  "
+        f"{row['memory_bytes'] / 2**30:5.2f} GiB{share}  x{ratio:.2f} of {against['program']}"
+    )
 
 
 def main() -> None:
@@ -178,26 +230,22 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--micro", type=int, default=1, help="sequences in each of the two micro-batches of a step")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         program, shape, precision = arguments.worker
-        worker(program, SHAPES[shape], precision)
+        worker(program, SHAPES[shape], precision, arguments.micro)
         return
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}")
     found = []
     for shape in arguments.shapes:
         for precision in arguments.precisions:
-            rows = compare(shape, precision, arguments.rounds, arguments.programs)
+            rows = compare(shape, precision, arguments.rounds, arguments.programs, arguments.micro)
             found += rows
             for row in rows:
-                print(
-                    f"{shape:6} {precision} {row['program']:8} {row['tokens_per_second']:8.0f} tokens/s  "
-                    f"{row['tokens_per_cpu_second']:8.0f} tokens/cpu s  {row['memory_bytes'] / 2**30:5.2f} GiB  "
-                    f"x{row['tokens_per_second'] / rows[-1]['tokens_per_second']:.2f} of {rows[-1]['program']}",
-                    flush=True,
-                )
+                print(line(row, rows[-1]), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 

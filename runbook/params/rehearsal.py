@@ -10,7 +10,7 @@ from typing import Any
 from runbook.params.catalogue import Model, SchedulerKind, Site
 from runbook.params.dataset import Dataset
 from runbook.params.layers import GIVEN, Layer, Origin, Stack
-from runbook.params.schema import JOB_SECTIONS, Framework, Precision
+from runbook.params.schema import JOB_SECTIONS, Engine, Framework, Precision
 
 LAYER = "rehearsal"
 """Name of the layer: its origins say what the run file asked for and why it is not so here."""
@@ -45,6 +45,10 @@ def rehearse(stack: Stack, site: Site, model: Model, smoke_model: Model, texts: 
     _length(changes, model)
     _cut(changes, model, "jobs.training", _FULL)
     _cut(changes, smoke_model, "jobs.smoke", _SMOKE)
+    if changes.now("parallel.tensor") == 1:
+        changes.put("parallel.sequence", False, "one tensor rank has the whole sequence")
+    elif changes.now("training.framework") == Framework.RUNBOOK and changes.now("training.engine") == Engine.DEEPSPEED:
+        changes.put("parallel.sequence", False, "our own trainer cuts no sequence under DeepSpeed")
     _data(changes, texts)
     return layer
 
@@ -94,7 +98,6 @@ def _training(changes: _Changes) -> None:
     if changes.site.hardware.device == "cpu" and changes.now("training.precision") == Precision.FP16:
         changes.put("training.precision", str(Precision.BF16), "torch has no fp16 training on a CPU")
     if changes.now("training.framework") == Framework.RUNBOOK:
-        changes.put("parallel.sequence", False, "our own trainer has no sequence parallelism")
         changes.put("parallel.context", 1, "our own trainer has no context parallelism")
         changes.put("parallel.zero_stage", min(1, changes.now("parallel.zero_stage")), "our own trainer shares stage 1")
         changes.put("training.offload", False, "our own trainer keeps its states where it computes")

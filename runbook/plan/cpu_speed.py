@@ -22,11 +22,12 @@ BF16_UNITS = ("avx512_bf16", "amx_bf16")
 
 CORE_FLOPS = {
     "fp32": 90e9,
+    "fp32 by AVX-512": 185e9,
     "bf16": 380e9,
     "bf16 by AVX-512": 72e9,
     "bf16 by slow code": 1e9,
 }
-"""Products of matrices a second on one core; the last two by ONEDNN_MAX_CPU_ISA on the same machine."""
+"""Products of matrices a second on one core; fp32 without AVX-512 by MKL, the last two by ONEDNN_MAX_CPU_ISA there."""
 
 CONVENTION = "megatron-causal"
 """Scores above the diagonal are not computed."""
@@ -101,7 +102,7 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
     path = cpu_path(Precision.BF16, machine.flags if machine else frozenset())
     if path is None:
         return [Check(name, "unknown", "which instructions this CPU has is not known", rule)]
-    times = CORE_FLOPS["fp32"] / CORE_FLOPS[path]
+    times = CORE_FLOPS[cpu_path(Precision.FP32, machine.flags if machine else frozenset()) or "fp32"] / CORE_FLOPS[path]
     slower = f"about {times:.1f} times as long as in fp32" if times > 1 else f"{1 / times:.1f} times as fast as fp32"
     return [
         judge(
@@ -122,7 +123,7 @@ def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
     ('bf16', 'bf16 by slow code')
     """
     if precision is Precision.FP32:
-        return "fp32"
+        return "fp32 by AVX-512" if "avx512f" in flags else "fp32"
     if precision is Precision.FP16 or not flags:
         return None
     if any(unit in flags for unit in BF16_UNITS):

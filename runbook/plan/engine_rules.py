@@ -117,17 +117,17 @@ def loss_scale(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
 
 
 def sequence_parallel(choice: Choice, layout: Layout, shape: Shape) -> Check | None:
-    """Needs tensor ranks to cut over, and norms that our trainer does not have."""
+    """Needs tensor ranks to cut over, and an engine that adds up the norms' gradients over them."""
     if not choice.sequence:
         return None
     name = f"{choice.phase}: sequence parallel"
-    if choice.own_trainer:
+    if choice.own_trainer and choice.deepspeed:
         return Check(
             name,
             "fail",
-            "parallel.sequence=true with our own trainer",
-            "megatron-core's norms without Transformer Engine or apex refuse sequence parallelism",
-            "Set parallel.sequence to false, or training.framework to megatron-lm.",
+            "parallel.sequence=true with training.engine=deepspeed",
+            "the gradients of norms must be added up over tensor ranks, which DeepSpeed does not do",
+            "Set parallel.sequence to false, or training.engine to megatron-core.",
         )
     return judge(
         name,

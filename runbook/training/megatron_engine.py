@@ -90,7 +90,13 @@ class MegatronEngine:
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
-        batch = {"tokens": ids, "position_ids": torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)}
+        length = ids.shape[1]
+        if (
+            self.config.sequence_parallel
+        ):  # a sequence is cut evenly; what comes after a token does not change its scores
+            ids = torch.nn.functional.pad(ids, (0, -length % self.config.tensor_model_parallel_size))
+        positions = torch.arange(ids.shape[1], device=ids.device).clamp_(max=self.spec.model.positions - 1)
+        batch = {"tokens": ids, "position_ids": positions.unsqueeze(0)}
         # The interleaved schedule takes micro-batches by groups of as many as there are stages.
         count = self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
         self._train(False)
@@ -106,7 +112,7 @@ class MegatronEngine:
                 collect_non_loss_data=True,
             )
         self._train(True)
-        return outputs[0] if outputs else None
+        return outputs[0][:, :length] if outputs else None
 
     def parameters(self) -> int:
         """Trained numbers of the whole model, by counting those this rank is the first to hold, on all ranks."""

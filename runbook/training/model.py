@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
-from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from runbook.training import initialization, products
-from runbook.training.attention import CausalAttention
 from runbook.training.cross_entropy import cross_entropy
+from runbook.training.layers import layers
 from runbook.training.spec import Spec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -34,13 +31,12 @@ class Gpt(GPTModel):  # type: ignore[misc]
 def build(spec: Spec) -> list[GPTModel]:
     """The chunks of the model that this rank holds (one, or virtual_pipeline of them), with their first weights."""
     config = transformer_config(spec)
-    layer = layer_spec(spec)
     chunks = []
     for chunk in range(spec.parallel.virtual_pipeline):
         stage = chunk if spec.parallel.virtual_pipeline > 1 else None
         model = Gpt(
             config=config,
-            transformer_layer_spec=layer,
+            transformer_layer_spec=layers(config, stage),
             vocab_size=spec.model.padded_vocabulary,
             max_sequence_length=spec.model.positions,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
@@ -80,15 +76,6 @@ def _mark_cut_weights(model: GPTModel) -> None:
 _CUT = (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
 
 
-def layer_spec(spec: Spec) -> ModuleSpec:
-    """megatron-core's own layer without Transformer Engine, with our core attention in it."""
-    layer = copy.deepcopy(
-        get_gpt_layer_local_spec(normalization="RMSNorm" if spec.model.normalization == "rmsnorm" else "LayerNorm")
-    )
-    layer.submodules.self_attention.submodules.core_attention = CausalAttention
-    return layer
-
-
 def gelu(values: torch.Tensor) -> torch.Tensor:
     """GPT-2's GELU (the tanh form), which Megatron's fused kernel computes as well."""
     return torch.nn.functional.gelu(values, approximate="tanh")
@@ -109,7 +96,6 @@ def transformer_config(spec: Spec) -> TransformerConfig:
         attention_dropout=model.dropout,
         layernorm_epsilon=1e-5,
         normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
-        activation_func=torch.nn.functional.silu if gated else gelu,
         gated_linear_unit=gated,
         add_bias_linear=model.biases,
         init_method_std=model.init_std,
@@ -122,19 +108,41 @@ def transformer_config(spec: Spec) -> TransformerConfig:
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
-        sequence_parallel=False,
+        sequence_parallel=parallel.sequence and parallel.tensor > 1,
         attention_softmax_in_fp32=True,
-        # The fused forms are torch.compile'd or need Apex: no compiler is asked for here.
         masked_softmax_fusion=False,
-        bias_activation_fusion=False,
-        bias_dropout_fusion=False,
-        gradient_accumulation_fusion=False,
+        gradient_accumulation_fusion=False,  # needs Apex
         apply_rope_fusion=False,
         deallocate_pipeline_outputs=True,
         # Two interleaved stages are each other's next and previous at once: batched, their messages would be mixed up.
         batch_p2p_comm=parallel.virtual_pipeline == 1,
+        **_activation(spec),
         **_recompute(spec),
     )
+
+
+def fuses() -> bool:
+    """Whether a bias with the activation after it, and one with dropout and sum, become one kernel each.
+
+    megatron-core does so by torch.compile, which on a GPU needs a C compiler; where it finds none, torch says so and
+    the parts are computed one by one. On a CPU the kernels gain too little to ask for a compiler.
+    """
+    return torch.cuda.is_available()
+
+
+def _activation(spec: Spec) -> dict[str, Any]:
+    fused, gated = fuses(), spec.model.activation == "swiglu"
+    if fused:
+        from torch import _dynamo
+
+        _dynamo.config.suppress_errors = True
+    # megatron-core's fused GELU is the tanh form as well, goes by the name of the other, and wants a bias.
+    named = torch.nn.functional.gelu if fused and spec.model.biases else gelu
+    return {
+        "activation_func": torch.nn.functional.silu if gated else named,
+        "bias_activation_fusion": fused and (gated or spec.model.biases),
+        "bias_dropout_fusion": fused,
+    }
 
 
 def _recompute(spec: Spec) -> dict[str, Any]:

@@ -29,11 +29,14 @@ def pays() -> bool:
 
 
 def use_in(model: Any) -> None:
-    """Let megatron-core's linear layers in a float32 model multiply by oneDNN, where that is faster."""
+    """Let megatron-core's linear layers in a float32 model multiply by oneDNN, where that is faster.
+
+    A layer that brings together a cut sequence is left as it is.
+    """
     if not pays():
         return
     for module in model.modules():
-        if hasattr(module, "_forward_impl"):
+        if hasattr(module, "_forward_impl") and not module.sequence_parallel:
             module._forward_impl = _linear
 
 

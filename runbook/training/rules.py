@@ -170,10 +170,10 @@ def _not_here(spec: Spec, cuda: bool) -> Iterator[str]:
     parallel = spec.parallel
     if parallel.context > 1:
         yield f"parallel.context {parallel.context}: this trainer has no context parallelism; use 1"
-    if parallel.sequence:
+    if parallel.sequence and (parallel.tensor == 1 or spec.model.sequence_length % parallel.tensor):
         yield (
-            "parallel.sequence: sequence parallelism needs Transformer Engine or Apex for its norms, and this trainer "
-            "uses torch's; set parallel.sequence false"
+            f"parallel.sequence: the {spec.model.sequence_length} tokens of a sequence are cut evenly over the tensor "
+            f"ranks, {parallel.tensor} here; set parallel.sequence false, or choose another tensor"
         )
     if spec.engine == "deepspeed":
         yield from _not_deepspeed(spec)
@@ -200,6 +200,11 @@ def _not_deepspeed(spec: Spec) -> Iterator[str]:
         yield (
             f"parallel.zero_stage {parallel.zero_stage} with pipeline {parallel.pipeline}: ZeRO 2 and 3 share out "
             f"gradients, which a pipeline adds up over micro-batches; use stage 0 or 1, or pipeline 1"
+        )
+    if parallel.sequence:
+        yield (
+            "parallel.sequence with engine deepspeed: the gradients of norms must be added up over tensor ranks, which "
+            "DeepSpeed does not do; set parallel.sequence false, or engine megatron-core"
         )
     if parallel.virtual_pipeline > 1:
         yield (

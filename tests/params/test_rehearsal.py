@@ -33,11 +33,23 @@ def test_each_change_says_what_was_asked_and_why():
         "jobs.smoke.nodes": "2 does not fit site local: it has no more nodes",
         "jobs.training.nodes": "16 does not fit site local: it has no more nodes",
         "parallel.pipeline": "16 does not fit site local: the model goes over 2 devices",
-        "parallel.sequence": "True does not fit site local: our own trainer has no sequence parallelism",
         "parallel.tensor": "8 does not fit site local: the model goes over 2 devices",
         "training.framework": "megatron-lm does not fit site local: it has no megatron-lm; our own trainer runs",
         "training.precision": "fp16 does not fit site local: torch has no fp16 training on a CPU",
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["parallel.tensor=1"], "one tensor rank has the whole sequence"),
+        (["training.engine=deepspeed"], "our own trainer cuts no sequence under DeepSpeed"),
+    ],
+)
+def test_a_sequence_is_cut_only_where_tensor_ranks_are_left_for_it(words, why):
+    settings = load("azure-175b", set_words=["site=local", "model=tiny", *words], project=CLONE)
+    assert not settings.run.parallel.sequence
+    assert settings.rehearsed()["parallel.sequence"] == f"True does not fit site local: {why}"
 
 
 def test_a_value_given_by_hand_is_kept_and_left_to_the_rules():

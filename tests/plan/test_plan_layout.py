@@ -173,11 +173,18 @@ REFUSALS = [
         "accelerator. Set training.precision to bf16 or fp32.",
     ),
     (
-        {"parallel": {"sequence": True, "tensor": 2}},
+        {"parallel": {"sequence": True, "tensor": 2}, "training": {"engine": "deepspeed"}},
         {},
-        "04-training: sequence parallel: parallel.sequence=true with our own trainer. Rule: megatron-core's norms "
-        "without Transformer Engine or apex refuse sequence parallelism. Set parallel.sequence to false, or "
-        "training.framework to megatron-lm.",
+        "04-training: sequence parallel: parallel.sequence=true with training.engine=deepspeed. Rule: the gradients of "
+        "norms must be added up over tensor ranks, which DeepSpeed does not do. Set parallel.sequence to false, or "
+        "training.engine to megatron-core.",
+    ),
+    (
+        {"parallel": {"sequence": True}},
+        {},
+        "04-training: sequence parallel: parallel.sequence=true with parallel.tensor=1, 128 tokens. Rule: sequence "
+        "parallelism cuts the sequence over the tensor ranks: tensor > 1, and the length divides by it. Set "
+        "parallel.sequence to false, or parallel.tensor to more than 1.",
     ),
     (
         {"parallel": {"sequence": True}, "training": {"framework": "megatron-lm"}},

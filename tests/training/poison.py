@@ -21,6 +21,13 @@ def gradient():
     MegatronEngine.compute = poisoned
 
 
+def fused():
+    """Bias with activation, and with dropout and sum, are one kernel each, as on a GPU."""
+    from runbook.training import model
+
+    model.fuses = lambda: True
+
+
 def fp16():
     """fp16 is refused on a CPU because it is slow; small models can be trained in it all the same."""
     check = rules.check

@@ -39,6 +39,8 @@ LAYOUTS = {
     "pp2 interleaved": {"pipeline": 2, "virtual_pipeline": 2},
     "pp2 dp2": {"pipeline": 2, "copies": 2},
     "tp2 micro 2": {"tensor": 2, "micro": 2},
+    "tp2 sequence parallel": {"tensor": 2, "parallel": {"sequence": True}},
+    "tp2 pp2 sequence parallel": {"tensor": 2, "pipeline": 2, "micro": 2, "parallel": {"sequence": True}},
 }
 
 
@@ -62,6 +64,13 @@ def test_rotary_gated_grouped_and_untied_models_agree_too(layout, zygote, run, a
     job = zygote.train(run, specs.spec(**LAYOUTS[layout], model=MODERN, iterations=3))
     expected = [line["loss"] for line in alone(model=MODERN, iterations=3)]
     assert job.losses() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("model", [{}, MODERN], ids=["gelu with bias", "swiglu without"])
+def test_the_fused_kernels_of_a_gpu_agree_where_torch_compiles_them_for_a_cpu(model, zygote, run, alone):
+    job = zygote.train(run, specs.spec(model=model, iterations=3), patch="training.poison:fused")
+    assert job.code == 0, job.err
+    assert job.losses() == pytest.approx([line["loss"] for line in alone(model=model, iterations=3)], rel=1e-5)
 
 
 def test_first_loss_is_that_of_guessing(alone):

@@ -118,7 +118,17 @@ def changed(section, key, value, **options):
         (specs.spec(sampling={"prompt_ids": [1], "tokens": 32}), 1, "is more than the 31 positions left"),
         (changed("batch", "num_microbatches", 4), 1, "batch.global 8 is not micro 1 x data 1 x num_microbatches 4 = 4"),
         (changed("duration", "samples", 50), 1, "duration.samples 50 is not iterations 6 x batch.global 8"),
-        (changed("parallel", "sequence", True), 1, "sequence parallelism needs Transformer Engine or Apex"),
+        (changed("parallel", "sequence", True), 1, "cut evenly over the tensor ranks, 1 here"),
+        (
+            specs.spec(tensor=2, parallel={"sequence": True}, model={"sequence_length": 31}),
+            2,
+            "the 31 tokens of a sequence",
+        ),
+        (
+            specs.spec(tensor=2, parallel={"sequence": True}, engine="deepspeed"),
+            2,
+            "parallel.sequence with engine deepspeed",
+        ),
         (changed("parallel", "zero_stage", 3), 1, "stages 2 and 3 need training.engine deepspeed"),
         (specs.spec(precision="fp16"), 1, "precision.format fp16 needs a GPU"),
     ],
