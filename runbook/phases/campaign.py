@@ -107,15 +107,21 @@ def open_campaign(settings: Settings, phase: str) -> Campaign:
     return Campaign(settings, phase, folder, plan, session)
 
 
+_GOES_ON = ("training.iterations", "training.samples", "training.tokens", "training.micro_batch", "parallel.")
+"""Values of a training's length and cut: see `begun.py`."""
+
+
 def refuse_other_parameters(settings: Settings, folder: Path) -> None:
     """Raise where the folder was made with other values, naming each of them."""
     changed = difference(folder, settings)
     if changed:
+        goes_on = all(key.startswith(_GOES_ON) for key, _, _ in changed)
         raise ParamsError(
             f"{folder} was made with other values:\n"
             + "\n".join(f"  {key}: {old} there, {new} now" for key, old, new in changed)
             + f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new values, the old "
             f"results kept in its history: runbook run {settings.run.run} --redo 00-plan, with the same --set."
+            + (" A training that only becomes longer or is cut otherwise goes on from its checkpoint." * goes_on)
         )
 
 

@@ -18,7 +18,7 @@ def summary_table(plan: Mapping[str, Any]) -> Table:
     found = [
         ("model", f"{label['parameters']:,} parameters", f'called "{label["label"]}"'),
         ("devices", f"{spec['parallel']['world_size']:,}", _cut(spec["parallel"])),
-        ("memory of each", *_memory(memory)),
+        (f"memory of a {memory['limit_of']}", *_memory(memory)),
         ("tokens", show_count(spec["duration"]["tokens"]), f"{spec['duration']['iterations']:,} steps"),
         ("smoke test", _duration(plan["time"][SMOKE]["seconds"]), "before the training, to see that all works"),
         ("training", _duration(time["seconds"]), f"{_duration(time['seconds_per_iteration'])} a step, {time['basis']}"),
@@ -40,7 +40,7 @@ def _cut(parallel: Mapping[str, Any]) -> str:
 
 def _memory(memory: Mapping[str, Any]) -> tuple[str, str]:
     limit = memory["limit_bytes"]
-    there = f"of {show_bytes(limit)} a {memory['limit_of']}" if limit else f"of a {memory['limit_of']}'s: {UNKNOWN}"
+    there = f"of {show_bytes(limit)}" if limit else f"how much there is: {UNKNOWN}"
     return show_bytes(memory["least_bytes"]), there
 
 

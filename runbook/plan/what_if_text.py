@@ -16,7 +16,7 @@ def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Ta
         {
             "change": one.change,
             "devices": f"{one.devices:,}",
-            "memory of each": _memory(one),
+            "memory": _memory(one),
             "a step": _shown(one.seconds_per_iteration),
             "the whole training": _shown(one.seconds),
             "against the plan": "" if not (one.seconds and planned) else f"{one.seconds / planned:.2f} x",

@@ -9,6 +9,7 @@ from runbook.training import deepspeed_config, faults
 from runbook.training.bad_steps import POLICIES
 from runbook.training.errors import RefusedError
 from runbook.training.ramp import samples_after
+from runbook.training.ranges import out_of_range
 from runbook.training.spec import Spec
 
 ENGINES = ("megatron-core", "deepspeed")
@@ -30,6 +31,7 @@ def check(spec: Spec, world_size: int, *, cuda: bool) -> None:
     problems = [
         *_choices(spec),
         *_positive(spec),
+        *out_of_range(spec),
     ]
     problems = problems or [*_layout(spec, world_size), *_shape(spec), *_batch(spec), *_not_here(spec, cuda)]
     if problems:
@@ -62,8 +64,6 @@ def _positive(spec: Spec) -> Iterator[str]:
     for key, value in counts.items():
         if not isinstance(value, bool) and value < 1:
             yield f"{key}: {value} is not a positive number"
-    if not 0 <= model.dropout < 1:
-        yield f"model.dropout: {model.dropout} is not at least 0 and below 1"
 
 
 _SIZES = (
@@ -107,6 +107,8 @@ def _shape(spec: Spec) -> Iterator[str]:
     model = spec.model
     if model.hidden % model.heads:
         yield f"model.hidden {model.hidden} does not divide by heads {model.heads}"
+    elif model.position_embedding == "rope" and model.hidden // model.heads % 2:
+        yield f"model.position_embedding rope turns pairs of numbers, and a head has {model.hidden // model.heads}"
     if model.heads % model.kv_heads:
         yield f"model.heads {model.heads} does not divide by kv_heads {model.kv_heads}"
     if model.sequence_length > model.positions:

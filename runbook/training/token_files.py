@@ -118,7 +118,32 @@ def open_pair(prefix: Path) -> TokenFile:
             f"{binary} has {binary.stat().st_size} bytes; its index says {file.tokens} tokens x "
             f"{file.dtype.itemsize} bytes = {file.tokens * file.dtype.itemsize}"
         )
+    _check_index(index, file, documents)
     return file
+
+
+def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**22) -> None:
+    """Sequences lie one behind the other, and the documents cover them: what megatron-core takes for granted."""
+    sequences = len(file.lengths)
+    begins = numpy.memmap(index, "<i8", "r", _HEADER.size + sequences * 4, (sequences + documents,))
+    begin = 0
+    for start in range(0, sequences, block):
+        lengths = file.lengths[start : start + block].astype(numpy.int64)
+        ends = begin + numpy.cumsum(lengths) * file.dtype.itemsize
+        right = numpy.concatenate([[begin], ends[:-1]])
+        wrong = numpy.flatnonzero((lengths < 0) | (begins[start : min(start + block, sequences)] != right))
+        if len(wrong):
+            at = int(wrong[0])
+            raise RefusedError(
+                f"{index} says sequence {start + at} has {lengths[at]} tokens and begins at byte {begins[start + at]} "
+                f"of the .bin; by the sequences before, it begins at byte {right[at]}: it was overwritten"
+            )
+        begin = int(ends[-1])
+    bounds = begins[sequences:]
+    if not documents or bounds[0] != 0 or bounds[-1] != sequences or bool((bounds[1:] < bounds[:-1]).any()):
+        raise RefusedError(
+            f"{index} has documents that do not go from sequence 0 to {sequences} in order: it was overwritten"
+        )
 
 
 def highest_token(file: TokenFile, scanned: int) -> int:
@@ -151,7 +176,7 @@ def _shares(split: str) -> list[float]:
         parts = [float(part) for part in split.split(",")]
     except ValueError:
         parts = []
-    if not 1 <= len(parts) <= 3 or sum(parts) <= 0 or min(parts) < 0:
+    if not 1 <= len(parts) <= 3 or not 0 < sum(parts) < math.inf or min(parts) < 0:
         raise RefusedError(f"data.split {split!r} is not three shares such as 949,50,1")
     total = sum(parts)
     return [part / total for part in parts + [0.0] * (3 - len(parts))]

@@ -201,7 +201,8 @@ def test_another_value_is_refused_and_named(campaign, toy: Toy):
         f"Error: {campaign.folder} was made with other values:\n"
         f"  training.iterations: {ITERATIONS} there, 12 now\n"
         "To keep both: runbook run local --as NAME. To do it again with the new values, the old results kept in its "
-        "history: runbook run local --redo 00-plan, with the same --set.\n"
+        "history: runbook run local --redo 00-plan, with the same --set. A training that only becomes longer or is "
+        "cut otherwise goes on from its checkpoint.\n"
     )
     assert tree(campaign.folder) == before
 
