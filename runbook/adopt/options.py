@@ -7,6 +7,7 @@ from typing import Any
 
 from runbook.adopt.findings import Findings, minutes, one_of, whole
 from runbook.adopt.marks import Word
+from runbook.adopt.texts import data_path
 from runbook.params.catalogue import Checkout
 
 Reader = Callable[[str], Any]
@@ -244,36 +245,14 @@ def _tokenizer(values: Sequence[Word], findings: Findings) -> None:
         findings.leave(values[0].line, f"--tokenizer-type {values[0].shown}", "name its file in data.tokenizer")
 
 
-def _data(values: Sequence[Word], findings: Findings) -> None:
-    """Where token files lie: a name of the catalogue where it tells one, else files that are there already."""
-    paths = " ".join(value.shown for value in values)
-    for word, dataset in (
-        ("slimpajama", "slimpajama"),
-        ("pile", "the-pile"),
-        ("oscar", "oscar-1GB"),
-        ("my-gpt2", "oscar-1GB"),
-    ):
-        if word in paths.lower():
-            findings.take("data.dataset", dataset, values[-1].line, "the token files' name", over=False)
-            findings.does(values[-1].line, f"token files {paths[:80]}", f"data.dataset: {dataset} knows its files")
-            return
-    findings.take("data.dataset", "tokenized", values[-1].line, "--data-path", over=False)
-    path = values[-1]
-    folder = path.text.rpartition("/")[0]
-    if path.known and folder.startswith("/") and len(values) < 3:
-        findings.take("data.folder", folder, path.line, "--data-path")
-    else:
-        findings.leave(path.line, f"token files {paths[:80]}", "set data.folder to the folder that holds them")
-
-
 _SPECIAL: dict[str, Callable[[Sequence[Word], Findings], None]] = {
     "exit-duration-in-mins": _exit_duration,
     "num-layers-per-virtual-pipeline-stage": _layers_per_stage,
     "attention-dropout": _attention_dropout,
     "rampup-batch-size": _rampup,
     "tokenizer-type": _tokenizer,
-    "data-path": _data,
-    "train-data-path": _data,
+    "data-path": data_path,
+    "train-data-path": data_path,
     "valid-data-path": lambda values, findings: findings.does(
         values[0].line, "--valid-data-path", "data.held_out, or data.split"
     ),

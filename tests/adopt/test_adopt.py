@@ -126,6 +126,21 @@ def test_a_block_of_exports_is_laid_over_the_documents_own_run(tmp_path):
     assert (values(smoke)["parallel.tensor"], values(smoke)["parallel.sequence"]) == (1, False)
 
 
+def test_several_texts_with_weights_are_left_with_the_blend_to_write():
+    line = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --data-path "
+    said = {
+        line + "0.7 /d/Wiki_en_text_document 0.2 /d/books_text_document 0.1 /d/wiki_en_text_document":
+            "(kind: tokenized, a folder of its own) and set data.blend: wiki-en 0.8, books 0.2",
+        line + "0.5 /d/pile_00_text_document 0.5 /e/oscar_text_document": "data.blend: the-pile 0.5, oscar-1GB 0.5",
+    }  # fmt: skip
+    for script, why in said.items():
+        found = adopt([("train.sh", script)], "mine", PROJECT)
+        assert any(one.why.endswith(why) for one in found.left), found.left
+        assert values(found)["data.dataset"] == "tokenized"
+    one = adopt([("train.sh", line + "0.5 /d/pile_00_text_document 0.5 /d/pile_01_text_document")], "mine", PROJECT)
+    assert values(one)["data.dataset"] == "the-pile"
+
+
 def test_a_document_s_knobs_before_a_command():
     found = read("polaris-exports.sh")
     wanted = {"model": "gpt13b", "training.sequence_length": 2048, "training.attention": "flash2",
