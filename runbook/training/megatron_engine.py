@@ -32,7 +32,7 @@ class MegatronEngine:
         self.config = self.models[0].config
         data_parallel = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
-            use_distributed_optimizer=spec.parallel.zero_stage == 1,
+            use_distributed_optimizer=_shares_optimizer(spec),
             check_for_nan_in_grad=False,  # the loop looks at loss and gradient norm itself, on all ranks at once
         )
         self.chunks = [
@@ -207,6 +207,11 @@ def _whole_logits(logits: torch.Tensor, non_loss_data: bool = True) -> torch.Ten
     return whole
 
 
+def _shares_optimizer(spec: Spec) -> bool:
+    """Whether each copy steps a part of the weights; one copy alone would only send gradients and weights to itself."""
+    return spec.parallel.zero_stage == 1 and spec.parallel.data > 1
+
+
 def _optimizer_config(spec: Spec) -> OptimizerConfig:
     fp16 = spec.precision.format == "fp16"
     return OptimizerConfig(
@@ -221,7 +226,7 @@ def _optimizer_config(spec: Spec) -> OptimizerConfig:
         bf16=spec.precision.format == "bf16",
         fp16=fp16,
         params_dtype=model.DTYPES[spec.precision.format],
-        use_distributed_optimizer=spec.parallel.zero_stage == 1,
+        use_distributed_optimizer=_shares_optimizer(spec),
         initial_loss_scale=spec.precision.initial_loss_scale,
         min_loss_scale=min(spec.precision.minimum_loss_scale, spec.precision.initial_loss_scale),
         loss_scale=spec.precision.static_loss_scale or None,
