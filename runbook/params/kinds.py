@@ -66,6 +66,7 @@ Seconds = Annotated[int, BeforeValidator(parse_duration), Field(ge=0)]
 Whole = Annotated[PositiveInt, BeforeValidator(_number)]
 WholeOrZero = Annotated[NonNegativeInt, BeforeValidator(_number)]
 Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
+BelowOne = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)]
 Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
 NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
 

@@ -211,6 +211,7 @@ def rule_of(error: Any, key: str) -> str:
     return {
         "greater_than": "must be more than {gt}.",
         "greater_than_equal": "must be {ge} or more.",
+        "less_than": "must be less than {lt}.",
         "less_than_equal": "must be {le} or less.",
         "int_from_float": "must be a whole number.",
         "int_type": "must be a whole number.",

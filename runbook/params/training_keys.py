@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import StrictBool
+from pydantic import Field, StrictBool
 
 from runbook.params.kinds import (
     Attention,
+    BelowOne,
     Count,
     Engine,
     Fraction,
@@ -127,10 +128,10 @@ class Training(Strict):
     decay_tokens: Annotated[Count, Known("lr_decay_tokens")] = 0
     """Tokens until the minimum, instead of decay_iterations."""
 
-    adam_beta1: Fraction = 0.9
+    adam_beta1: BelowOne = 0.9
     """Adam's decay of the mean gradient."""
 
-    adam_beta2: Fraction = 0.95
+    adam_beta2: BelowOne = 0.95
     """Adam's decay of the mean squared gradient."""
 
     adam_epsilon: Positive = 1.0e-8
@@ -142,7 +143,7 @@ class Training(Strict):
     clip_gradient: Annotated[NonNegative, Known("clip_grad", "gradient_clipping")] = 1.0
     """Largest norm of the whole gradient; 0: no clipping."""
 
-    dropout: Fraction = 0.0
+    dropout: BelowOne = 0.0
     """Share of activations and attention weights zeroed; GPT-3 and the documents' Megatron default say 0.1."""
 
     init_std: Annotated[Positive, Known("init_method_std")] = 0.02
@@ -220,8 +221,8 @@ class Training(Strict):
     sample_tokens: Whole = 40
     """Tokens of that continuation."""
 
-    seed: Annotated[WholeOrZero, Known("SEED")] = 1234
-    """Seed of weights and data order."""
+    seed: Annotated[WholeOrZero, Field(le=2**32 - 1), Known("SEED")] = 1234
+    """Seed of weights and data order, up to 4294967295: numpy takes no larger one."""
 
     shape: OwnShape = OwnShape()
     """Depth, width and heads other than those of the model that is named."""

@@ -1,4 +1,4 @@
-"""Single numbers of a spec that no training can have: a negative rate, a beta of one, a seed of five bytes."""
+"""Single numbers of a spec that no training can have: a negative rate, a beta of one, NaN."""
 
 from __future__ import annotations
 

@@ -82,6 +82,29 @@ def test_an_index_cut_short(prefix, tmp_path):
     assert f"has {size - 8} bytes; 40 sequences and 40 documents make {size}: it was cut short" in message
 
 
+@pytest.mark.parametrize(
+    ("kind", "at", "value", "says"),
+    [
+        ("<i4", 34, -402, "says sequence 0 has -402 tokens"),
+        ("<i8", 34 + 160 + 7 * 8, -4000, "says sequence 7 has 201 tokens and begins at byte -4000 of the .bin; by the"),
+        ("<i8", 34 + 160 + 39 * 8, 0, "by the sequences before, it begins at byte 15678"),
+        ("<i8", 34 + 480 + 40 * 8, 99, "has documents that do not go from sequence 0 to 40 in order"),
+        ("<i8", 34 + 480 + 3 * 8, 30, "has documents that do not go from sequence 0 to 40 in order"),
+    ],
+)
+def test_an_index_of_right_size_with_wrong_numbers(kind, at, value, says, prefix, tmp_path):
+    """megatron-core would train on other text than is there, or fail at some later step."""
+    index = Path(f"{prefix}.idx")
+    content = bytearray(index.read_bytes())
+    number = numpy.array([value], kind).tobytes()
+    if kind == "<i4":  # the sum of the lengths stays that of the .bin
+        number += numpy.array([2 * 201 - value], kind).tobytes()
+    content[at : at + len(number)] = number
+    index.write_bytes(content)
+    message = refused(tmp_path)
+    assert str(index) in message and says in message
+
+
 def test_tokens_cut_short(prefix, tmp_path):
     os.truncate(f"{prefix}.bin", 1000)
     assert f"{prefix}.bin has 1000 bytes; its index says 8040 tokens x 2 bytes = 16080" in refused(tmp_path)
@@ -100,7 +123,7 @@ def test_a_validation_share_without_documents(prefix, tmp_path):
     assert "or evaluation.interval 0" in message
 
 
-@pytest.mark.parametrize("split", ["", "a,b", "1,2,3,4", "-1,1,1", "0,0,0"])
+@pytest.mark.parametrize("split", ["", "a,b", "1,2,3,4", "-1,1,1", "0,0,0", "nan,1,1", "inf,1,1"])
 def test_a_split_that_is_none(split, prefix, tmp_path):
     assert f"data.split {split!r} is not three shares such as 949,50,1" in refused(tmp_path, data={"split": split})
 
