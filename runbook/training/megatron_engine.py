@@ -91,9 +91,8 @@ class MegatronEngine:
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
         length = ids.shape[1]
-        if (
-            self.config.sequence_parallel
-        ):  # a sequence is cut evenly; what comes after a token does not change its scores
+        if self.config.sequence_parallel:
+            # A sequence is cut evenly; what comes after a token does not change its scores.
             ids = torch.nn.functional.pad(ids, (0, -length % self.config.tensor_model_parallel_size))
         positions = torch.arange(ids.shape[1], device=ids.device).clamp_(max=self.spec.model.positions - 1)
         batch = {"tokens": ids, "position_ids": positions.unsqueeze(0)}

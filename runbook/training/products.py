@@ -16,6 +16,13 @@ import torch
 OUTPUTS = 2048
 """Of a layer, whose weights get their gradient in one product."""
 
+DEPTH = 256
+"""Numbers that are added up in one go: so a product is off by 3e-7 of its norm, as MKL's is.
+
+oneDNN takes a thousand and is off by 6e-7, enough for Adam to move one of a million weights 1.1e-5 away from a plain
+program's in its first step. It costs 2 to 3 % of a step of the 12 x 512 model.
+"""
+
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -41,10 +48,31 @@ def use_in(model: Any) -> None:
 
 
 def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`left @ right + bias` of two float32 matrices."""
+    """`left @ right + bias` of two float32 matrices.
+
+    Where more numbers are added up than there are sums in a row, they are taken `DEPTH` at a time; elsewhere the copies
+    of the result, of all logits perhaps, would cost more than the digit is worth.
+    """
+    depth = left.shape[1]
+    if depth <= max(DEPTH, right.shape[1] - 1):
+        return _product(left, right, bias)
+    result = _product(left[:, :DEPTH].contiguous(), right[:DEPTH], bias)
+    for start in range(DEPTH, depth, DEPTH):
+        some = slice(start, start + DEPTH)
+        result = _product(left[:, some].contiguous(), right[some], None, result)
+    return result
+
+
+def _product(
+    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None, more: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`left @ right + bias`, or `left @ right + more`, in one call of oneDNN."""
     if not (right.is_contiguous() or right.t().is_contiguous()):  # oneDNN would take a hundred times as long
         right = right.contiguous()
-    return torch.ops.mkldnn._linear_pointwise(left, right.t(), bias, "none", [], "")  # type: ignore[no-any-return]
+    multiply = torch.ops.mkldnn._linear_pointwise
+    if more is None:
+        return multiply(left, right.t(), bias, "none", [], "")  # type: ignore[no-any-return]
+    return multiply.binary(left, more, right.t(), None, "add")  # type: ignore[no-any-return]
 
 
 def _linear(
@@ -97,9 +125,9 @@ def _of_weight(gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """
     outputs = gradient.shape[1]
     if outputs <= values.shape[1]:
-        return product(gradient.t(), values)
+        return _product(gradient.t(), values)
     turned, of_weight = values.t().contiguous(), torch.empty(outputs, values.shape[1], dtype=values.dtype)
     for start in range(0, outputs, OUTPUTS):
         some = slice(start, start + OUTPUTS)
-        of_weight[some] = product(turned, gradient[:, some]).t()
+        of_weight[some] = _product(turned, gradient[:, some]).t()
     return of_weight

@@ -119,6 +119,16 @@ def test_a_product_of_views_is_right_however_they_lie():
     assert torch.allclose(products.product(left, right.t().contiguous().t()), left @ right, rtol=1e-5, atol=1e-5)
 
 
+@needs_onednn
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_long_sum_is_rounded_no_more_than_a_short_one(turned):
+    torch.manual_seed(1)
+    left, right, bias = torch.randn(64, 2100), torch.randn(2100, 96), torch.randn(96)
+    expected = left.double() @ right.double() + bias
+    right = right.t().contiguous().t() if turned else right
+    assert relative(products.product(left, right, bias), expected) < 4e-7  # in one go: 6e-7
+
+
 def test_float32_goes_to_onednn_only_where_mkl_leaves_avx512_unused(monkeypatch, tmp_path):
     cpu_info = tmp_path / "cpuinfo"
     monkeypatch.setattr(products, "_CPU_INFO", cpu_info)
