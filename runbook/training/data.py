@@ -34,7 +34,7 @@ def datasets(spec: Spec) -> tuple[Any, Any]:
     """
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
     if not spec.data.mock:
-        on_first(lambda: _prepare_cache(spec.path(spec.data.cache)))
+        on_first(lambda: _prepare_cache(spec.path(spec.data.cache), _indexes(spec)))
     config = GPTDatasetConfig(
         random_seed=spec.seed,
         sequence_length=spec.model.sequence_length,
@@ -55,17 +55,30 @@ def datasets(spec: Spec) -> tuple[Any, Any]:
     return train, validation if evaluates else None
 
 
-def _prepare_cache(folder: Path) -> None:
-    """Remove index files that a killed run left unfinished: megatron-core would take them for whole."""
+def _indexes(spec: Spec) -> list[Path]:
+    return [Path(f"{spec.path(source.prefix)}.idx") for source in (*spec.data.train, *spec.data.validation)]
+
+
+def _prepare_cache(folder: Path, indexes: list[Path]) -> None:
+    """Remove cached orders that a killed run left unfinished, and those older than a token file.
+
+    megatron-core knows them by the file's path alone, and would take them for whole and for the text that is there now.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RefusedError(f"data.cache {folder} cannot be made: {error}") from error
+    # ctime as well: a file that was moved or copied here keeps the mtime it had elsewhere.
+    states = [path.stat() for path in indexes if path.exists()]
+    newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
     for path in folder.glob("*.npy"):
         try:
             numpy.load(path, mmap_mode="r")
         except (ValueError, OSError):
             path.unlink()
+        else:
+            if path.stat().st_mtime_ns < newest:
+                path.unlink()
 
 
 def _blend(spec: Spec) -> dict[str, Any]:

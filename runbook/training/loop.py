@@ -76,6 +76,7 @@ class Run:
         if loaded is not None:
             self._refuse_other(loaded)
             vars(self.progress).update(vars(loaded.progress))
+            self._pass_over_again()
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
         self.report.begin(self.progress.segment)
         if not self.spec.log.measured_tflops and self.spec.duration.iterations >= peak.SHORTEST:
@@ -112,6 +113,13 @@ class Run:
             weights_only=loaded.weights_only,
             lost_iterations=loaded.lost_iterations,
         )
+
+    def _pass_over_again(self) -> None:
+        """A segment that ended after a rollback and before its next save left word of it in events.jsonl alone."""
+        if self.spec.limits.nan_policy == "rollback":
+            earlier, known = share(self.report.rolled_back()), self.progress.passed_over
+            seen = self.progress.consumed_samples
+            known += [samples for samples in earlier if samples not in known and samples[0] >= seen]
 
     def _refuse_other(self, loaded: Loaded) -> None:
         if loaded.changes and not self.spec.checkpoint.resume_changed:
@@ -160,6 +168,7 @@ class Run:
         assert loaded is not None, "it was there a moment ago"
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over, self.progress.segment = passed, segment
+        self.saved_iteration = self.progress.iteration  # a later one that was broken is saved anew
         self.report.segment = segment
         self.report.event("rolled_back", iteration=self.progress.iteration, folder=self._relative(loaded.folder))
 

@@ -82,15 +82,27 @@ class Report:
             self._append(self.spec.log.events, record)
 
     def earlier_starts(self) -> int:
-        """How often this training was started before, by events.jsonl; ask on rank 0.
+        """How many segments this training had before, by its starts and rollbacks in events.jsonl; ask on rank 0.
 
         Whoever sets an earlier training of the phase aside says so by the event "begun": counting starts there.
         """
         starts = 0
         for event in _events(self.spec.path(self.spec.log.events)):
             if event.get("phase") == self.spec.phase:
-                starts = 0 if event.get("event") == "begun" else starts + (event.get("event") == "started")
+                starts = 0 if event.get("event") == "begun" else starts + (event.get("event") in _BEGINS)
         return starts
+
+    def rolled_back(self) -> list[list[int]]:
+        """First and last samples of the steps that this training went back for, by events.jsonl; ask on rank 0."""
+        found: list[list[int]] = []
+        for event in _events(self.spec.path(self.spec.log.events)):
+            if event.get("phase") != self.spec.phase:
+                continue
+            if event.get("event") == "begun":
+                found = []
+            elif event.get("event") == "bad_step" and event.get("action") == "rollback":
+                found.append([event["first_sample"], event["last_sample"]])
+        return found
 
     def step(self, record: dict[str, Any], skipped: int, nan: int) -> None:
         """One iteration: metrics.jsonl, TensorBoard, and a log line every `log.interval`."""
@@ -175,6 +187,7 @@ class Report:
                         self._board.add_scalar(name, value, iteration)
 
 
+_BEGINS = ("started", "rolled_back")
 _DRAWN = ("loss", "learning_rate", "grad_norm", "loss_scale", "seconds", "tokens_per_second", "memory_bytes", "mfu")
 
 

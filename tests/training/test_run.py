@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 
 import numpy
 import pytest
@@ -182,6 +183,20 @@ def test_an_unfinished_index_cache_is_built_again(zygote, run):
     again = zygote.train(run, content | {"checkpoint": content["checkpoint"] | {"folder": "elsewhere"}})
     assert again.code == 0, again.err
     assert [line["loss"] for line in again.metrics[:6]] == [line["loss"] for line in again.metrics[6:]]
+
+
+def test_text_that_was_made_anew_is_not_read_in_the_old_order(zygote, tmp_path):
+    """megatron-core's cache knows a token file by its path alone."""
+    prefix, content = tmp_path / "data" / "corpus_text_document", specs.spec(iterations=1)
+    specs.write_corpus(prefix, documents=60)
+    assert zygote.train(tmp_path, content).code == 0
+    shutil.rmtree(tmp_path / "checkpoints")
+    specs.write_corpus(prefix, documents=12, seed=9)
+    again = zygote.train(tmp_path, content)
+    assert again.code == 0, again.err
+    shutil.rmtree(tmp_path / "checkpoints")
+    shutil.rmtree(tmp_path / "data" / "cache")
+    assert zygote.train(tmp_path, content).losses()[2] == again.metrics[1]["loss"]
 
 
 def test_recomputing_activations_changes_nothing(zygote, run, job):
