@@ -62,7 +62,10 @@ def export(whole: Whole, model: Model, out: Path, end_of_document: int) -> None:
     missing = sorted(set(known) - set(whole.names()))
     if missing:
         raise RefusedError(f"{whole.folder} lacks {missing[0]}: it is of another model")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(f"{out} cannot be made a folder: {error}") from None
 
     def tensors() -> Iterator[tuple[str, torch.Tensor]]:
         for ours, theirs in known.items():
@@ -76,7 +79,7 @@ def export(whole: Whole, model: Model, out: Path, end_of_document: int) -> None:
 def read(folder: Path, model: Model) -> dict[str, torch.Tensor]:
     """Our weights from a Hugging Face folder; `RefusedError` names each value of its config that is not the plan's."""
     known = names(model)
-    theirs = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    theirs = _config_of(folder)
     wanted = {key: value for key, value in config(model, 0).items() if key in _MUST_AGREE}
     defaults = {"activation_function": "gelu_new", "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5}
     wrong = [
@@ -96,8 +99,37 @@ def read(folder: Path, model: Model) -> dict[str, torch.Tensor]:
         value = tensors.get(name.removeprefix("transformer."))
         if value is None:
             raise RefusedError(f"{folder} has no weight {name}")
+        if tuple(value.shape) != (shape := gpt2_shape(ours, model)):
+            raise RefusedError(f"{folder}: {name} is {tuple(value.shape)}, and the plan's model has {shape}")
+        if not bool(torch.isfinite(value).all()):
+            raise RefusedError(f"{folder}: {name} holds numbers that are none (NaN or infinite)")
         found[ours] = from_gpt2(ours, value, model)
     return found
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RefusedError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(theirs, dict):
+        raise RefusedError(f"{path} is no mapping of names to values")
+    return theirs
+
+
+def gpt2_shape(name: str, model: Model) -> tuple[int, ...]:
+    """The shape in which Hugging Face keeps one of our weights."""
+    hidden, ffn = model.hidden, model.ffn_hidden
+    if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+        return (model.vocabulary, hidden)
+    if name == "embedding.position_embeddings.weight":
+        return (model.positions, hidden)
+    part = name.split(".")[-2]
+    into, out = {"linear_qkv": (hidden, 3 * hidden), "linear_fc1": (hidden, ffn), "linear_fc2": (ffn, hidden)}.get(
+        part, (hidden, hidden)
+    )
+    return (into, out) if _is_matrix(name) else (out,)
 
 
 def to_gpt2(name: str, value: torch.Tensor, model: Model) -> torch.Tensor:

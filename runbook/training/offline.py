@@ -30,11 +30,14 @@ def sample(spec: Spec, request: dict[str, Any]) -> dict[str, Any]:
     ids = [int(token) for token in request["ids"]]
     if not ids or not all(0 <= token < spec.model.vocabulary for token in ids):
         raise RefusedError(f"a prompt needs at least one token, each below the vocabulary of {spec.model.vocabulary}")
+    seed = int(request.get("seed", spec.seed))
+    if not 0 <= seed < 2**63:
+        raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
     whole = whole_weights.newest(spec, request.get("iteration", 0))
     (gpt,) = model.build(spec)
     _fill(gpt, whole.read(whole.names(), masters=False))
     gpt.eval()
-    generator = torch.Generator().manual_seed(int(request.get("seed", spec.seed)))
+    generator = torch.Generator().manual_seed(seed)
     made: list[int] = []
     with torch.no_grad():
         while len(made) < int(request["tokens"]):

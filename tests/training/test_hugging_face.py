@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy
 import pytest
 
+from runbook.training.spec import parse
+
 from . import specs
 
 pytestmark = pytest.mark.training
@@ -135,3 +137,24 @@ def test_a_folder_with_pickled_weights_is_refused_unread(exported, offline, tmp_
     code, answer = offline("import", tmp_path, source=str(theirs))
     assert code == 2 and "x is F32 up to byte 8" in answer
     assert not (tmp_path / "owned").exists() and not (tmp_path / "checkpoints").exists()
+
+
+def test_weights_of_another_shape_than_their_config_are_refused(exported, tmp_path):
+    from runbook.training import hugging_face
+    from runbook.training.errors import RefusedError
+
+    torch, save = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
+    (tmp_path / "config.json").write_text((exported / "config.json").read_text())
+    model = parse(specs.spec(), tmp_path).model
+    good = save.load_file(exported / "model.safetensors")
+    for name, value, says in (
+        ("transformer.wte.weight", torch.zeros(100, 64), r"is \(100, 64\), and the plan's model has \(250, 64\)"),
+        ("transformer.h.0.attn.c_attn.weight", torch.zeros(64, 100), r"is \(64, 100\), .* has \(64, 192\)"),
+        ("transformer.ln_f.bias", torch.full((64,), float("nan")), "holds numbers that are none"),
+    ):
+        save.save_file({**good, name: value}, tmp_path / "model.safetensors")
+        with pytest.raises(RefusedError, match=f"{name} {says}"):
+            hugging_face.read(tmp_path, model)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(RefusedError, match=r"config\.json is no mapping"):
+        hugging_face.read(tmp_path, model)
