@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -42,7 +43,9 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         if self.training and self.dropout:
-            with get_cuda_rng_tracker().fork():
+            # Where sequences are cut, the whole block is in that fork already; a second one would begin it anew, and
+            # the masks of scores and hidden states would be the same random numbers.
+            with contextlib.nullcontext() if self.config.sequence_parallel else get_cuda_rng_tracker().fork():
                 mixed = self._attend(query, key, value, self.dropout)
         else:
             mixed = self._attend(query, key, value, 0.0)

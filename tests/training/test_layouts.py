@@ -73,6 +73,19 @@ def test_the_fused_kernels_of_a_gpu_agree_where_torch_compiles_them_for_a_cpu(mo
     assert job.losses() == pytest.approx([line["loss"] for line in alone(model=model, iterations=3)], rel=1e-5)
 
 
+def test_dropout_of_cut_sequences_is_the_same_where_layers_are_computed_again(zygote, tmp_path, corpus):
+    found = []
+    for recompute in ("none", "full"):
+        (tmp_path / recompute).mkdir()
+        job = zygote.train(
+            prepared(tmp_path / recompute, corpus),
+            specs.spec(**LAYOUTS["tp2 sequence parallel"], model={"dropout": 0.2}, iterations=2, recompute=recompute),
+        )
+        assert job.code == 0, job.err
+        found.append([(line["loss"], line["grad_norm"]) for line in job.metrics])
+    assert found[0] == found[1]
+
+
 def test_first_loss_is_that_of_guessing(alone):
     assert alone()[0]["loss"] == pytest.approx(math.log(256), abs=0.3)
 
