@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ class Run:
         self.pulse = pulse
         self.stopping = stopping
         on_first(lambda: token_files.check(spec))
+        on_first(lambda: _check_writable(spec.path(spec.checkpoint.folder)))
         self.engine: Engine = make_engine(spec)
         self.progress = Progress()
         self.saved_iteration = -1
@@ -226,3 +229,13 @@ class Run:
     def _tell(self, text: str) -> None:
         if torch.distributed.get_rank() == 0:
             say(text)
+
+
+def _check_writable(folder: Path) -> None:
+    """`RefusedError` where no checkpoint could be written, before hours of training are lost at the first save."""
+    there = folder
+    while not there.exists() and not there.is_symlink():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "may not be written to" if there.is_dir() else "is no folder"
+        raise RefusedError(f"checkpoint.folder {folder}: {there} {why}, so that no checkpoint could be saved")

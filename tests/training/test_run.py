@@ -219,6 +219,15 @@ def test_a_refusal_comes_before_the_first_step_and_once(zygote, run):
     assert sorted(path.name for path in run.iterdir()) == ["data", "err", "events.jsonl", "out", "plan.json"]
 
 
+@pytest.mark.parametrize("kind", ["file", "nowhere"])
+def test_a_checkpoint_folder_that_cannot_be_written_is_refused(kind, zygote, run):
+    folder = run / "checkpoints"
+    folder.write_text("") if kind == "file" else folder.symlink_to("/nowhere/at/all")
+    job = zygote.train(run, specs.spec(iterations=2))
+    assert job.code == 2 and f"checkpoint.folder {folder}: {folder} is no folder" in job.err
+    assert not (run / "metrics.jsonl").exists()
+
+
 def test_a_plan_for_another_world_is_refused(zygote, run):
     job = zygote.train(run, specs.spec(copies=2), world_size=3)
     assert job.code == 2
