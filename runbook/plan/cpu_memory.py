@@ -36,6 +36,8 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
         return whole if half else 2 * whole
     if zero_stage == 0:
         return 2.0
+    if data == 1:  # nothing is shared out
+        return 5.5 if half else 8.0
     return (4.0 if half else 0.0) + (4.0 if half else 8.0) / data
 
 

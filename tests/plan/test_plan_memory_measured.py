@@ -1,7 +1,7 @@
 """Memory planned for a CPU against peaks of real trainings.
 
 measured_peaks.csv: peak resident memory of the fullest rank over nine steps of mock data (metrics.jsonl), both engines,
-megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2 cores, 2026-11-22. Measure again with
+megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2 cores, 2026-11-22; those with one data-parallel copy at commit 1b663c7. Measure again with
 `python -m benchmarks.memory_against_plan --all` and `--deepspeed`.
 """
 
@@ -45,7 +45,5 @@ def planned(row: dict[str, str]) -> float:
 
 @pytest.mark.parametrize("index", range(len(ROWS)))
 def test_each_configuration_is_planned_within_ten_percent(index: int) -> None:
-    """Two runs of one layout, four processes with both cuts, are 11 and 13 % off; why is not known."""
     row = ROWS[index]
-    both = row["model"] == "375m" and row["tensor"] == row["pipeline"] == "2"
-    assert planned(row) == pytest.approx(int(row["peak_bytes"]), rel=0.15 if both else 0.10)
+    assert planned(row) == pytest.approx(int(row["peak_bytes"]), rel=0.10)
