@@ -1,8 +1,8 @@
 """Memory planned for a CPU against peaks of real trainings.
 
 measured_peaks.csv: peak resident memory of the fullest rank over nine steps of mock data (metrics.jsonl), both engines,
-megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2 cores, 2026-11-22; those with one data-parallel copy at commit 1b663c7. Measure again with
-`python -m benchmarks.memory_against_plan --all` and `--deepspeed`.
+megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2 cores, 2026-11-22; those with one data-parallel copy
+at commit 1b663c7. Measure again with `python -m benchmarks.memory_against_plan --all` and `--deepspeed`.
 """
 
 from __future__ import annotations
