@@ -78,11 +78,12 @@ def _check_sources(spec: Spec) -> None:
 
 def _checked(spec: Spec, prefix: str, scanned: int) -> TokenFile:
     file = open_pair(spec.path(prefix))
-    outside = highest_token(file, scanned)
-    if outside >= spec.model.vocabulary:
+    outside, place = highest_token(file, scanned)
+    if not 0 <= outside < spec.model.vocabulary:
         raise RefusedError(
             f"{file.prefix}.bin holds token {outside}, but the model's vocabulary is {spec.model.vocabulary} (ids 0 to "
-            f"{spec.model.vocabulary - 1}): it was tokenized with another tokenizer"
+            f"{spec.model.vocabulary - 1}): it was tokenized with another tokenizer, or overwritten (token number "
+            f"{place:,} of {file.tokens:,})"
         )
     return file
 
@@ -146,17 +147,18 @@ def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**2
         )
 
 
-def highest_token(file: TokenFile, scanned: int) -> int:
-    """The highest id in the file (or a negative one, made large), over at most about `scanned` bytes of it."""
+def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
+    """The highest id in the file, or a negative one, and its place; over at most about `scanned` bytes of it."""
     size = file.tokens * file.dtype.itemsize
-    highest = 0
+    highest, place = 0, 0
     with Path(f"{file.prefix}.bin").open("rb") as stream:
         for start, length in _blocks(size, scanned):
             stream.seek(start)
             block = numpy.frombuffer(stream.read(length), file.dtype)
-            # A negative id read as unsigned is far above any vocabulary.
-            highest = max(highest, int(block.view(numpy.dtype(f"<u{file.dtype.itemsize}")).max(initial=0)))
-    return highest
+            ids = block.view(numpy.dtype(f"<u{file.dtype.itemsize}"))  # a negative one is far above any vocabulary
+            if len(ids) and ids[at := int(ids.argmax())] > highest:
+                highest, place = int(ids[at]), start // file.dtype.itemsize + at
+    return (highest - 2**32 if highest >= 2**31 else highest), place
 
 
 def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
