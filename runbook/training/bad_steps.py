@@ -59,7 +59,9 @@ class BadSteps:
         """Why the training ends here."""
         remedy = {
             "skip": f"{self.in_a_row} such steps in a row are more than training.nan_limit {self.limit}",
-            "rollback": f"no checkpoint to go back to, or more than training.nan_limit {self.limit} rollbacks",
+            "rollback": "there is no checkpoint to go back to"
+            if self.rollbacks <= self.limit
+            else f"{self.rollbacks - 1} rollbacks are all that training.nan_limit {self.limit} allows",
             "stop": "training.nan_policy is stop; skip leaves such a step out, rollback goes back to the last save",
         }[self.policy]
         error = TrainingError(

@@ -157,7 +157,7 @@ class TestBadSteps:
 
     def test_rollback_without_a_checkpoint_stops(self, zygote, run):
         job = zygote.train(run, self.content("rollback"), extra={"RUNBOOK_FAULTS": "nan:step=1"})
-        assert job.code == 1 and "no checkpoint to go back to" in job.err
+        assert job.code == 1 and "there is no checkpoint to go back to. Lower" in job.err
 
     def test_skipping_for_ever_stops(self, zygote, run):
         job = zygote.train(run, self.content("skip"), extra={"RUNBOOK_FAULTS": "nan"})
