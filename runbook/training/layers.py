@@ -18,14 +18,18 @@ SWITCH = "RUNBOOK_TRANSFORMER_ENGINE"
 """Environment: 0 leaves Transformer Engine aside where it is installed."""
 
 
-def has_transformer_engine() -> bool:
-    """Whether layers are made of Transformer Engine's parts: it is installed, and has a GPU to run on."""
-    return torch.cuda.is_available() and gpt_layer_specs.HAVE_TE and os.environ.get(SWITCH, "1") != "0"
+def takes_transformer_engine(engine: str) -> bool:
+    """Whether layers are made of Transformer Engine's parts: it is installed, and has a GPU to run on.
+
+    Under DeepSpeed they are megatron-core's own, whose weights it gathers and lets go one module at a time.
+    """
+    there = torch.cuda.is_available() and gpt_layer_specs.HAVE_TE
+    return engine == "megatron-core" and there and os.environ.get(SWITCH, "1") != "0"
 
 
-def layers(config: TransformerConfig, chunk: int | None) -> Any:
+def layers(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
     """The layers of this rank's `chunk` of the model, as GPTModel takes them."""
-    if has_transformer_engine():
+    if takes_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
     layer = _without_transformer_engine(config)
     return TransformerBlockSubmodules(

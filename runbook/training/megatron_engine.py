@@ -148,7 +148,7 @@ class MegatronEngine:
         """Take up a loaded state; without "optimizer" in it, the weights alone."""
         weights = self._weights()
         for index, chunk in enumerate(self.models):
-            chunk.load_state_dict(sharded[f"model{index}"])
+            model.take_up(chunk, sharded[f"model{index}"])
         owned = optimizer_state.of_megatron(self.optimizer)
         if "optimizer" not in sharded:
             optimizer_state.follow_weights(owned)

@@ -13,6 +13,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from runbook.training import initialization, products
 from runbook.training.cross_entropy import cross_entropy
+from runbook.training.errors import RefusedError
 from runbook.training.layers import layers
 from runbook.training.spec import Spec
 
@@ -36,7 +37,7 @@ def build(spec: Spec) -> list[GPTModel]:
         stage = chunk if spec.parallel.virtual_pipeline > 1 else None
         model = Gpt(
             config=config,
-            transformer_layer_spec=layers(config, stage),
+            transformer_layer_spec=layers(config, stage, spec.engine),
             vocab_size=spec.model.padded_vocabulary,
             max_sequence_length=spec.model.positions,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
@@ -59,7 +60,18 @@ def build(spec: Spec) -> list[GPTModel]:
 def sharded_weights(model: GPTModel) -> dict[str, Any]:
     """The weights as megatron-core's sharded tensors, each layer under its own number in the whole model."""
     weights: dict[str, Any] = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
+    if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
+        # Transformer Engine's notes on fp8, which is not trained in here; some versions pickle more than data.
+        weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
     return weights
+
+
+def take_up(model: GPTModel, weights: dict[str, Any]) -> None:
+    """Load weights as `sharded_weights` names them; what is not among them may only be such notes."""
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    missing = [name for name in missing if "_extra_state" not in name]
+    if missing or unexpected:
+        raise RefusedError(f"the checkpoint is of another model: it lacks {missing}, and has {unexpected} besides")
 
 
 def _mark_cut_weights(model: GPTModel) -> None:

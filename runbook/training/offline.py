@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import os
 import sys
 import time
 import warnings
@@ -104,9 +105,10 @@ def main() -> int:
         request = json.loads(sys.stdin.read() or "{}")
         warnings.filterwarnings("ignore")
         logging.getLogger("megatron.core").setLevel(logging.ERROR)
-        from runbook.training import cpu, distributed, padding
+        from runbook.training import cpu, distributed, layers, padding
         from runbook.training.ranks import Ranks
 
+        os.environ[layers.SWITCH] = "0"  # weights go by the names that they have in megatron-core's own layers
         cpu.answer_for_cpu()
         distributed.begin(Ranks(0, 1, 0, "alone", "", 0), spec.limits.process_group_timeout_seconds)
         distributed.cut(spec)
