@@ -26,9 +26,9 @@ job's first step instead the start as far as it had come, every save the time it
 
     ideal = productive / (productive + kills in training x (restart + save interval / 2 x step) + starts lost + saves)
 
-`restart` and `save` are measured in trainings that are stopped on purpose, three times before the kills and three
-times after them: of each three the middle restart, of both the mean. On a machine that others use too the run can come
-out above its ideal, or far below.
+`restart` and `save` are measured in trainings that are stopped on purpose, five times before the kills and five
+times after them: the mean of all, since one restart takes anything from 0.5 to 1.2 s. On a machine that others use too
+the run can come out above its ideal, or far below.
 
 """
 
