@@ -2,10 +2,26 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-GPU    ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo 1)
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-# PyTorch's own index of CPU wheels: a plain `pip install torch` would bring several GB of CUDA.
+# What is seen here: nvidia, rocm, else cpu. GPU=1 also brings Transformer Engine, GPU=0 takes PyTorch for the CPU.
+SEEN   := $(shell if nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then echo nvidia; \
+  elif { rocminfo; rocm-smi --showproductname; } 2>/dev/null | grep -Eq 'Name: +gfx|^GPU\['; then echo rocm; else echo cpu; fi)
+GPU    ?=
+KIND   := $(if $(filter 0,$(GPU)),cpu,$(if $(filter nvidia rocm,$(GPU)),$(GPU),$(if $(filter 1cpu,$(GPU)$(SEEN)),nvidia,$(SEEN))))
+# PyTorch's own indexes: of CPU wheels (a plain `pip install torch` would bring several GB of CUDA), and one for each version
+# of ROCm or CUDA, which TORCH_INDEX names: always for ROCm; for NVIDIA where the driver is too old for PyPI's build.
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+TORCH  := "$$(grep -o '^torch==[0-9.]*' requirements.lock)"
+ROCM   := $(shell grep -o '^[0-9]*\.[0-9]*' /opt/rocm/.info/version 2>/dev/null || echo X.Y)
+NO_ROCM := an AMD GPU is meant, and PyPI has no PyTorch for ROCm. Name the index of your ROCm (https://pytorch.org/get-started): \
+  make setup GPU=rocm TORCH_INDEX=https://download.pytorch.org/whl/rocm$(ROCM)
+ifeq ($(KIND)$(TORCH_INDEX),rocm)
+$(if $(GPU),$(error $(NO_ROCM)))
+KIND   := cpu
+endif
+# A mark for each kind of PyTorch, so that GPU=1 after a set-up without it does something.
+READY  := $(VENV)/.installed-$(KIND)$(if $(filter nvidia1,$(KIND)$(GPU)),-engine)
 export DS_BUILD_OPS := 0
 # What an executed notebook carries and a master must not; the same words as in .pre-commit-config.yaml.
 STRIPPED := metadata.papermill cell.metadata.papermill metadata.widgets metadata.runbook metadata.language_info.version cell.metadata.execution
@@ -15,23 +31,38 @@ STRIPPED := metadata.papermill cell.metadata.papermill metadata.widgets metadata
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-setup: $(VENV)/.installed  ## create .venv and install what requirements.lock pins
+setup: $(READY)  ## create .venv, install what requirements.lock pins; GPU=1: also Transformer Engine
 
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-ifeq ($(GPU),1)
-	$(PIP) install -q "$$(grep -o '^torch==[0-9.]*' requirements.lock)"
+ifeq ($(KIND),cpu)
+	$(PIP) install -q --no-deps --retries 0 --timeout 10 --index-url $(TORCH_CPU_INDEX) $(TORCH) 2>/dev/null \
+	  || $(PIP) install -q --no-deps $(TORCH)
 else
-	$(PIP) install -q --no-deps --retries 0 --timeout 10 --index-url $(TORCH_CPU_INDEX) "$$(grep -o '^torch==[0-9.]*' requirements.lock)" 2>/dev/null \
-	  || $(PIP) install -q --no-deps "$$(grep -o '^torch==[0-9.]*' requirements.lock)"
+	! $(PIP) freeze | grep -q '^torch==.*+cpu' || $(PIP) uninstall -qy torch
+	$(PIP) install -q $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 endif
+ifeq ($(KIND),rocm)
+	grep -v '^triton==' requirements.lock >$(VENV)/rocm.lock
+	$(PIP) install -q --no-deps -r $(VENV)/rocm.lock
+else
 	$(PIP) install -q --no-deps -r requirements.lock
+endif
 	$(PIP) install -q --no-deps -e .
+ifeq ($(KIND)$(GPU),nvidia1)
+	bash tools/transformer_engine.sh $(BIN)/python
+endif
 	touch $@
 
-run: setup  ## every phase of params/local.yaml: six notebooks, a card and a report
+run: setup  ## every phase of params/local.yaml, on the CPU: six notebooks, a card and a report
 	$(BIN)/runbook run local
+	@echo 'To type runbook in this shell: source $(BIN)/activate'
+ifeq ($(SEEN)$(KIND),rocmcpu)
+	@echo 'Site local hides the GPUs of this machine. To use them: $(NO_ROCM)'
+else ifneq ($(SEEN),cpu)
+	@echo 'Site local hides the GPUs of this machine. To use them: runbook run local --set site=local-gpu --as gpu'
+endif
 
 check: setup  ## formatting, lint, types, import walls
 	$(BIN)/ruff format --check .
@@ -52,7 +83,7 @@ sites: setup  ## the five documents' run files, rehearsed here and on a Slurm of
 	$(BIN)/pytest --timeout=1200 tests/sites/rehearse_sites.py
 
 drills: setup  ## break a small training in twenty ways, fifty kills; 15,000 broken files of each kind
-	$(BIN)/runbook drill --again --page docs/drills.md
+	$(BIN)/runbook drill --again --page docs/measurements/drills.md
 	FUZZ_INPUTS=10000 $(BIN)/pytest tests/fuzz
 
 bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's

@@ -65,7 +65,7 @@ class Megatron:
         vocabulary = extra / "gpt2"
         vocabulary.mkdir(parents=True, exist_ok=True)
         for name in ("vocab.json", "merges.txt"):
-            shutil.copy(REPOSITORY / "runbook" / "data" / "gpt2" / name, vocabulary)
+            shutil.copy(REPOSITORY / "runbook" / "tokens" / "gpt2" / name, vocabulary)
         settings = {"tokenizer_class": "GPT2Tokenizer", "model_max_length": 10**9}
         (vocabulary / "tokenizer_config.json").write_text(json.dumps(settings))
         (vocabulary / "config.json").write_text('{"model_type": "gpt2"}')

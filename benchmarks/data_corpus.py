@@ -25,7 +25,7 @@ def prose(limit: int) -> Iterator[str]:
     """Documents of four to forty paragraphs of the shipped corpus, with coined words among them."""
     from backports import zstd
 
-    corpus = Path(__file__).parents[1] / "runbook" / "data" / "corpus"
+    corpus = Path(__file__).parents[1] / "runbook" / "tokens" / "corpus"
     paragraphs: list[list[str]] = []
     for path in sorted(corpus.glob("*.zst")):
         for line in zstd.decompress(path.read_bytes()).splitlines():

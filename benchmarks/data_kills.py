@@ -24,13 +24,13 @@ from benchmarks.data_commands import ours, remove, token_sum
 
 HOOK = """
 import os
-import runbook.data.shard as shard
+import runbook.tokens.pipeline.shard as shard
 original = shard.ShardMaker.make
-def make(self, piece, sink):
+def make(self, piece, fingerprint, sink):
     descriptor = os.open(os.environ["RUNBOOK_BEGUN"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{piece.number}\\n".encode())
     os.close(descriptor)
-    return original(self, piece, sink)
+    return original(self, piece, fingerprint, sink)
 shard.ShardMaker.make = make
 """
 

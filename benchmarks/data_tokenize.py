@@ -30,7 +30,7 @@ from benchmarks.data_commands import Megatron, Run, measure_command, ours, three
 
 def whole_lines(text: bytes) -> Iterator[bytes]:
     """Blocks of whole lines of the size that the pipeline works with."""
-    from runbook.data.reading import BLOCK
+    from runbook.tokens.sources.reading import BLOCK
 
     start = 0
     while start < len(text):
@@ -44,10 +44,9 @@ def floors(inputs: list[Path]) -> dict[str, float]:
     import numpy as np
     from backports import zstd
 
-    from runbook.data.documents import Parser
-    from runbook.data.encoders import use_one_thread
-    from runbook.data.shard import join
-    from runbook.data.tokenizer import _gpt2
+    from runbook.tokens.pipeline.shard import join_ids
+    from runbook.tokens.sources.documents import Parser
+    from runbook.tokens.tokenizer import _gpt2, use_one_thread
 
     use_one_thread()
     _gpt2.cache_clear()  # encoders remember words: alone, too, this one begins with an empty memory
@@ -69,11 +68,11 @@ def floors(inputs: list[Path]) -> dict[str, float]:
                 while block := timed("decompress", lambda file=file: file.read(1 << 20)):
                     blocks.append(block)
             lines = list(whole_lines(b"".join(blocks)))
-            batches = timed("parse", lambda lines=lines: [next(parser.parse(data, "", 0)).texts for data in lines])
+            batches = timed("parse", lambda lines=lines: [parser.parse(data, "", 0).texts for data in lines])
             made = timed("encode", lambda batches=batches: [tokenizer.encode_batch(texts) for texts in batches])
             timed(
                 "join and write",
-                lambda made=made: [target.write(join(ids, offsets, eod.dtype, eod)) for ids, offsets in made],
+                lambda made=made: [target.write(join_ids(ids, offsets, eod.dtype, eod)) for ids, offsets in made],
             )
     return seconds
 

@@ -21,9 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from runbook.phases.overview import make
-from runbook.phases.plan_file import write_plan_file
-from runbook.plan.calibration import calibrate
+from runbook.planning.cost.speed import calibrate
+from runbook.workflow.plan_commands import load_plan
+from runbook.workflow.run_files import write_plan_file
 
 STEPS = 9
 SEEN = 5
@@ -110,19 +110,18 @@ def main() -> None:
 
 def measure(words: str) -> dict[str, float]:
     """Plan one configuration, train it, and read its peak and its steps."""
-    settings, plan = make("local", [*ALWAYS, *words.split()])
-    content = plan.as_dict()
-    spec = content["phases"]["04-training"]
+    settings, plan = load_plan("local", [*ALWAYS, *words.split()])
+    spec = plan.phases["04-training"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_plan_file(settings, plan, folder)
-        train(folder, spec["parallel"]["world_size"])
-        lines = (folder / spec["log"]["metrics"]).read_text(encoding="utf-8").splitlines()
+        train(folder, spec.parallel.world_size)
+        lines = (folder / spec.log.metrics).read_text(encoding="utf-8").splitlines()
     steps: list[dict[str, Any]] = [json.loads(line) for line in lines]
     seconds = [step["seconds"] for step in steps]
-    planned = content["time"]["04-training"]["seconds_per_iteration"]
+    planned = plan.time["04-training"].seconds_per_iteration
     return {
-        "planned_bytes": content["memory"]["04-training"]["least_bytes"] / spec["parallel"]["world_size"],
+        "planned_bytes": plan.memory["04-training"].least_bytes / spec.parallel.world_size,
         "peak_bytes": max(step["memory_bytes"] for step in steps),
         "planned_seconds": planned,
         "corrected_seconds": planned * calibrate(seconds[:SEEN], planned),

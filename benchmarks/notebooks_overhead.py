@@ -40,16 +40,16 @@ for cell in cells:
 PICTURE = """
 from pathlib import Path
 from runbook import params
-from runbook.phases.plan_file import read_plan_file
-from runbook.phases.status import scheduler_of
-from runbook.phases.watching import picture_of
-from runbook.schedulers.base import latest_job_folder
+from runbook.workflow.run_files import read_plan_file
+from runbook.workflow.status import scheduler_of
+from runbook.workflow.trainings.live_view import LiveView
+from runbook.jobs.job_folder import latest_job_folder
 folder = Path({folder!r})
 settings = params.load(str(folder / "run.yaml"))
 spec = read_plan_file(folder)["phases"]["04-training"]
 job = latest_job_folder(folder, "04-training")
 scheduler = scheduler_of(folder)
-picture = picture_of(settings, spec, folder)
+picture = LiveView(settings, spec, folder)
 """
 TURNS = 6
 """With a watcher, and as many without, in alternation."""
@@ -114,9 +114,8 @@ class Watcher:
 def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float]:
     """Median seconds of a step in each turn, without and with a watcher; pictures drawn; share of a core they took."""
     folder = toy.root / "papermill" / "local"
-    code = (
-        "from runbook.phases import training as phase\ncampaign = phase.bind({'run': 'local'})\nphase.launch(campaign)"
-    )
+    code = "from runbook.workflow import training as phase\n"
+    code += "campaign = phase.bind({'run': 'local'})\nphase.launch(campaign)"
     words = {"RUNBOOK_RUNS": str(toy.root / "papermill")}
     subprocess.run([sys.executable, "-c", code], cwd=toy.root, env=toy.environment(**words), check=True)
     metrics, turns, drawn, cpu, wall = folder / "metrics.jsonl", ([], []), 0, 0.0, 0.0
@@ -146,13 +145,13 @@ def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float
 def look(folder: Path, times: int = 200) -> dict[str, float]:
     """CPU seconds of one look at a run's training."""
     from runbook import params
-    from runbook.phases.plan_file import read_plan_file
-    from runbook.phases.status import scheduler_of
-    from runbook.phases.watching import picture_of
-    from runbook.schedulers.base import latest_job_folder
+    from runbook.jobs.job_folder import latest_job_folder
+    from runbook.workflow.run_files import read_plan_file
+    from runbook.workflow.status import scheduler_of
+    from runbook.workflow.trainings.live_view import LiveView
 
     settings = params.load(str(folder / "run.yaml"))
-    picture = picture_of(settings, read_plan_file(folder)["phases"]["04-training"], folder)
+    picture = LiveView(settings, read_plan_file(folder)["phases"]["04-training"], folder)
     scheduler, job = scheduler_of(folder), latest_job_folder(folder, "04-training")
     assert job is not None, f"{folder} has trained nothing"
     began = time.process_time()

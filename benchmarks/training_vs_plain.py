@@ -76,24 +76,24 @@ def _ours(shape: dict[str, int], precision: str, batches: list[Any]) -> Callable
 
     import torch
 
-    from runbook.training import cpu, distributed
-    from runbook.training.engine import make_engine
+    from runbook.plan_file.schema import parse
+    from runbook.training import cpu, process_groups
+    from runbook.training.loop import make_engine
     from runbook.training.ranks import ranks_from
-    from runbook.training.spec import parse
 
     warnings.filterwarnings("ignore")
     logging.getLogger("megatron.core").setLevel(logging.ERROR)
     spec = parse(_spec(shape, precision, len(batches[0][0])), Path(tempfile.gettempdir()))
     cpu.answer_for_cpu()
-    distributed.begin(ranks_from({}), 600)
-    distributed.cut(spec)
+    process_groups.join_process_group(ranks_from({}), 600)
+    process_groups.make_parallel_groups(spec)
     engine, length = make_engine(spec), shape["sequence"]
     micro = [
         {
-            "tokens": ids.to(distributed.device()),
-            "labels": labels.to(distributed.device()),
-            "loss_mask": torch.ones(ids.shape, device=distributed.device()),
-            "position_ids": torch.arange(length, device=distributed.device()).expand(ids.shape),
+            "tokens": ids.to(process_groups.device()),
+            "labels": labels.to(process_groups.device()),
+            "loss_mask": torch.ones(ids.shape, device=process_groups.device()),
+            "position_ids": torch.arange(length, device=process_groups.device()).expand(ids.shape),
         }
         for ids, labels in batches
     ]
@@ -108,7 +108,7 @@ def _ours(shape: dict[str, int], precision: str, batches: list[Any]) -> Callable
 
 def _spec(shape: dict[str, int], precision: str, sequences: int = 1) -> dict[str, Any]:
     from runbook.params import load
-    from runbook.plan import make_plan
+    from runbook.planning import make_plan
 
     words = (f"training.precision={precision}", f"training.micro_batch=1 training.global_batch={MICRO_BATCHES}")
     settings = load("local", set_words=(words[0], *words[1].split()))
@@ -194,9 +194,9 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
     """Share of the GPU's datasheet peak by PaLM's formula; None on a CPU, and on a GPU that we have no peak of."""
     import torch
 
-    from runbook.plan import flops
-    from runbook.plan.accelerators import find_accelerator
-    from runbook.plan.sizes import Shape
+    from runbook.planning.cost import flops
+    from runbook.planning.cost.accelerators import find_accelerator
+    from runbook.planning.sizes import Shape
 
     found = find_accelerator(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
     if found is None or precision not in found.peaks:

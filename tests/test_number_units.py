@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.units import parse_bytes, parse_count, parse_duration
+from runbook.core.units import parse_bytes, parse_count, parse_duration
 
 
 @pytest.mark.parametrize("parse", [parse_bytes, parse_count, parse_duration])
@@ -12,6 +12,14 @@ from runbook.units import parse_bytes, parse_count, parse_duration
 def test_a_number_beyond_all_machines_is_refused(parse, text):
     with pytest.raises(ValueError, match=r"is not a|Exceeds the limit"):
         parse(text)
+
+
+@pytest.mark.parametrize("parse", [parse_bytes, parse_count, parse_duration])
+@pytest.mark.parametrize("number", [10**400, -(10**400), 10**31])
+def test_an_integer_beyond_all_machines_is_refused(parse, number):
+    """YAML reads `0o777...` as an integer of any length."""
+    with pytest.raises(ValueError, match="more than there is anywhere"):
+        parse(number)
 
 
 def test_separators_keep_every_digit():

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runbook.cli import cli
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
+from runbook.jobs.render.preparation import setup_steps, step_script
 from runbook.params import load
-from runbook.params.catalogue import Preparation
-from runbook.phases.doctor_site import secret_checks
-from runbook.render import setup_steps, step_script
+from runbook.params.schema.site import Preparation
+from runbook.workflow.prerequisites.doctor import secret_checks
 
 REPOSITORY = Path(__file__).parents[1]
 SECRET = "pass-Ab3dAb3dAb3dAb3d"
@@ -125,7 +125,7 @@ def test_set_up_takes_any_folder_image_and_title_for_the_words_they_are(value, t
 
 @pytest.mark.parametrize("base", ["a b", "x\nRUN touch made", "$(touch made)", "", "a\tb"])
 def test_a_base_image_that_a_dockerfile_would_read_as_more_is_refused(base):
-    from runbook.render.templating import image
+    from runbook.jobs.render.templating import image
 
     with pytest.raises(ParamsError, match="is not the name of a container image"):
         image(base)

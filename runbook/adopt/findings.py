@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.adopt.marks import Word
+from runbook.adopt.sandbox.script import Word
+from runbook.params.schema.site import Site
 
 
 @dataclass(frozen=True)
-class Taken:
+class CarriedValue:
     """A value of the run file, and where it comes from."""
 
     key: str
@@ -22,7 +23,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Left:
+class Remark:
     """Something that the run file has no place for."""
 
     line: int
@@ -31,48 +32,68 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Found:
+class KnownError:
     """One of the documents' errors, in this script."""
 
     number: int
     line: int
-    what: str
+    problem: str
     remedy: str
 
 
 @dataclass
 class Findings:
-    """Everything that is told of a script, in the order in which it was found."""
+    """Everything that is reported of a script, in the order in which it was found."""
 
-    taken: dict[str, Taken] = field(default_factory=dict)
-    left: list[Left] = field(default_factory=list)
-    own: list[Left] = field(default_factory=list)
+    site: Site
+    """Where the run file's job runs."""
+    carried: dict[str, CarriedValue] = field(default_factory=dict)
+    leftovers: list[Remark] = field(default_factory=list)
+    automatic: list[Remark] = field(default_factory=list)
     """What needs no key: the runbook does it by itself."""
-    notes: list[str] = field(default_factory=list)
+
+    @property
+    def site_file(self) -> str:
+        """The site's file, as it is named to people."""
+        return f"params/sites/{self.site.site}.yaml"
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of a node that the run uses."""
+        return self.number("jobs.training.devices_per_node") or self.site.hardware.devices_per_node
+
+    @property
+    def model_parallel(self) -> int:
+        """Devices that hold one copy of the model."""
+        return max(1, self.number("parallel.tensor", 1) * self.number("parallel.pipeline", 1))
 
     def take(self, key: str, value: Any, line: int, source: str, *, over: bool = True) -> None:
         """A value; with `over` off, one that is there already stays."""
-        if over or key not in self.taken:
-            self.taken[key] = Taken(key, value, line, source)
+        if over or key not in self.carried:
+            self.carried[key] = CarriedValue(key, value, line, source)
 
     def drop(self, *keys: str) -> None:
         """Take values out again."""
         for key in keys:
-            self.taken.pop(key, None)
+            self.carried.pop(key, None)
 
     def leave(self, line: int, text: str, why: str) -> None:
         """Something that is not carried over."""
-        one = Left(line, text, why)
-        if one not in self.left:
-            self.left.append(one)
+        remark = Remark(line, text, why)
+        if remark not in self.leftovers:
+            self.leftovers.append(remark)
+
+    def leave_to_site(self, line: int, text: str, section: str, why: str = "no key of the run file has it") -> None:
+        """Something that the site's file may have in one of its sections."""
+        self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
 
     def does(self, line: int, text: str, why: str) -> None:
         """Something that the runbook does by itself."""
-        self.own.append(Left(line, text, why))
+        self.automatic.append(Remark(line, text, why))
 
     def value(self, key: str, default: Any = None) -> Any:
         """A value that was taken."""
-        return self.taken[key].value if key in self.taken else default
+        return self.carried[key].value if key in self.carried else default
 
     def number(self, key: str, default: int = 0) -> int:
         """A whole number that was taken."""
@@ -87,32 +108,7 @@ class Findings:
             return
         try:
             value = read(word.text.strip())
-        except (ValueError, KeyError):
-            self.leave(word.line, text, f"{word.shown!r} is no value for {key}")
+        except (ValueError, KeyError, OverflowError):
+            self.leave(word.line, text, f"{word.shown!r} is not a value of {key}")
             return
         self.take(key, value, word.line, source, over=over)
-
-
-def whole(text: str) -> int:
-    """A whole number, also as 1e3 or 1_000."""
-    value = float(text.replace("_", ""))
-    if value != int(value):
-        raise ValueError(text)
-    return int(value)
-
-
-def truth(text: str) -> bool:
-    """True and False as shells, Hydra and people write them."""
-    return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}[
-        text.lower()
-    ]
-
-
-def minutes(text: str) -> int:
-    """Seconds of a number of minutes."""
-    return round(float(text) * 60)
-
-
-def one_of(names: Mapping[str, Any]) -> Callable[[str], Any]:
-    """A reader of words that stand for other words."""
-    return lambda text: names[text.strip("\"'").lower()]

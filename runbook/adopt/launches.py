@@ -1,34 +1,26 @@
-"""The commands that start a training: step program, container, starter, training script and its arguments."""
+"""The launch of a training in a script, and the site, framework and document that the script belongs to."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
 
-from runbook.adopt.interpreter import Command
-from runbook.adopt.marks import Word
+from runbook.adopt.options import count_known
+from runbook.adopt.sandbox.script import Script, StartedProgram, Word
+from runbook.adopt.sandbox.trace import launch_chain
 
-STEPS = ("srun", "mpiexec", "mpirun", "aprun")
-CONTAINERS = ("singularity", "apptainer")
-STARTERS = ("torchrun", "deepspeed")
 _TRAINS = re.compile(r"(pretrain|train|finetune)\w*\.py$|megatron_gpt_pretraining\.py$")
-_NOT_TRAINING = (
-    "echo",
-    "printf",
-    "git",
-    "cp",
-    "mv",
-    "rm",
-    "cat",
-    "grep",
-    "egrep",
-    "sed",
-    "ls",
-    "tail",
-    "watch",
-    "wget",
+_NEVER = re.compile(r"(preprocess|convert|merge|download|tokenize|evaluate|generate|server|setup|test)\w*\.py$")
+_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "deepspeed.launcher.runner",
+    "accelerate.commands.launch",
 )
+_ENOUGH_OPTIONS = 4
+"""Of the known options, which make a script a training whatever its name is."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +31,16 @@ class Launch:
     """Programs around the training script, outermost first, each with its own options."""
     script: Word
     arguments: tuple[Word, ...]
-    command: Command
+    command: StartedProgram
 
     @property
     def line(self) -> int:
         """Where the command begins."""
         return self.command.line
 
-    def part(self, *names: str) -> tuple[Word, ...] | None:
-        """The options of the first of these programs, or None where none is there."""
-        return next((words for name, words in self.parts if name in names), None)
+    def part(self, *names: str) -> tuple[Word, ...]:
+        """The options of the first of these programs; none where it is not there."""
+        return next((words for name, words in self.parts if name in names), ())
 
     @property
     def programs(self) -> list[str]:
@@ -56,65 +48,177 @@ class Launch:
         return [name for name, _ in self.parts]
 
 
-def launches_of(commands: Sequence[Command]) -> list[Launch]:
-    """Every command that starts a training script; one inside `bash -c` counts once."""
-    return [launch for command in commands if (launch := _launch(command))]
+def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
+    """Every start of a training script, in order."""
+    return [launch for command in commands if (launch := _launch(command, commands))]
 
 
 def option(words: Sequence[Word], *names: str) -> Word | None:
-    """The value of an option, as `--name value`, `--name=value` or `-nvalue`; dashes and underscores are alike."""
+    """The value of an option, as `--name value` or `--name=value`; dashes and underscores are alike."""
     found = None
-    for number, word in enumerate(words):
+    for word, after in zip_longest(words, words[1:]):
         name, equals, value = word.text.partition("=")
-        plain = name.lstrip("-").replace("_", "-")
-        if not word.text.startswith("-") or plain not in names:
-            continue
-        if equals:
-            found = Word(value, word.line)
-        elif number + 1 < len(words):
-            found = words[number + 1]
+        if name.startswith("-") and name.lstrip("-").replace("_", "-") in names:
+            found = Word(value, word.line) if equals else after or found
     return found
 
 
-def _launch(command: Command) -> Launch | None:
+def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
     words = command.words
-    if words[0].text.rpartition("/")[2] in _NOT_TRAINING:
+    if command.kind == "unknown" and words[0].text.endswith(".py"):
+        place = 0
+    elif command.kind not in ("starter", "python") or not (place := _script_place(words)):
         return None
+    script, arguments = words[place], words[place + 1 :]
     launcher = any(re.match(r"(training=|stages=\[training)", word.text) for word in words)
-    place = next((number for number, word in enumerate(words) if _is_script(word.text, launcher)), None)
-    if place is None:
+    trains = _TRAINS.search(script.text) or (launcher and script.text.endswith("main.py"))
+    if not trains and (_NEVER.search(script.text) or count_known(arguments) < _ENOUGH_OPTIONS):
         return None
-    parts: list[tuple[str, tuple[Word, ...]]] = []
-    start = None
-    for number, word in enumerate(words[:place]):
-        name = word.text.rpartition("/")[2]
-        if name in (*STEPS, *CONTAINERS, *STARTERS) or (name.startswith("python") and not word.text.startswith("-")):
-            if start is not None:
-                parts.append((parts_name(words[start]), words[start + 1 : number]))
-            start = number
-    if start is not None:
-        parts.append((parts_name(words[start]), words[start + 1 : place]))
-    run_module = [number for number, (_, own) in enumerate(parts) if option(own, "m") and "run" in _module(own)]
-    for number in run_module:  # python -m torch.distributed.run
-        parts[number] = ("torchrun", parts[number][1])
-    return Launch(tuple(parts), words[place], tuple(words[place + 1 :]), command)
+    chain = launch_chain(command, commands)
+    kinds = ("step", "container", "wrapper", "starter")
+    parts = [(program_name(outer.words[0]), outer.words[1 : 1 + outer.own]) for outer in chain if outer.kind in kinds]
+    if place:
+        own = words[1:place]
+        module, name = option(own, "m"), program_name(words[0])
+        if module and module.text in _MODULES:
+            name = "deepspeed" if module.text.startswith("deepspeed") else "torchrun"
+        parts.append((name, own))
+    line = (chain[0].line if chain else 0) or command.line
+    return Launch(tuple(parts), script, arguments, replace(command, line=line))
 
 
-def parts_name(word: Word) -> str:
+def program_name(word: Word) -> str:
     """The program's own name.
 
-    >>> parts_name(Word("/usr/bin/python3", 1)), parts_name(Word("apptainer", 1))
+    >>> program_name(Word("/usr/bin/python3", 1)), program_name(Word("apptainer", 1))
     ('python', 'singularity')
     """
     name = word.text.rpartition("/")[2]
-    return "python" if name.startswith("python") else "singularity" if name in CONTAINERS else name
+    return "python" if name.startswith("python") else {"ds": "deepspeed", "apptainer": "singularity"}.get(name, name)
 
 
-def _is_script(text: str, launcher: bool) -> bool:
-    """A training script, or the main.py of NeMo's launcher where it is told to train."""
-    return bool(_TRAINS.search(text) or (launcher and text.endswith("/main.py"))) and not text.startswith("-")
+def _script_place(words: Sequence[Word]) -> int:
+    """The training script among the words of a starter or of Python: a .py file, or the module after -m; 0: none."""
+    for number, (before, word) in enumerate(pairwise(words), 1):
+        if before.text in ("-m", "--module"):
+            if word.text not in _MODULES:
+                return number
+        elif word.text.endswith(".py") and not word.text.startswith("-"):
+            return number
+    return 0
 
 
-def _module(words: Sequence[Word]) -> str:
-    found = option(words, "m")
-    return found.text if found else ""
+SITE_SIGNS: dict[str, tuple[tuple[str, int], ...]] = {
+    "lumi": (
+        (r"\bLUMI/\d|partition/[GC]\b|\bhsn[0-3]\b|lumi_ds_pretrain", 4),
+        (r"\b(standard|dev|small)-g\b", 4),
+        (r"\bMIOPEN_|rocm", 1),
+        (r"/pfs/lustre|/scratch/project_\d|/flash/project_\d", 3),
+    ),
+    "azure": (
+        (r"ndv[2-6]-topo|/opt/microsoft|mlx5_ib0|04-gpt175B|ND96|AMLFS", 4),
+        (r"\bSTAGE_PATH\b", 3),
+        (r"SQUASHED_(PYTORCH|NEMO)_IMAGE", 2),
+    ),
+    "polaris": (
+        (r"\bALCF\b|argonne|polaris|MODEL_SIZE_KEY|pretrain_gpt_alcf|/eagle/|\beagle\b", 4),
+        (r"^#PBS|\bqsub\b|PBS_NODEFILE", 3),
+        (r"\bmpiexec\b", 1),
+    ),
+    "aws": (
+        (r"FI_EFA_|bignlp|\bpcluster\b|(?<![\w-])p4de?\.24xlarge|(?<![\w-])p5e?n?\.48xlarge|nemo-megatron", 4),
+        (r"/fsx\b", 3),
+        (r"FI_PROVIDER=efa", 2),
+    ),
+    "slurm": ((r"megatron_ds_[ms]n", 4), (r"^#SBATCH|\bsbatch\b|\bsrun\b", 1)),
+}
+CALLED = (
+    (r"(^|/)04-gpt175B\.sh$", "azure-175b"),
+    (r"(^|/)train-gpt3\.sh$", "polaris-25b"),
+    (r"(^|/)(nemo-megatron[\w.-]*\.sbatch|run\.sh)$", "aws-pile-175b"),
+    (r"(^|/)lumi_ds_pretrain_gpt\w*\.sh$", "lumi-13b"),
+    (r"(^|/)megatron_ds_[ms]nmg\.slurm$", "slurm-oscar"),
+)
+"""The documents' own scripts, and the run file that each became."""
+KNOBS = (
+    ({"MODEL_SIZE_KEY", "MPSIZE", "PPSIZE", "SP_TYPE", "GAS", "USE_FLASH_ATTN_V2"}, "polaris-25b"),
+    ({"TENSOR_MODEL_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE", "NUM_LAYERS", "HIDDEN_SIZE",
+      "NUMBER_OF_ITERATIONS", "NUM_ATTENTION_HEADS", "CHUNKS", "STAGE_PATH"}, "azure-175b"),
+    ({"MODEL_SIZE", "MAX_STEPS", "FSX_MOUNT", "IMAGE", "JOB_SUFFIX", "RUN_SH"}, "aws-pile-175b"),
+    ({"mp_size", "pp_size", "num_gpus", "num_node", "batch_size", "zero_stage"}, "lumi-13b"),
+)  # fmt: skip
+"""Names that the documents' scripts read, for a block of exports that starts nothing."""
+
+
+@dataclass(frozen=True)
+class DocumentCall:
+    """A document's script that is started with values for its knobs."""
+
+    run: str
+    script: str
+    command: StartedProgram
+
+
+RUNS = {
+    "lumi": "lumi-13b",
+    "azure": "azure-175b",
+    "polaris": "polaris-25b",
+    "aws": "aws-pile-175b",
+    "slurm": "slurm-oscar",
+}
+"""The run of each document, by its site."""
+
+
+def run_of_signs(script: Script) -> str:
+    """The document whose machine a page, or a script that prepares one, clearly speaks of; else empty."""
+    site, score = _most_signs(script, SITE_SIGNS)
+    return RUNS[site] if score >= 4 else ""
+
+
+def site_of(script: Script, sites: Collection[str]) -> str:
+    """The site with most signs; a Slurm script is never PBS's, and the other way round."""
+    return _most_signs(script, sites)[0]
+
+
+def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
+    queues = {directive.queue for directive in script.directives}
+    scores = {
+        site: sum(weight for pattern, weight in signs if re.search(pattern, script.text, re.M | re.I))
+        for site, signs in SITE_SIGNS.items()
+        if site in sites and ("slurm" if site == "polaris" else "pbs") not in queues
+    }
+    best = max(scores, key=scores.__getitem__, default="slurm")
+    return (best, scores[best]) if scores.get(best) else ("slurm", 0)
+
+
+def framework_of(launches: Sequence[Launch]) -> str:
+    """Whose training program is started: by its own name, its options, else by its folder."""
+    words = [word.text for launch in launches for word in (launch.script, *launch.arguments)]
+    programs = [name for launch in launches for name in launch.programs]
+    if any("megatron_gpt_pretraining" in word or re.match(r"(training\.)?trainer\.", word) for word in words):
+        return "nemo"
+    sign = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
+    if "deepspeed" in programs or any(sign.match(word) for word in words):
+        return "megatron-deepspeed"
+    everything = " ".join(words)
+    by_folder = re.search(r"megatron-deepspeed", everything, re.I) and "Megatron-LM" not in everything
+    return "megatron-deepspeed" if by_folder else "megatron-lm"
+
+
+def document_calls(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
+    """Starts of the documents' own scripts among the commands of a job."""
+    return [
+        DocumentCall(run, called, command)
+        for command in commands
+        if command.kind in ("submit", "unknown", "step")
+        for pattern, run in CALLED
+        if (called := next((word.text for word in command.words if re.search(pattern, word.text)), ""))
+    ]
+
+
+def run_of_knobs(script: Script) -> str:
+    """The run whose script reads most of the names that are set; empty where none does."""
+    names = {setting.name for setting in script.settings}
+    names |= {name for command in script.commands for name in command.environment}
+    knobs, run = max(KNOBS, key=lambda entry: len(names & entry[0]))
+    return run if names & knobs else ""

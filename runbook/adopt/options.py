@@ -2,126 +2,65 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-from runbook.adopt.findings import Findings, minutes, one_of, whole
-from runbook.adopt.marks import Word
-from runbook.adopt.texts import data_path
-from runbook.params.catalogue import Checkout
+from runbook.adopt.findings import Findings
+from runbook.adopt.sandbox.script import Word
+from runbook.frameworks.megatron import OPTIONS
+from runbook.frameworks.options import minutes
+from runbook.params.schema.value_types import Framework
 
-Reader = Callable[[str], Any]
+_KNOWN = {"slimpajama": "slimpajama", "pile": "the-pile", "oscar": "oscar-1GB", "my-gpt2": "oscar-1GB"}
+"""Datasets of the catalogue by a word of their files' names."""
+
+
+def _data_path(values: Sequence[Word], findings: Findings) -> None:
+    """Where token files lie: a name of the catalogue where it tells one, else files that are there already."""
+    path, paths = values[-1], " ".join(value.shown for value in values)
+    text = f"token files {paths[:80]}"
+    blend = _blend(values)
+    dataset = dataset_of(paths) if len(blend) < 2 else ""
+    source = "the token files' name" if dataset else "--data-path"
+    findings.take("data.dataset", dataset or "tokenized", path.line, source, over=False)
+    folder = path.text.rpartition("/")[0]
+    if len(blend) > 1:
+        weights = ", ".join(f"{name} {weight:g}" for name, weight in blend.items())
+        why = f"name each in params/datasets.yaml (kind: tokenized, a folder of its own) and set data.blend: {weights}"
+        findings.leave(path.line, text, why)
+    elif dataset:
+        findings.does(path.line, text, f"data.dataset: {dataset} knows its files")
+    elif path.known and folder.startswith("/") and len(values) < 3:
+        findings.take("data.folder", folder, path.line, "--data-path")
+    else:
+        findings.leave(path.line, text, "set data.folder to the folder that holds them")
+
+
+def dataset_of(path: str) -> str:
+    """The dataset of the catalogue that a path names; empty where it names none."""
+    return next((dataset for word, dataset in _KNOWN.items() if word in path.lower()), "")
+
+
+def _blend(values: Sequence[Word]) -> dict[str, float]:
+    """Weight of each text, where weights and paths take turns; files of one dataset are one text."""
+    prefixes = [value.text for value in values[1::2]]
+    try:
+        weights = [float(value.text) for value in values[::2]]
+    except ValueError:
+        return {}
+    shares: dict[str, float] = {}
+    for weight, prefix in zip(weights, prefixes, strict=False):
+        file = prefix.rpartition("/")[2].removesuffix("_text_document").lower()
+        name = dataset_of(prefix) or re.sub(r"[^a-z0-9]+", "-", file).strip("-")
+        shares[name] = shares.get(name, 0.0) + weight
+    return shares
+
+
+ModelKind = dict[str, str | int]
+"""Activation, normalization and the like, as fields of a model."""
 NEVER_MINUTES = 100_000
 """A time limit beyond this (69 days) means none."""
-
-_SCHEDULES = one_of({"cosine": "cosine", "linear": "linear", "constant": "constant"})
-_KEYS: dict[str, tuple[str, Reader]] = {
-    "num-layers": ("training.shape.layers", whole),
-    "hidden-size": ("training.shape.hidden", whole),
-    "num-attention-heads": ("training.shape.heads", whole),
-    "num-query-groups": ("training.shape.kv_heads", whole),
-    "num-key-value-heads": ("training.shape.kv_heads", whole),
-    "ffn-hidden-size": ("training.shape.ffn_hidden", whole),
-    "max-position-embeddings": ("training.shape.positions", whole),
-    "seq-length": ("training.sequence_length", whole),
-    "encoder-seq-length": ("training.sequence_length", whole),
-    "tensor-model-parallel-size": ("parallel.tensor", whole),
-    "model-parallel-size": ("parallel.tensor", whole),
-    "pipeline-model-parallel-size": ("parallel.pipeline", whole),
-    "context-parallel-size": ("parallel.context", whole),
-    "ds-sequence-parallel-size": ("parallel.context", whole),
-    "zero-stage": ("parallel.zero_stage", whole),
-    "num-virtual-stages-per-pipeline-rank": ("parallel.virtual_pipeline", whole),
-    "micro-batch-size": ("training.micro_batch", whole),
-    "batch-size": ("training.micro_batch", whole),
-    "global-batch-size": ("training.global_batch", whole),
-    "train-iters": ("training.iterations", whole),
-    "train-samples": ("training.samples", whole),
-    "train-tokens": ("training.tokens", whole),
-    "lr": ("training.learning_rate", float),
-    "min-lr": ("training.min_learning_rate", float),
-    "lr-decay-style": ("training.schedule", _SCHEDULES),
-    "lr-warmup-iters": ("training.warmup_iterations", whole),
-    "lr-warmup-samples": ("training.warmup_samples", whole),
-    "lr-warmup-tokens": ("training.warmup_tokens", whole),
-    "lr-warmup-fraction": ("training.warmup_fraction", float),
-    "lr-decay-iters": ("training.decay_iterations", whole),
-    "lr-decay-samples": ("training.decay_samples", whole),
-    "lr-decay-tokens": ("training.decay_tokens", whole),
-    "adam-beta1": ("training.adam_beta1", float),
-    "adam-beta2": ("training.adam_beta2", float),
-    "adam-eps": ("training.adam_epsilon", float),
-    "weight-decay": ("training.weight_decay", float),
-    "clip-grad": ("training.clip_gradient", float),
-    "hidden-dropout": ("training.dropout", float),
-    "init-method-std": ("training.init_std", float),
-    "recompute-granularity": ("training.recompute", one_of({"full": "full", "selective": "selective"})),
-    "attention-backend": (
-        "training.attention",
-        one_of({"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"}),
-    ),
-    "initial-loss-scale": ("training.initial_loss_scale", float),
-    "loss-scale-window": ("training.loss_scale_window", whole),
-    "loss-scale": ("training.static_loss_scale", float),
-    "min-loss-scale": ("training.min_loss_scale", float),
-    "hysteresis": ("training.loss_scale_hysteresis", whole),
-    "log-interval": ("training.log_interval", whole),
-    "save-interval": ("training.save_interval", whole),
-    "eval-interval": ("training.eval_interval", whole),
-    "eval-iters": ("training.eval_iterations", whole),
-    "distributed-timeout-minutes": ("training.process_group_timeout", minutes),
-    "seed": ("training.seed", whole),
-    "split": ("data.split", str),
-}
-_FLAGS: dict[str, tuple[str, Any]] = {
-    "fp16": ("training.precision", "fp16"),
-    "bf16": ("training.precision", "bf16"),
-    "sequence-parallel": ("parallel.sequence", True),
-    "use-distributed-optimizer": ("parallel.zero_stage", 1),
-    "checkpoint-activations": ("training.recompute", "full"),
-    "recompute-activations": ("training.recompute", "selective"),
-    "use-flash-attn": ("training.attention", "flash1"),
-    "use-flash-attn-v1": ("training.attention", "flash1"),
-    "use-flash-attn-v2": ("training.attention", "flash2"),
-    "use-flash-attn-triton": ("training.attention", "flash-triton"),
-    "cpu-optimizer": ("training.offload", True),
-    "mock-data": ("data.dataset", "mock"),
-    "async-save": ("training.async_save", True),
-}
-OURS = {
-    "save": "every run has folders of its own; the smoke test and the training never share one",
-    "load": "a job that is started again goes on from the run's own checkpoint",
-    "tensorboard-dir": "written into the run's folder",
-    "tensorboard-log-interval": "given by the site's options",
-    "data-cache-path": "a folder of the run's own",
-    "vocab-file": "GPT-2's vocab.json is shipped",
-    "merge-file": "GPT-2's merges.txt is shipped",
-    "deepspeed": "given by the framework megatron-deepspeed",
-    "deepspeed-config": "written from the run file, with a name of its own for each job",
-    "deepspeed-mpi": "ranks come from the launcher",
-    "deepspeed-activation-checkpointing": "goes with training.recompute",
-    "no-pipeline-parallel": "given where parallel.pipeline is 1",
-    "override-opt-param-scheduler": "always given",
-    "distributed-backend": "nccl on GPUs, gloo on a CPU",
-    "data-impl": "mmap is always given",
-    "ckpt-format": "torch_dist is always given",
-    "checkpoint-num-layers": "goes with training.recompute: full",
-    "recompute-method": "goes with training.recompute: full",
-    "recompute-num-layers": "goes with training.recompute: full",
-    "group-query-attention": "goes with training.shape.kv_heads",
-    "log-throughput": "always given",
-    "exit-signal-handler": "always given",
-    "use-mcore-models": "the default of the pinned commit",
-    "transformer-impl": "the default of the pinned commit",
-    "attention-softmax-in-fp32": "the pinned commit decides",
-}
-SHAPE_FLAGS = {
-    "swiglu": ("activation", "swiglu"),
-    "untie-embeddings-and-output-weights": ("tied_embeddings", False),
-    "disable-bias-linear": ("biases", False),
-    "use-rotary-position-embeddings": ("position_embedding", "rope"),
-}
-SHAPE_WORDS = {"position-embedding-type": "position_embedding", "normalization": "normalization"}
 
 
 def pairs(words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
@@ -130,133 +69,108 @@ def pairs(words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
     >>> [(name, [value.text for value in values]) for _, name, values in pairs([Word("--zero_stage=1", 3)])]
     [('zero-stage', ['1'])]
     """
-    place = 0
-    while place < len(words):
-        word = words[place]
-        place += 1
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
         if not word.text.startswith("--"):
             yield word, "", []
             continue
         name, equals, value = word.text[2:].partition("=")
         values = [Word(value, word.line)] if equals else []
-        while not equals and place < len(words) and not words[place].text.startswith("--"):
-            values.append(words[place])
-            place += 1
+        while not equals and rest and not rest[0].text.startswith("--"):
+            values.append(rest.popleft())
         yield word, name.replace("_", "-"), values
 
 
-def take_options(words: Sequence[Word], findings: Findings) -> dict[str, Any]:
+def count_known(words: Sequence[Word]) -> int:
+    """How many of the words are options of a training that a run file has a key for, or NeMo's overrides.
+
+    >>> count_known([Word("--num-layers", 1), Word("2", 1), Word("--colour", 1), Word("trainer.devices=8", 1)])
+    2
+    """
+    names = [name for _, name, _ in pairs(words)]
+    overrides = sum(bool(re.match(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w", word.text)) for word in words)
+    return sum(bool(OPTIONS[name].key) for name in names if name in OPTIONS) + overrides
+
+
+def take_options(words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
     """Keys of the options that have one; returns the model's kind (activation, normalization ...) as far as given."""
-    kind: dict[str, Any] = {}
+    kind: ModelKind = {}
+    checkout = findings.site.frameworks.get(Framework(framework))
+    sites_own = {name.replace("_", "-") for name in checkout.options} if checkout else set()
     for word, name, values in pairs(words):
-        source = f"--{name}"
-        if name in _KEYS and values:
-            key, read = _KEYS[name]
-            findings.read(key, values[0], source, read)
-        elif name in _FLAGS:
-            key, value = _FLAGS[name]
-            findings.take(key, value, word.line, source)
-        elif name in SHAPE_FLAGS:
-            field, value = SHAPE_FLAGS[name]
-            kind[field] = value
-        elif name in SHAPE_WORDS and values:
-            kind[SHAPE_WORDS[name]] = values[0].text.lower().replace("learned_absolute", "learned")
+        source, option = f"--{name}", OPTIONS.get(name)
+        text = " ".join([source, *(value.shown for value in values[:4])])
+        if option and option.key.startswith("model."):
+            if option.means is not None:
+                kind[option.key.removeprefix("model.")] = option.means
+            elif option.read and values:
+                kind[option.key.removeprefix("model.")] = option.read(values[0].text)
+        elif option and option.read and len(values) >= len(option.keys):
+            for key, part in zip(option.keys, values, strict=False):
+                findings.read(key, part, source, option.read)
+        elif option and option.means is not None:
+            findings.take(option.key, option.means, word.line, source)
         elif name in _SPECIAL and values:
-            _SPECIAL[name](values, findings)
-        elif name in OURS:
-            findings.does(word.line, source, OURS[name])
+            _SPECIAL[name](values[0], findings)
+        elif name in ("data-path", "train-data-path") and values:
+            _data_path(values, findings)
+        elif option and option.ours:
+            findings.does(word.line, source, option.ours)
         elif not name:
             findings.leave(word.line, word.shown, "a word for the training program that no option takes")
+        elif option:
+            findings.leave(word.line, source, f"no value reached it: set {option.key}")
+        elif name in sites_own:
+            findings.does(word.line, text, f"{findings.site_file} gives it to {framework}")
         else:
-            text = " ".join([source, *(value.shown for value in values[:4])])
-            findings.leave(word.line, text, "no key of the run file has it")
+            findings.leave_to_site(word.line, text, f"frameworks.{framework}.options")
     return kind
 
 
-def covered_by(checkout: Checkout | None, findings: Findings, framework: str, site: str) -> None:
-    """Options that the site gives to its framework already are carried; the others may be written there."""
-    given = {name.replace("_", "-") for name in checkout.options} if checkout else set()
-    kept = []
-    for one in findings.left:
-        name = one.text.split()[0].removeprefix("--")
-        if one.why != "no key of the run file has it":
-            kept.append(one)
-        elif name in given:
-            findings.does(one.line, one.text, f"params/sites/{site}.yaml gives it to {framework}")
-        else:
-            where = f"write it under frameworks.{framework}.options of params/sites/{site}.yaml"
-            kept.append(type(one)(one.line, one.text, f"no key of the run file has it: {where}"))
-    findings.left[:] = kept
-
-
-def _exit_duration(values: Sequence[Word], findings: Findings) -> None:
-    try:
-        limit = float(values[0].text)
-    except ValueError:
-        findings.leave(values[0].line, f"--exit-duration-in-mins {values[0].shown}", "set training.exit_duration")
-        return
-    if limit >= NEVER_MINUTES:
-        findings.does(values[0].line, f"--exit-duration-in-mins {values[0].shown}", "so long means never: the default")
+def _exit_duration(limit: Word, findings: Findings) -> None:
+    if limit.text.isdigit() and int(limit.text) >= NEVER_MINUTES:
+        text = f"--exit-duration-in-mins {limit.text}"
+        findings.does(limit.line, text, "so long means never: the default")
     else:
-        findings.take("training.exit_duration", round(limit * 60), values[0].line, "--exit-duration-in-mins")
+        findings.read("training.exit_duration", limit, "--exit-duration-in-mins", minutes)
 
 
-def _layers_per_stage(values: Sequence[Word], findings: Findings) -> None:
+def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
+    source, line = "--num-layers-per-virtual-pipeline-stage", layers_of_chunk.line
     layers, pipeline = findings.number("training.shape.layers"), findings.number("parallel.pipeline", 1)
-    per_stage = values[0].text
+    chunk = pipeline * (int(layers_of_chunk.text) if layers_of_chunk.text.isdigit() else 0)
     if pipeline == 1:
-        text = f"--num-layers-per-virtual-pipeline-stage {values[0].shown}"
-        findings.does(values[0].line, text, "one stage has no chunks")
-    elif per_stage.isdigit() and layers and int(per_stage) and layers % (pipeline * int(per_stage)) == 0:
-        chunks = layers // (pipeline * int(per_stage))
-        findings.take("parallel.virtual_pipeline", chunks, values[0].line, "--num-layers-per-virtual-pipeline-stage")
+        findings.does(line, f"{source} {layers_of_chunk.shown}", "one stage has no chunks")
+    elif layers and chunk and layers % chunk == 0:
+        findings.take("parallel.virtual_pipeline", layers // chunk, line, source)
     else:
-        text = f"--num-layers-per-virtual-pipeline-stage {values[0].shown}"
-        findings.leave(values[0].line, text, "set parallel.virtual_pipeline: layers / pipeline / layers a chunk")
+        why = "set parallel.virtual_pipeline: layers / pipeline / layers a chunk"
+        findings.leave(line, f"{source} {layers_of_chunk.shown}", why)
 
 
-def _attention_dropout(values: Sequence[Word], findings: Findings) -> None:
-    dropout = findings.value("training.dropout")
+def _attention_dropout(share: Word, findings: Findings) -> None:
     try:
-        own = float(values[0].text)
+        own = float(share.text)
     except ValueError:
         own = -1.0
-    if own == dropout or (dropout is None and own >= 0):
-        findings.take("training.dropout", own, values[0].line, "--attention-dropout")
+    if own >= 0 and findings.value("training.dropout", own) == own:
+        findings.take("training.dropout", own, share.line, "--attention-dropout")
     else:
-        text = f"--attention-dropout {values[0].shown}"
-        findings.leave(values[0].line, text, "training.dropout is one value for both dropouts")
+        text = f"--attention-dropout {share.shown}"
+        findings.leave(share.line, text, "training.dropout is one value for both dropouts")
 
 
-def _rampup(values: Sequence[Word], findings: Findings) -> None:
-    """Three numbers: the first batch, by how much it grows, over how many samples."""
-    keys = ("training.rampup_start", "training.rampup_increment", "training.rampup_samples")
-    if len(values) < len(keys):
-        findings.leave(values[0].line, f"--rampup-batch-size {values[0].shown}", "takes three numbers")
-        return
-    for key, word in zip(keys, values, strict=False):
-        findings.read(key, word, "--rampup-batch-size", whole)
-
-
-def _tokenizer(values: Sequence[Word], findings: Findings) -> None:
-    if values[0].text == "GPT2BPETokenizer":
-        findings.does(values[0].line, "--tokenizer-type GPT2BPETokenizer", "data.tokenizer: gpt2 is the default")
+def _tokenizer(kind: Word, findings: Findings) -> None:
+    if kind.text == "GPT2BPETokenizer":
+        findings.does(kind.line, "--tokenizer-type GPT2BPETokenizer", "data.tokenizer: gpt2 is the default")
     else:
-        findings.leave(values[0].line, f"--tokenizer-type {values[0].shown}", "name its file in data.tokenizer")
+        findings.leave(kind.line, f"--tokenizer-type {kind.shown}", "name its file in data.tokenizer")
 
 
-_SPECIAL: dict[str, Callable[[Sequence[Word], Findings], None]] = {
+_SPECIAL: dict[str, Callable[[Word, Findings], None]] = {
     "exit-duration-in-mins": _exit_duration,
     "num-layers-per-virtual-pipeline-stage": _layers_per_stage,
     "attention-dropout": _attention_dropout,
-    "rampup-batch-size": _rampup,
     "tokenizer-type": _tokenizer,
-    "data-path": data_path,
-    "train-data-path": data_path,
-    "valid-data-path": lambda values, findings: findings.does(
-        values[0].line, "--valid-data-path", "data.held_out, or data.split"
-    ),
-    "test-data-path": lambda values, findings: findings.does(
-        values[0].line, "--test-data-path", "data.held_out, or data.split"
-    ),
 }

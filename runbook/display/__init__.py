@@ -2,8 +2,7 @@
 
     show_text(text)                                 a line or paragraph
     show_table(rows, title="", notes=())            rows are dictionaries; units belong in the column names
-    show_checks(checks)                             rows of `plan.Check`; verdict by word and symbol
-    show_card(Card(...))                            how something ended, on one screen
+    show_checks(checks)                             rows of `core.checks.Check`; verdict by word and symbol
     show_figure(svg, caption)                       a drawing, and its numbers in words
     show_html(html, text)                           HTML, and the text that says the same
     Progress(title, total=None, unit="")            .update(done=..., **facts)   .finish(**facts)
@@ -14,22 +13,17 @@ Nothing here imports pandas, matplotlib or IPython when it is imported.
 
 from __future__ import annotations
 
-from runbook.display.card import Card, show_card
-from runbook.display.checks import CheckTable, show_checks
-from runbook.display.figure import show_figure, show_html
-from runbook.display.place import Place, show, show_text, where_we_are
+from runbook.core.table import Table
+from runbook.display.curves import sparkline
+from runbook.display.output_place import Place, show_figure, show_html, show_table, show_text, where_we_are
 from runbook.display.progress import Progress
-from runbook.display.sparkline import sparkline
-from runbook.display.table import Table, show_table
+from runbook.display.verdicts import CheckTable, show_checks
 
 __all__ = [
-    "Card",
     "CheckTable",
     "Place",
     "Progress",
     "Table",
-    "show",
-    "show_card",
     "show_checks",
     "show_figure",
     "show_html",

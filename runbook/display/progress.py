@@ -11,27 +11,31 @@ whoever calls again later (a re-run cell, another machine) gets the same picture
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from html import escape
-from types import TracebackType
 from typing import Any
 
-from runbook.display.curve import Points, curve_html
-from runbook.display.place import Place, display_bundle, where_we_are, write
-from runbook.display.table import show_value
-from runbook.display.viewers import welcome
-from runbook.units import show_duration
+from runbook.core.curves import Points
+from runbook.core.table import show_value
+from runbook.core.units import show_duration
+from runbook.display.curves import curve_html
+from runbook.display.jupyter.open_pages import show_to_new_pages
+from runbook.display.output_place import Place, display_bundle, show_text, where_we_are
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
-SECONDS_BETWEEN_LINES = 10.0
-"""Between printed lines, where nothing can be redrawn."""
+SECONDS_BETWEEN_LINES = 10.0  # between printed lines, where nothing can be redrawn
 BAR_WIDTH = 24
 
 
 class Progress:
-    """A running picture of some work; also a context manager that finishes at its end."""
+    """A running picture of some work; also a context manager that finishes at its end.
+
+    >>> Progress("data", total=200, unit="documents", place=Place.PIPE).update(50, rate="3 MB/s")
+    data: 50 of 200 documents (25 %), rate 3 MB/s
+    """
 
     def __init__(
         self,
@@ -43,18 +47,13 @@ class Progress:
         place: Place | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.title = title
-        self.total = total
-        self.unit = unit
-        self.timed = timed
+        self.title, self.total, self.unit, self.timed = title, total, unit, timed
         self.done: float | None = None
         self.facts: dict[str, Any] = {}
         self.curve: tuple[str, Points] = ("", ())
         self.events: tuple[str, ...] = ()
         self.ended = False
-        self._place = place or where_we_are()
-        self._clock = clock
-        self._started = clock()
+        self._place, self._clock, self._started = place or where_we_are(), clock, clock()
         self._drawn = self._printed = float("-inf")
         self._handle: Any = None
         self._line_width = 0
@@ -62,9 +61,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self.ended:
             if kind is not None:
                 self.facts = self.facts | {"stopped by": kind.__name__}  # a page may be reading them
@@ -80,25 +77,16 @@ class Progress:
         now = self._clock()
         if now - self._drawn >= SECONDS_BETWEEN_DRAWINGS:
             self._drawn = now
-            self._draw(now)
+            self._draw()
 
     def finish(self, done: float | None = None, total: float | None = None, **facts: Any) -> None:
         """Draw the final picture; it stays in the notebook, the scroll-back and the log."""
         self._note(done, total, facts)
         self.ended = True
-        if self._place.is_kernel:
-            self._show_last()
-        elif self._place is Place.TERMINAL:
-            self._redraw_line(end="\n")
-        else:
-            write(self.as_text())
+        self._draw()
 
     def as_text(self) -> str:
-        """One line: title, how far, the facts.
-
-        >>> Progress("data", total=200, unit="documents", place=Place.PIPE)._with(50, rate="3 MB/s").as_text()
-        'data: 50 of 200 documents (25 %), rate 3 MB/s'
-        """
+        """One line: title, how far, the facts."""
         parts = [self._how_far(), *[f"{name} {show_value(value)}" for name, value in self.facts.items()]]
         return f"{self.title}{self._took()}: " + ", ".join(part for part in parts if part)
 
@@ -109,27 +97,22 @@ class Progress:
     def as_html(self) -> str:
         """A bar, how far, the facts, the curve, the last events."""
         share = self._share()
-        bar = ""
-        if share is not None:
-            bar = (
-                '<div style="background:rgba(128,128,128,.25);border-radius:.3em;height:.7em;max-width:40em">'
-                f'<div style="width:{100 * share:.1f}%;background:#0072b2;border-radius:.3em;height:.7em"></div></div>'
-            )
+        bar = (
+            '<div style="background:rgba(128,128,128,.25);border-radius:.3em;height:.7em;max-width:40em"><div style='
+            f'"width:{100 * (share or 0):.1f}%;background:#0072b2;border-radius:.3em;height:.7em"></div></div>'
+        )
         facts = "".join(
             f'<span style="display:inline-block;margin-right:1.4em"><span style="opacity:.75">{escape(name)}</span> '
             f"{escape(show_value(value))}</span>"
             for name, value in self.facts.items()
         )
-        head = f"<b>{escape(self.title)}</b>{self._took()} {escape(self._how_far())}"
-        drawn = curve_html(self.curve[1], self.curve[0])
-        below = f'<div style="margin-top:.4em">{drawn}</div>' if drawn else ""
-        lines = "".join(f"<div>{escape(event)}</div>" for event in self.events)
-        events = f'<div style="opacity:.75;font-size:90%">{lines}</div>' if lines else ""
-        return f'<div style="font-variant-numeric:tabular-nums">{head}{bar}<div>{facts}</div>{below}{events}</div>'
-
-    def _with(self, done: float | None = None, **facts: Any) -> Progress:
-        self._note(done, None, facts)
-        return self
+        head = f"<b>{escape(self.title)}</b>{self._took()} {escape(self._how_far())}{'' if share is None else bar}"
+        curve = curve_html(self.curve[1], self.curve[0])
+        below = f'<div style="margin-top:.4em">{curve}</div>' if curve else ""
+        if self.events:
+            lines = "".join(f"<div>{escape(event)}</div>" for event in self.events)
+            below += f'<div style="opacity:.75;font-size:90%">{lines}</div>'
+        return f'<div style="font-variant-numeric:tabular-nums">{head}<div>{facts}</div>{below}</div>'
 
     def _note(self, done: float | None, total: float | None, facts: dict[str, Any]) -> None:
         self.done = self.done if done is None else done
@@ -140,28 +123,27 @@ class Progress:
         return f" (after {show_duration(self._clock() - self._started)})" if self.ended and self.timed else ""
 
     def _share(self) -> float | None:
-        if not self.total or self.done is None:
-            return None
-        return min(1.0, max(0.0, self.done / self.total))
+        return None if not self.total or self.done is None else min(1.0, max(0.0, self.done / self.total))
 
     def _how_far(self) -> str:
         if self.done is None:
             return ""
-        unit = f" {self.unit}" if self.unit else ""
-        share = self._share()
+        share, unit = self._share(), f" {self.unit}" if self.unit else ""
         if share is None:
             return f"{show_value(self.done)}{unit}"
         return f"{show_value(self.done)} of {show_value(self.total)}{unit} ({100 * share:.0f} %)"
 
-    def _draw(self, now: float) -> None:
+    def _draw(self) -> None:
         if self._place.is_kernel:
             self._show_in_notebook()
         elif self._place is Place.TERMINAL:
             self._redraw_line()
         # Stock papermill logs only the first value of a display that is updated: there, and in a pipe, print as well.
-        if self._place in (Place.BATCH, Place.PIPE) and now - self._printed >= SECONDS_BETWEEN_LINES:
-            if self._place is Place.PIPE or self._printed != float("-inf"):
-                write(self.as_text())
+        now, is_first = self._clock(), self._printed == float("-inf")
+        is_due = self.ended or now - self._printed >= SECONDS_BETWEEN_LINES
+        if self._place in (Place.BATCH, Place.PIPE) and is_due:
+            if self._place is Place.PIPE or not is_first:
+                show_text(self.as_text())
             self._printed = now
 
     def _bundle(self) -> dict[str, str]:
@@ -171,33 +153,20 @@ class Progress:
         if self._handle is None:
             self._handle = display_bundle(self._bundle(), updatable=True)
             if self._place is Place.BROWSER:
-                welcome(self._handle.display_id, self._bundle)
-        else:
-            self._handle.update(self._bundle(), raw=True)
-
-    def _show_last(self) -> None:
-        if self._place is Place.BROWSER and self._handle is not None:
+                show_to_new_pages(self._handle.display_id, self._bundle)
+        elif self._place is Place.BROWSER and self.ended:
             # Server-side execution in JupyterLab loses updates: empty the old picture, and put the last one in anew.
             self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
             display_bundle(self._bundle())
         else:
-            self._show_in_notebook()
-        if self._place is Place.BATCH and self._printed != float("-inf"):
-            write(self.as_text())
+            self._handle.update(self._bundle(), raw=True)
 
-    def _redraw_line(self, end: str = "") -> None:
-        share = self._share()
-        filled = round((share or 0) * BAR_WIDTH)
-        bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] " if share is not None and not end else ""
-        line = bar + self.as_text()
-        columns = _terminal_columns()
-        line = line if end or len(line) < columns else line[: columns - 1]
-        sys.stdout.write("\r" + line.ljust(self._line_width) + end)
+    def _redraw_line(self) -> None:
+        share, line = self._share(), self.as_text()
+        if not self.ended:
+            filled = round((share or 0) * BAR_WIDTH)
+            line = line if share is None else f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {line}"
+            line = line[: shutil.get_terminal_size().columns - 1]
+        sys.stdout.write("\r" + line.ljust(self._line_width) + ("\n" if self.ended else ""))
         sys.stdout.flush()
         self._line_width = len(line)
-
-
-def _terminal_columns() -> int:
-    import shutil
-
-    return shutil.get_terminal_size().columns

@@ -7,15 +7,15 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from runbook.errors import ParamsError
-from runbook.params.catalogue import Model, Site
-from runbook.params.dataset import Dataset
-from runbook.params.keys import nearest
+from runbook.core.errors import ParamsError
 from runbook.params.layers import Layer, document_layer, rule_of
-from runbook.params.problems import Problem, Refused, tokens_in
-from runbook.params.project import shown, site_names
-from runbook.params.schema import Strict
-from runbook.params.yaml12 import Document, read_mapping, read_text
+from runbook.params.problems import InvalidParams, Problem, marks_in, tokens_in
+from runbook.params.project import shown_path, site_names
+from runbook.params.schema.entries import Dataset, Model
+from runbook.params.schema.keys import nearest
+from runbook.params.schema.site import Site
+from runbook.params.schema.value_types import Strict
+from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
 
 SMOKE_MODEL = "375m"
 Entry = TypeVar("Entry", bound=Strict)
@@ -59,9 +59,9 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     site = _entry(Site, document, document.values, ())
     if site.site != name:
         rule = f"must be {name}, the file's own name."
-        raise Refused(f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)])
+        raise InvalidParams(f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)])
     lines = {path[1:]: line for path, line in document.lines.items() if path[:1] == ("defaults",)}
-    layer = document_layer("site", Document(document.where, site.defaults, lines))
+    layer = document_layer("site", YamlDocument(document.where, site.defaults, lines))
     for key in ("run", "site"):
         if key in layer.leaves:
             rule = "cannot be a site's default; only a run file says it. Take the line out."
@@ -69,7 +69,7 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     return site, layer
 
 
-def smaller_of(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
+def smaller_model(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
     """The model of the smoke test where none is named: the documents' 12 x 512, or the run's own where it is smaller.
 
     Sizes are compared by 12 x layers x hidden^2 + vocabulary x hidden, which is near enough to order them; the plan
@@ -79,7 +79,7 @@ def smaller_of(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
 
 
 def no_such(name: str, names: list[str], where: str) -> str:
-    """There is no entry of that name; these are near."""
+    """Message for an unknown name, with the closest ones."""
     near = nearest(name, names, likeness=0.5)
     some = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     meant = f"Did you mean {' or '.join(near)}?" if near else f"It has {some or 'nothing yet'}."
@@ -90,24 +90,23 @@ def _weight(model: Model) -> int:
     return 12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden
 
 
-def _read(path: Path, project: Path) -> Document:
-    where = shown(path, project)
+def _read(path: Path, project: Path) -> YamlDocument:
+    where = shown_path(path, project)
     text = read_text(path, where)
-    if problems := tokens_in(text, where):
-        raise Refused(where, problems)
+    if problems := [*tokens_in(text, where), *marks_in(text, where)]:
+        raise InvalidParams(where, problems)
     return read_mapping(text, where)
 
 
-def _entry(kind: type[Entry], document: Document, values: Any, path: tuple[str, ...]) -> Entry:
+def _entry(kind: type[Entry], document: YamlDocument, values: Any, path: tuple[str, ...]) -> Entry:
     try:
         return kind.model_validate(values)
     except ValidationError as errors:
         problems = []
         for error in errors.errors(include_url=False):
-            here = (*path, *(str(part) for part in error["loc"]))
-            value = error["input"] if error["type"] not in ("missing", "extra_forbidden") else ...
-            rule = rule_of(error, "")
-            if error["type"] == "extra_forbidden" and (near := nearest(here[-1], list(kind.model_fields), 1)):
-                rule += f" Did you mean {near[0]}?"
+            here, unknown = (*path, *map(str, error["loc"])), error["type"] == "extra_forbidden"
+            near = nearest(here[-1], list(kind.model_fields), 1) if unknown else []
+            rule = " ".join([rule_of(error, ""), *(f"Did you mean {name}?" for name in near)])
+            value = ... if unknown or error["type"] == "missing" else error["input"]
             problems.append(Problem(".".join(here), document.origin(here), rule, value))
-        raise Refused(document.where, problems) from errors
+        raise InvalidParams(document.where, problems) from errors

@@ -1,37 +1,42 @@
-"""Layers of values, lowest first: each is checked by itself, then laid over those below it."""
+"""Layers of values: built-in, site, run file, variant, notebook, --set; each is checked and laid over those below."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
 
-from runbook.params.keys import EXCLUSIVE, all_keys, job_section, nearest, right_name, sections
+from runbook.core.errors import ParamsError
 from runbook.params.problems import Problem, show, token_problem
-from runbook.params.schema import Run
+from runbook.params.schema.keys import EXCLUSIVE, all_keys, full_path, nearest, right_name, sections
+from runbook.params.schema.run_file import Run
+from runbook.params.schema.value_types import is_name
 from runbook.params.secrets import find_token
-from runbook.params.yaml12 import Document, read_scalar
+from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 
-GIVEN = ("notebook", "command line")
-"""Layers that are no file; a file is searched for secrets as a text."""
+GIVEN_BEFORE = "given before"
+"""The layer of what was given by hand when the run's folder was made."""
+GIVEN = (GIVEN_BEFORE, "notebook", "command line")
+"""Layers given by hand, over the files that were written beforehand; those are searched for secrets as a text."""
 
+REHEARSAL = "rehearsal"
+"""The layer that fits a run file to another site; its origins say what the run file asked for and why it changed."""
 Where = Callable[[tuple[str, ...]], str]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One layer's word on a value."""
+    """The value that one layer gives."""
 
     layer: str
-    """built-in, site, run file, variant, notebook or command line."""
-
+    """built-in, site, run file, variant, given before, notebook or command line."""
     where: str
     """params/local.yaml:12, or how it was given."""
-
     value: Any
 
     def __str__(self) -> str:
@@ -50,20 +55,22 @@ class Layer:
         """Take one leaf; a later one wins."""
         self.leaves[key] = Origin(self.name, where, value)
 
-    def take(self, values: Mapping[str, Any], where: Where, path: tuple[str, ...] = ()) -> Layer:
+    def report(self, key: str, where: str, rule: str, value: Any = ...) -> None:
+        """Note something that cannot be used."""
+        self.problems.append(Problem(key, where, rule, value))
+
+    def take(self, values: Mapping[str, object], where: Where, path: tuple[str, ...] = ()) -> Layer:
         """Take a nested mapping, noting every key the schema does not know."""
         written: dict[str, str] = {}
         for word, value in values.items():
             here = (*path, str(word))
             name = self._known_name(here, where(here), value)
-            if name is None:
-                continue
             if name in written:
-                rule = f"means the same as {written[name]} beside it. Keep one of them."
-                self.problems.append(Problem(".".join(here), where(here), rule))
-                continue
-            written[name] = str(word)
-            self._take_one(name, value, where, here)
+                rule = f"means the same as {written[name]}, which is given too. Keep one of them."
+                self.report(".".join(here), where(here), rule)
+            elif name:
+                written[name] = str(word)
+                self._take_one(name, value, where, here)
         return self
 
     def _take_one(self, name: str, value: Any, where: Where, written: tuple[str, ...]) -> None:
@@ -73,53 +80,61 @@ class Layer:
                 self.take(value, lambda path: where((*written, *path[len(inner) :])), inner)
             elif value is not None:  # a section whose lines are all commented out is empty
                 rule = f"is a section: write its keys below it ({_some_keys(name)})."
-                self.problems.append(Problem(name, where(written), rule, value))
+                self.report(name, where(written), rule, value)
         elif isinstance(value, Mapping | list | tuple):
-            self.problems.append(Problem(name, where(written), "takes one value, not a list or a mapping.", value))
+            self.report(name, where(written), "takes one value, not a list or a mapping.", value)
         elif value is None:
-            rule = "has no value. Give one, or leave the line out to take the default."
-            self.problems.append(Problem(name, where(written), rule))
+            self.report(name, where(written), "has no value. Give one, or leave the line out to take the default.")
         else:
             self.add(name, value, where(written))
 
-    def _known_name(self, path: tuple[str, ...], where: str, value: Any) -> str | None:
-        if len(path) == 2 and path[0] == "jobs" and ".".join(path) not in all_keys():
-            try:
-                return f"jobs.{job_section(path[1])}"
-            except ValueError as error:
-                self.problems.append(Problem(".".join(path), where, f"{error}."))
-                return None
-        name = ".".join(path)
+    def _known_name(self, path: tuple[str, ...], where: str, value: Any) -> str:
+        """The key or section that a path means; empty where it is none, which is reported."""
+        try:
+            name = ".".join(full_path(path))
+        except ValueError as error:
+            self.report(".".join(path), where, _unknown_job_key(path, value, error))
+            return ""
         if "." in path[-1] and name in all_keys():
             section, _, last = name.rpartition(".")
             rule = f"is one key with a dot in it. Write `{last}:` in a line of its own below `{section}:`."
-            self.problems.append(Problem(name, where, rule, value))
-            return None
-        if name in all_keys() or name in sections():
+            self.report(name, where, rule, value)
+        elif name in all_keys() or name in sections():
             return name
-        self.problems.append(unknown_key(path, where, value))
-        return None
+        else:
+            self.unknown_key(path, where, value)
+        return ""
 
-
-def unknown_key(path: tuple[str, ...], where: str, value: Any = ...) -> Problem:
-    """Says which key was meant."""
-    ours, near = right_name(path)
-    if ours:
-        rule = f"{path[-1]} is a name of the documents; here it is {ours}."
-    elif near:
-        rule = f"there is no such key. Did you mean {near}?"
-    else:
+    def unknown_key(self, path: tuple[str, ...], where: str, value: Any = ...) -> None:
+        """Note a key that is none, with the one that was meant."""
+        ours, near = right_name(path)
         parent = ".".join(path[:-1])
-        rule = f"there is no such key. {parent or 'A run file'} has {_some_keys(parent)}."
-    return Problem(".".join(path), where, rule, value if not isinstance(value, Mapping) else ...)
+        if ours:
+            rule = f"{path[-1]} is a name of the documents; here it is {ours}."
+        elif near:
+            rule = f"there is no such key. Did you mean {near}?"
+        else:
+            rule = f"there is no such key. {parent or 'A run file'} has {_some_keys(parent)}."
+        self.report(".".join(path), where, rule, ... if isinstance(value, Mapping) else value)
 
 
-def document_layer(name: str, document: Document) -> Layer:
+def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> str:
+    """What an unknown key of `jobs` means: a key of each phase, a key of `jobs`, or a phase."""
+    meant = "" if isinstance(value, Mapping) else "".join(right_name(path))
+    meant = meant.replace("jobs.<phase>.", "jobs.training.").replace("jobs.environment.", "jobs.training.")
+    if meant.startswith("jobs.training."):
+        return f"there is no such key: each phase has its own. Did you mean {meant}?"
+    if meant.startswith("jobs.") and meant in all_keys():
+        return f"there is no such key. Did you mean {meant}?"
+    return f"{error}."
+
+
+def document_layer(name: str, document: YamlDocument) -> Layer:
     """The layer of a file."""
     return Layer(name).take(document.values, document.origin)
 
 
-def mapping_layer(name: str, values: Mapping[str, Any], prefix: str) -> Layer:
+def mapping_layer(name: str, values: Mapping[str, object], prefix: str) -> Layer:
     """The layer of values given as Python objects; numbers that YAML 1.1 left as text (6e-5) become numbers."""
     layer = Layer(name).take(values, lambda path: f"{prefix}{path[0]}")
     for key, origin in layer.leaves.items():
@@ -131,7 +146,7 @@ def mapping_layer(name: str, values: Mapping[str, Any], prefix: str) -> Layer:
 
 
 @dataclass
-class Stack:
+class LayerStack:
     """All layers laid over one another, with the chain of origins of each value."""
 
     chains: dict[str, list[Origin]] = field(default_factory=dict)
@@ -140,50 +155,18 @@ class Stack:
     def __post_init__(self) -> None:
         for key in all_keys().values():
             if key.default is not ...:
-                self.chains[key.name] = [Origin("built-in", "built-in", _plain(key.default))]
+                default = str(key.default) if isinstance(key.default, StrEnum) else key.default
+                self.chains[key.name] = [Origin("built-in", "built-in", default)]
 
     def lay(self, layer: Layer) -> None:
         """Put a layer on top: its values win, and are checked."""
         self.problems += layer.problems
-        for what, group in EXCLUSIVE.items():
-            self._clear(layer, what, group)
+        for meaning, group in EXCLUSIVE.items():
+            self._clear(layer, meaning, group)
         for key, origin in layer.leaves.items():
             self.chains.setdefault(key, []).append(origin)
             if layer.name in GIVEN and isinstance(origin.value, str) and find_token(origin.value):
                 self.problems.append(token_problem(key, origin.where))
-        self._check(layer)
-
-    def value(self, key: str) -> Any:
-        """The value that wins so far; None where none was given."""
-        chain = self.chains.get(key)
-        return chain[-1].value if chain else None
-
-    def nested(self) -> dict[str, Any]:
-        """The winning values as a run file nests them."""
-        result: dict[str, Any] = {}
-        for key, chain in self.chains.items():
-            *parents, last = key.split(".")
-            inner = result
-            for parent in parents:
-                inner = inner.setdefault(parent, {})
-            inner[last] = chain[-1].value
-        return result
-
-    def _clear(self, layer: Layer, what: str, group: tuple[str, ...]) -> None:
-        given = [key for key in group if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0")]
-        if len(given) > 1:
-            wheres = dict.fromkeys(layer.leaves[key].where for key in given)
-            rule = f"these are {len(given)} {what}. Give one of them."
-            self.problems.append(Problem(" and ".join(given), ", ".join(wheres), rule))
-        if not given:
-            return
-        winner = layer.leaves[given[0]]
-        for key in group:
-            if key not in layer.leaves and self.value(key) not in (None, 0, 0.0):
-                where = f"{winner.where}, where {given[0]} is given instead"
-                self.chains[key].append(Origin(layer.name, where, 0))
-
-    def _check(self, layer: Layer) -> None:
         try:
             Run.model_validate(self.nested())
         except ValidationError as errors:
@@ -192,6 +175,31 @@ class Stack:
                 if key in layer.leaves:
                     origin = layer.leaves[key]
                     self.problems.append(Problem(key, origin.where, rule_of(error, key), origin.value))
+
+    def origin(self, key: str) -> Origin | None:
+        """The origin of the value that wins so far; None where none was given."""
+        return self.chains[key][-1] if self.chains.get(key) else None
+
+    def value(self, key: str) -> Any:
+        """The value that wins so far; None where none was given."""
+        origin = self.origin(key)
+        return origin.value if origin else None
+
+    def nested(self) -> dict[str, object]:
+        """The winning values as a run file nests them."""
+        return nest({key: chain[-1].value for key, chain in self.chains.items()})
+
+    def _clear(self, layer: Layer, meaning: str, group: tuple[str, ...]) -> None:
+        """Of the keys of a group, the one that the layer gives sets those of the layers below to 0."""
+        given = [key for key in group if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0")]
+        if len(given) > 1:
+            wheres = dict.fromkeys(layer.leaves[key].where for key in given)
+            rule = f"these are {len(given)} {meaning}. Give one of them."
+            self.problems.append(Problem(" and ".join(given), ", ".join(wheres), rule))
+        for key in group if given else ():
+            if key not in layer.leaves and self.value(key) not in (None, 0, 0.0):
+                where = f"{layer.leaves[given[0]].where}, where {given[0]} is given instead"
+                self.chains[key].append(Origin(layer.name, where, 0))
 
 
 def rule_of(error: Any, key: str) -> str:
@@ -213,24 +221,67 @@ def rule_of(error: Any, key: str) -> str:
         "greater_than_equal": "must be {ge} or more.",
         "less_than": "must be less than {lt}.",
         "less_than_equal": "must be {le} or less.",
-        "int_from_float": "must be a whole number.",
-        "int_type": "must be a whole number.",
-        "int_parsing": "must be a whole number.",
-        "float_type": "must be a number.",
-        "float_parsing": "must be a number.",
+        "int": "must be a whole number.",
+        "float": "must be a number.",
         "finite_number": "must be a finite number.",
-        "bool_type": "must be true or false.",
-        "bool_parsing": "must be true or false.",
+        "bool": "must be true or false.",
         "missing": "is missing; it has no default.",
         "extra_forbidden": "there is no such key.",
-    }.get(kind, f"{error['msg']}.").format(**context)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, StrEnum) else value
+    }.get(re.sub("_(type|parsing|from_float)$", "", kind), f"{error['msg']}.").format(**context)
 
 
 def _some_keys(section: str) -> str:
     names = [name for name in (*all_keys(), *sections()) if name.rpartition(".")[0] == section]
     words = [name.rpartition(".")[2] for name in names]
     return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+
+
+def take_name(words: Sequence[str], problems: list[Problem]) -> tuple[str, list[str]]:
+    """The NAME of a word `as=NAME` (what `runbook run --as NAME` hands to the notebooks), and the other words.
+
+    >>> take_name(["training.iterations=10", "as=quick"], [])
+    ('quick', ['training.iterations=10'])
+    """
+    names = [word.removeprefix("as=").strip() for word in words if word.startswith("as=")]
+    for name in names:
+        if not is_name(name):
+            problems.append(
+                Problem("as", f"--as {name}", "must be letters, digits, '.', '_' and '-', at most 80.", name)
+            )
+    return names[-1] if names else "", [word for word in words if not word.startswith("as=")]
+
+
+def words_layer(words: Sequence[str]) -> Layer:
+    """The layer of `key=value` words; the last word on a key wins."""
+    layer = Layer("command line")
+    for word in words:
+        key, equals, text = (part.strip() for part in word.partition("="))
+        if equals and key:
+            _take_word(layer, key, text, f"--set {word}")
+        else:
+            layer.report(word, "--set", "is not key=value, such as training.iterations=10.")
+    return layer
+
+
+def _take_word(layer: Layer, key: str, text: str, where: str) -> None:
+    path = tuple(key.split("."))
+    with contextlib.suppress(ValueError):  # reported with the phases that do submit jobs, when the key is taken
+        path = full_path(path)
+    key = ".".join(path)
+    if key in sections():
+        try:
+            value = read_mapping(f"value: {text or '{}'}", where).values["value"]
+        except ParamsError as error:
+            layer.report(key, where, f"{error}")
+            return
+        layer.take(nest({key: value}), lambda _: where)
+    elif key in all_keys():
+        if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+            layer.add(key, text[1:-1], where)  # one pair of quotes is taken away
+        else:
+            is_text = all_keys()[key].kind is str or not text
+            layer.add(key, text if is_text else read_scalar(text), where)
+    elif len(path) > 1 and path[0] == "jobs":
+        layer.take(nest({key: text}), lambda _: where)
+    else:
+        layer.unknown_key(path, where)

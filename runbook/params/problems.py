@@ -1,4 +1,4 @@
-"""What is wrong with parameters, gathered so that all of it is said at once."""
+"""Problems of a parameter file: values that cannot be used, blanks, secrets, and what YAML 1.1 reads differently."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.errors import ParamsError
+import yaml
+
+from runbook.core.errors import ParamsError
 from runbook.params.secrets import find_token, mask
-from runbook.params.writing import write_scalar
+from runbook.params.yaml12 import compose, scalar_value, scalars, write_scalar
+
+FILL_IN = "FILL_IN"
+"""Stands in a parameter file for a value that a person has still to give."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,6 @@ class Problem:
     where: str
     rule: str
     """What must hold, and what to do instead."""
-
     value: Any = ...
     """`...` when there is none to show."""
 
@@ -34,48 +38,61 @@ class Problem:
 
 
 def show(value: Any) -> str:
-    """A value as one would write it, shortened.
+    """A value as a person would write it, shortened.
 
     >>> show(True), show("12"), show("bf16"), show({"a": 1})
     ('true', '"12"', 'bf16', '{a: 1}')
     """
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if value is None:
-        return "nothing"
-    if isinstance(value, dict):
+        text = "nothing"
+    elif isinstance(value, dict):
         text = "{" + ", ".join(f"{key}: {show(item)}" for key, item in list(value.items())[:4]) + "}"
     elif isinstance(value, list | tuple):
-        text = "[" + ", ".join(show(item) for item in list(value)[:4]) + "]"
+        text = "[" + ", ".join(show(item) for item in value[:4]) + "]"
     elif isinstance(value, str):
         text = value if value and not value[0].isdigit() and value == value.strip() else f'"{value}"'
     else:
-        text = write_scalar(value) if isinstance(value, float) else str(value)
+        text = write_scalar(value) if isinstance(value, int | float) else str(value)
     text = mask(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-class Refused(ParamsError):
-    """Parameters with one or more problems, each told once."""
+class InvalidParams(ParamsError):
+    """Parameters with one or more problems, each reported once."""
 
     def __init__(self, title: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         texts = list(dict.fromkeys(problem.text() for problem in problems))
-        if len(texts) == 1:
-            super().__init__(f"{title}: {texts[0]} Nothing was written.")
-            return
-        lines = [f"{title}: {len(texts)} things cannot be used. Nothing was written."]
-        lines += [f"  {number}. {text}" for number, text in enumerate(texts, 1)]
-        super().__init__("\n".join(lines))
+        head = texts[0] if len(texts) == 1 else f"{len(texts)} things cannot be used."
+        rows = [f"\n  {number}. {text}" for number, text in enumerate(texts, 1)] if len(texts) > 1 else []
+        super().__init__(f"{title}: {head} Nothing was written.{''.join(rows)}")
 
 
 def token_problem(key: str, where: str) -> Problem:
-    """A secret where only its name may stand."""
+    """A secret where only its name is allowed."""
     rule = (
         "looks like a real secret; it would end up in records. Take it out (and revoke it if this was shared), "
         "and write env:NAME or file:PATH."
     )
     return Problem(key, where, rule)
+
+
+def marks_in(text: str, where: str) -> list[Problem]:
+    """Every line of a file whose value is still to be filled in, with what its comment says of it."""
+    found, parents = [], {0: ""}
+    for number, line in enumerate(text.splitlines(), 1):
+        key, colon, value = line.partition(":")
+        if not colon or key.lstrip().startswith("#"):
+            continue
+        depth = len(key) - len(key.lstrip())
+        path = next((parents[column] for column in sorted(parents, reverse=True) if column < depth), "")
+        here = f"{path}.{key.strip()}" if path else key.strip()
+        parents = {column: name for column, name in parents.items() if column < depth} | {depth: here}
+        word, _, comment = value.partition("#")
+        if word.strip() == FILL_IN:
+            rule = f"is still to be filled in: {comment.strip()}." if comment else "is still to be filled in."
+            found.append(Problem(here, f"{where}:{number}", rule))
+    return found
 
 
 def tokens_in(text: str, where: str) -> list[Problem]:
@@ -85,3 +102,66 @@ def tokens_in(text: str, where: str) -> list[Problem]:
         for number, line in enumerate(text.splitlines(), 1)
         if find_token(line)
     ]
+
+
+class PapermillLoader(yaml.SafeLoader):
+    """YAML 1.1 as papermill reads `-f` and `-y`: PyYAML's safe loader, but dates stay text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_as_papermill(text: str) -> Any:
+    r"""What `papermill -f` makes of a file, its keys turned to text as it writes them into the notebook.
+
+    >>> read_as_papermill("walltime: 12:00:00\nlr: 6e-5\nanswer: no")
+    {'walltime': 43200, 'lr': '6e-5', 'answer': False}
+    """
+    return _text_keys(yaml.load(text, Loader=PapermillLoader))
+
+
+def differences(text: str, where: str) -> list[Problem]:
+    """Every word outside quotes that the two versions read differently, with how to write it."""
+    problems = []
+    nodes, old_nodes = scalars(compose(text, where)), scalars(compose(text, where, PapermillLoader))
+    for (path, node), (_, old_node) in zip(nodes, old_nodes, strict=True):
+        if node.style:
+            continue  # quoted, or a block of text
+        new = scalar_value(node)
+        try:
+            old = PapermillLoader("").construct_object(old_node)
+        except (yaml.YAMLError, ValueError):
+            old = ...
+        if (type(old), old) != (type(new), new):
+            readings = f"takes {node.value} for {_as_read(old)}; YAML 1.2 for {_as_read(new)}"
+            rule = f"YAML 1.1, as papermill -f reads, {readings}. Write {_remedy(node.value, old, new)}."
+            problems.append(Problem(".".join(path), f"{where}:{node.start_mark.line + 1}", rule))
+    return problems
+
+
+def _as_read(value: Any) -> str:
+    """What a version of YAML takes a word for; `...`: it has no value for it."""
+    if value is ...:
+        return "an error"
+    if isinstance(value, str):
+        return f'the text "{value}"'
+    kind = "a truth value" if isinstance(value, bool) else "a number"
+    return "nothing" if value is None else f"{show(value)} ({kind})"
+
+
+def _remedy(text: str, old: Any, new: Any) -> str:
+    if isinstance(new, int | float):
+        return write_scalar(new)
+    if isinstance(old, bool):
+        return f'"{text}" for the word, or {show(old)} for the truth value'
+    if isinstance(old, int | float) and ":" not in text:
+        return f'"{text}" for the text, or {write_scalar(old)} for the number'
+    return f'"{text}"'
+
+
+def _text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _text_keys(item) for key, item in value.items()}
+    return [_text_keys(item) for item in value] if isinstance(value, list) else value

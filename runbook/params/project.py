@@ -1,12 +1,12 @@
-"""Where the parameter files of a project lie."""
+"""The parameter files of a project: run files, sites, variants."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.errors import ParamsError
-from runbook.params.keys import nearest
+from runbook.core.errors import ParamsError
+from runbook.params.schema.keys import nearest
 from runbook.params.yaml12 import read_file
 
 
@@ -38,7 +38,7 @@ class RunFile:
     @property
     def where(self) -> str:
         """How the file is named to people."""
-        return shown(self.path, self.project)
+        return shown_path(self.path, self.project)
 
     @property
     def is_record(self) -> bool:
@@ -51,8 +51,8 @@ class RunFile:
         return self.path.parent / "variants" / f"{self.stem}.yaml"
 
 
-def shown(path: Path, project: Path) -> str:
-    """A path as people know it: relative to the project where it lies inside."""
+def shown_path(path: Path, project: Path) -> str:
+    """A path relative to the project where it is inside of it, else as it is."""
     try:
         return path.resolve().relative_to(project.resolve()).as_posix()
     except ValueError:
@@ -74,35 +74,25 @@ def variant_names(run: str, project: Path | None = None) -> list[str]:
     """The variants a run has, in their file's order; none where it has no such file."""
     file = find_run_file(run, project)
     path = file.variants_path
-    return list(read_file(path, shown(path, file.project)).values) if path.is_file() else []
+    return list(read_file(path, shown_path(path, file.project)).values) if path.is_file() else []
 
 
 def find_run_file(name: str, project: Path | None = None) -> RunFile:
     """The run file that `name` means: a stem in params/, `stem:variant`, or a path."""
     if not name.strip():
         raise ParamsError("run: no run is named. Write the name of a file in params/, or a path to one.")
-    word, variant = _split_variant(name.strip())
-    if _is_path(word):
+    word, colon, variant = name.strip().rpartition(":")
+    if not (colon and word) or "/" in variant or Path(name.strip()).exists():
+        word, variant = name.strip(), ""
+    if "/" in word or "\\" in word or word.endswith((".yaml", ".yml")):
         return _by_path(word, variant, project)
     root = (project or project_root()).resolve()
-    path = root / "params" / f"{word}.yaml"
-    if path.is_file() and word in run_names(root):
+    path, names = root / "params" / f"{word}.yaml", run_names(root)
+    if word in names:
         return RunFile(path, variant, root)
-    names = run_names(root)
     near = nearest(word, names)
     meant = f"Did you mean {' or '.join(near)}?" if near else f"The runs are: {', '.join(names) or 'none yet'}."
-    raise ParamsError(f"There is no run {word!r}: {shown(path, root)} does not exist. {meant}")
-
-
-def _split_variant(name: str) -> tuple[str, str]:
-    if Path(name).exists():
-        return name, ""
-    word, colon, variant = name.rpartition(":")
-    return (word, variant) if colon and word and "/" not in variant else (name, "")
-
-
-def _is_path(word: str) -> bool:
-    return "/" in word or "\\" in word or word.endswith((".yaml", ".yml"))
+    raise ParamsError(f"There is no run {word!r}: {shown_path(path, root)} does not exist. {meant}")
 
 
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:

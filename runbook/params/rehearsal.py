@@ -1,4 +1,4 @@
-"""A run file of one site on another, smaller one: what is cut down or left out there, each change told."""
+"""Rehearsal: a run file of one site on another, smaller one; what is cut down or left out there, and why."""
 
 from __future__ import annotations
 
@@ -7,44 +7,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.params.catalogue import Model, SchedulerKind, Site
-from runbook.params.dataset import Dataset
-from runbook.params.layers import GIVEN, Layer, Origin, Stack
-from runbook.params.schema import JOB_SECTIONS, Engine, Framework, Precision
-
-LAYER = "rehearsal"
-"""Name of the layer: its origins say what the run file asked for and why it is not so here."""
+from runbook.params.layers import GIVEN, REHEARSAL, Layer, LayerStack, Origin
+from runbook.params.schema.entries import Dataset, Model
+from runbook.params.schema.run_file import JOB_SECTIONS
+from runbook.params.schema.site import SchedulerKind, Site
+from runbook.params.schema.value_types import Engine, Framework, Precision
 
 CORPUS = "corpus"
 """The dataset that is everywhere, for runs whose own is not here."""
-
-_FULL = ("parallel.tensor", "parallel.pipeline", "training.micro_batch", "training.global_batch")
-_SMOKE = (
-    "training.smoke.tensor",
-    "training.smoke.pipeline",
-    "training.smoke.micro_batch",
-    "training.smoke.global_batch",
-)
 
 ELSEWHERE = ("partition", "account", "qos", "reservation", "memory", "cpus_per_task", "tasks_per_node")
 """What a phase says to the other site's scheduler."""
 
 
-def rehearse(stack: Stack, site: Site, model: Model, smoke_model: Model, texts: Sequence[Dataset]) -> Layer:
+def rehearse(stack: LayerStack, site: Site, model: Model, smoke_model: Model, texts: Sequence[Dataset]) -> Layer:
     """The layer that makes a run file of another site fit `site`; empty where the run file's own site is used.
 
     Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge it.
     """
-    layer = Layer(LAYER)
+    layer = Layer(REHEARSAL)
     chain = stack.chains.get("site", [])
-    if not site.rehearses or not chain or chain[-1].layer not in GIVEN or _home(chain) == site.site:
+    if not site.rehearses or not chain or chain[-1].layer not in GIVEN:
         return layer
+    if next(origin.value for origin in reversed(chain) if origin.layer not in GIVEN) == site.site:
+        return layer  # the files name this site too
     changes = _Changes(stack, site, layer)
     _jobs(changes)
     _training(changes)
-    _length(changes, model)
-    _cut(changes, model, "jobs.training", _FULL)
-    _cut(changes, smoke_model, "jobs.smoke", _SMOKE)
+    longest = model.positions or model.sequence_length
+    if changes.now("training.sequence_length") > longest:
+        changes.put("training.sequence_length", 0, f"the model has {longest} positions")
+    full = ("parallel.tensor", "parallel.pipeline", "training.micro_batch", "training.global_batch")
+    _cut(changes, model, "jobs.training", full)
+    smoke = tuple(f"training.smoke.{key.rpartition('.')[2]}" for key in full)
+    _cut(changes, smoke_model, "jobs.smoke", smoke)
     if changes.now("parallel.tensor") == 1:
         changes.put("parallel.sequence", False, "one tensor rank has the whole sequence")
     elif changes.now("training.framework") == Framework.RUNBOOK and changes.now("training.engine") == Engine.DEEPSPEED:
@@ -55,7 +51,7 @@ def rehearse(stack: Stack, site: Site, model: Model, smoke_model: Model, texts: 
 
 @dataclass
 class _Changes:
-    stack: Stack
+    stack: LayerStack
     site: Site
     layer: Layer
     values: dict[str, Any] = field(default_factory=dict)
@@ -64,13 +60,17 @@ class _Changes:
         """The value so far."""
         return self.values.get(key, self.stack.value(key))
 
+    def own(self, key: str) -> Any:
+        """What this site itself says, or else the default."""
+        return next(origin.value for origin in reversed(self.stack.chains[key]) if origin.layer in ("site", "built-in"))
+
     def put(self, key: str, value: Any, why: str) -> None:
         """Change a value that a file gave; one given by hand stays."""
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return
         self.values[key] = value
-        self.layer.leaves[key] = Origin(LAYER, f"{was} does not fit site {self.site.site}: {why}", value)
+        self.layer.leaves[key] = Origin(REHEARSAL, f"{was} does not fit site {self.site.site}: {why}", value)
 
 
 def _jobs(changes: _Changes) -> None:
@@ -82,13 +82,11 @@ def _jobs(changes: _Changes) -> None:
         devices = min(changes.now(f"{key}.devices_per_node"), hardware.devices_per_node)
         changes.put(f"{key}.devices_per_node", devices, "a node has no more devices")
         for name in ELSEWHERE:
-            default = changes.stack.chains[f"{key}.{name}"][0].value
-            changes.put(f"{key}.{name}", default, "it belongs to the other site's queue")
+            changes.put(f"{key}.{name}", changes.own(f"{key}.{name}"), "it belongs to the other site's queue")
         if changes.site.scheduler is SchedulerKind.LOCAL:
             changes.put(f"{key}.array", 0, "it has no queue")
     for name in ("account", "stage", "image", "switch", "launcher"):
-        default = changes.stack.chains[f"jobs.{name}"][0].value
-        changes.put(f"jobs.{name}", default, "it belongs to the other site")
+        changes.put(f"jobs.{name}", changes.own(f"jobs.{name}"), "it belongs to the other site")
 
 
 def _training(changes: _Changes) -> None:
@@ -103,13 +101,7 @@ def _training(changes: _Changes) -> None:
         changes.put("training.offload", False, "our own trainer keeps its states where it computes")
 
 
-def _length(changes: _Changes, model: Model) -> None:
-    longest = model.positions or model.sequence_length
-    if changes.now("training.sequence_length") > longest:
-        changes.put("training.sequence_length", 0, f"the model has {longest} positions")
-
-
-def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, str, str, str]) -> None:
+def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, ...]) -> None:
     tensor, pipeline, micro, batch = keys
     devices = changes.now(f"{job}.devices_per_node") or changes.site.hardware.devices_per_node
     world = changes.now(f"{job}.nodes") * devices
@@ -126,7 +118,7 @@ def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, str, str, s
 
 
 def _data(changes: _Changes, texts: Sequence[Dataset]) -> None:
-    if all(map(_here, texts)):
+    if all(text.kind in ("corpus", "mock", "local") for text in texts):
         return
     changes.put("data.blend", "", "some of its texts are not here")
     changes.put("data.dataset", CORPUS, "the text is not here; the shipped corpus is")
@@ -136,12 +128,3 @@ def _data(changes: _Changes, texts: Sequence[Dataset]) -> None:
         changes.put("data.text_key", "text", "the shipped corpus is read")
         changes.put("data.held_out", 0, "the corpus has too few files; data.split cuts each")
         changes.put("data.split", "949,50,1", "the corpus is small, and needs text to validate with")
-
-
-def _here(dataset: Dataset) -> bool:
-    return dataset.kind in ("corpus", "mock", "local")
-
-
-def _home(chain: list[Origin]) -> str:
-    """The site the files name: the newest word that was not given by hand."""
-    return str(next(origin.value for origin in reversed(chain) if origin.layer not in GIVEN))

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
 
 _REFERENCE = re.compile(r"(env):([A-Za-z_][A-Za-z0-9_]*)|(file):(\S.*)")
 _TOKEN = re.compile(
@@ -51,20 +51,16 @@ def resolve_secret(reference: str) -> str:
             f"{mask(reference)[:12]!r} is not a reference to a secret. Write env:NAME or file:PATH; the value itself "
             "belongs in the environment or in a file only you can read."
         )
-    if match[1]:
-        value = os.environ.get(match[2], "").strip()
-        if not value:
-            raise ParamsError(
-                f"{reference}: the environment variable {match[2]} is not set. Set it: export {match[2]}=..."
-            )
-        return value
-    path = Path(match[4]).expanduser()
     try:
-        value = path.read_text(encoding="utf-8").strip()
+        if match[1]:
+            value = os.environ.get(match[2], "")
+            missing = f"the environment variable {match[2]} is not set. Set it: export {match[2]}=..."
+        else:
+            value, missing = Path(match[4]).expanduser().read_text(encoding="utf-8"), "the file is empty."
     except UnicodeDecodeError as error:
         raise ParamsError(f"{reference}: the file is not UTF-8 text.") from error
     except OSError as error:
         raise ParamsError(f"{reference}: the file cannot be read: {error.strerror}.") from error
-    if not value:
-        raise ParamsError(f"{reference}: the file is empty.")
-    return value
+    if not value.strip():
+        raise ParamsError(f"{reference}: {missing}")
+    return value.strip()

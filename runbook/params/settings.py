@@ -1,20 +1,23 @@
-"""Everything one run was asked to be: the values, the catalogue entries they name, and where each came from."""
+"""Settings of a run: its values with their origins, its site, model and datasets, and what the site still requires."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from runbook.errors import ParamsError
-from runbook.params.catalogue import Launcher, Model, Site
-from runbook.params.dataset import Dataset, Text
-from runbook.params.keys import all_keys, sections
-from runbook.params.layers import Origin
-from runbook.params.rehearsal import LAYER
-from runbook.params.schema import JOB_SECTIONS, Job, Run
+from runbook.core.errors import ParamsError
+from runbook.core.units import show_count, show_duration
+from runbook.params.layers import REHEARSAL, Origin
+from runbook.params.problems import InvalidParams, Problem, show
+from runbook.params.schema.entries import Dataset, Model, TextShare
+from runbook.params.schema.keys import all_keys, full_path, right_name, sections
+from runbook.params.schema.run_file import JOB_SECTIONS, Job, Run
+from runbook.params.schema.site import Launcher, Site
+from runbook.params.schema.value_types import LauncherChoice
+from runbook.params.yaml12 import nest, write_tree
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,10 @@ class Settings:
     smoke_model_name: str
     dataset: Dataset
     origins: Mapping[str, tuple[Origin, ...]]
-    """By dotted key: every layer's word, the winning one last."""
-
+    """By dotted key: what each layer gave, the winning value last."""
     project: Path
     variant: str = ""
-    blend: tuple[Text, ...] = ()
+    blend: tuple[TextShare, ...] = ()
     """The texts of data.blend, where it names some."""
 
     @property
@@ -41,10 +43,10 @@ class Settings:
         return f"{self.run.run}--{self.variant}" if self.variant else self.run.run
 
     @property
-    def texts(self) -> tuple[Text, ...]:
+    def texts(self) -> tuple[TextShare, ...]:
         """Every text of the training: those of data.blend, or data.dataset alone."""
         data = self.run.data
-        return self.blend or (Text(data.dataset, 1.0, self.dataset, data.folder),)
+        return self.blend or (TextShare(data.dataset, 1.0, self.dataset, data.folder),)
 
     def value(self, key: str) -> Any:
         """The value of a dotted key, as plain text or number."""
@@ -53,31 +55,24 @@ class Settings:
             value = getattr(value, part)
         return str(value) if isinstance(value, StrEnum) else value
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         """Every value by its dotted key, in the schema's order."""
         return {key: self.value(key) for key in all_keys()}
 
-    def parameters(self) -> dict[str, dict[str, Any]]:
-        """Every value beside its origin, as the twin keeps it."""
+    def parameters(self) -> dict[str, dict[str, object]]:
+        """Every value with its origin, as the twin keeps it."""
         return {key: {"value": value, "origin": str(self.origins[key][-1])} for key, value in self.values().items()}
 
     def rehearsed(self) -> dict[str, str]:
         """What the site changed of another site's run file, and why; empty where the run is at home."""
-        return {key: chain[-1].where for key, chain in self.origins.items() if chain and chain[-1].layer == LAYER}
+        return {key: chain[-1].where for key, chain in self.origins.items() if chain and chain[-1].layer == REHEARSAL}
 
-    def subset(self, prefixes: Iterable[str]) -> dict[str, Any]:
-        """The values at or below dotted prefixes, for a step's fingerprint.
-
-        A prefix that is no key is our own bug, so it is not passed over.
-        """
-        wanted = list(prefixes)
+    def subset(self, prefixes: Iterable[str]) -> dict[str, object]:
+        """The values at or below dotted prefixes, for a step's fingerprint; an unknown prefix is our own bug."""
+        wanted = tuple(f"{prefix}." for prefix in prefixes)
         for prefix in wanted:
-            assert prefix in all_keys() or prefix in sections(), f"{prefix} is neither a key nor a section"
-        return {
-            key: value
-            for key, value in self.values().items()
-            if any(key == prefix or key.startswith(f"{prefix}.") for prefix in wanted)
-        }
+            assert prefix[:-1] in all_keys() | sections(), f"{prefix[:-1]} is neither a key nor a section"
+        return {key: value for key, value in self.values().items() if f"{key}.".startswith(wanted)}
 
     def job(self, phase: str) -> Job:
         """What a phase asks of the scheduler, with what it leaves open filled in from the site."""
@@ -87,18 +82,142 @@ class Settings:
         devices = job.devices_per_node or self.site.hardware.devices_per_node
         one_task = self.site.launcher in (Launcher.TORCHRUN, Launcher.DEEPSPEED)
         tasks = job.tasks_per_node or (1 if one_task else devices)
-        cores = self.site.hardware.cores_per_node // tasks
-        return job.model_copy(
-            update={
-                "devices_per_node": devices,
-                "tasks_per_node": tasks,
-                "cpus_per_task": job.cpus_per_task or cores,
-                "account": job.account or self.run.jobs.account,
-            }
-        )
+        cores = job.cpus_per_task or self.site.hardware.cores_per_node // tasks
+        account = job.account or self.run.jobs.account
+        counts = {"devices_per_node": devices, "tasks_per_node": tasks, "cpus_per_task": cores}
+        return job.model_copy(update={**counts, "account": account})
 
     def as_yaml(self) -> str:
         """The text of run.yaml: every resolved value in the schema's order; reading it gives the same run."""
-        from runbook.params.writing import write_run
+        variant = f" Variant {self.variant}." if self.variant else ""
+        return (
+            f"# What was asked of run {self.name}: every value, those taken by default too.{variant}\n"
+            "# Written by runbook; `runbook why RUN KEY` tells where a value came from.\n"
+            + write_tree(nest(self.values()), remark=_remark)
+        )
 
-        return write_run(self)
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is known of one value."""
+
+    key: str
+    value: Any
+    chain: tuple[Origin, ...]
+    """What each layer gave, the winning value last."""
+    documents: tuple[str, ...]
+    """What the five documents call it."""
+    help: str
+    source: str = ""
+    """Where a site's value comes from."""
+
+    def text(self) -> str:
+        """The explanation in lines, for a terminal."""
+        lines = [f"{self.key} = {show(self.value)}", f"  {self.help}"]
+        lines += [f"  {origin.layer:12s} {show(origin.value):20s} {origin.where}" for origin in reversed(self.chain)]
+        lines[2] += "  <- this one"
+        if self.source:
+            lines.append(f"  source: {self.source}")
+        if self.documents:
+            lines.append(f"  in the documents: {', '.join(self.documents)}")
+        return "\n".join(lines)
+
+
+def why(settings: Settings, key: str) -> Explanation:
+    """Where the value of `key` comes from; a name of the documents is understood when it means one key."""
+    name = _full_name(key)
+    spec = all_keys()[name]
+    fact = settings.site.facts.get(f"defaults.{name}")
+    source = f"{fact.source}{f', {fact.date}' if fact.date else ''}" if fact else ""
+    return Explanation(name, settings.value(name), tuple(settings.origins[name]), spec.documents, spec.help, source)
+
+
+def _full_name(key: str) -> str:
+    try:
+        path = full_path(key.strip().split("."))
+    except ValueError as error:
+        raise ParamsError(f"{key}: {error}.") from error
+    name = ".".join(path)
+    if name in all_keys():
+        return name
+    if name in sections():
+        inside = [other for other in all_keys() if other.startswith(f"{name}.")]
+        raise ParamsError(f"{name} is a section. Ask for one of its keys: {', '.join(inside)}.")
+    ours, near = right_name(path)
+    if ours in all_keys():
+        return ours
+    meant = f"Did you mean {ours or near}?" if ours or near else f"The sections are {', '.join(sections())}."
+    raise ParamsError(f"There is no key {key}. {meant}")
+
+
+STAGE = "{stage}"
+"""What a site writes for the folder that jobs.stage names."""
+
+
+def with_shared_folder(site: Site, run: Run) -> Site:
+    """The site with the run's shared folder, image and launcher; {stage} stays where no folder was given."""
+    stage = run.jobs.stage.rstrip("/") if run.jobs.stage else STAGE
+    chosen, container = run.jobs.launcher, site.container
+
+    def put(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: put(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [put(item) for item in value]
+        return value.replace(STAGE, stage) if isinstance(value, str) else value
+
+    inside = {"mounts": container.mounts, "options": container.options, "image": run.jobs.image or container.image}
+    update = {
+        "paths": put(site.paths),
+        "launcher": site.launcher if chosen is LauncherChoice.SITE else Launcher(chosen.value),
+        "container": container.model_copy(update=put(inside)),
+        "frameworks": {
+            name: checkout.model_copy(update={"folder": put(checkout.folder), "options": put(checkout.options)})
+            for name, checkout in site.frameworks.items()
+        },
+    }
+    return site.model_copy(update=update)
+
+
+def missing_values(settings: Settings) -> Mapping[str, str]:
+    """The keys this site requires that have no value yet, each with what it is."""
+    return {key: meaning for key, meaning in settings.site.required.items() if not settings.value(key)}
+
+
+def require_values(settings: Settings) -> None:
+    """Raise `ParamsError` that lists every required value that was not given."""
+    site, problems = settings.site.site, []
+    for key, meaning in missing_values(settings).items():
+        remedy = f"Write it into the run file, or --set {key}=VALUE; --placeholders renders without it."
+        where = f"required by params/sites/{site}.yaml"
+        problems.append(Problem(key, where, f"is not given: {meaning}. {remedy}"))
+    if problems:
+        raise InvalidParams(f"Run {settings.name} on site {site}", problems)
+
+
+def with_placeholders(settings: Settings) -> Settings:
+    """The same run with each missing required value marked in capitals, for a text that is read and not submitted."""
+    values = settings.values() | {key: placeholder(key) for key in missing_values(settings)}
+    run = Run.model_validate(nest(values))
+    return replace(settings, run=run, site=with_shared_folder(settings.site, run))
+
+
+def placeholder(key: str) -> str:
+    """What stands for a value that was not given.
+
+    >>> placeholder("jobs.account"), placeholder("jobs.stage")
+    ('GIVE_JOBS_ACCOUNT', '/GIVE_JOBS_STAGE')
+    """
+    mark = "GIVE_" + key.replace(".", "_").upper()
+    return f"/{mark}" if key.endswith((".stage", ".image")) else mark
+
+
+_DURATIONS = ("walltime", "exit_duration", "process_group_timeout")
+_COUNTS = ("tokens", "samples", "warmup_tokens", "warmup_samples", "decay_tokens", "decay_samples")
+
+
+def _remark(key: str, value: Any) -> str:
+    name = key.rpartition(".")[2]
+    if name in _DURATIONS and value:
+        return f"  # {show_duration(value)}"
+    return f"  # {show_count(value)}" if name in _COUNTS and value >= 10_000 else ""

@@ -1,16 +1,16 @@
-"""YAML read by the 1.2 core rules, with the line of every value."""
+"""YAML 1.2: read with the line of every value, and written so that YAML 1.1 reads the same."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
 
 try:
     from yaml import CSafeLoader as _Base  # ten times faster, same nodes
@@ -20,7 +20,8 @@ except ImportError:  # PyYAML built without libyaml
 _TAG = "tag:yaml.org,2002:"
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 64
-Path_ = tuple[str, ...]
+KeyPath = tuple[str, ...]
+Remark = Callable[[str, Any], str]
 
 
 class CoreLoader(_Base):
@@ -44,17 +45,16 @@ for _name, _pattern, _first in _CORE:
 
 
 @dataclass(frozen=True)
-class Document:
+class YamlDocument:
     """A YAML mapping and where each of its values stands."""
 
     where: str
     """The file as it is shown to people."""
-
     values: dict[str, Any]
-    lines: Mapping[Path_, int] = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
     """Line of each key and value, by its path of keys."""
 
-    def origin(self, path: Path_) -> str:
+    def origin(self, path: KeyPath) -> str:
         """`params/local.yaml:12` of a value, or of the nearest section above it."""
         while path and path not in self.lines:
             path = path[:-1]
@@ -63,35 +63,29 @@ class Document:
 
 def read_text(path: Path, where: str) -> str:
     """The text of a parameter file; `ParamsError` when it is missing, too big, or not UTF-8."""
-    if not path.exists():
-        raise ParamsError(f"{where}: there is no such file.")
     if not path.is_file():
-        raise ParamsError(f"{where}: is not a file.")
+        raise ParamsError(f"{where}: {'is not a file' if path.exists() else 'there is no such file'}.")
     try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise ParamsError(
-                f"{where}: {size} bytes; a parameter file has at most {_MAX_BYTES}. Is it the right file?"
-            )
+        if (size := path.stat().st_size) > _MAX_BYTES:
+            hint = f"a parameter file has at most {_MAX_BYTES}. Is it the right file?"
+            raise ParamsError(f"{where}: {size} bytes; {hint}")
         raw = path.read_bytes()
     except OSError as error:
         raise ParamsError(f"{where}: cannot be read: {error.strerror}.") from error
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = raw[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
-        raise ParamsError(
-            f"{where}:{line}:{column}: byte 0x{raw[error.start]:02x} is not UTF-8. Save the file as UTF-8."
-        ) from error
+        lines = raw[: error.start].split(b"\n")
+        rule = f"byte 0x{raw[error.start]:02x} is not UTF-8. Save the file as UTF-8."
+        raise ParamsError(f"{where}:{len(lines)}:{len(lines[-1]) + 1}: {rule}") from error
 
 
-def read_file(path: Path, where: str) -> Document:
+def read_file(path: Path, where: str) -> YamlDocument:
     """The mapping in a YAML file; `ParamsError` names file, line and column of what is wrong."""
     return read_mapping(read_text(path, where), where)
 
 
-def read_mapping(text: str, where: str) -> Document:
+def read_mapping(text: str, where: str) -> YamlDocument:
     r"""The mapping that `text` is.
 
     >>> read_mapping("lr: 1e-4\nanswer: no\nwalltime: 12:00:00\n", "x.yaml").values
@@ -103,9 +97,8 @@ def read_mapping(text: str, where: str) -> Document:
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "one single value"
         raise ParamsError(f"{_at(where, node)}: is {kind}, not a mapping of `key: value` lines.")
-    lines: dict[Path_, int] = {}
-    values = _Converter(where, lines).convert(node, ())
-    return Document(where, values, lines)
+    lines: dict[KeyPath, int] = {}
+    return YamlDocument(where, _convert(node, (), where, lines), lines)
 
 
 def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node | None:
@@ -117,12 +110,13 @@ def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node 
         mark = error.problem_mark or error.context_mark
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
         said = ", ".join(part for part in (error.context, error.problem) if part)
-        hint = " Indent with spaces, not with tabs." if "\\t" in said or _tab_at(text, mark) else ""
+        row = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+        tab = "\\t" in said or "\t" in row[: len(row) - len(row.lstrip())]
+        hint = " Indent with spaces, not with tabs." if tab else ""
         raise ParamsError(f"{place}: is not YAML: {said}.{hint}") from error
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        column = error.position - (text.rfind("\n", 0, error.position) + 1) + 1
-        raise ParamsError(f"{where}:{line}:{column}: is not YAML: {error.reason}.") from error
+        lines = text[: error.position].split("\n")
+        raise ParamsError(f"{where}:{len(lines)}:{len(lines[-1]) + 1}: is not YAML: {error.reason}.") from error
     return node
 
 
@@ -139,12 +133,12 @@ def read_scalar(text: str) -> Any:
 
 
 def scalar_value(node: yaml.ScalarNode) -> Any:
-    """The value of a node read by `CoreLoader`; `ValueError` for a number that is none (`!!int abc`)."""
+    """The value of a node read by `CoreLoader`; `ValueError` for an invalid number (`!!int abc`)."""
     name = node.tag.removeprefix(_TAG)
     return str(node.value) if name not in ("null", "bool", "int", "float") else _construct(name, node.value)
 
 
-def scalars(node: yaml.Node | None, path: Path_ = ()) -> Iterator[tuple[Path_, yaml.ScalarNode]]:
+def scalars(node: yaml.Node | None, path: KeyPath = ()) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
     """Every scalar below a node with its path of keys, the keys included, in the order of the text."""
     if isinstance(node, yaml.ScalarNode):
         yield path, node
@@ -175,13 +169,6 @@ def _refuse_depth(text: str, where: str) -> None:
             )
 
 
-def _tab_at(text: str, mark: Any) -> bool:
-    if mark is None:
-        return False
-    line = (text.splitlines() or [""])[min(mark.line, max(len(text.splitlines()) - 1, 0))]
-    return "\t" in line[: len(line) - len(line.lstrip())]
-
-
 def _at(where: str, node: Any) -> str:
     return f"{where}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
@@ -192,46 +179,113 @@ def _construct(name: str, text: str) -> Any:
     if name == "bool":
         return text.lower() == "true"
     if name == "int":
-        return int(text, 8 if text[:2] == "0o" else 16 if text[:2] == "0x" else 10)
-    return float(text.replace(".inf", "inf").replace(".nan", "nan") if text.lower()[-3:] in ("inf", "nan") else text)
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    return float(re.sub(r"\.(inf|nan)$", r"\1", text, flags=re.IGNORECASE))
 
 
-class _Converter:
-    """Nodes to plain values; keeps the line of each."""
+def _convert(node: yaml.Node, path: KeyPath, where: str, lines: dict[KeyPath, int]) -> Any:
+    """The plain value of a node; keeps the line of each value in `lines`."""
+    lines.setdefault(path, node.start_mark.line + 1)
+    name = node.tag.removeprefix(_TAG)
+    if isinstance(node, yaml.MappingNode) and name == "map":
+        return _mapping(node, path, where, lines)
+    if isinstance(node, yaml.SequenceNode) and name == "seq":
+        return [_convert(item, (*path, str(index)), where, lines) for index, item in enumerate(node.value)]
+    if not isinstance(node, yaml.ScalarNode) or name not in ("str", "null", "bool", "int", "float"):
+        raise ParamsError(f"{_at(where, node)}: the tag {node.tag} is not used here. Write a plain value.")
+    try:
+        return scalar_value(node)
+    except ValueError as error:
+        raise ParamsError(f"{_at(where, node)}: is not {name}: {str(error)[:80]}.") from error
 
-    def __init__(self, where: str, lines: dict[Path_, int]) -> None:
-        self.where = where
-        self.lines = lines
 
-    def convert(self, node: yaml.Node, path: Path_) -> Any:
-        self.lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return [self.convert(item, (*path, str(index))) for index, item in enumerate(node.value)]
-        return self._scalar(node)
+def _mapping(node: yaml.MappingNode, path: KeyPath, where: str, lines: dict[KeyPath, int]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ParamsError(f"{_at(where, key_node)}: a key must be one word, not a list or a mapping.")
+        key = str(key_node.value)
+        here = (*path, key)
+        if key in values:
+            rule = f"{'.'.join(here)} is given twice; first in line {lines[here]}. Keep one of them."
+            raise ParamsError(f"{_at(where, key_node)}: {rule}")
+        lines[here] = key_node.start_mark.line + 1
+        values[key] = _convert(value_node, here, where, lines)
+    return values
 
-    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise ParamsError(f"{_at(self.where, key_node)}: a key must be one word, not a list or a mapping.")
-            key = str(key_node.value)
-            here = (*path, key)
-            if key in values:
-                raise ParamsError(
-                    f"{_at(self.where, key_node)}: {'.'.join(here)} is given twice; first in line {self.lines[here]}. "
-                    "Keep one of them."
-                )
-            self.lines[here] = key_node.start_mark.line + 1
-            values[key] = self.convert(value_node, here)
-        return values
 
-    def _scalar(self, node: yaml.Node) -> Any:
-        name = node.tag.removeprefix(_TAG)
-        if not isinstance(node, yaml.ScalarNode) or name not in ("str", "null", "bool", "int", "float"):
-            raise ParamsError(f"{_at(self.where, node)}: the tag {node.tag} is not used here. Write a plain value.")
-        try:
-            return scalar_value(node)
-        except ValueError as error:
-            raise ParamsError(f"{_at(self.where, node)}: is not {name}: {str(error)[:80]}.") from error
+def nest(values: Mapping[str, object]) -> dict[str, object]:
+    """Values by dotted key, nested as in a run file.
+
+    >>> nest({"model": "tiny", "jobs.training.nodes": 2})
+    {'model': 'tiny', 'jobs': {'training': {'nodes': 2}}}
+    """
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, last = key.split(".")
+        inner = tree
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return tree
+
+
+def dotted(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves of nested mappings by dotted keys.
+
+    >>> dotted({"a": {"b": 1, "c": 2}, "d": 3})
+    {'a.b': 1, 'a.c': 2, 'd': 3}
+    """
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        key: leaf for name, value in tree.items() for key, leaf in dotted(value, f"{prefix}.{name}".strip(".")).items()
+    }
+
+
+def write_tree(
+    tree: Mapping[str, object], indent: str = "", remark: Remark = lambda key, value: "", section: str = ""
+) -> str:
+    r"""Nested values as YAML lines; `remark` gives what follows a value, by its dotted key.
+
+    >>> write_tree({"model": "tiny", "jobs": {"training": {"walltime": "00:30:00"}}})
+    'model: tiny\njobs:\n  training:\n    walltime: "00:30:00"\n'
+    """
+    return "".join(
+        f"{indent}{key}:\n{write_tree(value, indent + '  ', remark, f'{section}{key}.')}"
+        if isinstance(value, Mapping)
+        else f"{indent}{key}: {write_scalar(value)}{remark(section + key, value)}\n"
+        for key, value in tree.items()
+    )
+
+
+def write_scalar(value: Any) -> str:
+    """A value as YAML, quoted where 1.1 or 1.2 would read a bare word as something else.
+
+    >>> write_scalar(6e-05), write_scalar("no"), write_scalar("bf16"), write_scalar("12:00:00"), write_scalar(True)
+    ('6.0e-5', '"no"', 'bf16', '"12:00:00"', 'true')
+    """
+    if isinstance(value, float):
+        mantissa, letter, exponent = repr(value).partition("e")
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent):+d}" if letter else mantissa
+    text = str(value)
+    if isinstance(value, int):
+        return text.lower()  # true and false
+    return text if _is_bare(text) else f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    return {"\n": "\\n", "\t": "\\t"}.get(letter, f"\\U{ord(letter):08x}")
+
+
+def _is_bare(text: str) -> bool:
+    if not text or not text.isascii() or not text.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        return False
+    try:
+        return text[0].isalnum() and read_scalar(text) == text and yaml.safe_load(text) == text
+    except ValueError:  # YAML 1.1 takes 0x_ for a number and then fails on it
+        return False

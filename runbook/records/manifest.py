@@ -1,32 +1,52 @@
-"""manifest.json: size and sha256 of every file of a run, written when a phase ends.
+"""manifest.json: size and sha256 of every file of a run; earlier records, set aside in records/history.
 
-    write_manifest(run_folder, written=()) -> Path      everything; `written` names the records just made
-    note_files(run_folder, paths)                       bring the entries of a few files up to date
-    rename_files(run_folder, {old: new})                entries follow files that were moved
-    read_manifest(run_folder) -> dict[str, Entry]       covered(run_folder) -> list of relative paths
-
-A record that was changed since it was recorded keeps its old entry when the manifest is written anew, unless it is
-among `written`: so a later phase does not bless an edit, and `verify` still finds it.
+What was recorded stays recorded as it was. An entry changes in three cases only: the file's own writer notes it, the
+phase that writes the file ends again (`writer_of`), or the file is one that jobs append to, still begins with what was
+recorded, and its phase is not done (`may_grow`). So no later phase and no report blesses an edit: `verify` finds it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from runbook.errors import RecordError
-from runbook.records.files import sha256_of, write_text
+from runbook.core.atomic_files import free_name, name_time, sha256_of, write_text
+from runbook.core.errors import RecordError
+from runbook.params.schema.run_file import PHASES
+from runbook.records.twin import phases_done, read_twin
 
 SCHEMA = 1
-NAME = "manifest.json"
-LEFT_OUT_FILES = (NAME, "lock.json", "lock", "*.lock", "heartbeat", "*.part", "*.pyc", ".DS_Store")
+MANIFEST_NAME = "manifest.json"
+LEFT_OUT_FILES = (MANIFEST_NAME, "lock.json", "lock", "*.lock", "heartbeat", "*.part", "*.pyc", ".DS_Store")
 """Files that change while nothing is wrong, or are no result."""
 LEFT_OUT_FOLDERS = ("cache", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
 """Folders that hold nothing a run could not make again."""
+
+WRITTEN_BY = {
+    "00-plan": ("run.yaml", "plan.json"),
+    "01-environment": ("environment/*",),
+    "02-data": ("data/*",),
+    "03-smoke-test": ("smoke/*",),
+    "04-training": ("metrics.jsonl", "validation.jsonl", "samples.jsonl", "checkpoints/*", "tensorboard/*"),
+    "05-analysis": ("results.csv", "variants.csv", "lumi-table.csv"),
+}
+"""Whose files they are, beside its jobs and steps; nobody else's end of a phase records them again."""
+GROWING = (
+    "events.jsonl",
+    *(f"{folder}{name}.jsonl" for folder in ("", "smoke/") for name in ("metrics", "validation", "samples")),
+    *(f"{folder}tensorboard/*" for folder in ("", "smoke/")),
+    "jobs/*/out",
+    "jobs/*/err",
+)
+"""Files that jobs append to, over all restarts."""
 
 
 @dataclass(frozen=True)
@@ -36,62 +56,123 @@ class Entry:
     bytes: int
     sha256: str
     modified: int = 0
-    """Its time of change in nanoseconds: an unchanged file is not read again when the manifest is written anew."""
+    """Its time of change in nanoseconds: an unchanged file is not read again when the manifest is written again."""
 
 
 def covered(run_folder: Path) -> list[str]:
     """Every file that a manifest has to name, relative to the run's folder, sorted."""
-    found = []
-    for folder, folders, names in os.walk(run_folder):
+    paths = []
+    for folder, folders, names in os.walk(run_folder, onerror=_refuse_folder):
         folders[:] = [name for name in folders if not _matches(name, LEFT_OUT_FOLDERS)]
         inside = Path(folder).relative_to(run_folder)
-        found += [(inside / name).as_posix() for name in names if not _matches(name, LEFT_OUT_FILES)]
-    return sorted(found)
+        paths += [(inside / name).as_posix() for name in names if not _matches(name, LEFT_OUT_FILES)]
+    return sorted(paths)
 
 
-def write_manifest(run_folder: Path, written: Iterable[Path] = ()) -> Path:
-    """Record every file as it is now, but earlier records as they were recorded; returns the manifest's path."""
+def _refuse_folder(error: OSError) -> None:
+    """A folder that cannot be listed is no empty folder; one that vanished meanwhile made room for a newer one."""
+    if not isinstance(error, FileNotFoundError):
+        raise RecordError(
+            f"{error.filename} cannot be listed ({error.strerror}), so nothing can be said about the files in it. Give "
+            "this user the right to read it, or look after its disk."
+        ) from error
+
+
+def writer_of(name: str) -> str:
+    """The phase that writes a file of the run's folder; empty where no single phase does.
+
+    >>> writer_of("metrics.jsonl"), writer_of("jobs/04-training-2/out"), writer_of("steps/02-data--tokenize.json")
+    ('04-training', '04-training', '02-data')
+    >>> writer_of("events.jsonl"), writer_of("history/04-training-20251121T060000Z/metrics.jsonl")
+    ('', '')
+    """
+    if name.startswith(("jobs/", "steps/")):
+        return next((phase for phase in PHASES if name.partition("/")[2].startswith(phase)), "")
+    return next((phase for phase, places in WRITTEN_BY.items() if _matches(name, places)), "")
+
+
+def may_grow(name: str, done: Set[str]) -> bool:
+    """Whether somebody may still append to a file: the phase that writes it (of several, one of them) is not done."""
+    writer = writer_of(name)
+    return _matches(name, GROWING) and (writer not in done if writer else done != set(PHASES))
+
+
+def begins_as(path: Path, entry: Entry) -> bool:
+    """Whether a file that only grows still begins with what was recorded."""
+    return path.stat().st_size >= entry.bytes and sha256_of(path, entry.bytes) == entry.sha256
+
+
+def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> Path:
+    """Record new files, grown ones, and those that `phase` writes as they are at its end; returns the manifest's path.
+
+    `written` names the records just made. A job's folder is closed once its exit code was recorded.
+    """
     before = read_manifest(run_folder)
     fresh = {path.relative_to(run_folder).as_posix() for path in written}
-    entries = {}
-    for name in covered(run_folder):
-        old = before.get(name)
-        if old is not None and name.startswith("records/") and name not in fresh:
-            entries[name] = old
-        else:
-            entries[name] = _entry(run_folder / name, old)
-    missing = {name: old for name, old in before.items() if name.startswith("records/") and name not in entries}
-    return _write(run_folder, entries | missing)
+    ended = tuple(name.removesuffix("exit_code") for name in before if name.endswith("/exit_code"))
+    done = phases_done(run_folder) - {phase}
+    entries = dict(before)
+    present = covered(run_folder)
+    for name in present:
+        path, old = run_folder / name, before.get(name)
+        if old is None or name in fresh:
+            entries[name] = _entry(path, old)
+        elif _matches(name, GROWING):
+            grown = _entry(path, old) if may_grow(name, done) else old
+            entries[name] = grown if grown is old or begins_as(path, old) else old
+        elif phase and writer_of(name) == phase and not (name.startswith("jobs/") and name.startswith(ended)):
+            entries[name] = _entry(path, old)
+    for name in before.keys() - set(present):
+        if phase and writer_of(name) == phase and not _matches(name, GROWING) and not name.startswith("jobs/"):
+            del entries[name]  # an older checkpoint made room, a step is to be done again
+    return _write(run_folder, entries)
 
 
 def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
     """Bring the entries of these files up to date, and no other; nothing where the run has no manifest yet."""
-    if (run_folder / NAME).exists():
-        new = {path.relative_to(run_folder).as_posix(): _entry(path, None) for path in paths}
-        _write(run_folder, read_manifest(run_folder) | new)
+    if (run_folder / MANIFEST_NAME).exists():
+        before = read_manifest(run_folder)
+        names = {path.relative_to(run_folder).as_posix(): path for path in paths}
+        after = before | {name: _entry(path, before.get(name)) for name, path in names.items()}
+        if after != before:
+            _write(run_folder, after)
 
 
-def rename_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
-    """Let entries follow their files, checksums unchanged; nothing where the run has no manifest yet."""
-    if not (run_folder / NAME).exists():
-        return
-    names = {
-        old.relative_to(run_folder).as_posix(): new.relative_to(run_folder).as_posix() for old, new in moved.items()
+def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
+    """Move files and folders inside the run's folder; their entries follow, checksums unchanged.
+
+    Meanwhile they have no entry: whoever is killed in between leaves files to be recorded again, no contradiction.
+    """
+    before = read_manifest(run_folder)
+    renamed = {
+        name: (new / (run_folder / name).relative_to(old)).relative_to(run_folder).as_posix()
+        for name in before
+        for old, new in moved.items()
+        if (run_folder / name).is_relative_to(old)
     }
-    _write(run_folder, {names.get(name, name): entry for name, entry in read_manifest(run_folder).items()})
+    kept = {name: entry for name, entry in before.items() if name not in renamed}
+    if renamed:
+        _write(run_folder, kept)
+    for source, target in moved.items():
+        shutil.move(source, target)
+    if renamed:
+        _write(run_folder, kept | {new: before[name] for name, new in renamed.items()})
 
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
     """Entries by relative path; empty where there is no manifest, `RecordError` where it is broken."""
-    path = run_folder / NAME
+    path = run_folder / MANIFEST_NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']!r}, this program reads {SCHEMA}")
-        return {name: Entry(**entry) for name, entry in content["files"].items()}
+        entries = {name: Entry(**entry) for name, entry in content["files"].items()}
+        if wrong := [name for name, entry in entries.items() if not isinstance(entry.bytes, int)]:
+            raise ValueError(f"the size of {wrong[0]} is {entries[wrong[0]].bytes!r}")
+        return entries
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RecordError(
             f"{path} is not a manifest ({error}), so nothing can be said about later edits of this run. Restore it "
             "from a copy; only if none exists, delete it and execute a phase again to have a new one."
@@ -99,17 +180,54 @@ def read_manifest(run_folder: Path) -> dict[str, Entry]:
 
 
 def _write(run_folder: Path, entries: Mapping[str, Entry]) -> Path:
-    files = {name: asdict(entries[name]) for name in sorted(entries)}
-    write_text(run_folder / NAME, json.dumps({"schema": SCHEMA, "files": files}, indent=1, ensure_ascii=False) + "\n")
-    return run_folder / NAME
+    path = run_folder / MANIFEST_NAME
+    content = {"schema": SCHEMA, "files": {name: asdict(entries[name]) for name in sorted(entries)}}
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return path
 
 
 def _entry(path: Path, old: Entry | None) -> Entry:
     status = path.stat()
     if old is not None and (old.bytes, old.modified) == (status.st_size, status.st_mtime_ns):
         return old
-    return Entry(status.st_size, sha256_of(path), status.st_mtime_ns)
+    return Entry(status.st_size, sha256_of(path, status.st_size), status.st_mtime_ns)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+
+SUFFIXES = (".ipynb", ".html", ".json")
+
+
+def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
+    """Move notebook, report and twin of a phase to records/history/<phase>-<UTC start>; returns the new places.
+
+    With `keep_newer_notebook`, for use while a notebook runs, a notebook that is not the twin's own stays:
+    papermill may just be writing it there.
+    """
+    records, started = run_folder / "records", ""
+    with contextlib.suppress(RecordError):  # none, or a broken one: it is set aside under the time of its file
+        started = read_twin(records / f"{phase}.json").started
+    present = [path for suffix in SUFFIXES if (path := records / f"{phase}{suffix}").exists()]
+    notebook = records / f"{phase}.ipynb"
+    # An executed notebook names its execution in the output of `session.attach`.
+    may_stay = keep_newer_notebook and started and notebook in present
+    if may_stay and started not in notebook.read_text("utf-8", "replace"):
+        present.remove(notebook)
+    if not present:
+        return []
+    changed = datetime.fromtimestamp(max(path.stat().st_mtime for path in present), UTC).isoformat()
+    history = records / "history"
+    history.mkdir(parents=True, exist_ok=True)
+    stem = free_name(history, f"{phase}-{name_time(started or changed)}", SUFFIXES)
+    moved = {path: history / f"{stem}{path.suffix}" for path in present}
+    move_files(run_folder, moved)
+    return list(moved.values())
+
+
+def earlier_records(run_folder: Path, phase: str) -> list[Path]:
+    """Files of earlier executions of a phase, newest first."""
+    pattern = re.compile(re.escape(phase) + r"-\d{8}T\d{6}Z(-\d+)?\.(ipynb|html|json)")
+    folder = run_folder / "records" / "history"
+    return sorted((path for path in folder.glob("*") if pattern.fullmatch(path.name)), reverse=True)

@@ -1,19 +1,100 @@
-"""Takes what tells people and places out of records: users, hosts, accounts, paths, buckets, addresses.
+"""Redaction: records for people outside, with names, hosts, paths and buckets taken out.
 
     redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it is
-    redactor.text(words)      redactor.value(json value)            the same with [user], [host], [path] ... in place
+    redactor.text(text), .value(json value), .markup(html)          the same with [user], [host], [path] ... in place
 
-Known words are found wherever they stand, in any case of letters, also inside data: addresses; paths, buckets and
-addresses are known by their shape.
+Known words are found anywhere, in upper and lower case, also inside data: addresses; paths, buckets and
+addresses are known by their shape. Of a path that no file names, that stands without quotes and whose last name holds a
+space, what follows that space is kept.
 """
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping
+import struct
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from runbook.records.redacted_pictures import inside_addresses
+from runbook.records.pages.html_rewriting import Rewriter
+
+Redact = Callable[[str], str]
+
+DATA_ADDRESS = re.compile(r"(?<!\w)data:([\w.+-]+/[\w.+-]+)?((?:;[\w=.+-]+)*),([A-Za-z0-9+/=%._~!$&*;:@-]*)")
+PNG = b"\x89PNG\r\n\x1a\n"
+_WORDS = frozenset({b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"tIME"})
+"""Parts of a PNG that are not seen: titles, programs, places, times."""
+_TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
+
+
+def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
+    """Redact an output's data in place: texts, HTML and SVG; a PNG loses its hidden words, other kinds are left out."""
+    for kind in list(data):
+        if kind == "image/png":
+            picture = _decoded("".join(data[kind]))
+            data[kind] = data[kind] if picture is None else base64.b64encode(plain_png(picture)).decode()
+        elif is_markup(kind):
+            data[kind] = markup("".join(data[kind]))
+        elif is_text(kind):
+            data[kind] = value(data[kind])
+        else:  # what cannot be looked into could say anything
+            del data[kind]
+    if not data:
+        data["text/plain"] = "[left out of the redacted copy]"
+
+
+def is_text(kind: str) -> bool:
+    """Whether a type of data is text that can be redacted.
+
+    >>> [is_text(kind) for kind in ("text/html", "image/svg+xml", "application/vnd.runbook.v1+json", "image/jpeg")]
+    [True, True, True, False]
+    """
+    return _TEXTUAL.match(kind) is not None
+
+
+def is_markup(kind: str) -> bool:
+    """Whether a type of data is tags with words between them."""
+    return kind == "text/html" or "xml" in kind
+
+
+def plain_png(content: bytes) -> bytes:
+    """The same picture without its parts that hold words; what is no PNG stays as it is.
+
+    By hand: Pillow would encode the picture again and keep one frame of an animation; here what is seen stays as it is.
+    """
+    if not content.startswith(PNG):
+        return content
+    kept, at = [PNG], len(PNG)
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from(">I", content, at)
+        part = content[at : at + 12 + length]
+        if part[4:8] not in _WORDS:
+            kept.append(part)
+        at += 12 + length
+        if part[4:8] == b"IEND":
+            break
+    return b"".join(kept)
+
+
+def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
+    kind, options, body = match[1] or "text/plain", match[2], urllib.parse.unquote(match[3])
+    text = markup if is_markup(kind) else text
+    if not options.endswith(";base64"):
+        return f"data:{match[1] or ''}{options},{urllib.parse.quote(text(body), safe='[]')}"
+    content = _decoded(body)
+    if content is None or not (kind == "image/png" or is_text(kind)):
+        return "data:,"  # what cannot be looked into could say anything
+    shown = plain_png(content) if kind == "image/png" else text(content.decode("utf-8", errors="replace")).encode()
+    return f"data:{kind}{options},{base64.b64encode(shown).decode()}"
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        return None
+
 
 BUCKET = re.compile(r"\b(?:s3a?|gs|abs|abfss?|wasbs?|adl|hdfs|az|oss)://[^\s\"'<>\\)\],;]+")
 MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
@@ -27,20 +108,24 @@ LIKE_A_HOST = re.compile(
     r"|\bx\d{3,}c\d+s\d+b\d+n\d+[\w.-]*"  # HPE Cray
     r"|\b[\w-]+(?:\.[\w-]+)*\.(?:internal|cluster|lan|gov|edu)\b"
 )
-PATH = re.compile(r"(?<![\w/.<+%)\]}])(?:file://[\w.-]*)?(?:~[\w.-]*)?/[\w.@+%=~-]+(?:/[\w.@+%=~-]*)+")
-ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)
-"""As in the query of a link."""
+_PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
+_SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
+"""A folder with spaces in its name: something follows it, and that is no `tokens/s`."""
+_BELOW = rf"(?:/(?:{_SPACED}|{_PART})?)"
+PATH = re.compile(rf"(?<![\w/.<+%)\]}}])(?:file://[\w.-]*)?(?:~[\w.-]*)?/(?:{_SPACED}|{_PART}){_BELOW}+")
+QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1""")
+"""Between quotes a path has an end, whatever its folders are called."""
+WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
+ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # as in the query of a link
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
-SHORTEST = 3
-"""Letters of a known word; shorter ones stand inside ordinary text."""
-ORDINARY = frozenset(
-    {
-        "root", "user", "users", "staff", "wheel", "nobody", "nogroup", "admin", "local", "localhost", "node", "none",
-        "null", "true", "false", "runbook",
-    }
-)  # fmt: skip
+SHORT = 2  # letters of a word that stands inside ordinary text too: it counts in its own letters only, and not as a tag
+ORDINARY = frozenset({
+    "root", "user", "users", "staff", "wheel", "nobody", "nogroup", "admin", "local", "localhost", "node", "none",
+    "null", "true", "false", "runbook", "run", "phase", "state", "verdict", "started", "ended", "reason", "commit",
+    "versions", "parameters", "plan", "results", "checks", "cells", "schema", "name", "value", "rule", "id", "origin",
+})  # fmt: skip
 """Names that tell nobody anything, and words that a report cannot do without."""
 
 
@@ -48,13 +133,19 @@ class Redactor:
     """Knows the words of one run."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
-        lower = {word.lower(): kind for word, kind in words.items()}
-        kept = {word: kind for word, kind in lower.items() if len(word) >= SHORTEST and word not in ORDINARY}
-        self._kinds = kept
-        longest_first = sorted(kept, key=len, reverse=True)
+        lower = {word.lower(): kind for word, kind in words.items() if word.lower() not in ORDINARY}
+        self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
+        places = [word for word in self._kinds if word.startswith(("/", "~"))]
         # An underscore parts words here: in jdoe_run the user is still to be seen.
-        edged = (rf"(?<![^\W_]){re.escape(word)}(?![^\W_])" for word in longest_first)
-        self._known = re.compile("|".join(edged) or r"(?!)", re.IGNORECASE)
+        self._known = _any_of(self._kinds, r"(?<![^\W_])", r"(?![^\W_])", re.IGNORECASE)
+        self._places = _any_of(places, r"(?<![^\W_])", rf"(?![\w-]){_BELOW}*", re.IGNORECASE)
+        self._short_kinds = {
+            form: kind
+            for word, kind in words.items()
+            if 0 < len(word) <= SHORT and not word.isdecimal() and word.lower() not in ORDINARY
+            for form in (word, word.upper())
+        }
+        self._short = _any_of(self._short_kinds, r"(?<![^\W_])(?<!</)(?<!<)", r"(?![^\W_])")
 
     def text(self, text: str) -> str:
         """A text without them; it reads on.
@@ -62,26 +153,60 @@ class Redactor:
         >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
         '[user] wrote [path] and [bucket], 3 tokens/s'
         """
-        pieces = inside_addresses(text, self.text)
-        return "".join(self._plain(piece) if is_plain else piece for piece, is_plain in pieces)
+        pieces, end = [], 0
+        for match in DATA_ADDRESS.finditer(text):
+            pieces += [self._plain(text[end : match.start()]), _address(match, self.text, self.markup)]
+            end = match.end()
+        return "".join([*pieces, self._plain(text[end:])])
+
+    def markup(self, text: str) -> str:
+        """HTML or SVG without them: in text and in values of attributes, however they are encoded there.
+
+        Comments and scripts, and tags and attributes that are named so, are left out.
+        """
+        return _Markup(self).rewrite(text)
 
     def _plain(self, text: str) -> str:
-        text = BUCKET.sub("[bucket]", text)
-        text = MAIL.sub("[address]", text)
-        text = PATH.sub("[path]", text)  # before the words: a path is one thing, whatever stands inside
-        text = ENCODED_PATH.sub("[path]", text)
+        text = MAIL.sub("[address]", BUCKET.sub("[bucket]", text))
+        text = self._places.sub("[path]", text)  # before other paths: a known one may hold spaces
+        text = QUOTED_PATH.sub(r"\1[path]\1", text)
+        # Before the words: a path is one thing, whatever stands inside.
+        text = ENCODED_PATH.sub("[path]", PATH.sub("[path]", text))
         text = self._known.sub(lambda match: f"[{self._kinds.get(match[0].lower(), 'word')}]", text)
-        text = HOME.sub("[path]", text)
-        text = LIKE_A_HOST.sub("[host]", text)
+        text = self._short.sub(lambda match: f"[{self._short_kinds[match[0]]}]", text)
+        text = LIKE_A_HOST.sub("[host]", HOME.sub("[path]", text))
         text = HOST.sub(lambda match: match[0].replace(match[1], "[host]"), text)
         return ADDRESS.sub("[address]", text)
 
     def value(self, value: Any) -> Any:
         """A JSON value with all its texts redacted, the names of keys too."""
         if isinstance(value, str):
-            return self.text(value)
+            return "[path]" if WHOLE_PATH.fullmatch(value) else self.text(value)
         if isinstance(value, Mapping):
             return {self.text(str(key)): self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
         return value
+
+
+class _Markup(Rewriter):
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self.text = redactor.text  # type: ignore[method-assign]
+
+    def renamed(self, tag: str) -> str | None:
+        return tag if tag != "script" and (len(tag) <= SHORT or self.text(tag) == tag) else None
+
+    def attribute(self, tag: str, name: str, value: str) -> str | None:
+        drawn = ("d", "points", "transform", "viewbox", "gradienttransform")  # numbers and single letters
+        if name in drawn or name.startswith("xmlns"):
+            return value
+        return self.text(value) if len(name) <= SHORT or self.text(name) == name else None
+
+    def raw(self, element: str, text: str) -> str:
+        return self.text(text)
+
+
+def _any_of(words: Iterable[str], before: str, after: str, flags: int = 0) -> re.Pattern[str]:
+    ways = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    return re.compile(rf"{before}(?:{ways}){after}" if ways else r"(?!)", flags)

@@ -4,102 +4,155 @@
     session.check(name, verdict, value, rule)         one row of the checks; the same name again replaces the row
     session.result(key, value)                        one number or text of the results
     session.plan[key] = value                         what was foreseen, beside the result of the same key
-    session.finish() -> Twin                          the notebook came to its end
+    session.finish() -> Twin                          the notebook came to its end, and the record is frozen
 
-It works alike under papermill (its own engine or ours), nbconvert, `jupyter execute` and JupyterLab, because it needs
-nothing of them: a hook after each cell notes how the cell ended and writes the twin. Without a kernel (a test, a
-script) the same calls write the same twin, with every cell pending.
+It works alike under papermill, nbconvert, `jupyter execute` and JupyterLab, because it needs nothing of them: a hook
+after each cell notes how the cell ended and writes the twin. Without a kernel (a test, a script) the same calls write
+the same twin, with every cell pending.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from runbook.errors import RecordError
-from runbook.plan.checks import Check
-from runbook.records.cells import CellStates, read_master
-from runbook.records.files import utc_now
-from runbook.records.history import set_aside
-from runbook.records.manifest import note_files
-from runbook.records.origin import commit_of, versions
-from runbook.records.state import State
-from runbook.records.twin import RUNNING, Twin, plain, twin_path, verdict_of, write_twin
+from runbook.core.atomic_files import utc_now
+from runbook.core.checks import VERDICTS, Check
+from runbook.core.errors import RecordError
+from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.manifest import note_files, set_aside
+from runbook.records.twin import RUNNING, Cell, Twin, commit_of, plain, twin_path, verdict_of, versions, write_twin
+
+if TYPE_CHECKING:
+    from runbook.params import Settings
+
+
+@dataclass(frozen=True)
+class MasterCell:
+    """A code cell of the master: its id and its source."""
+
+    id: str
+    source: str
+    is_parameters: bool = False
+
+
+def read_master(notebook: Path) -> tuple[MasterCell, ...]:
+    """Code cells of a notebook in order; empty where the notebook does not exist (a phase called without one)."""
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    except FileNotFoundError:
+        return ()
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{notebook} is not a notebook ({error}); restore it from the repository.") from error
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    return tuple(
+        MasterCell(cell.get("id", f"cell-{index}"), source, "parameters" in cell["metadata"].get("tags", []))
+        for index, cell in enumerate(code)
+        if (source := "".join(cell["source"])).strip()
+    )
+
+
+class CellStates:
+    """State of each code cell of the master; cells that are not in it (injected parameters) are not counted."""
+
+    def __init__(self, master: tuple[MasterCell, ...]) -> None:
+        self._master = master
+        self._states = {cell.id: "pending" for cell in master}
+
+    def mark(self, source: str, state: str, cell_id: str = "") -> str:
+        """Note how a cell ended; its id, or an empty string where the master has no such cell.
+
+        JupyterLab says the id of the cell it runs; papermill and nbconvert do not, there the source decides.
+        """
+        name = cell_id
+        if cell_id not in self._states:
+            same = [cell.id for cell in self._master if cell.source.strip() == source.strip()]
+            name = next((name for name in same if self._states[name] == "pending"), same[-1] if same else "")
+        if name:
+            self._states[name] = state
+        return name
+
+    def mark_earlier(self, history: Sequence[str]) -> None:
+        """Note the cells that ran before anyone listened: those of a kernel's history above the one running now.
+
+        The last source of the history is the running one. Cells below it may be in the history from an earlier round.
+        """
+        ran, sources = [source.strip() for source in history], [cell.source.strip() for cell in self._master]
+        current = sources.index(ran[-1]) if ran and ran[-1] in sources else 0
+        for cell, source in zip(self._master[:current], sources, strict=False):
+            # A person changes the parameters cell before running it, so its source is not the master's.
+            if cell.is_parameters or source in ran:
+                self._states[cell.id] = "completed"
+
+    def as_cells(self) -> tuple[Cell, ...]:
+        """All cells with their states, in the master's order."""
+        return tuple(Cell(name, state) for name, state in self._states.items())
+
 
 _log = logging.getLogger(__name__)
 
 MIME = "application/vnd.runbook.v1+json"
 """Type of the output by which an executed notebook names its run, phase and execution."""
-VERDICTS = ("pass", "fail", "warn", "unknown")
-REASON_LINES = 12
-"""Lines of an error's text kept as the reason; the traceback is in the notebook."""
-
-
-class RecordedSettings(Protocol):
-    """What a record needs of `params.Settings`."""
-
-    @property
-    def project(self) -> Path:
-        """The folder that holds params/ and notebooks/."""
-
-    @property
-    def name(self) -> str:
-        """Name of the run's folder."""
-
-    def parameters(self) -> dict[str, Any]:
-        """Every value and its origin, by dotted key."""
+REASON_LINES = 12  # lines of an error's text kept as the reason; the traceback is in the notebook
 
 
 _sessions: dict[tuple[Path, str], Session] = {}
 
 
-def start(settings: RecordedSettings, phase: str, run_folder: Path) -> Session:
+def start(settings: Settings, phase: str, run_folder: Path) -> Session:
     """Open the record of this execution, or find the one that is open.
 
     An earlier record of the phase moves to records/history, unless it is this execution's own. A record that was
-    finished, or whose notebook stopped at an error, is an earlier one.
+    finished, or whose notebook stopped at an error, is an earlier one. A kernel keeps one record at a time: cells that
+    run from here on belong to this one.
     """
     key = (run_folder.absolute(), phase)
+    for other in _sessions.values():
+        other.close()
     session = _sessions.get(key)
     if session is None or session.is_over:
-        if session is not None:
-            session.close()
         session = _sessions[key] = Session(settings, phase, run_folder.absolute())
-    session.announce()
+    session.attach()
     return session
 
 
 class Session:
     """The open record of one execution; `start` makes it."""
 
-    def __init__(self, settings: RecordedSettings, phase: str, run_folder: Path) -> None:
-        self.phase = phase
-        self.run_folder = run_folder
+    def __init__(self, settings: Settings, phase: str, run_folder: Path) -> None:
+        self.phase, self.run_folder = phase, run_folder
         self.plan: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._checks: dict[str, Check] = {}
-        self._failures: dict[str, tuple[State, str]] = {}
+        self._failures: dict[str, tuple[ExecutionState, str]] = {}
         self._finished = self._failed = ""
+        self._is_frozen = self._is_open = False
         self._parameters = plain(settings.parameters(), "parameters")
         self._run, self._commit, self._versions = settings.name, commit_of(settings.project), versions()
         self._cells = CellStates(read_master(settings.project / "notebooks" / f"{phase}.ipynb"))
         self.started = utc_now()
         if twin_path(run_folder, phase).exists():
             set_aside(run_folder, phase, keep_newer_notebook=True)
-        self._is_open = False
-        self._shell = _find_shell()
+        ipython = sys.modules.get("IPython")  # nothing of it is imported to find out whether it is around us
+        self._shell: Any = ipython.get_ipython() if ipython is not None else None
         if self._shell is not None:
             self._cells.mark_earlier(self._shell.history_manager.input_hist_raw)
-            self._shell.events.register("post_run_cell", self._after_cell)
         self._write()
 
     @property
     def is_over(self) -> bool:
         """Finished, or stopped by an error."""
         return bool(self._finished or self._failures)
+
+    def verdict(self, name: str) -> str:
+        """The verdict of a check that this execution recorded; empty where it did not."""
+        return self._checks[name].verdict if name in self._checks else ""
 
     def check(self, name: str, verdict: str, value: object, rule: str) -> Check:
         """Record a check: what was looked at, how it went, the value found, the rule it is held against."""
@@ -113,13 +166,20 @@ class Session:
         self.results[key] = plain(value, f"result {key}")
 
     def finish(self) -> Twin:
-        """The notebook came to its end: write the twin with its verdict. What cells do afterwards is still noted."""
-        self._finished = utc_now()
+        """The notebook came to its end: write the twin with its verdict.
+
+        The record is frozen as soon as this cell has ended well: no later cell changes it. Called again, it is written
+        with the checks and results of that moment.
+        """
+        self._finished, self._is_frozen = utc_now(), False
         return self._write()
 
-    def twin(self) -> Twin:
-        """The record as it stands now."""
-        state, reason = self._state()
+    def _twin(self) -> Twin:
+        state, reason = ExecutionState.INTERRUPTED, RUNNING
+        if self._failures:
+            state, reason = next(reversed(self._failures.values()))
+        elif self._finished:
+            state, reason = ExecutionState.DONE, ""
         return Twin(
             run=self._run,
             phase=self.phase,
@@ -137,46 +197,44 @@ class Session:
             cells=self._cells.as_cells(),
         )
 
-    def announce(self) -> None:
-        """Say in the notebook's output which run this is, so that the executed notebook can be filed with it."""
+    def attach(self) -> None:
+        """Note how each cell ends from here on; the notebook's output names the run with which it can be filed."""
         if self._shell is None:
             return
-        told = {"run_folder": str(self.run_folder), "phase": self.phase, "execution": self.started}
+        self._shell.events.register("post_run_cell", self._after_cell)
+        announcement = {"run_folder": str(self.run_folder), "phase": self.phase, "execution": self.started}
         text = f"Record of this notebook: {self.run_folder.name}/records/{self.phase}.json"
-        self._shell.display_pub.publish({MIME: told, "text/plain": text})
+        self._shell.display_pub.publish({MIME: announcement, "text/plain": text})
 
     def close(self) -> None:
-        """Stop listening; a newer execution has taken over."""
-        if self._shell is not None and self._after_cell in self._shell.events.callbacks["post_run_cell"]:
-            self._shell.events.unregister("post_run_cell", self._after_cell)
-
-    def _state(self) -> tuple[State, str]:
-        if self._failures:
-            return next(reversed(self._failures.values()))
-        if self._finished:
-            return State.DONE, ""
-        return State.INTERRUPTED, RUNNING
+        """Stop listening; the kernel's cells belong to another record."""
+        if self._shell is not None:
+            with contextlib.suppress(ValueError):  # it does not listen any more
+                self._shell.events.unregister("post_run_cell", self._after_cell)
 
     def _after_cell(self, result: Any) -> None:
-        """IPython calls this after each cell, failed or not."""
+        if self._is_frozen:
+            return
         error = result.error_before_exec or result.error_in_exec
         source, cell_id = result.info.raw_cell, getattr(result.info, "cell_id", None) or ""
         name = self._cells.mark(source, "failed" if error else "completed", cell_id)
         self._failures.pop("", None)  # a cell outside the master counts only until the next one runs
         self._failures.pop(name, None)
         if error is not None:
-            self._failures[name] = (_state_of(error), _reason_of(error))
-            self._failed = utc_now()
+            self._failures[name] = _state_and_reason(error)
+            self._failed, self._finished = utc_now(), ""
         try:
             self._write()
         except RecordError as trouble:  # it is written again after the next cell, and must be by `finish`
             _log.error("The record is not up to date: %s", trouble)
+        self._is_frozen = bool(self._finished) and not self._failures
 
     def _write(self) -> Twin:
-        twin = self.twin()
-        path = twin_path(self.run_folder, self.phase)
-        other = _started_in(path) if self._is_open else ""
-        if other and other != self.started:
+        twin, path = self._twin(), twin_path(self.run_folder, self.phase)
+        other = self.started
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # none that could be read
+            other = str(json.loads(path.read_text(encoding="utf-8"))["started"])
+        if self._is_open and other != self.started:
             raise RecordError(
                 f"{path} belongs to another execution of {self.phase}, begun {other}; this one began {self.started} "
                 "and writes nothing over it. Go on in that notebook, or begin anew here from the first cell."
@@ -188,27 +246,9 @@ class Session:
         return twin
 
 
-def _started_in(path: Path) -> str:
-    """Which execution a twin is of; empty where there is none that could be read."""
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["started"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
-
-
-def _find_shell() -> Any:
-    """The IPython shell we run in, or None; nothing of IPython is imported to find out."""
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
-
-
-def _state_of(error: BaseException) -> State:
-    return State.INTERRUPTED if isinstance(error, KeyboardInterrupt) else State.FAILED
-
-
-def _reason_of(error: BaseException) -> str:
+def _state_and_reason(error: BaseException) -> tuple[ExecutionState, str]:
     if isinstance(error, KeyboardInterrupt):
-        return "the cell was interrupted"
+        return ExecutionState.INTERRUPTED, "the cell was interrupted"
     lines = str(error).strip().splitlines()
     more = [f"... {len(lines) - REASON_LINES} more lines in the notebook"] if len(lines) > REASON_LINES else []
-    return f"{type(error).__name__}: " + "\n".join(lines[:REASON_LINES] + more)
+    return ExecutionState.FAILED, f"{type(error).__name__}: " + "\n".join(lines[:REASON_LINES] + more)

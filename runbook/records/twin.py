@@ -1,34 +1,31 @@
-"""The twin of an executed notebook: what it was, what it found and how it ended, as strict JSON.
-
-    Twin(run, phase, state, verdict, ...)      the record; its file is records/<phase>.json
-    read_twin(path) -> Twin                    find_twin(run_folder, phase) -> Twin | None
-    write_twin(twin, path)                     twin_path(run_folder, phase) -> Path
-    verdict_of(state, checks) -> str           pass | warn | fail | unknown
+"""The record of an executed notebook: its JSON twin, its notebook file, and the code that made it.
 
 While its notebook runs a twin has no `ended` and says `interrupted`: what a killed kernel leaves behind is then true.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from runbook.errors import RecordError
+from runbook.core import shell
+from runbook.core.atomic_files import write_text
+from runbook.core.checks import Check
+from runbook.core.errors import ProgramError, RecordError
+from runbook.params.schema.run_file import PHASES
 from runbook.params.secrets import mask
-from runbook.plan.checks import Check
-from runbook.records.files import write_text
-from runbook.records.state import State
+from runbook.records.engine.execution_end import ExecutionState
 
-SCHEMA = 1
-"""Raised when a reader of the old twins would misread the new ones."""
-CHECK_KEYS = ("name", "verdict", "value", "rule")
-"""What a twin keeps of a check; the remedy is for the person at the notebook."""
+SCHEMA = 1  # raised when a reader of the old twins would misread the new ones
 RUNNING = "not finished: still running, or ended without a word"
 """The reason in a twin whose notebook has not come to its end."""
 
@@ -47,23 +44,19 @@ class Twin:
 
     run: str
     phase: str
-    state: State
+    state: ExecutionState
     verdict: str
-    started: str
-    """UTC; also the name of the execution: no two have the same."""
-    ended: str
-    """UTC; empty while the notebook runs."""
-    reason: str
-    """Why it is not done; empty when it is."""
-    commit: str
-    """Of the project; `-dirty` where files differ from it, empty where it is not in git."""
+    started: str  # UTC; also the name of the execution: no two have the same
+    ended: str  # UTC; empty while the notebook runs
+    reason: str  # why it is not done; empty when it is
+    commit: str  # of the project; `-dirty` where files differ from it, empty where it is not in git
     versions: Mapping[str, str]
-    parameters: Mapping[str, Any]
-    plan: Mapping[str, Any]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
     """What was foreseen, under the same keys as the results where they can be compared."""
-    results: Mapping[str, Any]
-    checks: tuple[Check, ...]
-    cells: tuple[Cell, ...]
+    results: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    cells: tuple[Cell, ...] = ()
     schema: int = SCHEMA
 
     @property
@@ -72,20 +65,20 @@ class Twin:
         return not self.ended
 
 
-def verdict_of(state: State, checks: Iterable[Check]) -> str:
+def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
     """One word for all checks: the worst of them, and never `pass` for what did not come to its end.
 
-    >>> verdict_of(State.DONE, [Check("a", "pass", "1", "1"), Check("b", "warn", "2", "1")])
+    >>> verdict_of(ExecutionState.DONE, [Check("a", "pass", "1", "1"), Check("b", "warn", "2", "1")])
     'warn'
-    >>> verdict_of(State.DONE, []), verdict_of(State.TIMEOUT, []), verdict_of(State.INTERRUPTED, [])
-    ('unknown', 'fail', 'unknown')
+    >>> [verdict_of(ExecutionState(word), []) for word in ("done", "timeout", "interrupted")]
+    ['unknown', 'fail', 'unknown']
     """
-    words = {check.verdict for check in checks}
-    if "fail" in words or state in (State.FAILED, State.TIMEOUT, State.KERNEL_DIED):
+    verdicts = {check.verdict for check in checks}
+    if "fail" in verdicts or state in (ExecutionState.FAILED, ExecutionState.TIMEOUT, ExecutionState.KERNEL_DIED):
         return "fail"
-    if state is State.INTERRUPTED:
+    if state is ExecutionState.INTERRUPTED:
         return "unknown"
-    return next((word for word in ("warn", "unknown") if word in words), "pass" if words else "unknown")
+    return next((verdict for verdict in ("warn", "unknown") if verdict in verdicts), "pass" if verdicts else "unknown")
 
 
 def twin_path(run_folder: Path, phase: str) -> Path:
@@ -99,11 +92,21 @@ def find_twin(run_folder: Path, phase: str) -> Twin | None:
     return read_twin(path) if path.exists() else None
 
 
+def phases_done(run_folder: Path) -> set[str]:
+    """The phases whose newest record says that they are done; one that cannot be read says nothing."""
+    done = set()
+    for phase in PHASES:
+        with contextlib.suppress(RecordError):
+            twin = find_twin(run_folder, phase)
+            if twin is not None and twin.state is ExecutionState.DONE and not twin.is_open:
+                done.add(phase)
+    return done
+
+
 def read_twin(path: Path) -> Twin:
     """The twin in a file; `RecordError` names what is wrong with one that is missing, cut off or of another shape."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return twin_from(content)
+        return twin_from(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise RecordError(f"{path} does not exist: the phase was not executed yet.") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -115,36 +118,33 @@ def read_twin(path: Path) -> Twin:
 
 def twin_from(content: Mapping[str, Any]) -> Twin:
     """The twin that a JSON object describes; an unknown or missing key is a `ValueError`."""
-    known = {field.name for field in fields(Twin)}
+    known = {known.name for known in fields(Twin)}
     if content.keys() != known:
         raise ValueError(
             f"unknown keys {sorted(content.keys() - known)}, missing keys {sorted(known - content.keys())}"
         )
     if content["schema"] != SCHEMA:
         raise ValueError(f"schema {content['schema']!r}, this program reads {SCHEMA}")
-    for name in ("run", "phase", "verdict", "started", "ended", "reason", "commit"):
-        if not isinstance(content[name], str):
-            raise ValueError(f"{name} is {content[name]!r}, not text")
+    if content["state"] not in list(ExecutionState):
+        raise ValueError(f"state is {content['state']!r}, not one of {', '.join(ExecutionState)}")
+    for name, value in content.items():
+        if name in ("versions", "parameters", "plan", "results") and not isinstance(value, dict):
+            raise ValueError(f"{name} is {value!r}, not a table")
+        if name in ("run", "phase", "verdict", "started", "ended", "reason", "commit") and not isinstance(value, str):
+            raise ValueError(f"{name} is {value!r}, not text")
     for name in ("started", "ended"):
         if (content[name] and datetime.fromisoformat(content[name]).tzinfo is None) or not content["started"]:
             raise ValueError(f"{name} is {content[name]!r}, not a time in UTC")
-    for name in ("versions", "parameters", "plan", "results"):
-        if not isinstance(content[name], dict):
-            raise ValueError(f"{name} is {content[name]!r}, not a table")
-    rest = {name: content[name] for name in known - {"state", "checks", "cells"}}
-    return Twin(
-        state=State(content["state"]),
-        checks=tuple(Check(**check) for check in content["checks"]),
-        cells=tuple(Cell(**cell) for cell in content["cells"]),
-        **rest,
-    )
+    checks = tuple(Check(**check) for check in content["checks"])
+    cells = tuple(Cell(**cell) for cell in content["cells"])
+    return Twin(**{**content, "state": ExecutionState(content["state"]), "checks": checks, "cells": cells})
 
 
 def twin_as_dict(twin: Twin) -> dict[str, Any]:
     """The twin as a JSON object, schema first."""
     content = asdict(twin)
-    content["state"] = str(twin.state)
-    content["checks"] = [{name: check[name] for name in CHECK_KEYS} for check in content["checks"]]
+    for check in content["checks"]:
+        del check["remedy"]  # it is for the person at the notebook
     return {"schema": content.pop("schema"), **content}
 
 
@@ -176,3 +176,73 @@ def plain(value: Any, where: str = "value") -> Any:
         f"{where} is {value!r} ({type(value).__name__}); a record holds numbers, text, true, false, lists and tables. "
         "Convert it before it is recorded."
     )
+
+
+def read_notebook(path: Path) -> Any:
+    """The notebook in a file; `RecordError` where it is missing or no notebook."""
+    import nbformat  # 0.1 s: only where a notebook is really handled
+
+    try:
+        return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    except FileNotFoundError:
+        raise RecordError(f"{path} does not exist.") from None
+    except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
+        raise RecordError(f"{path} cannot be read as a notebook: {str(error).partition(chr(10))[0]}") from error
+
+
+def notebook_text(notebook: Any) -> str:
+    """The text of a notebook's file; what looks like a real token, typed or printed, is cut to its first letters."""
+    import nbformat
+
+    return mask(str(nbformat.writes(notebook)))  # type: ignore[no-untyped-call]
+
+
+PACKAGES = (
+    *("gpt3-runbook", "torch", "megatron-core", "deepspeed", "numpy", "tokenizers", "fastokens", "pydantic"),
+    *("ipykernel", "nbclient", "nbconvert", "papermill"),
+)
+"""Packages whose version can change a result or a record; those that are not installed are left out."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, system and packages, without importing any of them."""
+    known = {"python": platform.python_version(), "system": platform.platform()}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            known[name] = metadata.version(name)
+    return known
+
+
+def commit_of(project: Path) -> str:
+    """The commit of the project's repository, with `-dirty` where tracked files differ; empty where it is not in git.
+
+    Where git is missing or refuses (a repository of another owner), the commit is read from git's files instead; then
+    nothing is said about differences.
+    """
+    git = next((folder / ".git" for folder in (project, *project.parents) if (folder / ".git").exists()), None)
+    if git is None:
+        return ""
+    try:
+        # GIT_OPTIONAL_LOCKS=0: looking must not take the index's lock from a commit that is being made.
+        describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return shell.run(describe, cwd=project, env={"GIT_OPTIONAL_LOCKS": "0"}, timeout=20).out.strip()
+    except ProgramError:
+        with contextlib.suppress(OSError):
+            return _commit_in_files(git)
+        return ""
+
+
+def _commit_in_files(git: Path) -> str:
+    if git.is_file():  # a worktree or submodule: "gitdir: <folder>"
+        git = (git.parent / git.read_text().partition(":")[2].strip()).resolve()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref:"):
+        return head
+    reference, shared = head.partition(":")[2].strip(), git / "commondir"
+    common = (git / shared.read_text().strip()).resolve() if shared.exists() else git
+    for path in (git / reference, common / reference):
+        if path.exists():
+            return path.read_text().strip()
+    packed = common / "packed-refs"
+    lines = packed.read_text().splitlines() if packed.exists() else []
+    return next((line.split()[0] for line in lines if line.split()[1:] == [reference]), "")

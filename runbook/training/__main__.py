@@ -4,21 +4,73 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 
-from runbook.training.errors import FAILED, TrainingError
-from runbook.training.ranks import die_with_launcher, ranks_from
-from runbook.training.spec import read_plan
-from runbook.training.stopping import Stopping
+from runbook.plan_file.errors import FAILED, TrainingError
+from runbook.plan_file.schema import PhasePlan, read_plan
+from runbook.training.health import faults
+from runbook.training.health.heartbeat import HeartbeatWriter, make_watchdog
+from runbook.training.health.stopping import StopConditions
+from runbook.training.ranks import Ranks, die_with_launcher, on_gpu, ranks_from, use_planned_device
+
+
+def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
+    """Train; the exit code. Errors are in events.jsonl before they come out."""
+    stopping.limit(spec.limits.exit_duration_seconds)
+    # megatron-core warns at import that Apex and Transformer Engine are absent; CausalAttention takes their place.
+    warnings.filterwarnings("ignore", module=r"megatron\..*")
+    # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here they are one), and 0.19 of
+    # its own future.
+    logging.getLogger("megatron.core").setLevel(logging.ERROR)
+    # torch 2.13 has newer names for what megatron-core 0.16 uses.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
+    from runbook.plan_file import limits
+    from runbook.training import cpu, process_groups
+    from runbook.training.report import TrainingReport
+
+    faults.arm(os.environ, ranks.rank)
+    use_planned_device(spec.device)
+    limits.check(spec, ranks.world_size, fp16=on_gpu() or faults.armed().has("fp16"))
+    cpu.answer_for_cpu()
+    report = TrainingReport(spec, ranks)
+    watchdog = make_watchdog(spec, ranks, os.environ)
+    try:
+        if watchdog:
+            watchdog.start()
+        process_groups.join_process_group(ranks, spec.limits.process_group_timeout_seconds)
+        heartbeat = watchdog.heartbeat if watchdog else HeartbeatWriter(ranks.rank, None)
+        heartbeat.set_stage(process_groups.make_parallel_groups(spec))
+        from runbook.training.checkpoints import state
+        from runbook.training.loop import TrainingLoop
+
+        spec = report.spec = state.keep_checkpoint_padding(spec)
+        code = TrainingLoop(spec, report, stopping, heartbeat).train()
+    except Exception as error:
+        report.event("failed", message=f"{type(error).__name__}: {error}")
+        if isinstance(error, RuntimeError) and "gloo" in str(error):
+            raise TrainingError(f"another rank is gone, or has not answered in time: {error}") from None
+        raise
+    finally:
+        if watchdog:
+            watchdog.stop()
+        report.close()
+    process_groups.leave_process_groups()
+    return code
 
 
 def main() -> int:
     """Run this rank; the exit code."""
-    arguments = _arguments()
+    parser = argparse.ArgumentParser(prog="python -m runbook.training", description=__doc__)
+    parser.add_argument("plan", type=Path, help="plan.json of the run; its relative paths start from its folder")
+    parser.add_argument("--phase", default="04-training", help="which phase of it: 04-training or 03-smoke-test")
+    arguments = parser.parse_args()
     atexit.register(_leave, FAILED)  # registered first, so called last: after a traceback was shown
-    stopping = Stopping()  # before the imports that take seconds: a signal meanwhile is not lost
+    stopping = StopConditions()  # before the imports that take seconds: a signal meanwhile is not lost
     rank = 0
     try:
         ranks = ranks_from(os.environ)
@@ -27,20 +79,12 @@ def main() -> int:
         spec = read_plan(arguments.plan, arguments.phase)
         # Before torch takes its first memory: pages of 2 MiB for large tensors, where the kernel has them to give.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-        from runbook.training.session import train
 
-        return train(spec, ranks, stopping)
+        return train_rank(spec, ranks, stopping)
     except TrainingError as error:
         if rank == 0 or not error.on_all_ranks:
             sys.stderr.write(f"rank {rank}: {error}\n" if rank else f"{error}\n")
         return error.exit_code
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m runbook.training", description=__doc__)
-    parser.add_argument("plan", type=Path, help="plan.json of the run; its relative paths start from its folder")
-    parser.add_argument("--phase", default="04-training", help="which phase of it: 04-training or 03-smoke-test")
-    return parser.parse_args()
 
 
 def _leave(code: int) -> None:

@@ -1,55 +1,70 @@
-"""Lets megatron-core run where there is no GPU, by reading its "cuda" as the CPU.
+"""Training on a CPU: megatron-core's questions to torch.cuda answered, and matmuls that suit the processor.
 
 megatron-core 0.16 asks `torch.cuda` for the current device, random states and tensor type names on every path. Here
 those few questions are answered for the CPU; nothing is changed where torch sees a GPU.
+
+torch multiplies float32 by MKL, which takes its AVX2 code on processors that Intel did not make: 105 GFLOP/s of a Zen 5
+core, where oneDNN, which torch has on board for 16-bit numbers, reaches 200 to 250 in all three products of a layer
+(torch 2.13, 2026-11-22). Sums are float32 in both. Attention stays with torch's flash kernel, which multiplies by MKL.
+
+On a processor without instructions for bfloat16, torch's matmul of it is 5 to 80 times slower than that of float32
+(AMD EPYC without AVX-512, torch 2.13, 2026-11-22). There the factors are widened to float32 and the result is rounded
+once.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from runbook.training.ranks import on_gpu
+
 _FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "randint", "as_tensor", "eye")
 
 
-def answer_for_cpu() -> bool:
-    """Put the answers in place, once; True where there is no GPU and they are needed."""
-    if torch.cuda.is_available():
-        return False
-    if not getattr(torch.cuda, "answered_for_cpu", False):
-        _keep_freed_memory()
-        _answer_device_questions()
-        _answer_random_states()
-        _answer_types()
-        for name in _FACTORIES:
-            setattr(torch, name, _on_cpu(getattr(torch, name)))
-        torch.cuda.answered_for_cpu = True  # type: ignore[attr-defined]
-    return True
+@functools.cache
+def answer_for_cpu() -> None:
+    """Put the answers in place, where there is no GPU."""
+    if on_gpu():
+        return
+    _keep_freed_memory()
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "current_stream"):
+        setattr(torch.cuda, name, lambda *_, **__: None)
+    _answer_random_states()
+    original = torch.Tensor.type
+
+    def type_(self: torch.Tensor, dtype: Any = None, *arguments: Any, **options: Any) -> Any:
+        """Optimizers compare `Tensor.type()` with torch.cuda.FloatTensor and its like."""
+        if dtype is not None:
+            return original(self, dtype, *arguments, **options)
+        name = original(self)
+        return name if ".cuda." in name else name.replace("torch.", "torch.cuda.", 1)
+
+    torch.Tensor.type = type_  # type: ignore[method-assign,assignment]
+    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
+    for name in _FACTORIES:
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
 
 
 def _keep_freed_memory() -> None:
     """Let glibc keep freed blocks instead of handing each back to the kernel; the largest apart, so that none is split.
 
-    Activations are allocated and freed in every micro-batch; faulting their pages in anew each time took 10 to 15 % of
+    Activations are allocated and freed in every micro-batch; faulting their pages in again each time took 10 to 15 % of
     a step of the 12 x 512 model (measured 2026-11, glibc 2.36). Blocks over 32 MiB (logits) come from the kernel: a
     hole that a small block has bitten into cannot take them again, and the peak grew by a fifth. Pages of 2 MiB
     (`__main__`) make up for what that costs. Another C library is left as it is.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of <malloc.h>
         mallopt(trim_threshold, -1)
         mallopt(mmap_threshold, 2**25)
-
-
-def _answer_device_questions() -> None:
-    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "current_stream"):
-        setattr(torch.cuda, name, lambda *_, **__: None)
 
 
 def _answer_random_states() -> None:
@@ -64,22 +79,8 @@ def _answer_random_states() -> None:
 
     random._get_cuda_rng_state, random._set_cuda_rng_state = get, put
     torch.cuda.get_rng_state, torch.cuda.set_rng_state = get, put  # type: ignore[assignment]
-    # Not torch.manual_seed: that one calls torch.cuda.manual_seed_all in its turn.
+    # Not torch.manual_seed, which calls torch.cuda.manual_seed_all.
     torch.cuda.manual_seed = torch.cuda.manual_seed_all = torch.default_generator.manual_seed  # type: ignore[assignment]
-
-
-def _answer_types() -> None:
-    """Optimizers compare `Tensor.type()` with torch.cuda.FloatTensor and its like."""
-    original = torch.Tensor.type
-
-    def type_(self: torch.Tensor, dtype: Any = None, *arguments: Any, **options: Any) -> Any:
-        if dtype is not None:
-            return original(self, dtype, *arguments, **options)
-        name = original(self)
-        return name if ".cuda." in name else name.replace("torch.", "torch.cuda.", 1)
-
-    torch.Tensor.type = type_  # type: ignore[method-assign,assignment]
-    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
 
 
 def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,3 +91,155 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
         return factory(*arguments, **options)
 
     return make
+
+
+OUTPUT_BLOCK = 2048  # outputs of a layer whose weight gradient is computed in one matmul
+
+SUM_DEPTH = 256
+"""Numbers that are summed at once: a matmul is then off by 3e-7 of its norm, as MKL's is.
+
+oneDNN sums a thousand and is off by 6e-7, enough for Adam to move one of a million weights 1.1e-5 away from a plain
+program's in its first step. It costs 2 to 3 % of a step of the 12 x 512 model.
+"""
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+@functools.cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN is faster than MKL here: torch has both, and this is an AVX-512 CPU not made by Intel."""
+    both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
+    if on_gpu() or not both or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    return _CPU_INFO.is_file() and "GenuineIntel" not in _CPU_INFO.read_text(encoding="utf-8", errors="replace")
+
+
+def use_onednn(model: Any) -> None:
+    """Let float32 layers of megatron-core, but for sequence parallel ones, multiply by oneDNN where that is faster."""
+    if not onednn_is_faster():
+        return
+    for module in model.modules():
+        if hasattr(module, "_forward_impl") and not module.sequence_parallel:
+            module._forward_impl = _onednn_linear
+
+
+@functools.cache
+def multiplies_half() -> bool:
+    """Whether torch has fast kernels for 16-bit floats here: AVX-512 BF16 or AMX."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+@functools.cache
+def widen_half_matmuls() -> None:
+    """Compute every 16-bit matmul on the CPU in float32 where the processor has no kernels for it."""
+    if on_gpu() or multiplies_half():
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        for name in ("mm", "bmm", "addmm", "baddbmm"):
+            _MATMULS.impl(name, _widened(getattr(torch.ops.aten, name).out), "CPU")  # type: ignore[no-untyped-call]
+
+
+_MATMULS = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+"""Kept for the life of the process: torch drops the kernels with it."""
+
+
+def _widened(multiply_into: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    def multiply(*tensors: torch.Tensor, **scalars: Any) -> torch.Tensor:
+        number_format = tensors[0].dtype
+        if number_format in (torch.bfloat16, torch.float16):
+            tensors = tuple(tensor.float() for tensor in tensors)
+        result = torch.empty(0, dtype=tensors[0].dtype)
+        multiply_into(*tensors, **scalars, out=result)
+        return result.to(number_format)
+
+    return multiply
+
+
+def onednn_matmul(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`left @ right + bias` of two float32 matrices.
+
+    Where more numbers are summed than a row of the result has, they are taken `SUM_DEPTH` at a time; elsewhere the
+    copies of the result (of all logits, perhaps) would cost more than the digit is worth.
+    """
+    depth = left.shape[1]
+    if depth <= max(SUM_DEPTH, right.shape[1] - 1):
+        return _matmul(left, right, bias)
+    first, *others = slices(depth, SUM_DEPTH)
+    result = _matmul(left[:, first].contiguous(), right[first], bias)
+    for block in others:
+        result = _matmul(left[:, block].contiguous(), right[block], None, result)
+    return result
+
+
+def slices(length: int, size: int) -> list[slice]:
+    """Blocks of so many numbers, one after the other; the last one may be shorter."""
+    return [slice(start, start + size) for start in range(0, length, size)]
+
+
+def _matmul(
+    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None, more: torch.Tensor | None = None
+) -> torch.Tensor:
+    if not (right.is_contiguous() or right.t().is_contiguous()):  # oneDNN would take a hundred times as long
+        right = right.contiguous()
+    multiply = torch.ops.mkldnn._linear_pointwise
+    if more is None:
+        return multiply(left, right.t(), bias, "none", [], "")  # type: ignore[no-any-return]
+    return multiply.binary(left, more, right.t(), None, "add")  # type: ignore[no-any-return]
+
+
+def _onednn_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    allreduce_dgrad: bool,
+    tp_group: torch.distributed.ProcessGroup | None,
+    **_: Any,
+) -> torch.Tensor:
+    """Replaces the function that megatron-core's layers call; its options for GPUs are ignored."""
+    rows = input.reshape(-1, input.shape[-1])
+    result: torch.Tensor = _OnednnLinear.apply(rows, weight, bias, tp_group if allreduce_dgrad else None)  # type: ignore[no-untyped-call]
+    return result.view(*input.shape[:-1], weight.shape[0])
+
+
+class _OnednnLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        group: torch.distributed.ProcessGroup | None,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(values, weight)
+        ctx.group, ctx.biased = group, bias is not None
+        return onednn_matmul(values, weight.t(), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        values, weight = ctx.saved_tensors
+        gradient = gradients[0]
+        of_values = onednn_matmul(gradient, weight)
+        # The sum over the tensor-parallel ranks is under way while the weight's gradient is computed.
+        sum_ = torch.distributed.all_reduce(of_values, group=ctx.group, async_op=True) if ctx.group else None
+        of_weight = _weight_gradient(gradient, values)
+        of_bias = gradient.sum(0) if ctx.biased else None
+        if sum_ is not None:
+            sum_.wait()
+        return of_values, of_weight, of_bias, None
+
+
+def _weight_gradient(gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`gradient.t() @ values`; oneDNN copies a factor that is sliced or transposed.
+
+    Where the values are the smaller factor, they are copied once, and the gradient (of all logits, perhaps) block by
+    block, so that no second one exists.
+    """
+    outputs = gradient.shape[1]
+    if outputs <= values.shape[1]:
+        return _matmul(gradient.t(), values)
+    transposed, of_weight = values.t().contiguous(), torch.empty(outputs, values.shape[1], dtype=values.dtype)
+    for block in slices(outputs, OUTPUT_BLOCK):
+        of_weight[block] = _matmul(transposed, gradient[:, block]).t()
+    return of_weight

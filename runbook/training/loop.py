@@ -1,71 +1,97 @@
-"""The training loop: steps, evaluations, saves, and a clean stop, on all ranks alike."""
+"""The training loop: steps, evaluations, saves, proofs of a smoke test, and a clean stop, on all ranks alike."""
 
 from __future__ import annotations
 
+import math
 import os
+import resource
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
 
-from runbook.training import data, faults, loading, peak, proofs, token_files
-from runbook.training.bad_steps import BadStep, BadSteps
-from runbook.training.distributed import device, on_first, share
-from runbook.training.engine import Engine, make_engine
-from runbook.training.errors import FINISHED, STOPPED, RefusedError
-from runbook.training.loading import Loaded
-from runbook.training.progress import Progress
-from runbook.training.pulse import Pulse
-from runbook.training.report import Report, say
-from runbook.training.sampling import continue_text
-from runbook.training.saving import Save
-from runbook.training.spec import Spec
-from runbook.training.step import Stepper
-from runbook.training.stopping import Stopping
+from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError
+from runbook.plan_file.schema import PhasePlan
+from runbook.training import cpu, samples, token_files
+from runbook.training.checkpoints import folders, state
+from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, TrainingProgress
+from runbook.training.engines.engine import OptimizerUpdate, TrainingEngine
+from runbook.training.engines.gpt_model import DTYPES, draw_token
+from runbook.training.health import faults
+from runbook.training.health.heartbeat import HeartbeatWriter
+from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
+from runbook.training.process_groups import device, run_on_first_rank, share_value, sum_speed, wait_for_gpu
+from runbook.training.ranks import on_gpu
+from runbook.training.report import StepRecord, TrainingReport, say
+from runbook.training.token_files import DataParallelShare
+
+SMOKE_PHASE = "03-smoke-test"
 
 
-class Run:
+def make_engine(spec: PhasePlan) -> TrainingEngine:
+    """The engine that the plan names."""
+    if spec.engine == "megatron-core":
+        from runbook.training.engines.megatron_engine import MegatronEngine
+
+        return MegatronEngine(spec)
+    from runbook.training.engines import deepspeed_start
+
+    deepspeed_start.import_deepspeed()
+    from runbook.training.engines.deepspeed_engine import DeepSpeedEngine
+    from runbook.training.engines.deepspeed_pipeline import DeepSpeedPipeline
+
+    return DeepSpeedPipeline(spec) if spec.parallel.pipeline > 1 else DeepSpeedEngine(spec)
+
+
+class TrainingLoop:
     """One segment of a training run, from its start or its newest checkpoint to its end or its stop."""
 
-    def __init__(self, spec: Spec, report: Report, stopping: Stopping, pulse: Pulse) -> None:
+    def __init__(
+        self, spec: PhasePlan, report: TrainingReport, stopping: StopConditions, heartbeat: HeartbeatWriter
+    ) -> None:
         self.spec = spec
         self.report = report
-        self.pulse = pulse
+        self.heartbeat = heartbeat
         self.stopping = stopping
-        on_first(lambda: token_files.check(spec))
-        on_first(lambda: _check_writable(spec.path(spec.checkpoint.folder)))
-        self.engine: Engine = make_engine(spec)
-        self.progress = Progress()
+        run_on_first_rank(lambda: token_files.check_token_files(spec))
+        run_on_first_rank(lambda: _check_writable(spec.path(spec.checkpoint.folder)))
+        self.engine = make_engine(spec)
+        self.progress = TrainingProgress()
         self.saved_iteration = -1
-        self.pending: Save | None = None
+        self.pending: PendingSave | None = None
         self.stepper = Stepper(spec, self.engine, stopping)
-        self.bad_steps = BadSteps(spec)
+        self.bad_steps = BadStepPolicy(spec)
 
     def train(self) -> int:
         """Train to the end; the exit code."""
         self._start()
         spec, progress, total = self.spec, self.progress, self.spec.duration.iterations
-        train, validation = data.datasets(spec)
+        train, validation = samples.datasets(spec)
         if progress.iteration == 0:
             self._sample()
         while progress.iteration < total:
-            wish = self._step(train)
+            request = self._step(train)
             at_end = progress.iteration >= total
             if validation is not None and (at_end or self._at(spec.evaluation.interval)):
-                with self.pulse.during("evaluating"):
+                with self.heartbeat.during("evaluating"):
                     self._evaluate(validation)
-            why = self.stopping.reason(wish) if wish else "exit_interval" if self._at(spec.limits.exit_interval) else ""
-            if why and not at_end:
+            reason = "exit_interval" if self._at(spec.limits.exit_interval) else ""
+            if request:
+                reason = self.stopping.reason(request)
+            if reason and not at_end:
                 self._save()
-                self.report.event("stopped", iteration=progress.iteration, signal=why)
+                self.report.event("stopped", iteration=progress.iteration, signal=reason)
                 return STOPPED
-            self._look_after_save()
+            self._seal_written_save()
             if at_end or self._at(spec.checkpoint.interval):
-                self._save(beside=spec.checkpoint.asynchronous and not at_end)
+                self._save(in_background=spec.checkpoint.asynchronous and not at_end)
         if self.saved_iteration >= 0:
             self._sample()
-        proofs.prove(self, train)
+        if spec.phase == SMOKE_PHASE and self.saved_iteration == progress.iteration:
+            with self.heartbeat.during("proving"):
+                self._prove_smoke_test(train)
         self.report.event("finished", iteration=progress.iteration)
         return FINISHED
 
@@ -73,41 +99,37 @@ class Run:
         return bool(interval) and self.progress.iteration % interval == 0
 
     def _start(self) -> None:
-        """Go on from the newest whole checkpoint, or begin."""
-        loaded = loading.load(self.spec, self.engine)
-        starts = share(self.report.earlier_starts())
+        """Resume from the newest whole checkpoint, or start."""
+        loaded = state.load_checkpoint(self.spec, self.engine)
+        starts = share_value(self.report.earlier_starts())
         if loaded is not None:
-            self._refuse_other(loaded)
+            self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
             self._pass_over_again()
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
         self.report.begin(self.progress.segment)
-        if not self.spec.log.measured_tflops and self.spec.duration.iterations >= peak.SHORTEST:
-            self.report.measured_tflops = peak.measured_tflops(self.spec.precision.format)
-        world_size = self.spec.parallel.world_size
-        counted, planned = self.engine.parameters(), self.spec.model.parameters
+        if not self.spec.log.measured_tflops and self.spec.duration.iterations >= SHORTEST_MEASURED_ITERATIONS:
+            self.report.measured_tflops = measured_tflops(self.spec.precision.format)
+        counted, planned = self.engine.num_parameters(), self.spec.model.parameters
         if planned not in (0, counted):
-            self._tell(f"the model has {counted:,} parameters, and the plan says {planned:,}")
-        self.report.event(
-            "started",
-            world_size=world_size,
-            segment=self.progress.segment,
-            from_iteration=self.progress.iteration,
-            parameters=counted,
-        )
-        if loaded is None:
-            return
+            self._say(f"the model has {counted:,} parameters, and the plan says {planned:,}")
+        start = {"segment": self.progress.segment, "from_iteration": self.progress.iteration, "parameters": counted}
+        self.report.event("started", world_size=self.spec.parallel.world_size, **start)
+        if loaded is not None:
+            self._report_resume(loaded)
+
+    def _report_resume(self, loaded: LoadedCheckpoint) -> None:
         for problem in loaded.problems:
-            self._tell(f"checkpoint passed over: {problem}")
+            self._say(f"checkpoint passed over: {problem}")
             self.report.event("checkpoint_broken", message=problem)
         if loaded.problems:
-            self._tell(f"{loaded.lost_iterations} iterations are lost: they were in what was passed over")
-        if loaded.tracker:
-            self._tell(f"{loaded.tracker}: written anew from the checkpoints that are there")
-            self.report.event("tracker_rebuilt", message=loaded.tracker)
+            self._say(f"{loaded.lost_iterations} iterations are lost: they were in what was passed over")
+        if loaded.tracker_fault:
+            self._say(f"{loaded.tracker_fault}: written anew from the checkpoints that are there")
+            self.report.event("tracker_rebuilt", message=loaded.tracker_fault)
         for change in loaded.changes + loaded.harmless:
-            self._tell(f"{loaded.folder} was trained with {change}; going on with the plan's")
-        self._tell(f"going on from {loaded.folder}")
+            self._say(f"{loaded.folder} was trained with {change}; going on with the plan's")
+        self._say(f"going on from {loaded.folder}")
         self.report.event(
             "resumed",
             iteration=self.progress.iteration,
@@ -118,13 +140,13 @@ class Run:
         )
 
     def _pass_over_again(self) -> None:
-        """A segment that ended after a rollback and before its next save left word of it in events.jsonl alone."""
+        """Leave out again what a segment left out that ended between a rollback and its next save."""
         if self.spec.limits.nan_policy == "rollback":
-            earlier, known = share(self.report.rolled_back()), self.progress.passed_over
+            earlier, known = share_value(self.report.rolled_back()), self.progress.passed_over
             seen = self.progress.consumed_samples
             known += [samples for samples in earlier if samples not in known and samples[0] >= seen]
 
-    def _refuse_other(self, loaded: Loaded) -> None:
+    def _refuse_other_training(self, loaded: LoadedCheckpoint) -> None:
         if loaded.changes and not self.spec.checkpoint.resume_changed:
             raise RefusedError(
                 f"{loaded.folder} was trained with other values than this plan has: {'; '.join(loaded.changes)}. "
@@ -139,68 +161,71 @@ class Run:
             )
 
     def _step(self, train: Any) -> int:
-        """One iteration, with what follows a bad one; the wish to stop that any rank has."""
-        self.pulse.step(self.progress.iteration + 1)
-        faults.step(self.progress.iteration + 1)
-        done = self.stepper.step(train, self.progress)
-        self.stopping.stepped(done.record["seconds"])
-        action = self._answer(done.bad) if done.bad else ""
-        self.report.step(done.record, self.progress.skipped, self.progress.nan)
-        if done.bad is None:
-            self.bad_steps.good()
+        """One iteration, with what follows a bad one; the stop request of any rank."""
+        self.heartbeat.step(self.progress.iteration + 1)
+        faults.armed().step(self.progress.iteration + 1)
+        record, stop_request, bad = self.stepper.step(train, self.progress)
+        self.stopping.stepped(record.seconds)
+        action = self._answer(bad) if bad else ""
+        self.report.step(record, self.progress.skipped, self.progress.nan)
+        if bad is None:
+            self.bad_steps.in_a_row = 0
         elif action == "rollback":
-            self._roll_back(done.bad)
-        return done.wish
+            self._roll_back(bad)
+        return stop_request
 
     def _answer(self, bad: BadStep) -> str:
         """Whether to go on without the step, or to go back and leave its samples out; raises where it is to stop."""
-        folder = loading.newest(self.spec) if self.spec.limits.nan_policy == "rollback" else None
-        has_checkpoint = folder is not None or self.pending is not None
+        root = self.spec.path(self.spec.checkpoint.folder)
+        has_checkpoint = self.pending is not None
+        if self.spec.limits.nan_policy == "rollback" and not has_checkpoint:
+            has_checkpoint = run_on_first_rank(lambda: bool(folders.candidates(root)[0]))
         action = self.bad_steps.action(has_checkpoint=has_checkpoint)
-        self.report.event("bad_step", **bad.fields(), policy=self.spec.limits.nan_policy, action=action)
+        self.report.event("bad_step", **bad.as_event(), policy=self.spec.limits.nan_policy, action=action)
         if action == "stop":
             raise self.bad_steps.error(bad)
-        self._tell(f"{bad.what} is {bad.value} at iteration {bad.iteration}: {action}, by training.nan_policy")
+        self._say(f"{bad.fault} is {bad.value} at iteration {bad.iteration}: {action}, by training.nan_policy")
         return action
 
     def _roll_back(self, bad: BadStep) -> None:
         self._end_save()
-        passed = [*self.progress.passed_over, [bad.first_sample, bad.last_sample]]
-        segment = self.progress.segment + 1
-        loaded = loading.load(self.spec, self.engine)
+        loaded = state.load_checkpoint(self.spec, self.engine)
         assert loaded is not None, "it was there a moment ago"
-        vars(self.progress).update(vars(loaded.progress))
-        self.progress.passed_over, self.progress.segment = passed, segment
-        self.saved_iteration = self.progress.iteration  # a later one that was broken is saved anew
+        segment = self.progress.segment + 1
+        passed = [*self.progress.passed_over, [bad.first_sample, bad.last_sample]]
+        vars(self.progress).update({**vars(loaded.progress), "passed_over": passed, "segment": segment})
+        self.saved_iteration = self.progress.iteration  # a later one that was broken is saved again
         self.report.segment = segment
         self.report.event("rolled_back", iteration=self.progress.iteration, folder=self._relative(loaded.folder))
 
     def _evaluate(self, validation: Any) -> None:
-        begun = time.monotonic()
-        spec = self.spec
-        count = spec.evaluation.iterations * spec.batch.num_microbatches
-        own = self.engine.evaluate(self.stepper.reader.step(validation, 0, count), count)
+        start, iterations, batch = time.monotonic(), self.spec.evaluation.iterations, self.spec.batch
+        loss, samples = self._loss(validation, iterations * batch.num_microbatches), iterations * batch.global_
+        self.report.validation(self.progress.iteration, loss, samples, time.monotonic() - start)
+
+    def _loss(self, dataset: Any, num_microbatches: int) -> float:
+        """Mean loss of the first micro-batches of a dataset, over all ranks."""
+        batches = self.stepper.reader.step(dataset, 0, num_microbatches)
+        own = self.engine.evaluate(batches, num_microbatches)
         value = torch.tensor([own if self.engine.holds_loss() else 0.0], dtype=torch.float64, device=device())
         torch.distributed.all_reduce(value)
-        loss = float(value) / count / spec.parallel.data
-        samples = spec.evaluation.iterations * spec.batch.global_
-        self.report.validation(self.progress.iteration, loss, samples, time.monotonic() - begun)
+        return float(value) / num_microbatches / self.spec.parallel.data
 
-    def _save(self, *, beside: bool = False) -> None:
-        """Save; where `beside`, the files are written while the training goes on, and `_look_after_save` ends it."""
+    def _save(self, *, in_background: bool = False) -> None:
+        """Save; in the background, files are written while the training goes on until `_seal_written_save`."""
         if self.progress.iteration == self.saved_iteration:
             return
-        with self.pulse.during("saving"):
+        with self.heartbeat.during("saving"):
             self._end_save()
             self.saved_iteration = self.progress.iteration
-            self.pending = Save(self.spec, self.engine, self.progress, beside=beside)
-            if not beside:
+            self.pending = PendingSave(self.spec, self.engine, self.progress, in_background=in_background)
+            if not in_background:
                 self._end_save()
 
-    def _look_after_save(self) -> None:
-        """Seal the checkpoint that is written beside the training once all ranks have written their part."""
+    def _seal_written_save(self) -> None:
+        """Seal the checkpoint that is written in the background once all ranks have written their part."""
         if self.pending is not None and self.pending.is_written():
-            with self.pulse.during("saving"):
+            with self.heartbeat.during("saving"):
                 self._end_save()
 
     def _end_save(self) -> None:
@@ -209,33 +234,184 @@ class Run:
         pending, self.pending = self.pending, None
         saved = pending.finish()
         self.stopping.saved(saved.seconds)
+        self.report.event("saved", **{**vars(saved), "folder": self._relative(saved.folder)})
+
+    def _prove_smoke_test(self, train: Any) -> None:
+        """Events for the gate: the network's speed; a batch's loss before and after a step, and after a reload."""
+        seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
+        ranks = self.spec.parallel.world_size
+        self.report.event("network", ranks=ranks, bytes=MESSAGE_BYTES, seconds=seconds, bytes_per_second=speed)
+        start = time.monotonic()
+        before = self._loss(train, 1)
+        count = self.spec.batch.num_microbatches
+        self.engine.compute(self.stepper.reader.step(train, 0, count), count)
+        self.engine.update(self.spec.learning_rate.peak)
+        between = self._loss(train, 1)
+        loaded = state.load_checkpoint(self.spec, self.engine)
+        after = self._loss(train, 1)
         self.report.event(
-            "saved",
-            iteration=saved.iteration,
-            seconds=saved.seconds,
-            stall_seconds=saved.stall_seconds,
-            bytes=saved.bytes,
-            folder=self._relative(saved.folder),
+            "reloaded",
+            iteration=loaded.progress.iteration if loaded else None,
+            saved_iteration=self.progress.iteration,
+            folder=self._relative(loaded.folder) if loaded else None,
+            seconds=time.monotonic() - start,
+            loss_before=before,
+            loss_between=between,
+            loss_after=after,
         )
 
-    def _relative(self, folder: Any) -> str:
+    def _relative(self, folder: Path) -> str:
         return str(folder.relative_to(self.spec.root))
 
     def _sample(self) -> None:
-        if self.spec.sampling.prompt_ids and self.spec.sampling.tokens:
-            ids = continue_text(self.spec, self.engine)
-            self.report.sample(self.progress.iteration, self.spec.sampling.prompt_ids, ids)
+        """Continue the plan's prompt, alike for the same weights, up to the end of a document."""
+        spec, prompt = self.spec, self.spec.sampling.prompt_ids
+        if not prompt or not spec.sampling.tokens:
+            return
+        ids, generator = list(prompt), torch.Generator().manual_seed(spec.seed)
+        for _ in range(spec.sampling.tokens):
+            logits = self.engine.next_token_logits(torch.tensor([ids], device=device()))
+            token = torch.zeros(1, dtype=torch.int64, device=device())
+            if logits is not None:
+                token[0] = draw_token(logits[0, -1, : spec.model.vocabulary].float().cpu(), generator)
+            # The last rank is in the last pipeline stage and has the scores; the others follow it.
+            torch.distributed.broadcast(token, src=torch.distributed.get_world_size() - 1)
+            ids.append(int(token))
+            if ids[-1] == spec.sampling.end_of_document:
+                break
+        self.report.sample(self.progress.iteration, prompt, ids[len(prompt) :])
 
-    def _tell(self, text: str) -> None:
+    def _say(self, text: str) -> None:
         if torch.distributed.get_rank() == 0:
             say(text)
 
 
+class Stepper:
+    """One iteration: read, compute, agree on the loss over all ranks, update, and say whether it was sound."""
+
+    def __init__(self, spec: PhasePlan, engine: TrainingEngine, stopping: StopConditions) -> None:
+        self.spec = spec
+        self.engine = engine
+        self.stopping = stopping
+        copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+        share = DataParallelShare(spec.batch.micro, copies, copy)
+        self.reader = samples.BatchReader(share, spec.model.vocabulary, device())
+        self.scale = math.inf  # loss scale after the last step
+
+    def step(self, train: Any, progress: TrainingProgress) -> tuple[StepRecord, int, BadStep | None]:
+        """One iteration: its record, any rank's stop request, what was bad about it. A bad step changes no weight."""
+        spec, seen, start = self.spec, progress.consumed_samples, time.monotonic()
+        size = spec.batch.at(seen)
+        count = size // (spec.batch.micro * spec.parallel.data)
+        rate = spec.learning_rate.at(seen + size)
+        parts: dict[str, float] = {}
+        update = OptimizerUpdate(math.nan, True, self.scale if math.isfinite(self.scale) else 1.0)  # a step left out
+        bad, communication = None, None
+        self.reader.seconds = 0.0
+        if any(first == seen for first, _ in progress.passed_over):
+            _, stop_request, rank_seconds = self._share(0.0, count, 0.0)
+            loss = math.nan
+        else:
+            own = self.engine.compute(self.reader.step(train, seen, count), count)
+            communication = self.engine.timer.seconds if self.engine.timer else None
+            computed = time.monotonic()
+            parts["forward_backward_seconds"] = computed - start
+            own = faults.armed().loss(own, progress.iteration + 1)
+            loss, stop_request, rank_seconds = self._share(own, count, computed - start - (communication or 0.0))
+            if math.isfinite(loss) or spec.precision.format == "fp16":
+                update = self.engine.update(rate)
+            parts["optimizer_seconds"] = time.monotonic() - computed
+            bad = self._judge(loss, update, progress, size)
+        memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+        if on_gpu():
+            memory_bytes = torch.cuda.max_memory_allocated()
+        is_finite = math.isfinite(loss)
+        progress.iteration += 1
+        progress.consumed_samples += size
+        progress.skipped += update.skipped
+        progress.nan += not is_finite
+        record = StepRecord(
+            iteration=progress.iteration,
+            consumed_samples=progress.consumed_samples,
+            loss=loss if is_finite else None,
+            learning_rate=rate,
+            grad_norm=update.gradient_norm,
+            loss_scale=update.loss_scale,
+            seconds=time.monotonic() - start,
+            skipped=int(update.skipped),
+            nan=int(not is_finite),
+            data_wait_seconds=self.reader.seconds,
+            memory_bytes=memory_bytes,
+            global_batch=size,
+            communication_seconds=communication,
+            parts=parts,
+            rank_seconds=[round(seconds, 6) for seconds in rank_seconds],
+        )
+        return record, stop_request, bad
+
+    def _judge(self, loss: float, update: OptimizerUpdate, progress: TrainingProgress, size: int) -> BadStep | None:
+        """The fault of the step that comes after `progress`, if any; an fp16 overflow that halves the scale is none."""
+        before, self.scale = self.scale, update.loss_scale
+        precision = self.spec.precision
+        fault, value = "", 0.0
+        if precision.format == "fp16":
+            at_floor = precision.static_loss_scale or before <= precision.minimum_loss_scale
+            if update.skipped and at_floor:
+                fault, value = "the gradient overflows at the smallest loss scale: the scale", update.loss_scale
+        elif not math.isfinite(loss):
+            fault, value = "the loss", loss
+        elif not math.isfinite(update.gradient_norm):
+            fault, value = "the gradient norm", update.gradient_norm
+        if not fault:
+            return None
+        first = progress.consumed_samples
+        return BadStep(progress.iteration + 1, fault, value, first, first + size - 1)
+
+    def _share(self, own_loss: float, count: int, seconds: float) -> tuple[float, int, list[float]]:
+        """Mean loss of the global batch, any rank's stop request, each rank's own seconds, in one small reduction."""
+        holds, request = self.engine.holds_loss(), self.stopping.stop_request()
+        times = [0.0] * torch.distributed.get_world_size()
+        times[torch.distributed.get_rank()] = seconds
+        requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
+        values = [own_loss if holds else 0.0, *requests, *times]
+        message = torch.tensor(values, dtype=torch.float64, device=device())
+        torch.distributed.all_reduce(message)
+        loss, clock, *rest = message.tolist()
+        counts, times = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
+        signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
+        return loss / (count * self.spec.parallel.data), signals[0] if signals else -int(clock > 0), times
+
+
 def _check_writable(folder: Path) -> None:
     """`RefusedError` where no checkpoint could be written, before hours of training are lost at the first save."""
-    there = folder
-    while not there.exists() and not there.is_symlink():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = "may not be written to" if there.is_dir() else "is no folder"
-        raise RefusedError(f"checkpoint.folder {folder}: {there} {why}, so that no checkpoint could be saved")
+    parent = folder
+    while not parent.exists() and not parent.is_symlink():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        why = "may not be written to" if parent.is_dir() else "is no folder"
+        raise RefusedError(f"checkpoint.folder {folder}: {parent} {why}, so that no checkpoint could be saved")
+
+
+MESSAGE_BYTES = 32 * 2**20
+NETWORK_ROUNDS = 3
+
+
+PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
+PEAK_REPEATS = 4
+SHORTEST_MEASURED_ITERATIONS = 10  # trainings of fewer steps are not worth the measurement
+
+
+def measured_tflops(number_format: str) -> float:
+    """TFLOP/s of the best of a few square products in this number format, on all ranks at once as training does it."""
+    size = PEAK_SIZES[device().type]
+    left = torch.rand(size, size, device=device()).to(DTYPES[number_format])
+    right = left.T.contiguous()
+    multiply = cpu.onednn_matmul if number_format == "fp32" and cpu.onednn_is_faster() else torch.matmul
+    best = float("inf")
+    for _ in range(PEAK_REPEATS):
+        wait_for_gpu()
+        start = time.perf_counter()
+        multiply(left, right)
+        wait_for_gpu()
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best / 1e12

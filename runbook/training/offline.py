@@ -13,71 +13,89 @@ import os
 import sys
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from runbook.training.errors import RefusedError, TrainingError
-from runbook.training.spec import Spec, read_plan
+from runbook.plan_file.errors import RefusedError, TrainingError
+from runbook.plan_file.schema import PhasePlan, read_plan
 
-
-def sample(spec: Spec, request: dict[str, Any]) -> dict[str, Any]:
-    """Continue `ids` by up to `tokens` ids, drawn at `temperature` from `seed`; 0 takes the likeliest each time."""
+if TYPE_CHECKING:
     import torch
 
-    from runbook.training import model, whole_weights
-    from runbook.training.distributed import device
-    from runbook.training.sampling import draw
 
-    ids = [int(token) for token in request["ids"]]
+@dataclass(frozen=True)
+class OfflineRequest:
+    """What is asked for; each command reads its own keys."""
+
+    iteration: int = 0  # of the checkpoint; 0: the newest whole one
+    ids: tuple[int, ...] = ()  # the prompt
+    tokens: int = 0  # how many to draw at most
+    temperature: float = 0.7  # 0 takes the likeliest token each time
+    seed: int | None = None  # of the draw; None: the plan's
+    out: str = ""  # folder to export to
+    source: str = ""  # folder to import from
+
+
+def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
+    """Continue `ids` by up to `tokens` ids."""
+    import torch
+
+    from runbook.training.checkpoints import weights
+    from runbook.training.engines import gpt_model
+    from runbook.training.process_groups import device
+
+    ids = [int(token) for token in request.ids]
     if not ids or not all(0 <= token < spec.model.vocabulary for token in ids):
         raise RefusedError(f"a prompt needs at least one token, each below the vocabulary of {spec.model.vocabulary}")
-    seed = int(request.get("seed", spec.seed))
+    seed = spec.seed if request.seed is None else int(request.seed)
     if not 0 <= seed < 2**63:
         raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
-    whole = whole_weights.newest(spec, request.get("iteration", 0))
-    (gpt,) = model.build(spec)
-    _fill(gpt, whole.read(whole.names(), masters=False))
+    whole = weights.newest_weights(spec, request.iteration)
+    (gpt,) = gpt_model.build_model(spec)
+    _fill(gpt, whole.read(dict(gpt.named_parameters()), masters=False))
     gpt.eval()
     generator = torch.Generator().manual_seed(seed)
     made: list[int] = []
     with torch.no_grad():
-        while len(made) < int(request["tokens"]):
+        while len(made) < int(request.tokens):
             seen = torch.tensor([(ids + made)[-spec.model.positions :]], device=device())
             logits = gpt(seen, torch.arange(seen.shape[1], device=device())[None], None)
             choices = logits[0, -1, : spec.model.vocabulary].float().cpu()
-            made.append(draw(choices, generator, float(request.get("temperature", 0.7))))
+            if not bool(torch.isfinite(choices).all()):
+                raise RefusedError(f"{whole.folder}: its weights give scores that are no numbers (NaN or infinite)")
+            made.append(gpt_model.draw_token(choices, generator, float(request.temperature)))
             if made[-1] == spec.sampling.end_of_document:
                 break
     return {"iteration": whole.iteration, "folder": str(whole.folder), "ids": made}
 
 
-def export(spec: Spec, request: dict[str, Any]) -> dict[str, Any]:
+def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Write Hugging Face's GPT-2 folder."""
-    from runbook.training import hugging_face, whole_weights
+    from runbook.training.checkpoints import weights
 
-    whole, out = whole_weights.newest(spec, request.get("iteration", 0)), Path(request["out"])
-    hugging_face.export(whole, spec.model, out, spec.sampling.end_of_document)
+    whole, out = weights.newest_weights(spec, request.iteration), Path(request.out)
+    weights.export_gpt2(whole, spec.model, out, spec.sampling.end_of_document)
     return {"iteration": whole.iteration, "folder": str(whole.folder), "out": str(out)}
 
 
-def import_(spec: Spec, request: dict[str, Any]) -> dict[str, Any]:
+def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Begin the training from a Hugging Face GPT-2 folder: a checkpoint of iteration 0, Adam's moments zero."""
-    from runbook.training import checkpoints, hugging_face, saving
-    from runbook.training.megatron_engine import MegatronEngine
-    from runbook.training.progress import Progress
+    from runbook.training.checkpoints import folders, state, weights
+    from runbook.training.engines.megatron_engine import MegatronEngine
 
     root = spec.path(spec.checkpoint.folder)
-    if checkpoints.has_trace(root):
+    if folders.has_checkpoints(root):
         raise RefusedError(f"{root} has checkpoints already: weights are imported only before the first step")
-    weights = hugging_face.read(Path(request["source"]), spec.model)
+    imported = weights.import_gpt2(Path(request.source), spec.model)
     engine = MegatronEngine(spec)
-    _fill(engine.models[0], weights)
+    _fill(engine.models[0], imported)
     engine.optimizer.reload_model_params()
-    saved = saving.save(spec, engine, Progress())
+    saved = state.PendingSave(spec, engine, state.TrainingProgress(), in_background=False).finish()
     return {"iteration": 0, "folder": str(saved.folder), "bytes": saved.bytes}
 
 
-def _fill(gpt: Any, weights: dict[str, Any]) -> None:
+def _fill(gpt: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
     import torch
 
     with torch.no_grad():
@@ -100,34 +118,40 @@ def main() -> int:
     parser.add_argument("--phase", default="04-training")
     arguments = parser.parse_args()
     try:
-        begun = time.monotonic()
-        spec = alone(read_plan(arguments.plan, arguments.phase))
-        request = json.loads(sys.stdin.read() or "{}")
+        start = time.monotonic()
+        spec = on_one_rank(read_plan(arguments.plan, arguments.phase))
+        request = OfflineRequest(**json.loads(sys.stdin.read() or "{}"))
         warnings.filterwarnings("ignore")
         logging.getLogger("megatron.core").setLevel(logging.ERROR)
-        from runbook.training import cpu, distributed, layers, padding
-        from runbook.training.ranks import Ranks
+        from runbook.training import cpu, process_groups, ranks
+        from runbook.training.checkpoints import state
+        from runbook.training.engines import gpt_model
 
-        os.environ[layers.SWITCH] = "0"  # weights go by the names that they have in megatron-core's own layers
+        # Weights go by the names that they have in megatron-core's own layers.
+        os.environ[gpt_model.TRANSFORMER_ENGINE_VARIABLE] = "0"
+        if spec.device == ranks.CPU:  # one of GPUs may be looked at on any machine
+            ranks.hide_gpus()
         cpu.answer_for_cpu()
-        distributed.begin(Ranks(0, 1, 0, "alone", "", 0), spec.limits.process_group_timeout_seconds)
-        distributed.cut(spec)
-        answer = COMMANDS[arguments.command](padding.kept(spec), request)
-        distributed.end()
+        process_groups.join_process_group(
+            ranks.Ranks(0, 1, 0, "alone", "", 0), spec.limits.process_group_timeout_seconds
+        )
+        process_groups.make_parallel_groups(spec)
+        answer = COMMANDS[arguments.command](state.keep_checkpoint_padding(spec), request)
+        process_groups.leave_process_groups()
     except TrainingError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    sys.stdout.write(json.dumps({**answer, "seconds": time.monotonic() - begun}) + "\n")
+    sys.stdout.write(json.dumps({**answer, "seconds": time.monotonic() - start}) + "\n")
     return 0
 
 
-def alone(spec: Spec) -> Spec:
+def on_one_rank(spec: PhasePlan) -> PhasePlan:
     """The same training on one rank."""
-    one = dataclasses.replace(
+    alone = dataclasses.replace(
         spec.parallel, tensor=1, pipeline=1, virtual_pipeline=1, context=1, sequence=False, data=1, world_size=1,
         zero_stage=0,
     )  # fmt: skip
-    return dataclasses.replace(spec, parallel=one)
+    return dataclasses.replace(spec, parallel=alone)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which of how many processes this is, as torchrun, our launcher, srun, mpiexec or nobody says it; no torch."""
+"""Ranks and devices: which process of the job this is, and what it computes on; imports no torch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from runbook.training.errors import RefusedError
+from runbook.plan_file.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ _LAUNCHERS = {
 
 
 def ranks_from(environment: Mapping[str, str]) -> Ranks:
-    """Rank and world size in the words of the launcher; a process without one is alone.
+    """Rank and world size as the launcher's variables say; a process without a launcher is alone.
 
     SLURM_PROCID alone is not believed: a batch script has it too, without being a task of a step.
 
@@ -54,7 +56,7 @@ def ranks_from(environment: Mapping[str, str]) -> Ranks:
     for launcher, names in _LAUNCHERS.items():
         rank, world_size, local_rank = (_first(environment, group) for group in names)
         if rank is not None and world_size is not None:
-            address, port = _meeting_point(environment, launcher, world_size)
+            address, port = _master(environment, launcher, world_size)
             return Ranks(rank, world_size, local_rank or 0, launcher, address, port)
     return Ranks(0, 1, 0, "alone", "", 0)
 
@@ -69,7 +71,7 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None
     return None
 
 
-def _meeting_point(environment: Mapping[str, str], launcher: str, world_size: int) -> tuple[str, int]:
+def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> tuple[str, int]:
     if world_size == 1:
         return "", 0
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
@@ -106,3 +108,78 @@ def die_with_launcher(ranks: Ranks) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died between the two lines
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+CPU = "cpu"  # the plan's device of a site without accelerators; every other value names one
+
+HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Empty, they hide every GPU from torch: CUDA's and ROCm's."""
+
+SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
+"""Launchers that show each rank its own GPU alone set one of these to that GPU."""
+
+
+def use_planned_device(device: str) -> None:
+    """Compute on what the plan names, GPUs that torch sees or a CPU: call it before torch first looks for a GPU."""
+    if device == CPU:
+        hide_gpus()
+        if on_gpu():
+            raise RefusedError(
+                f"plan.json says device {CPU}, but torch saw GPUs before they were hidden from it. Set "
+                f"{' and '.join(HIDDEN_BY)} to nothing before the trainer is started"
+            )
+    elif not on_gpu():
+        import torch
+
+        built_for = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else "the CPU alone"
+        raise RefusedError(
+            f"plan.json says device {device}, but torch {torch.__version__}, built for {built_for}, sees no GPU here. "
+            "Install torch for this GPU (`make setup GPU=1`, or the site's image), look whether nvidia-smi or rocm-smi "
+            "answers, or train on a site whose hardware.device is cpu"
+        )
+
+
+def hide_gpus() -> None:
+    """Hide all GPUs from this process and its children; it works until torch has first used one."""
+    os.environ.update(dict.fromkeys(HIDDEN_BY, ""))
+
+
+def on_gpu() -> bool:
+    """Whether this rank computes on a GPU; true only where the plan says so, once `use_planned_device` was called."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.environ) -> int:
+    """Number of this rank's GPU among the visible ones: its local rank, or the only one that its launcher shows it.
+
+    >>> own_gpu(1, 2, {}), own_gpu(3, 1, {"CUDA_VISIBLE_DEVICES": "3"})
+    (1, 0)
+    """
+    if local_rank < visible:
+        return local_rank
+    shown = [environment[name] for name in SHOWN_BY if environment.get(name)]
+    if visible == 1 and shown and all("," not in value for value in shown):
+        return 0
+    raise RefusedError(
+        f"local rank {local_rank} has no GPU of its own: torch sees {visible} on this node. Start one rank for each "
+        "GPU (jobs.<phase>.devices_per_node), or make a plan for the GPUs that are here"
+    )
+
+
+def claim_gpu(store: Any, rank: int, number: int) -> None:
+    """Refuse where another rank has the same GPU; `store` is the ranks' common one.
+
+    NCCL would say it only at the first sum, and not which ranks: two ranks that each see one GPU, as number 0, see
+    nothing wrong by themselves. A GPU without an identity (an older torch) is not asked about.
+    """
+    import torch
+
+    gpu, host = torch.cuda.get_device_properties(number), socket.gethostname()
+    identity = f"{getattr(gpu, 'uuid', '')} {getattr(gpu, 'pci_bus_id', '')}".strip()
+    if identity and store.add(f"runbook GPU {host} {identity}", 1) > 1:
+        raise RefusedError(
+            f"rank {rank} has GPU {identity} of {host}, and so has another rank. Start one rank for each GPU, or let "
+            "the launcher show each rank its own"
+        )

@@ -1,25 +1,25 @@
-"""What a run tells: log lines, metrics.jsonl, validation.jsonl, samples.jsonl, events.jsonl, TensorBoard."""
+"""What a run reports: log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import math
+import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.training import log_line
-from runbook.training.flops import CONVENTION, flops_per_token
-from runbook.training.log_line import Interval
+from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.training.ranks import Ranks
-from runbook.training.spec import Spec
 
 
-def append(path: Path, record: dict[str, Any]) -> None:
+def append_line(path: Path, record: Mapping[str, object]) -> None:
     """Add one line of JSON in a single write; a line torn by a kill is closed first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as stream:
@@ -27,26 +27,9 @@ def append(path: Path, record: dict[str, Any]) -> None:
         if stream.seek(0, 2):
             stream.seek(-1, 2)
             torn = b"" if stream.read(1) == b"\n" else b"\n"
-        stream.write(torn + json.dumps(_plain(record)).encode() + b"\n")
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):  # torn by a kill
-            event = json.loads(line)
-            if isinstance(event, dict):
-                yield event
-
-
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: it becomes null."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()
-    }
+        # JSON has no NaN: it becomes null.
+        line = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        stream.write(torn + json.dumps(line).encode() + b"\n")
 
 
 def say(text: str) -> None:
@@ -56,24 +39,50 @@ def say(text: str) -> None:
         sys.stdout.flush()
 
 
-class Report:
+@dataclass(frozen=True)
+class StepRecord:
+    """One iteration, as metrics.jsonl has it."""
+
+    iteration: int
+    consumed_samples: int
+    loss: float | None
+    learning_rate: float
+    grad_norm: float
+    loss_scale: float
+    seconds: float
+    skipped: int
+    nan: int
+    data_wait_seconds: float
+    memory_bytes: int
+    global_batch: int
+    communication_seconds: float | None
+    parts: dict[str, float]  # `forward_backward_seconds` and `optimizer_seconds`; neither where the step was left out
+    rank_seconds: list[float]
+
+
+class TrainingReport:
     """Writes on behalf of all ranks: events from rank 0, everything else from the last rank."""
 
-    def __init__(self, spec: Spec, ranks: Ranks) -> None:
+    def __init__(self, spec: PhasePlan, ranks: Ranks) -> None:
         self.spec = spec
         self.ranks = ranks
         self.segment = 0
         self.measured_tflops = spec.log.measured_tflops
         """Of one large matrix product on this machine; 0: not measured."""
         self._unwritable: set[Path] = set()
-        self._interval: list[dict[str, Any]] = []
+        self._interval: list[StepRecord] = []
         self._board: Any = None
 
     def begin(self, segment: int) -> None:
         """Open what is kept open; called when training really begins, so that a refusal leaves nothing behind."""
         self.segment = segment
         if self.ranks.is_last:
-            self._board = _board(self.spec)
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                say("tensorboard is not installed: no TensorBoard events; metrics.jsonl has the same numbers")
+            else:
+                self._board = SummaryWriter(str(self.spec.path(self.spec.log.tensorboard)))
 
     def event(self, event: str, **fields: Any) -> None:
         """Append to events.jsonl."""
@@ -82,64 +91,84 @@ class Report:
             self._append(self.spec.log.events, record)
 
     def earlier_starts(self) -> int:
-        """How many segments this training had before, by its starts and rollbacks in events.jsonl; ask on rank 0.
-
-        Whoever sets an earlier training of the phase aside says so by the event "begun": counting starts there.
-        """
-        starts = 0
-        for event in _events(self.spec.path(self.spec.log.events)):
-            if event.get("phase") == self.spec.phase:
-                starts = 0 if event.get("event") == "begun" else starts + (event.get("event") in _BEGINS)
-        return starts
+        """How many segments this training had before: its starts and rollbacks in events.jsonl; call it on rank 0."""
+        return sum(event.get("event") in ("started", "rolled_back") for event in self._earlier_events())
 
     def rolled_back(self) -> list[list[int]]:
-        """First and last samples of the steps that this training went back for, by events.jsonl; ask on rank 0."""
-        found: list[list[int]] = []
-        for event in _events(self.spec.path(self.spec.log.events)):
-            if event.get("phase") != self.spec.phase:
-                continue
-            if event.get("event") == "begun":
-                found = []
-            elif event.get("event") == "bad_step" and event.get("action") == "rollback":
-                found.append([event["first_sample"], event["last_sample"]])
-        return found
+        """First and last samples of the steps that this training rolled back, from events.jsonl; call it on rank 0."""
+        return [
+            [event["first_sample"], event["last_sample"]]
+            for event in self._earlier_events()
+            if event.get("event") == "bad_step" and event.get("action") == "rollback"
+        ]
 
-    def step(self, record: dict[str, Any], skipped: int, nan: int) -> None:
+    def _earlier_events(self) -> list[dict[str, Any]]:
+        """The events of this phase since the last "begun", which says that an earlier training was set aside."""
+        path, events = self.spec.path(self.spec.log.events), list[dict[str, Any]]()
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):  # torn by a kill
+                event = json.loads(line)
+                if isinstance(event, dict) and event.get("phase") == self.spec.phase:
+                    if event.get("event") == "begun":
+                        events.clear()
+                    events.append(event)
+        return events
+
+    def step(self, step: StepRecord, skipped: int, nan: int) -> None:
         """One iteration: metrics.jsonl, TensorBoard, and a log line every `log.interval`."""
         if not self.ranks.is_last:
             return
-        spec, seconds = self.spec, record["seconds"]
-        tokens = record["global_batch"] * spec.model.sequence_length
-        tflops = tokens / seconds * flops_per_token(spec.model) / 1e12 / self.ranks.world_size
+        spec, tflops = self.spec, self._tflops(step)
         record = {
-            **record,
-            "consumed_tokens": record["consumed_samples"] * spec.model.sequence_length,
-            "tokens_per_second": tokens / seconds,
+            **vars(step),
+            **step.parts,
+            "consumed_tokens": step.consumed_samples * spec.model.sequence_length,
+            "tokens_per_second": step.global_batch * spec.model.sequence_length / step.seconds,
             "tflops_per_device": tflops,
-            "tflops_convention": CONVENTION,
+            "tflops_convention": FLOPS_CONVENTION,
             "mfu": tflops / spec.log.peak_tflops if spec.log.peak_tflops else None,
             "mfu_measured": tflops / self.measured_tflops if self.measured_tflops else None,
             "world_size": self.ranks.world_size,
             "segment": self.segment,
             "time": time.time(),
         }
+        del record["parts"]
         self._append(spec.log.metrics, record)
-        self._draw(record["iteration"], {key: record[key] for key in _DRAWN})
-        self._interval.append(record)
-        if record["iteration"] % spec.log.interval == 0:
-            say(log_line.training_line(self._averaged(skipped, nan), datetime.datetime.now()))
-            self._interval.clear()
+        self._draw(step.iteration, {key: record[key] for key in _DRAWN})
+        self._interval.append(step)
+        if step.iteration % spec.log.interval == 0:
+            steps = self._interval
+            losses = [step.loss for step in steps if step.loss is not None]
+            averaged = dataclasses.replace(
+                step,
+                seconds=statistics.fmean(step.seconds for step in steps),
+                loss=statistics.fmean(losses) if losses else None,
+                skipped=skipped,
+                nan=nan,
+            )
+            tflops = statistics.fmean(map(self._tflops, steps))
+            say(training_line(averaged, spec.duration.iterations, tflops, datetime.datetime.now()))
+            steps.clear()
+
+    def _tflops(self, step: StepRecord) -> float:
+        """TFLOP/s of each device."""
+        flops = step.global_batch * self.spec.model.flops_per_sequence()
+        return flops / step.seconds / 1e12 / self.ranks.world_size
 
     def validation(self, iteration: int, loss: float, samples: int, seconds: float) -> None:
         """One evaluation."""
         if not self.ranks.is_last:
             return
-        say(log_line.validation_lines(iteration, loss))
-        record = {"iteration": iteration, "loss": loss, "perplexity": log_line.perplexity(loss), "samples": samples}
+        say(validation_lines(iteration, loss))
+        record = {"iteration": iteration, "loss": loss, "perplexity": perplexity(loss), "samples": samples}
         self._append(self.spec.log.validation, {**record, "seconds": seconds, "time": time.time()})
         self._draw(iteration, {"validation_loss": loss})
 
-    def sample(self, iteration: int, prompt: list[int], ids: list[int]) -> None:
+    def sample(self, iteration: int, prompt: Sequence[int], ids: list[int]) -> None:
         """One continuation of the prompt."""
         if self.ranks.is_last:
             record = {"iteration": iteration, "prompt_ids": prompt, "ids": ids, "time": time.time()}
@@ -151,50 +180,53 @@ class Report:
             with contextlib.suppress(OSError):
                 self._board.close()
 
-    def _append(self, name: str, record: dict[str, Any]) -> None:
-        """A file that cannot be written is told of once, and does not end the training."""
+    def _append(self, name: str, record: Mapping[str, object]) -> None:
+        """Append a line; a file that cannot be written is reported once, and the training goes on."""
         path = self.spec.path(name)
         try:
-            append(path, record)
+            append_line(path, record)
         except OSError as error:
             if path not in self._unwritable:
                 say(f"{path} cannot be written, training goes on without it: {error}")
                 self._unwritable.add(path)
 
-    def _averaged(self, skipped: int, nan: int) -> Interval:
-        last, count = self._interval[-1], len(self._interval)
-        losses = [record["loss"] for record in self._interval if record["loss"] is not None]
-        return Interval(
-            iteration=last["iteration"],
-            iterations=self.spec.duration.iterations,
-            consumed_samples=last["consumed_samples"],
-            seconds=sum(record["seconds"] for record in self._interval) / count,
-            tflops=sum(record["tflops_per_device"] for record in self._interval) / count,
-            learning_rate=last["learning_rate"],
-            global_batch=last["global_batch"],
-            loss=sum(losses) / len(losses) if losses else None,
-            loss_scale=last["loss_scale"],
-            gradient_norm=last["grad_norm"],
-            skipped=skipped,
-            nan=nan,
-        )
-
-    def _draw(self, iteration: int, values: dict[str, float | None]) -> None:
-        if self._board is not None:
-            for name, value in values.items():
-                if value is not None and math.isfinite(value):
-                    with contextlib.suppress(OSError):
-                        self._board.add_scalar(name, value, iteration)
+    def _draw(self, iteration: int, values: Mapping[str, Any]) -> None:
+        for name, value in values.items() if self._board is not None else []:
+            if value is not None and math.isfinite(value):
+                with contextlib.suppress(OSError):
+                    self._board.add_scalar(name, value, iteration)
 
 
-_BEGINS = ("started", "rolled_back")
 _DRAWN = ("loss", "learning_rate", "grad_norm", "loss_scale", "seconds", "tokens_per_second", "memory_bytes", "mfu")
 
 
-def _board(spec: Spec) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        say("tensorboard is not installed: no TensorBoard events; metrics.jsonl has the same numbers")
-        return None
-    return SummaryWriter(str(spec.path(spec.log.tensorboard)))
+def training_line(step: StepRecord, iterations: int, tflops: float, now: datetime.datetime) -> str:
+    """The line of megatron-core 0.16 with throughput (`--log-throughput`); `step` has averages since the last line."""
+    loss = "" if step.loss is None else f" lm loss: {step.loss:.6E} |"
+    norm = "" if math.isnan(step.grad_norm) else f" grad norm: {step.grad_norm:.3f} |"
+    return (
+        f" [{now:%Y-%m-%d %H:%M:%S.%f}] iteration {step.iteration:8d}/{iterations:8d} |"
+        f" consumed samples: {step.consumed_samples:12d} |"
+        f" elapsed time per iteration (ms): {step.seconds * 1000:.1f} |"
+        f" throughput per GPU (TFLOP/s/GPU): {tflops:.1f} |"
+        f" learning rate: {step.learning_rate:.6E} |"
+        f" global batch size: {step.global_batch:5d} |"
+        f"{loss} loss scale: {step.loss_scale:.1f} |{norm}"
+        f" number of skipped iterations: {step.skipped:3d} |"
+        f" number of nan iterations: {step.nan:3d} |"
+    )
+
+
+def validation_lines(iteration: int, loss: float) -> str:
+    """The three lines Megatron-LM prints after an evaluation."""
+    line = (
+        f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | "
+        f"lm loss PPL: {perplexity(loss):.6E} | "
+    )
+    rule = "-" * (len(line) + 1)
+    return f"{rule}\n{line}\n{rule}"
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of the loss, capped where Megatron-LM caps it."""
+    return math.exp(min(20.0, loss))

@@ -1,23 +1,19 @@
-"""What a .bin/.idx pair claims, and whether it is true: looked at before the first step."""
+"""Token files (.bin/.idx): checked before the first step, and the order in which their samples are taken."""
 
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-from runbook.training.errors import RefusedError
-from runbook.training.spec import Spec
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.token_index import DTYPES, INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, INT32, UINT16, index_bytes
 
-_MAGIC = b"MMIDIDX\x00\x00"
-_HEADER = struct.Struct("<9sQBQQ")
-_TYPES: dict[int, numpy.dtype[Any]] = {4: numpy.dtype("<i4"), 8: numpy.dtype("<u2")}
-_TYPE_NAMES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 SCANNED_BYTES = 2**30
 """Of longer .bin files only this much is scanned for ids outside the vocabulary, in blocks over their whole length;
 the loop looks at every batch it reads as well."""
@@ -37,30 +33,30 @@ class TokenFile:
         return int(self.lengths.sum(dtype=numpy.int64))
 
 
-def check(spec: Spec) -> None:
+def check_token_files(spec: PhasePlan) -> None:
     """`RefusedError` if a file of the spec is missing, broken, of another type or vocabulary, or too short."""
     if spec.data.mock:
         return
     if not spec.data.train:
         raise RefusedError("data.train names no file: tokenize a dataset first, or set data.mock true")
     _check_sources(spec)
-    split = _shares(spec.data.split)
+    held_out = spec.data.held_out
+    train, validation, _ = (1.0, 0.0, 0.0) if held_out else _shares(spec.data.split)
     scanned = max(2**26, SCANNED_BYTES // (len(spec.data.train) + len(spec.data.validation)))
-    held_out = bool(spec.data.validation or spec.data.test)
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
     for source in spec.data.train:
         file = _checked(spec, source.prefix, scanned)
-        _check_share(file, (0.0, 1.0) if held_out else (0.0, split[0]), spec, "training")
+        _check_share(file, (0.0, train), spec, "training")
         if evaluates and not held_out:
-            _check_share(file, (split[0], split[0] + split[1]), spec, "validation")
+            _check_share(file, (train, train + validation), spec, "validation")
     if evaluates and held_out and not spec.data.validation:
         raise RefusedError("evaluation.interval is set and data.test is given, but data.validation names no file")
     for source in spec.data.validation if evaluates else []:
         _check_share(_checked(spec, source.prefix, scanned), (0.0, 1.0), spec, "validation")
 
 
-def _check_sources(spec: Spec) -> None:
-    """Weights that are numbers above 0, and no file twice in one use."""
+def _check_sources(spec: PhasePlan) -> None:
+    """Check that weights are numbers above 0, and that no file has one use twice."""
     problems: list[str] = []
     uses = {"train": spec.data.train, "validation": spec.data.validation, "test": spec.data.test}
     for use, sources in uses.items():
@@ -76,7 +72,7 @@ def _check_sources(spec: Spec) -> None:
         raise RefusedError("the blend of token files cannot be trained from:\n  " + "\n  ".join(problems))
 
 
-def _checked(spec: Spec, prefix: str, scanned: int) -> TokenFile:
+def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
     file = open_pair(spec.path(prefix))
     outside, place = highest_token(file, scanned)
     if not 0 <= outside < spec.model.vocabulary:
@@ -95,25 +91,23 @@ def open_pair(prefix: Path) -> TokenFile:
         if not path.is_file():
             raise RefusedError(f"{path} does not exist: run the data phase, or mend data.train in the plan")
     with index.open("rb") as stream:
-        content = stream.read(_HEADER.size)
-    if len(content) < _HEADER.size:
-        raise RefusedError(f"{index} has {len(content)} bytes, fewer than the {_HEADER.size} of an index header")
-    magic, version, code, sequences, documents = _HEADER.unpack(content)
-    if magic != _MAGIC or version != 1:
+        content = stream.read(INDEX_HEADER.size)
+    if len(content) < INDEX_HEADER.size:
+        raise RefusedError(f"{index} has {len(content)} bytes, fewer than the {INDEX_HEADER.size} of an index header")
+    magic, version, code, sequences, documents = INDEX_HEADER.unpack(content)
+    if magic != INDEX_MAGIC or version != INDEX_VERSION:
         raise RefusedError(f"{index} is no Megatron index: it begins with {magic!r} and version {version}")
-    if code not in _TYPES:
-        raise RefusedError(
-            f"{index} says its tokens are {_TYPE_NAMES.get(code, f'type {code}')}; token ids are uint16 (type 8) or "
-            f"int32 (type 4)"
-        )
-    expected = _HEADER.size + sequences * 12 + documents * 8
+    if code not in (UINT16, INT32):
+        name = numpy.dtype(DTYPES[code]).name if code in DTYPES else f"type {code}"
+        raise RefusedError(f"{index} says its tokens are {name}; token ids are uint16 (type 8) or int32 (type 4)")
+    expected = index_bytes(sequences, documents)
     if index.stat().st_size != expected:
         raise RefusedError(
             f"{index} has {index.stat().st_size} bytes; {sequences} sequences and {documents - 1} documents make "
             f"{expected}: it was cut short or overwritten"
         )
-    lengths = numpy.memmap(index, "<i4", "r", _HEADER.size, (sequences,)) if sequences else numpy.zeros(0, "<i4")
-    file = TokenFile(prefix, _TYPES[code], lengths)
+    lengths = numpy.memmap(index, "<i4", "r", INDEX_HEADER.size, (sequences,)) if sequences else numpy.zeros(0, "<i4")
+    file = TokenFile(prefix, numpy.dtype(DTYPES[code]), lengths)
     if binary.stat().st_size != file.tokens * file.dtype.itemsize:
         raise RefusedError(
             f"{binary} has {binary.stat().st_size} bytes; its index says {file.tokens} tokens x "
@@ -124,9 +118,9 @@ def open_pair(prefix: Path) -> TokenFile:
 
 
 def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**22) -> None:
-    """Sequences lie one behind the other, and the documents cover them: what megatron-core takes for granted."""
+    """Check that sequences follow one another and that documents cover them: megatron-core assumes both."""
     sequences = len(file.lengths)
-    begins = numpy.memmap(index, "<i8", "r", _HEADER.size + sequences * 4, (sequences + documents,))
+    begins = numpy.memmap(index, "<i8", "r", INDEX_HEADER.size + sequences * 4, (sequences + documents,))
     begin = 0
     for start in range(0, sequences, block):
         lengths = file.lengths[start : start + block].astype(numpy.int64)
@@ -162,11 +156,9 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
 
 
 def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
-    """Starts and lengths: one after the other if that is all, else spread evenly from the first to the last byte."""
-    starts: Sequence[int]
-    if size <= scanned:
-        starts = range(0, size, block)
-    else:
+    """Starts and lengths of blocks: the whole file, or blocks spread evenly from its first to its last byte."""
+    starts = list(range(0, size, block))
+    if size > scanned:
         count = max(2, scanned // block)
         starts = [(size - block) * step // (count - 1) // 4 * 4 for step in range(count)]
     for start in starts:
@@ -184,8 +176,8 @@ def _shares(split: str) -> list[float]:
     return [part / total for part in parts + [0.0] * (3 - len(parts))]
 
 
-def _check_share(file: TokenFile, share: tuple[float, float], spec: Spec, use: str) -> None:
-    """megatron-core loops for ever on a share without tokens."""
+def _check_share(file: TokenFile, share: tuple[float, float], spec: PhasePlan, use: str) -> None:
+    """Refuse a share without tokens, on which megatron-core would loop for ever."""
     sequences = len(file.lengths)
     begin, end = (round(bound * sequences) for bound in share)
     tokens = int(file.lengths[begin:end].sum(dtype=numpy.int64))
@@ -195,3 +187,42 @@ def _check_share(file: TokenFile, share: tuple[float, float], spec: Spec, use: s
             f"of them with {tokens} tokens, and one sample needs {spec.model.sequence_length + 1}: give more text, "
             f"another data.split, or {'evaluation.interval 0' if use == 'validation' else 'a shorter sequence'}"
         )
+
+
+@dataclass(frozen=True)
+class DataParallelShare:
+    """Which samples of each global batch belong to one data-parallel copy."""
+
+    micro: int
+    copies: int
+    copy: int
+
+    def indices(self, consumed_samples: int, num_microbatches: int) -> Iterator[range]:
+        """Sample numbers of each micro-batch of the step after `consumed_samples`.
+
+        A step takes the same samples whatever the number of copies: those after `consumed_samples`.
+
+        >>> [list(part) for part in DataParallelShare(micro=2, copies=2, copy=1).indices(100, 2)]
+        [[102, 103], [106, 107]]
+        """
+        for step in range(num_microbatches):
+            start = consumed_samples + (step * self.copies + self.copy) * self.micro
+            yield range(start, start + self.micro)
+
+
+def shuffled_epochs(
+    documents: numpy.ndarray[Any, Any], ends: list[int], seed: int
+) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
+    """Document order and sample order, both shuffled within each epoch; `ends` counts the samples up to each end.
+
+    >>> short, long = (shuffled_epochs(numpy.arange(5), ends, seed=1) for ends in ([3], [3, 7]))
+    >>> [part.tolist() for part in short], [part.tolist() for part in long]
+    ([[2, 1, 4, 0, 3], [0, 2, 1]], [[2, 1, 4, 0, 3, 3, 2, 0, 1, 4], [0, 2, 1, 3, 6, 5, 4]])
+    """
+    strung = numpy.tile(documents.astype(numpy.int32), len(ends))
+    shuffled = numpy.arange(ends[-1], dtype=numpy.uint32 if ends[-1] < 2**32 - 2 else numpy.int64)
+    for epoch, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        random = numpy.random.RandomState([seed, epoch] if epoch else seed)
+        random.shuffle(strung[epoch * len(documents) : (epoch + 1) * len(documents)])
+        random.shuffle(shuffled[begin:end])
+    return strung, shuffled

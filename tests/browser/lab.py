@@ -26,7 +26,8 @@ QUIET = {"fetchNews": "false", "checkForUpdates": False}
 class Lab:
     """A JupyterLab server that keeps everything it writes in a folder of its own."""
 
-    def __init__(self, root: Path, home: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, home: Path, environment: Mapping[str, str], run: str = "") -> None:
+        """`jupyter lab` over the root, or `runbook lab RUN` in it."""
         self.token = secrets.token_hex(16)
         settings = home / "settings" / "@jupyterlab" / "apputils-extension"
         settings.mkdir(parents=True)
@@ -39,10 +40,12 @@ class Lab:
             "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
             "IPYTHONDIR": home / "ipython",
         }
+        program = [BIN / "runbook", "lab", run] if run else [BIN / "jupyter", "lab", f"--ServerApp.root_dir={root}"]
         words = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
         with (home / "log").open("w") as log:
             self.process = subprocess.Popen(
-                [BIN / "jupyter", "lab", *words, f"--ServerApp.root_dir={root}"],
+                [*program, *words],
+                cwd=root,
                 env={
                     **environment,
                     **{name: str(place) for name, place in places.items()},

@@ -154,7 +154,7 @@ def test_the_index_is_sorted_by_a_click_and_by_keyboard(run, offline):
         shutil.copytree(run / "records", second / "records")
     offline.goto((run.parent / "index.html").as_uri())
     names = "() => [...document.querySelectorAll('#runs tbody tr')].map(row => row.cells[0].textContent)"
-    from runbook.records.index import write_runs_index
+    from runbook.records.pages.run_pages import write_runs_index
 
     write_runs_index(run.parent)
     offline.reload()

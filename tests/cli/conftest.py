@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli import main
-from runbook.phases.campaign import HOLDER_VARIABLE, RUNS_VARIABLE
+from runbook.workflow.open_phase import HOLDER_VARIABLE, RUNS_VARIABLE
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from runbook.errors import ProgramError
-from runbook.phases import doctor
+from runbook.core.errors import ProgramError
+from runbook.workflow.prerequisites import doctor
 
 KEYS = {"name", "status", "message", "rule", "remedy", "verdict", "value"}
 SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "numpy": "2.4.6", "cuda devices": 0}
@@ -33,7 +33,9 @@ def test_a_machine_that_has_everything_is_well(runbook, asked):
     assert {row["verdict"] for row in rows.values()} <= {"pass", "warn"}
     assert all((row["status"], row["message"]) == (row["verdict"], row["value"]) for row in rows.values())
     assert {"python", "torch", "megatron-core", "numpy", "GPUs", "cores", "memory", "disk", "run folder"} <= set(rows)
-    assert rows["GPUs"]["rule"] == "without one, training runs on the CPU with gloo"
+    assert rows["GPUs"]["rule"] == (
+        "site local computes on the CPU and hides them; site local-gpu takes those that torch sees, one a process"
+    )
 
 
 def test_what_is_missing_fails_and_names_the_remedy(runbook, asked):

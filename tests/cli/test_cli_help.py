@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -24,12 +24,13 @@ HEAVY = (
 
 
 def test_help_is_up_in_three_tenths_of_a_second():
-    """The best of five: what the program needs, not what the machine's other users leave it."""
+    """The best of five, in processor time: what the program needs, not what the machine's other users leave it."""
     seconds = []
     for _ in range(5):
-        began = time.monotonic()
+        before = os.times()
         subprocess.run([PROGRAM, "--help"], check=True, capture_output=True)
-        seconds.append(time.monotonic() - began)
+        after = os.times()
+        seconds.append(sum(after[2:4]) - sum(before[2:4]))
     print(f"runbook --help: {min(seconds):.2f} s")
     assert min(seconds) < 0.3, seconds
 
@@ -85,7 +86,7 @@ def test_an_unknown_command_or_option_is_wrong_usage(runbook):
     said = runbook("stauts")
     assert (said.code, said.out) == (2, "")
     assert said.err.endswith("Error: There is no command 'stauts'. Did you mean status?\n")
-    assert "There are check, plan, why, " in runbook("xyz").err
+    assert "There are check, plan, rehearse, why, " in runbook("xyz").err
     said = runbook("status", "--jobid", "1")
     assert said.code == 2
     assert "No such option" in said.err

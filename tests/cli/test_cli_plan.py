@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from runbook import params
-from runbook.phases import machine
-from runbook.phases.plan_file import write_plan_file
-from runbook.plan import make_plan
+from runbook.planning import make_plan
+from runbook.workflow.prerequisites import machine
+from runbook.workflow.run_files import write_plan_file
 
 COMMANDS = {
     "check": ("check", "{run}"),
@@ -85,6 +85,45 @@ def test_check_of_a_good_run_says_so_and_writes_nothing(runbook, everything):
     assert everything() == before
 
 
+@pytest.fixture
+def own_site(project: Path):
+    """Writes params/sites/mine.yaml and params/mine.yaml of a cluster of 40 GB A100s."""
+
+    def write(run: str = "") -> None:
+        (project / "params/sites/mine.yaml").write_text(
+            "site: mine\ntitle: Ours\nscheduler: slurm\n"
+            "hardware: {device: A100-40GB, devices_per_node: 4, cores_per_node: 64}\n"
+            "queues: {gpu: {max_walltime: '04:00:00'}}\n"
+        )
+        training = "training: {iterations: 40, global_batch: 64, learning_rate: 2e-4}\n"
+        (project / "params/mine.yaml").write_text(f"run: mine\nsite: mine\nmodel: 1.3b\n{training}{run}")
+
+    return write
+
+
+def test_check_accepts_what_plan_and_render_accept_and_says_what_papermill_would_read(runbook, own_site):
+    own_site("jobs: {training: {partition: gpu, walltime: 02:00:00}}\n")
+    for words in (("check", "mine"), ("plan", "mine"), ("render", "mine", "--out", "rendered")):
+        said = runbook(*words)
+        assert (said.code, said.err) == (0, ""), words
+    out = " ".join(runbook("check", "mine").out.split())
+    assert "YAML 1.1: training.learning_rate ! warn params/mine.yaml:4" in out
+    assert "mine: no rule is broken; 2 to be looked at, at the top." in out
+
+
+def test_check_warns_of_a_partition_and_fails_over_walltime_and_memory(runbook, own_site):
+    own_site()
+    wrong = runbook("check", "mine", "--set", "jobs.training.partition=gpus")
+    assert wrong.code == 0
+    assert "! warn gpus is not among the queues of params/sites/mine.yaml" in " ".join(wrong.out.split())
+    long = runbook("check", "mine", "--set", "jobs.training.partition=gpu", "--set", "jobs.training.walltime=04:00:01")
+    assert long.code == 2
+    assert "Change jobs.training.walltime." in long.err
+    large = runbook("check", "mine", "--set", "model=13b")
+    assert large.code == 2
+    assert "there are 40.0 GiB" in large.err
+
+
 def test_plan_shows_the_sizes_and_says_which_label_is_wrong(runbook):
     said = runbook("plan", "local")
     assert said.code == 0
@@ -96,7 +135,7 @@ def test_the_printed_plan_is_the_one_a_run_writes(runbook, project: Path):
     words = ("--set", "model=tiny", "--set", "training.iterations=7")
     said = runbook("plan", "local", "--json", *words)
     settings = params.load("local", set_words=words[1::2])
-    write_plan_file(settings, make_plan(settings, machine.measure(settings.site)), project / "runs" / "local")
+    write_plan_file(settings, make_plan(settings, machine.measure_machine(settings.site)), project / "runs" / "local")
     assert said.out == (project / "runs" / "local" / "plan.json").read_text()
     assert json.loads(said.out)["phases"]["04-training"]["duration"]["iterations"] == 7
 

@@ -8,26 +8,26 @@ from pathlib import Path
 import pytest
 
 from runbook import params
-from runbook.phases import campaign as campaigns
-from runbook.phases import closing
-from runbook.phases.campaign import RUNS_VARIABLE
-from runbook.schedulers.lock import hold
+from runbook.core.locks import hold
+from runbook.workflow import open_phase as phases
+from runbook.workflow import report
+from runbook.workflow.open_phase import RUNS_VARIABLE
 
 
 @pytest.fixture
 def made(project: Path, monkeypatch) -> Path:
     """A run with one finished phase and one ended job; nothing was executed."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
-    campaign = campaigns.open_campaign(params.load("local", set_words=["model=tiny"]), "01-environment")
-    campaign.session.check("cores", "pass", "2 cores", "one for each process")
-    job = campaign.folder / "jobs" / "04-training"
+    open_phase = phases.open_run_phase(params.load("local", set_words=["model=tiny"]), "01-environment")
+    open_phase.session.check("cores", "pass", "2 cores", "one for each process")
+    job = open_phase.folder / "jobs" / "04-training"
     job.mkdir(parents=True)
     (job / "job.json").write_text(json.dumps({"job_id": "local-1a2b", "process": None}))
     (job / "out").write_text(" iteration        1/     300 | lm loss: 1.0E+01 |\nthe end without a line end")
     (job / "err").write_text("runbook: finished\n")
     (job / "exit_code").write_text("1\n")
-    closing.finish(campaign, [])
-    return campaign.folder
+    report.finish(open_phase)
+    return open_phase.folder
 
 
 def test_status_of_all_and_of_one(runbook, made):
@@ -49,10 +49,18 @@ def test_status_without_a_run_says_how_to_begin(runbook):
     assert runbook("status").out == "No runs yet: runbook run local makes the first one.\n"
 
 
-@pytest.mark.parametrize("command", ["status", "cancel", "report", "verify", "logs"])
-def test_a_run_without_a_folder_is_answered_with_those_that_have_one(runbook, made, command):
-    said = runbook(command, "lokal")
-    assert said.code == 1
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("status",), ("cancel",), ("cancel", "--gently"), ("report",), ("report", "--redact"), ("verify",)),
+        *(("sample",), ("logs",), ("logs", "--follow"), ("logs", "--json"), ("compare", "local")),
+        *(("export", "--out", "weights"), ("import", "--from", ".")),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_run_is_wrong_usage_answered_with_those_that_have_a_folder(runbook, made, words):
+    said = runbook(*words, "lokal")
+    assert said.code == 2
     assert "runs/lokal is not a run's folder; there are local." in said.err
     assert "Traceback" not in said.err
 
@@ -109,9 +117,9 @@ def test_a_held_run_is_refused_by_run(runbook, made):
 
 
 def test_a_folder_of_other_values_is_refused_by_run_with_the_key(runbook, made):
-    said = runbook("run", "local")
+    said = runbook("run", "local", "--set", "model=small")
     assert said.code == 2
-    assert "  model: tiny there, small now\n" in said.err
+    assert "  model: tiny there, small now (--set model=small)\n" in said.err
 
 
 @pytest.mark.parametrize("option", ["--from", "--to", "--redo"])

@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runbook.display import Place, Progress, ear
-from runbook.display.controls import WIDGET, as_text, controls, widget_bundle
-from runbook.display.curve import MOST_POINTS, curve_html
-from runbook.display.form import Answer, Field, Form, show_form
-from runbook.display.table import Table
+from runbook.core.table import Table
+from runbook.display import Place, Progress
+from runbook.display.curves import MOST_POINTS, curve_html
+from runbook.display.jupyter import kernel
+from runbook.display.jupyter.controls import WIDGET, as_text, controls, widget_bundle
+from runbook.display.jupyter.form import Answer, Field, Form, show_form
 
 
 def svg_of(html: str) -> ElementTree.Element:
@@ -59,14 +60,14 @@ def test_buttons_are_for_browsers_and_their_commands_for_all():
 def frames(kind: str, content: object) -> list[bytes]:
     """A message of a page, as its parts come over the wire."""
     parts = [{"msg_type": kind}, {}, {}, content]
-    return [b"address", ear.DELIMITER, b"signature", *[json.dumps(part).encode() for part in parts]]
+    return [b"address", kernel.DELIMITER, b"signature", *[json.dumps(part).encode() for part in parts]]
 
 
-@pytest.mark.parametrize("message", [[], [b"x"], [ear.DELIMITER, b"s"], frames("execute_request", ["no content"])])
+@pytest.mark.parametrize("message", [[], [b"x"], [kernel.DELIMITER, b"s"], frames("execute_request", ["no content"])])
 def test_a_message_that_cannot_be_read_is_passed_on(message, monkeypatch):
     passed = []
-    monkeypatch.setattr(ear, "_ears", [lambda message: pytest.fail("was heard")])
-    ear._pass_on(message, passed.append)
+    monkeypatch.setattr(kernel, "_listeners", [lambda message: pytest.fail("was heard")])
+    kernel.pass_on(message, passed.append)
     assert passed == [message]
 
 
@@ -77,12 +78,12 @@ def test_what_is_dealt_with_is_not_passed_on(monkeypatch):
         heard.append((message.addresses, message.kind, message.content["comm_id"]))
         return message.content["comm_id"] == "mine"
 
-    monkeypatch.setattr(ear, "_ears", [hear])
+    monkeypatch.setattr(kernel, "_listeners", [hear])
     for name in ("mine", "another"):
-        ear._pass_on(frames("comm_msg", {"comm_id": name}), passed.append)
+        kernel.pass_on(frames("comm_msg", {"comm_id": name}), passed.append)
     assert heard == [([b"address"], "comm_msg", "mine"), ([b"address"], "comm_msg", "another")]
     assert len(passed) == 1
-    assert ear.listen(lambda message: False)() is None, "outside a kernel there is nothing to hear"
+    assert kernel.listen(lambda message: False)() is None, "outside a kernel there is nothing to hear"
 
 
 @pytest.fixture

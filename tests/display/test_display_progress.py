@@ -83,7 +83,9 @@ def test_an_error_inside_is_part_of_the_last_picture(capsys):
 def test_a_real_terminal_is_recognised(tmp_path):
     """Run under a pseudo-terminal, as a person does."""
     script = tmp_path / "script.py"
-    script.write_text("from runbook.display import where_we_are, show_checks\nfrom runbook.plan.checks import Check\n"
+    script.write_text(
+        "from runbook.display import where_we_are, show_checks\n"
+        "from runbook.core.checks import Check\n"
                       "print(where_we_are())\nshow_checks([Check('a', 'fail', '1', '2')])\n")  # fmt: skip
     leader, follower = pty.openpty()
     child = os.spawnve(os.P_NOWAIT, "/bin/sh", ["sh", "-c", f"{sys.executable} {script} > {os.ttyname(follower)}"], {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.drills.bench import Bench
+from runbook_drills.bench import Bench
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,16 @@
-"""`runbook drill --again`: a second try counts, and says that it is one."""
+"""`runbook drill --again`: both attempts are shown; the second decides the exit code."""
 
 from __future__ import annotations
 
+import json
 import signal
 
 import click.testing
 import pytest
 
-from runbook.commands.drill import drill
-from runbook.drills import table
-from runbook.drills.verdict import Verdict
+from runbook.cli.drill import drill
+from runbook_drills import table
+from runbook_drills.bench import DrillVerdict
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def _terminate_as_before():
 
 
 @pytest.mark.parametrize(("verdicts", "code"), [(["fail", "pass"], 0), (["fail", "fail"], 1), (["pass"], 0)])
-def test_a_failed_drill_is_done_once_more_and_both_are_told(monkeypatch, verdicts, code):
+def test_a_failed_drill_is_done_once_more_and_both_are_shown(monkeypatch, tmp_path, verdicts, code):
     left, asked = list(verdicts), []
 
     def do(names, stream):
@@ -29,19 +30,37 @@ def test_a_failed_drill_is_done_once_more_and_both_are_told(monkeypatch, verdict
         for name in names:
             yield made(name, left.pop(0))
 
-    monkeypatch.setattr(table, "do", do)
-    done = click.testing.CliRunner().invoke(drill, ["--again", "01"], standalone_mode=False)
+    monkeypatch.setattr(table, "do_drills", do)
+    page = tmp_path / "drills.md"
+    done = click.testing.CliRunner().invoke(drill, ["--again", "01", "--page", str(page)], standalone_mode=False)
     assert done.exception is None
     assert done.return_value == code
     assert asked == [["01-kill-rank"]] * len(verdicts)
-    assert ("at the second try (the first: fail)" in done.output) == (len(verdicts) == 2)
+    assert ("second attempt: " in done.output) == (len(verdicts) == 2)
+    rows = [line.split(" | ")[2] for line in page.read_text().splitlines() if line.startswith("| 01-")]
+    assert rows == [verdicts[0], *(f"{verdict} (second attempt)" for verdict in verdicts[1:])]
+    scores = {
+        ("fail", "pass"): "1 of 1 ended as they should, 1 at the second attempt",
+        ("fail", "fail"): "0 of 1 ended as they should",
+        ("pass",): "1 of 1 ended as they should",
+    }
+    assert f"**{scores[tuple(verdicts)]}**" in page.read_text()
+    assert f"{scores[tuple(verdicts)]} (of 20 drills that there are)" in done.output
+
+
+def test_a_machine_reads_both_attempts(monkeypatch):
+    left = ["fail", "pass"]
+    monkeypatch.setattr(table, "do_drills", lambda names, stream: (made(name, left.pop(0)) for name in names))
+    done = click.testing.CliRunner().invoke(drill, ["--again", "--json", "01"], standalone_mode=False)
+    assert [(row["verdict"], row["attempt"]) for row in json.loads(done.output)] == [("fail", 1), ("pass", 2)]
 
 
 def test_without_the_word_a_failure_stays_one(monkeypatch):
-    monkeypatch.setattr(table, "do", lambda names, stream: iter([made(names[0], "fail")]))
+    monkeypatch.setattr(table, "do_drills", lambda names, stream: iter([made(names[0], "fail")]))
     assert click.testing.CliRunner().invoke(drill, ["01"], standalone_mode=False).return_value == 1
 
 
-def made(name: str, verdict: str) -> Verdict:
-    known = {"name": name, "verdict": verdict, "detail": verdict, "seconds": 1.0}
-    return Verdict(**{field: known.get(field) for field in Verdict.__dataclass_fields__})
+def made(name: str, verdict: str) -> DrillVerdict:
+    known = {"name": name, "verdict": verdict, "detail": verdict, "fault": "", "seconds": 1.0}
+    known |= {"attempt": 1, "figures": (), "extra": {}}
+    return DrillVerdict(**{field: known.get(field) for field in DrillVerdict.__dataclass_fields__})

@@ -10,15 +10,14 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from runbook.commands.drill import drill
-from runbook.drills import table
-from runbook.drills.bench import Bench, write_project
-from runbook.drills.document import page
-from runbook.drills.random_kills import broken_order
-from runbook.drills.table import DRILLS, chosen, do_one
-from runbook.drills.verdict import Ending, judge
-from runbook.errors import JobError, ParamsError
-from runbook.schedulers.processes import wait_until
+from runbook.cli.drill import drill
+from runbook.core.errors import JobError, ParamsError, ProgramError
+from runbook.core.processes import wait_until
+from runbook_drills import table
+from runbook_drills.bench import Bench, DrillEnding, MeasuredValue, judge_ending, write_project
+from runbook_drills.random_kills import broken_order
+from runbook_drills.report import page_text
+from runbook_drills.table import DRILLS, chosen_drills, do_drill
 
 
 def test_there_are_twenty_named_after_the_table():
@@ -28,23 +27,36 @@ def test_there_are_twenty_named_after_the_table():
 
 @pytest.mark.parametrize("word", ["01-kill-rank", "01", "1", "kill-rank"])
 def test_a_drill_is_named_in_each_of_its_ways(word):
-    assert chosen([word]) == ["01-kill-rank"]
+    assert chosen_drills([word]) == ["01-kill-rank"]
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(ParamsError, match=r"There is no drill 'kil-rank'\. Did you mean 01-kill-rank"):
-        chosen(["kil-rank"])
+        chosen_drills(["kil-rank"])
 
 
 def test_one_broken_rule_fails_the_drill_and_is_all_that_is_told():
-    ending = Ending("nothing", told=["one held"])
+    ending = DrillEnding("nothing", passed=["one held"])
     ending.rule(False, "five steps lost, at most four")
-    verdict = judge("x", ending, [], 2.0)
+    verdict = judge_ending("x", ending, [], 2.0)
     assert (verdict.verdict, verdict.detail) == ("fail", "broken: five steps lost, at most four")
 
 
+def test_what_is_measured_is_shown_with_its_band_and_decides_nothing():
+    ending = DrillEnding("fifty kills", passed=["nothing lost"])
+    ending.figures.append(MeasuredValue("goodput 35.7%:", 71.2, 80, 105, "% of the ideal"))
+    verdict = judge_ending("x", ending, [], 2.0)
+    assert verdict.verdict == "pass"
+    assert verdict.measured == "goodput 35.7%: 71.2 % of the ideal (usually 80 to 105, so this is unusual)"
+    (row,) = [line for line in page_text([verdict], "2026-11-21", "abc").splitlines() if line.startswith("| x |")]
+    assert verdict.measured in row and "| pass |" in row
+    assert verdict.as_dict()["figures"] == [
+        {"name": "goodput 35.7%:", "value": 71.2, "low": 80, "high": 105, "unit": "% of the ideal", "usual": False}
+    ]
+
+
 def test_a_process_left_behind_fails_the_drill():
-    verdict = judge("x", Ending("nothing", told=["all held"]), ["4711 python"], 1.0)
+    verdict = judge_ending("x", DrillEnding("nothing", passed=["all held"]), ["4711 python"], 1.0)
     assert (verdict.verdict, verdict.detail) == ("fail", "broken: processes left: 4711 python")
 
 
@@ -62,7 +74,7 @@ def test_a_drill_that_breaks_itself_is_a_failed_one(monkeypatch):
 
     monkeypatch.setitem(table.DRILLS, "01-kill-rank", broken)
     with Still() as bench:
-        verdict = do_one(bench, "01-kill-rank")
+        verdict = do_drill(bench, "01-kill-rank")
     assert (verdict.verdict, verdict.detail) == ("fail", "broken: JobError: no such job")
 
 
@@ -70,16 +82,16 @@ def test_what_a_drill_left_running_is_found_by_its_mark_and_ended():
     with Still() as bench:
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
         assert wait_until(lambda: [one.pid for one in bench.left()] == [process.pid], 10)
-        (told,) = bench.end_left()
-        assert told.startswith(str(process.pid))
+        (killed,) = bench.end_left()
+        assert killed.startswith(str(process.pid))
         assert process.wait(10) == -9
     assert bench.left() == []
 
 
 def test_the_command_says_what_failed_and_ends_with_1(monkeypatch):
     monkeypatch.setattr(table, "Bench", Still)
-    monkeypatch.setitem(table.DRILLS, "01-kill-rank", lambda bench: Ending("a", told=["held"]))
-    monkeypatch.setitem(table.DRILLS, "02-kill-launcher", lambda bench: Ending("b", broken=["not detected"]))
+    monkeypatch.setitem(table.DRILLS, "01-kill-rank", lambda bench: DrillEnding("a", passed=["held"]))
+    monkeypatch.setitem(table.DRILLS, "02-kill-launcher", lambda bench: DrillEnding("b", broken=["not detected"]))
     ended = CliRunner().invoke(drill, ["1", "2", "--json"], standalone_mode=False)
     rows = json.loads(ended.output)
     assert ended.return_value == 1
@@ -88,7 +100,7 @@ def test_the_command_says_what_failed_and_ends_with_1(monkeypatch):
     assert keys <= set(rows[0])
     shown = CliRunner().invoke(drill, ["1"], standalone_mode=False)
     assert shown.return_value == 0
-    assert shown.output.endswith("1 of 1 drills ended as they should (of 20 that there are)\n")
+    assert shown.output.endswith("1 of 1 ended as they should (of 20 drills that there are)\n")
 
 
 def test_the_list_starts_nothing(monkeypatch):
@@ -99,17 +111,23 @@ def test_the_list_starts_nothing(monkeypatch):
 
 
 def test_the_page_has_a_row_for_each_drill(tmp_path):
-    verdicts = [judge(name, Ending("a | b", told=["held"]), [], 3.0) for name in DRILLS]
-    text = page(verdicts, "2026-11-21", "abc123")
+    verdicts = [judge_ending(name, DrillEnding("a | b", passed=["held"]), [], 3.0) for name in DRILLS]
+    text = page_text(verdicts, "2026-11-21", "abc123")
     assert text.count("| pass |") == 20
     assert "**20 of 20 ended as they should**" in text and "a \\| b" in text
+
+
+def test_a_copy_without_the_drills_says_where_they_are(monkeypatch):
+    monkeypatch.setitem(sys.modules, "runbook_drills", None)
+    with pytest.raises(ProgramError, match="the drills are not installed: runbook_drills is a package next to runbook"):
+        CliRunner().invoke(drill, ["--list"], standalone_mode=False, catch_exceptions=False)
 
 
 @pytest.mark.training
 def test_the_warm_process_ends_with_its_owner():
     code = (
-        "import os\nfrom runbook.drills.bench import Bench\n"
-        "with Bench() as bench:\n    print(bench.warm_pid, flush=True)\n    os.kill(os.getpid(), 9)\n"
+        "import os\nfrom runbook_drills.bench import Bench\n"
+        "with Bench() as bench:\n    print(bench.warm.pid, flush=True)\n    os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == -9, done.stderr

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runbook import params
-from runbook.analysis.parsers.read import parse_files
-from runbook.data.indexed import IndexedReader
-from runbook.data.manifest import read_manifest
-from runbook.drills.bench import write_project, write_tokens
-from runbook.errors import RunbookError
-from runbook.phases.restarts import attempt_of
-from runbook.plan import make_plan
+from runbook.core.errors import RunbookError
+from runbook.jobs import job_folder
+from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
+from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.schema import read_plan
+from runbook.planning import make_plan
 from runbook.records.verify import verify_run
-from runbook.render.folder import JobFolder
-from runbook.schedulers import files
-from runbook.schedulers.base import JobStatus, State
-from runbook.training import checkpoints, token_files
-from runbook.training.errors import TrainingError
-from runbook.training.spec import read_plan
+from runbook.results.log_readers.read import parse_files
+from runbook.tokens.indexed_files import IndexedReader
+from runbook.tokens.pipeline.options import read_manifest
+from runbook.training import token_files
+from runbook.training.checkpoints import folders
+from runbook.workflow.trainings.job_rules import read_attempt
+from runbook_drills.bench import write_project, write_tokens
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "tests" / "samples"
@@ -113,9 +113,9 @@ def logs(folder: Path) -> Target:
 
     def read() -> object:
         parsed = parse_files([path])
-        status = JobStatus(State.FAILED, "x", 1, "rank 0 failed (exit code 1)")
+        status = JobStatus(JobState.FAILED, "x", 1, "rank 0 failed (exit code 1)")
         job = JobFolder(folder / "jobs" / "04-training")
-        return parsed, attempt_of(job, status, path, path), files.last_words(path)
+        return parsed, read_attempt(job, status, path, path), job_folder.log_tail(path)
 
     return Target("log", path, read, seeds, words, folder)
 
@@ -154,10 +154,10 @@ def manifests(folder: Path) -> Target:
     readers: list[Callable[[], object]] = [
         lambda: read_manifest(prefix),
         lambda: verify_run(folder),
-        lambda: checkpoints.candidates(folder / "checkpoints"),
-        lambda: files.read_record(job),
-        lambda: files.read_started(job),
-        lambda: files.heartbeat_age(job),
+        lambda: folders.candidates(folder / "checkpoints"),
+        lambda: job_folder.read_record(job),
+        lambda: job_folder.read_started(job),
+        lambda: job_folder.heartbeat_age(job),
         lambda: read_plan(path, "04-training"),
     ]
 

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from toy_project import ITERATIONS, PHASES, SECRET, Toy, json_of, lines_of, losses, tree
 
-from runbook.schedulers.processes import host_name
+from runbook.core.processes import host_name
 
 pytestmark = pytest.mark.notebooks
 
@@ -199,7 +199,7 @@ def test_another_value_is_refused_and_named(campaign, toy: Toy):
     assert refused.code == 2
     assert refused.text == (
         f"Error: {campaign.folder} was made with other values:\n"
-        f"  training.iterations: {ITERATIONS} there, 12 now\n"
+        f"  training.iterations: {ITERATIONS} there, 12 now (--set training.iterations=12)\n"
         "To keep both: runbook run local --as NAME. To do it again with the new values, the old results kept in its "
         "history: runbook run local --redo 00-plan, with the same --set. A training that only becomes longer or is "
         "cut otherwise goes on from its checkpoint.\n"

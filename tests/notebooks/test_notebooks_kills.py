@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from toy_project import PHASES, Ended, Toy, json_of, kernels_below, kill, losses, tree, wait_until
 
-from runbook.phases.tail import read_lines
+from runbook.core.json_lines import read_lines
+from runbook.core.processes import process_tree
 from runbook.records.verify import verify_run
-from runbook.schedulers.processes import process_tree
 
 pytestmark = pytest.mark.notebooks
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from runbook.params import PARAMETERS, PHASES
-from runbook.params.schema import Run
+from runbook.params import PARAMETERS
+from runbook.params.schema.run_file import PHASES, Run
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 MASTERS = sorted(FOLDER.glob("*.ipynb"))
@@ -124,7 +124,7 @@ def test_cells_hold_calls_and_no_programs(notebook):
 def test_each_cell_after_the_first_two_is_one_call_to_the_phase(notebook):
     for cell in code_of(notebook)[2:]:
         (statement,) = ast.parse(cell.source).body
-        assert re.fullmatch(r"phase\.\w+\(campaign\)", ast.unparse(statement)), cell.source
+        assert re.fullmatch(r"phase\.\w+\(open_phase\)", ast.unparse(statement)), cell.source
 
 
 def test_code_has_no_trailing_comment_that_explains_what_it_does(notebook):
@@ -171,8 +171,8 @@ def test_every_call_is_one_the_phase_has(notebook):
     import importlib
 
     bind = code_of(notebook)[1].source
-    (module,) = re.findall(r"^from runbook\.phases import (\w+) as phase$", bind, re.MULTILINE)
-    phase = importlib.import_module(f"runbook.phases.{module}")
+    (module,) = re.findall(r"^from runbook\.workflow import (\w+) as phase$", bind, re.MULTILINE)
+    phase = importlib.import_module(f"runbook.workflow.{module}")
     called = [name for cell in code_of(notebook) for name in re.findall(r"phase\.(\w+)\(", cell.source)]
     assert called[0] == "bind"
     assert called[-1] == "finish"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
 from runbook.params import check, load
 
 
@@ -57,6 +57,10 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("parallell={tensor: 2}", "Did you mean parallel?"),
         ("zzzz=1", "there is no such key. A run file has run, site, model, data, parallel, training, jobs."),
         ("jobs.smok.nodes=1", "'smok' is not a phase; the phases are 00-plan"),
+        ("jobs.partition=gpu", "each phase has its own. Did you mean jobs.training.partition?"),
+        ("jobs.walltme=1h", "each phase has its own. Did you mean jobs.training.walltime?"),
+        ("jobs.PARTITION=gpu", "each phase has its own. Did you mean jobs.training.partition?"),
+        ("jobs.stge=/scratch", "there is no such key. Did you mean jobs.stage?"),
         ("jobs.plan.nodes=1", "00-plan submits no job; jobs has environment, data, smoke, training."),
         ("nonsense", "nonsense (--set): is not key=value, such as training.iterations=10."),
         ("training=fast", "training = fast (--set training=fast): is a section: write its keys below it (engine,"),

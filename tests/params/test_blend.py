@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
 from runbook.params import load
-from runbook.params.blend import parse_blend
+from runbook.params.schema.value_types import parse_blend
 
 MINE = """\
 mine: {title: Mine, kind: local, folder: texts, licence: ours, source: test}

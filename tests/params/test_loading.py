@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
 from runbook.params import load, project_root, run_names, site_names, variant_names
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runbook.params.catalogues import read_models
-from runbook.plan.sizes import shape_of, whole
+from runbook.planning.sizes import shape_of, whole
 
 CLONE = Path(__file__).parents[2]
 MODELS = read_models(CLONE)

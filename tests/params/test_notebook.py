@@ -1,13 +1,15 @@
 """However a notebook's parameters cell was filled, the same choice gives the same run."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
 from runbook.params import PARAMETERS, bind, load
-from runbook.params.portable import PapermillLoader
+from runbook.params.parameters_cell import hand_edits, refuse_edits_below_papermill, refuse_hand_edits
+from runbook.params.problems import PapermillLoader
 
 
 def cell(**given):
@@ -31,6 +33,12 @@ def equal(one, other):
         other.parameters(),
         other.origins,
     )
+
+
+@pytest.fixture
+def samples_of_masters() -> list[Path]:
+    """The masters as they are in the repository."""
+    return sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("name", ["toy", "other"])
@@ -88,6 +96,64 @@ def test_a_file_with_one_section_replaced_by_hand(project: Path):
     assert settings.run.training.iterations == 7
     assert settings.run.training.global_batch == 64  # the file's own, since the rest of the section still holds
     assert settings.origins["parallel.tensor"][-1].layer == "run file"
+
+
+@pytest.mark.parametrize("text", ['{"iterations": 10, "learning_rate": 3e-4}', "{iterations: 10, learning_rate: 3e-4}"])
+def test_a_mapping_given_as_text_is_read(project: Path, text):
+    """`papermill -p training '{...}'` passes text."""
+    as_dict = bind(cell(run="toy", training={"iterations": 10, "learning_rate": 3e-4}), project=project)
+    assert equal(bind(cell(run="toy", training=text), project=project), as_dict)
+    assert equal(bind(cell(run="toy", training=""), project=project), bind(cell(run="toy"), project=project))
+
+
+@pytest.mark.parametrize("text", ["10", "[1, 2]", "{iterations", "iterations: 10"])
+def test_text_that_is_no_mapping_is_refused_with_an_example(project: Path, text):
+    with pytest.raises(ParamsError, match=r'training .*must be a dict, such as training = \{"iterations": 10\}'):
+        bind(cell(run="toy", training=text), project=project)
+
+
+CELL = """\
+run: str = "mine"  # any run
+site: str = ""
+model: str = ""
+data: dict = {}
+parallel: dict = {}
+training: dict = {"iterations": 30, "shape": {"layers": 2}}  # quick
+jobs: dict = {}
+overrides: str = "training.seed=7 'training.sample_prompt=Once upon'"
+"""
+
+
+def test_values_written_into_the_cell_by_hand_are_named_with_what_to_do():
+    with pytest.raises(ParamsError) as error:
+        refuse_hand_edits(CELL, "notebooks/00-plan.ipynb")
+    assert str(error.value) == (
+        "notebooks/00-plan.ipynb, cell \"parameters\": training = {'iterations': 30, 'shape': {'layers': 2}}, "
+        "overrides = \"training.seed=7 'training.sample_prompt=Once upon'\" was written there by hand, and would "
+        "change every run that is executed from this notebook. Headless, values come from the run file and from what "
+        "is given. To use these: runbook run RUN --set training.iterations=30 --set training.shape.layers=2 --set "
+        "training.seed=7 --set 'training.sample_prompt=Once upon'. To drop them, put the cell back: git checkout "
+        "notebooks/00-plan.ipynb. To try values by hand, step through copies: runbook lab RUN."
+    )
+
+
+def test_a_cell_at_its_defaults_or_below_what_papermill_was_given_is_nobodys_edit(samples_of_masters):
+    refuse_hand_edits(CELL, "x.ipynb", ["training", "overrides"])
+    for path in samples_of_masters:
+        cells = json.loads(path.read_text())["cells"]
+        (source,) = ["".join(one["source"]) for one in cells if "parameters" in one["metadata"].get("tags", [])]
+        assert hand_edits(source) == {}
+    assert hand_edits("training: dict = other\nmodel = ''") == {"training": "other"}
+
+
+def test_inside_a_kernel_only_papermills_own_cell_shows_that_nobody_sits_there():
+    by_papermill = {"In": ["", CELL, '# Parameters\nrun = "toy"\n', "from runbook.workflow import plan as phase"]}
+    with pytest.raises(ParamsError, match=r"^notebooks/04-training\.ipynb, cell"):
+        refuse_edits_below_papermill(by_papermill, "notebooks/04-training.ipynb")
+    refuse_edits_below_papermill({"In": ["", CELL, "from runbook.workflow import plan as phase"]}, "x.ipynb")
+    given = '# Parameters\ntraining = {"iterations": 4}\noverrides = ""\n'
+    refuse_edits_below_papermill({"In": ["", CELL, given]}, "x.ipynb")
+    refuse_edits_below_papermill({}, "x.ipynb")
 
 
 def test_a_variant_is_named_in_the_cell_too(project: Path):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from runbook import params
-from runbook.errors import ParamsError
-from runbook.params.keys import right_name
-from runbook.plan import make_plan
+from runbook.core.errors import ParamsError
+from runbook.params.schema.keys import right_name
+from runbook.planning import make_plan
 
 PROJECT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def test_the_documents_smoke_shape_is_counted_whatever_model_it_is_made_from():
     words = ("layers=12", "hidden=512", "heads=8")
     settings = settings_of(*(f"training.shape.{word}" for word in words), "parallel.tensor=1", "parallel.pipeline=1",
                            "parallel.sequence=false", "jobs.training.nodes=2")  # fmt: skip
-    assert make_plan(settings).as_dict()["phases"]["04-training"]["model"]["parameters"] == 64_633_856
+    assert make_plan(settings).phases["04-training"].model.parameters == 64_633_856
     assert settings.model.label == "12 x 512"
 
 

@@ -7,9 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runbook.params.portable import PapermillLoader, differences, read_as_papermill
-from runbook.params.writing import write_scalar
-from runbook.params.yaml12 import read_mapping
+from runbook.params.problems import PapermillLoader, differences, read_as_papermill
+from runbook.params.yaml12 import read_mapping, write_scalar
 
 
 def found(text):

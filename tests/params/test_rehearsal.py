@@ -1,11 +1,12 @@
 """A run file of a cluster on a small machine: only what cannot be there changes, and each change is told."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from runbook.params import load, run_names
-from runbook.plan import make_plan
+from runbook.planning import make_plan
 
 CLONE = Path(__file__).parents[2]
 FIVE = [name for name in run_names(CLONE) if name not in ("local", "tour")]
@@ -14,8 +15,8 @@ FIVE = [name for name in run_names(CLONE) if name not in ("local", "tour")]
 @pytest.mark.parametrize("name", FIVE)
 def test_every_documents_run_plans_here_with_a_small_model(name):
     settings = load(name, set_words=["site=local", "model=tiny"], project=CLONE)
-    plan = make_plan(settings).as_dict()
-    assert {spec["parallel"]["world_size"] for spec in plan["phases"].values()} == {2}
+    plan = make_plan(settings)
+    assert {spec.parallel.world_size for spec in plan.phases.values()} == {2}
     assert settings.run.training.framework == "runbook"
     assert settings.run.data.dataset == "corpus"
 
@@ -50,6 +51,19 @@ def test_a_sequence_is_cut_only_where_tensor_ranks_are_left_for_it(words, why):
     settings = load("azure-175b", set_words=["site=local", "model=tiny", *words], project=CLONE)
     assert not settings.run.parallel.sequence
     assert settings.rehearsed()["parallel.sequence"] == f"True does not fit site local: {why}"
+
+
+def test_the_queue_of_the_small_machine_itself_is_kept(tmp_path):
+    shutil.copytree(CLONE / "params", tmp_path / "params")
+    defaults = "defaults:\n  jobs:\n    smoke: {partition: workq}\n    training: {partition: workq, account: staff}\n"
+    hardware = "hardware:\n  device: cpu\n  devices_per_node: 1\n  nodes: 2\n"
+    text = f"site: small\ntitle: a small PBS\nscheduler: pbs\nlauncher: mpiexec\nrehearses: true\n{hardware}{defaults}"
+    (tmp_path / "params" / "sites" / "small.yaml").write_text(text)
+    words = ["site=small", "model=tiny", "jobs.data.nodes=1"]
+    settings = load("polaris-25b", set_words=words, project=tmp_path)
+    jobs = settings.run.jobs
+    assert (jobs.smoke.partition, jobs.training.partition, jobs.training.account) == ("workq", "workq", "staff")
+    assert not any(key.endswith("partition") for key in settings.rehearsed())
 
 
 def test_a_value_given_by_hand_is_kept_and_left_to_the_rules():

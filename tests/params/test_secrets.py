@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.errors import ParamsError
-from runbook.params import is_reference, load, mask, resolve_secret
+from runbook.core.errors import ParamsError
+from runbook.params import is_reference, load, resolve_secret
+from runbook.params.secrets import mask
 
 TOKENS = [
     "hf_" + "Ab3d" * 8,

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from runbook.errors import ParamsError
-from runbook.params import JOB_SECTIONS, all_keys, load, sections, why
+from runbook.core.errors import ParamsError
+from runbook.params import all_keys, load, why
+from runbook.params.schema.keys import sections
+from runbook.params.schema.run_file import JOB_SECTIONS
 
 
 def test_parameters_cover_every_key_with_plain_values(project: Path):
@@ -75,6 +77,11 @@ def test_why_understands_names_of_documents_and_phases(project: Path):
     explanation = why(settings, "training.precision")
     assert (explanation.value, explanation.source) == ("fp32", "the manual, 2025-11-21")
     assert "  source: the manual, 2025-11-21" in explanation.text()
+
+
+def test_why_answers_every_key(project: Path):
+    settings = load("toy", project=project)
+    assert [why(settings, key).key for key in all_keys()] == list(all_keys())
 
 
 @pytest.mark.parametrize(

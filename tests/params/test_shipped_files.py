@@ -7,7 +7,7 @@ import pytest
 
 from runbook.params import PARAMETERS, bind, check, run_names, site_names
 from runbook.params.catalogues import read_datasets, read_models, read_site
-from runbook.params.portable import differences, read_as_papermill
+from runbook.params.problems import differences, read_as_papermill
 
 CLONE = Path(__file__).parents[2]
 MODELS = read_models(CLONE)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
 from runbook.params import load, run_names
-from runbook.params.stage import missing, require, with_placeholders
+from runbook.params.settings import missing_values, require_values, with_placeholders
 
 CLONE = Path(__file__).parents[2]
 NEEDS = {
@@ -21,12 +21,12 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", sorted(NEEDS))
 def test_each_site_names_what_it_needs(name):
-    assert list(missing(load(name, project=CLONE))) == NEEDS[name]
+    assert list(missing_values(load(name, project=CLONE))) == NEEDS[name]
 
 
 def test_all_that_is_missing_is_listed_at_once():
     with pytest.raises(ParamsError) as caught:
-        require(load("polaris-25b", project=CLONE))
+        require_values(load("polaris-25b", project=CLONE))
     text = str(caught.value)
     assert "jobs.account (required by params/sites/polaris.yaml): is not given: the ALCF project that pays." in text
     assert "jobs.stage (required by params/sites/polaris.yaml): is not given: a folder of your project" in text
@@ -36,7 +36,7 @@ def test_all_that_is_missing_is_listed_at_once():
 
 def test_given_values_reach_the_jobs_and_the_sites_paths():
     settings = load("lumi-13b", set_words=["jobs.account=mine", "jobs.stage=/scratch/a b/"], project=CLONE)
-    require(settings)
+    require_values(settings)
     assert settings.job("04-training").account == "mine"
     assert settings.site.paths["checkpoints"] == "/scratch/a b/checkpoints"
     assert settings.site.container.mounts == ["/scratch/a b"]
@@ -57,7 +57,7 @@ def test_an_image_that_is_named_is_really_used():
 def test_placeholders_mark_only_what_is_missing():
     settings = with_placeholders(load("lumi-13b", set_words=["jobs.stage=/scratch/x"], project=CLONE))
     assert (settings.run.jobs.account, settings.run.jobs.stage) == ("GIVE_JOBS_ACCOUNT", "/scratch/x")
-    assert missing(settings) == {}
+    assert missing_values(settings) == {}
 
 
 def test_another_starter_is_taken_for_the_run():

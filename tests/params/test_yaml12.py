@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runbook.errors import ParamsError
+from runbook.core.errors import ParamsError
 from runbook.params.yaml12 import read_file, read_mapping, read_scalar
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import nbformat
 
-from runbook.plan.checks import Check
-from runbook.records.filing import write_record
+from runbook.core.checks import Check
+from runbook.records.engine.execute import write_record
+from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.session import MIME
-from runbook.records.state import State
 from runbook.records.twin import Cell, Twin
 
 TWIN = Twin(
     run="toy",
     phase="04-training",
-    state=State.DONE,
+    state=ExecutionState.DONE,
     verdict="pass",
     started="2025-11-21T06:00:00.000000Z",
     ended="2025-11-21T06:02:30.000000Z",

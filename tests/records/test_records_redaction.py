@@ -13,10 +13,11 @@ import nbformat
 import pytest
 from made_run import TWIN, announced, data, notebook, write_run
 
-from runbook.errors import RecordError
-from runbook.phases import redacting, report
-from runbook.phases.redacting import words_of, write_redacted
+from runbook.core.errors import RecordError
 from runbook.records.redaction import Redactor
+from runbook.workflow import report
+from runbook.workflow import report as redacting
+from runbook.workflow.report import private_words, write_redacted
 
 USER, HOST, ACCOUNT = "mmustermann", "nid004711.cluster.example.org", "project_465000123"
 PLACE, BUCKET, MAIL = "/scratch/project_465000123/mmustermann/runs", "s3://very-private-bucket/pile", "m.m@example.org"
@@ -150,14 +151,15 @@ def test_the_run_itself_is_not_changed_and_another_folder_is_not_overwritten(run
 
 def test_words_are_found_in_every_file_and_ordinary_ones_are_left(run, monkeypatch):
     monkeypatch.setattr(redacting.getpass, "getuser", lambda: "jdoe77")
-    words = words_of(run)
+    words = private_words(run)
     assert words[USER] == "user"
     assert words["jdoe77"] == "user"
     assert words["nid004711"] == words[HOST] == "host"
     assert words[ACCOUNT] == "account"
     assert words["very-private-bucket"] == "bucket"
-    redactor = Redactor(words | {"root": "user", "ab": "host"})
-    assert redactor.text("the root mean square of ab, 3 tokens/s, 1/2") == "the root mean square of ab, 3 tokens/s, 1/2"
+    redactor = Redactor(words | {"root": "user", "ab": "host", "12": "account", "run": "user"})
+    text = "the root mean square of {}, 12 tokens/s, abc, 1/2 of the run"
+    assert redactor.text(text.format("ab")) == text.format("[host]")
     assert redactor.value({"a": [f"/home/{USER}/x", 3, None]}) == {"a": ["[path]", 3, None]}
 
 
@@ -174,3 +176,70 @@ def test_what_is_no_place_of_a_machine_stays(text):
 def test_hosts_are_known_by_their_shape_too(host):
     assert Redactor({}).text(f"rank 3 on {host} waits") == "rank 3 on [host] waits"
     assert Redactor({}).text("4 nodes, node 12, gpu 0, 375m, 1.3b") == "4 nodes, node 12, gpu 0, 375m, 1.3b"
+
+
+SPACED = "/scratch/my project/runs of max/local"
+SHORT_WORDS = {"jd": "user", "n1": "host", "/home/Max Mustermann": "path"}
+"""Names of two letters, and a home with a space."""
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("jd@n1 waits for N1 and jd_run", "[user]@[host] waits for [host] and [user]_run"),
+        ("n11 and ajd stay, <li>jd</li>", "n11 and ajd stay, <li>[user]</li>"),
+        ("in /home/Max Mustermann/runs/x, 3 tokens/s", "in [path], 3 tokens/s"),
+        ("cd '/home/Max Mustermann'; ls", "cd '[path]'; ls"),
+        (f'open("{SPACED}/a b.txt") failed', 'open("[path]") failed'),
+        (f"{SPACED}/x is full, 2 GB/s", "[path] is full, 2 GB/s"),
+        ("from /a/my\\ files/x to ~/two words/y.txt", "from [path] to [path]"),
+        ("wrote /a/b at 900 tokens/s", "wrote [path] at 900 tokens/s"),
+        ("file:///data/some%20where/x", "[path]"),
+    ],
+)
+def test_short_names_and_paths_with_a_space_are_found(text, redacted):
+    assert Redactor(SHORT_WORDS).text(text) == redacted
+
+
+def test_markup_is_read_as_markup_and_keeps_its_drawing():
+    redactor = Redactor({**SHORT_WORDS, "li": "user", "m": "host", "mmuster": "user"})
+    html = "<ul><li title='n1'>&#109;muster<br/>&#x6A;d</li></ul><mmuster>kept</mmuster><i mmuster='1'>x</i><!-- jd -->"
+    assert redactor.markup(html) == '<ul><li title="[host]">[user]<br/>[user]</li></ul>kept<i>x</i>'
+    svg = (
+        '<?xml version="1.0"?><!DOCTYPE svg><svg xmlns="http://www.w3.org/2000/svg" '
+        'viewBox="0 0 1 1"><linearGradient id="a"/><path d="M 0 0 m 1 1"/><text>m &amp; n1</text>'
+        "<style>.x{font: y}</style><script>n1</script></svg>"
+    )
+    assert redactor.markup(svg) == (
+        '<?xml version="1.0" encoding="utf-8"?><svg xmlns="http://www.w3.org/2000/svg" '
+        'viewBox="0 0 1 1"><linearGradient id="a"/><path d="M 0 0 m 1 1"/><text>[host] &amp; [host]</text>'
+        "<style>.x{font: y}</style></svg>"
+    )
+    assert "muster" not in redactor.markup('<!DOCTYPE svg [<!ENTITY x "mmuster">]><svg><![CDATA[mmuster]]></svg>')
+
+
+def test_short_names_homes_and_spaced_paths_are_in_no_file_of_the_copy(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(redacting.getpass, "getuser", lambda: "jd")
+    monkeypatch.setenv("HOME", "/home/Max Mustermann")
+    text = f"jd@q7: /home/Max Mustermann/x is full, so is {SPACED}; q8 waits"
+    job = run / "jobs" / "04-training"
+    (job / "started").write_text("job 7\nhost q7.cluster\n")
+    (job / "hostfile").write_text("q8 slots=4\nq9\n")
+    (run / "events.jsonl").write_text(json.dumps({"event": "x", "nodelist": "w[1-2]", "words": text, "at": SPACED}))
+    path = run / "records" / "04-training.ipynb"
+    content = nbformat.read(path, as_version=4)
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' aria-label='{text}'><text>q9, w2 &#106;d</text></svg>"
+    cell = nbformat.v4.new_code_cell(f"open('{SPACED}/x')  # jd", id="jd-1")
+    cell.outputs = [data(text_html=f"<p title='{text}'>&#106;d</p>{svg}"), data(**{"image_svg+xml": svg})]
+    cell.outputs.append(nbformat.v4.new_output("stream", name="stdout", text=text))
+    content.cells.append(cell)
+    content.metadata["papermill"] = {"output_path": f"{SPACED}/nb.ipynb", "jd": text}
+    nbformat.write(content, path)
+    out = tmp_path / "outside"
+    write_redacted(run, out)
+    planted = re.compile(r"(?<![^\W_])(?:jd|&#106;d|q7|q8|q9|w1|w2)(?![^\W_])|mustermann|my project|runs of max", re.I)
+    for file in (file for file in out.rglob("*") if file.is_file()):
+        visible = re.sub(r"base64,[A-Za-z0-9+/=]+", "", file.read_text())
+        assert planted.findall(visible) == [], file.name
+        assert not re.search("mustermann|my project|runs of max", everything_in(file), re.I), file.name
+    nbformat.validate(nbformat.read(out / "records" / path.name, as_version=4))

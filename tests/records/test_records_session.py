@@ -12,9 +12,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from notebook_project import BIND, ERROR, FINISH, PARAMETERS, PHASE, WORK, Project
 from traitlets.config import Config
 
-from runbook.errors import RecordError
+from runbook.core.errors import RecordError
 from runbook.records import session as sessions
-from runbook.records.state import State
+from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.twin import find_twin
 
 
@@ -59,7 +59,7 @@ class Stepping:
 def test_open_record_says_that_it_is_not_finished(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind)
-    assert (step.twin.state, step.twin.verdict, step.twin.ended) == (State.INTERRUPTED, "unknown", "")
+    assert (step.twin.state, step.twin.verdict, step.twin.ended) == (ExecutionState.INTERRUPTED, "unknown", "")
     assert step.twin.reason == "not finished: still running, or ended without a word"
     assert step.states == ["completed", "completed", "pending", "pending"]
 
@@ -75,10 +75,10 @@ def test_failed_cell_that_is_mended_and_run_again_lets_the_record_go_on(tmp_path
     step = Stepping(tmp_path, shell, WORK, broken)
     step.run(PARAMETERS, step.bind, WORK, broken)
     failed = step.twin
-    assert (failed.state, failed.verdict, failed.reason) == (State.FAILED, "fail", "ValueError: not yet")
+    assert (failed.state, failed.verdict, failed.reason) == (ExecutionState.FAILED, "fail", "ValueError: not yet")
     assert step.states == ["completed", "completed", "completed", "failed", "pending"]
     step.run("mended = True", broken, FINISH)
-    assert (step.twin.state, step.twin.verdict, step.twin.reason) == (State.DONE, "pass", "")
+    assert (step.twin.state, step.twin.verdict, step.twin.reason) == (ExecutionState.DONE, "pass", "")
     assert step.twin.started == failed.started
     assert step.history == []
 
@@ -90,7 +90,7 @@ def test_running_any_cell_twice_changes_nothing(tmp_path, shell):
     step.run(step.bind, WORK, WORK)
     assert step.twin == once
     step.run(FINISH)
-    assert (step.twin.state, step.states) == (State.DONE, ["completed"] * 4)
+    assert (step.twin.state, step.states) == (ExecutionState.DONE, ["completed"] * 4)
 
 
 def test_second_round_in_the_same_kernel_is_a_new_execution(tmp_path, shell):
@@ -105,7 +105,7 @@ def test_second_round_in_the_same_kernel_is_a_new_execution(tmp_path, shell):
         json.loads((step.project.run_folder / "records" / "history" / step.history[0]).read_text())["state"] == "done"
     )
     step.run(WORK, FINISH)
-    assert (step.twin.state, len(step.history)) == (State.DONE, 1)
+    assert (step.twin.state, len(step.history)) == (ExecutionState.DONE, 1)
 
 
 def test_interrupted_cell_and_cell_with_a_syntax_error(tmp_path, shell):
@@ -113,23 +113,67 @@ def test_interrupted_cell_and_cell_with_a_syntax_error(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK, wait, wrong)
     step.run(PARAMETERS, step.bind, WORK, wait)
     assert (step.twin.state, step.twin.reason, step.twin.verdict) == (
-        State.INTERRUPTED,
+        ExecutionState.INTERRUPTED,
         "the cell was interrupted",
         "unknown",
     )
     assert step.twin.ended
     step.run(step.bind, WORK, wrong)
-    assert step.twin.state is State.FAILED
+    assert step.twin.state is ExecutionState.FAILED
     assert step.twin.reason.startswith("SyntaxError: ")
 
 
 def test_cell_outside_the_master_counts_until_the_next_one_runs(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, ERROR)
-    assert step.twin.state is State.FAILED
+    assert step.twin.state is ExecutionState.FAILED
     assert "failed" not in step.states
     step.run(WORK, FINISH)
-    assert step.twin.state is State.DONE
+    assert step.twin.state is ExecutionState.DONE
+
+
+def test_nothing_that_runs_after_the_end_changes_a_finished_record(tmp_path, shell):
+    step = Stepping(tmp_path, shell, WORK)
+    step.run(PARAMETERS, step.bind, WORK, FINISH)
+    done = step.twin
+    for source in ("session.result('loss', 'mine')", "raise KeyboardInterrupt", "1 +", WORK, ERROR):
+        step.run(source)
+        assert step.twin == done, source
+    assert (done.state, done.verdict) == (ExecutionState.DONE, "pass")
+
+
+def test_a_record_is_finished_again_only_by_finishing_it_again(tmp_path, shell):
+    step = Stepping(tmp_path, shell, WORK)
+    step.run(PARAMETERS, step.bind, WORK, FINISH, "session.result('loss', 2.5)", "session.finish()", ERROR)
+    assert (step.twin.state, step.twin.results["loss"]) == (ExecutionState.DONE, 2.5)
+
+
+def test_an_end_that_failed_freezes_nothing(tmp_path, shell):
+    broken = FINISH + "\nif 'mended' not in globals():\n    raise ValueError('not yet')"
+    step = Stepping(tmp_path, shell, WORK)
+    step.run(PARAMETERS, step.bind, WORK, broken)
+    assert (step.twin.state, step.twin.reason) == (ExecutionState.FAILED, "ValueError: not yet")
+    step.run("mended = True")
+    assert (step.twin.state, step.twin.ended) == (ExecutionState.INTERRUPTED, ""), (
+        "a cell of one's own; nothing is finished"
+    )
+    step.run(broken, ERROR)
+    assert (step.twin.state, step.twin.reason) == (ExecutionState.DONE, "")
+
+
+def test_a_kernel_that_goes_on_with_another_run_leaves_the_first_record_as_it_was(tmp_path, shell):
+    first, second = (Stepping(tmp_path / name, shell, WORK) for name in ("one", "two"))
+    first.run(PARAMETERS, first.bind, WORK)
+    before = first.twin
+    second.run(PARAMETERS, second.bind, "raise KeyboardInterrupt")
+    assert second.twin.reason == "the cell was interrupted"
+    assert first.twin == before
+    first.run(first.bind, WORK, FINISH)
+    assert (first.twin.state, first.twin.started) == (ExecutionState.DONE, before.started)
+    assert second.twin.reason == "the cell was interrupted"
+    done = first.twin
+    second.run(second.bind, "raise KeyboardInterrupt")
+    assert first.twin == done
 
 
 def test_without_a_kernel_the_same_calls_write_the_same_record(tmp_path):
@@ -146,7 +190,7 @@ def test_without_a_kernel_the_same_calls_write_the_same_record(tmp_path):
     twin = session.finish()
     assert twin == find_twin(tmp_path / "runs" / "toy", PHASE)
     assert twin.results == {"loss": 2.5, "shape": [2, 3], "grad": "nan"}
-    assert (twin.state, twin.verdict, twin.cells, twin.commit) == (State.DONE, "pass", (), "")
+    assert (twin.state, twin.verdict, twin.cells, twin.commit) == (ExecutionState.DONE, "pass", (), "")
     assert [(check.verdict, check.rule) for check in twin.checks] == [("pass", "below 3")]
     assert twin.versions["python"]
     assert "torch" in twin.versions, "found by its metadata; nothing imports it"

@@ -9,15 +9,14 @@ import nbformat
 import pytest
 from made_run import TWIN, data, notebook, write_run
 
-from runbook.errors import RunbookError
-from runbook.phases.printing import print_page
-from runbook.records.evidence import evidence, newest_job
-from runbook.records.execute import adopt_execution
-from runbook.records.help import links_for, write_help
-from runbook.records.html import LARGEST_PAGE, write_html
-from runbook.records.index import write_campaign
+from runbook.core.errors import RunbookError
+from runbook.records.engine.execute import adopt_execution
+from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
+from runbook.records.pages.page_parts import links_for, write_help
+from runbook.records.pages.run_pages import write_campaign, write_single_file
+from runbook.records.run_state import evidence_links, newest_job
 from runbook.records.verify import verify_run
-from runbook.records.whole import write_whole
+from runbook.workflow.report import print_pdf
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def run(tmp_path):
 
 
 def test_the_whole_report_is_one_page_with_its_own_anchors_and_no_link_to_a_part(run):
-    text = write_whole(run).read_text()
+    text = write_single_file(run).read_text()
     assert text.count("<html") == text.count("<main>") == text.count('id="record"') == 1
     assert 'href="#04-training-report"' in text
     assert 'id="04-training-report"' in text
@@ -40,15 +39,15 @@ def test_the_whole_report_is_one_page_with_its_own_anchors_and_no_link_to_a_part
 
 
 def test_made_again_from_the_same_pages_it_is_the_same(run):
-    before = write_whole(run).read_bytes()
+    before = write_single_file(run).read_bytes()
     write_campaign(run)
-    assert write_whole(run).read_bytes() == before
+    assert write_single_file(run).read_bytes() == before
 
 
 def test_a_notebook_that_is_too_large_keeps_its_card_only(run):
     page = run / "records" / "04-training.html"
     page.write_text(page.read_text().replace("<main>", "<main>" + "<p>long</p>" * 300_000))
-    whole = write_whole(run)
+    whole = write_single_file(run)
     assert whole.stat().st_size < LARGEST_PAGE
     assert 'For size, the cells are only in <a href="records/04-training.html">its own report</a>.' in whole.read_text()
     assert "3.61803398875" in whole.read_text()
@@ -64,12 +63,12 @@ def test_script_log_and_metrics_of_the_newest_job_are_linked(run):
         for file in files:
             (run / "jobs" / name / file).write_text("x")
     assert newest_job(run, "04-training").name == "04-training-10"
-    assert evidence(run, "04-training") == [
+    assert evidence_links(run, "04-training") == [
         ("script", "jobs/04-training-10/job.sh"),
         ("log", "jobs/04-training-10/out"),
         ("metrics", "metrics.jsonl"),
     ]
-    assert evidence(run, "00-plan") == []
+    assert evidence_links(run, "00-plan") == []
     page = write_html(run, "04-training").read_text()
     for name, target in (("Script", "jobs/04-training-10/job.sh"), ("Metrics", "metrics.jsonl")):
         assert f'<a href="../{target}">{name}</a>' in page
@@ -112,7 +111,7 @@ def test_without_a_browser_printing_says_what_to_install(run, monkeypatch):
     with pytest.raises(
         RunbookError, match=r"No browser to print report\.html with: chromium, .*Install Chromium, name one by"
     ):
-        print_page(run / "report.html")
+        print_pdf(run / "report.html")
 
 
 def test_a_browser_that_prints_nothing_is_told_with_its_last_words(run, monkeypatch, tmp_path):
@@ -123,4 +122,4 @@ def test_a_browser_that_prints_nothing_is_told_with_its_last_words(run, monkeypa
     with pytest.raises(
         RunbookError, match=r"printed no PDF of .*report\.html \(exit code 3\)\. Its last words:\nno display"
     ):
-        print_page(run / "report.html")
+        print_pdf(run / "report.html")

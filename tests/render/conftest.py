@@ -1,12 +1,14 @@
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runbook import params, planning
 from runbook.params import Settings
-from runbook.params.catalogue import Hardware, Model, Site
-from runbook.params.dataset import Dataset
-from runbook.params.schema import Job, Jobs, Run
+from runbook.params.schema.entries import Dataset, Model
+from runbook.params.schema.run_file import Job, Jobs, Run
+from runbook.params.schema.site import Hardware, Site
 
 
 @pytest.fixture
@@ -40,13 +42,22 @@ def make_settings():
     return make
 
 
+@pytest.fixture(scope="session")
+def local_plan():
+    return planning.make_plan(params.load("local"), None)
+
+
 @pytest.fixture
-def make_plan():
-    """The part of plan.json that rendering reads."""
+def make_plan(local_plan):
+    """A plan with what rendering reads of it."""
+
+    def changed(phase, world_size):
+        parallel, limits = replace(phase.parallel, world_size=world_size), phase.limits
+        return replace(phase, parallel=parallel, limits=replace(limits, process_group_timeout_seconds=600))
 
     def make(world_size=2):
-        spec = {"parallel": {"world_size": world_size}, "limits": {"process_group_timeout_seconds": 600}}
-        return {"phases": {"03-smoke-test": spec, "04-training": spec}}
+        phases = {name: changed(phase, world_size) for name, phase in local_plan.phases.items()}
+        return replace(local_plan, phases=phases)
 
     return make
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook import params
-from runbook.params.stage import with_placeholders
-from runbook.plan import make_plan
-from runbook.render import data_tasks, render_job, render_task
+from runbook.jobs.render.task_job import data_tasks, render_task
+from runbook.jobs.render.training_job import render_job
+from runbook.params.settings import with_placeholders
+from runbook.planning import make_plan
 
 PROJECT = Path(__file__).parents[2]
 GOLDEN = PROJECT / "tests" / "golden"
@@ -26,8 +27,8 @@ def settings_of(name, *words):
 def rendered(name, phase, *words):
     """Settings, orders and job of a run's phase."""
     settings = settings_of(name, *words)
-    plan = make_plan(settings).as_dict()
-    return settings, plan["phases"][phase], render_job(settings, plan, phase, Path("/runs"), package=PACKAGE)
+    plan = make_plan(settings)
+    return settings, plan.phases[phase], render_job(settings, plan, phase, package=PACKAGE)
 
 
 def data_jobs(name):

@@ -6,9 +6,9 @@ import re
 import pytest
 from sites import NAMES, PHASES, PROJECT, RUNS, rendered, settings_of
 
-from runbook.errors import PlanError
-from runbook.plan import make_plan
-from runbook.render.documents import as_markdown, document_errors
+from runbook.core.errors import PlanError
+from runbook.planning import make_plan
+from runbook.planning.plan_tables import storage_table
 
 
 def option(arguments, name):
@@ -19,19 +19,21 @@ def option(arguments, name):
 
 
 def labels(name, *words):
-    return {entry["model"]: entry for entry in make_plan(settings_of(name, *words)).as_dict()["labels"]}
+    return {entry.model: entry for entry in make_plan(settings_of(name, *words)).labels}
 
 
-def test_all_thirty_one_are_listed_and_the_page_is_up_to_date():
-    assert [error.number for error in document_errors()] == list(range(1, 32))
-    assert {error.kind for error in document_errors()} == {"right", "guard", "text"}
-    assert (PROJECT / "docs" / "errors-in-the-documents.md").read_text() == as_markdown()
+def test_all_thirty_one_are_listed_each_with_its_kind():
+    page = (PROJECT / "docs" / "errors-in-the-documents.md").read_text()
+    rows = [line.strip("|").split(" | ") for line in page.splitlines() if re.match(r"\| \d", line)]
+    assert [int(row[0]) for row in rows] == list(range(1, 32))
+    assert {row[-1].strip() for row in rows} == {"right", "guard", "text"}
+    assert {len(row) for row in rows} == {6} and all(cell.strip() for row in rows for cell in row)
 
 
 @pytest.mark.parametrize(("variant", "model", "count"), [("smoke", "375m", 64_633_856), ("857m", "857m", 355_919_872)])
 def test_1_and_2_the_labels_are_shown_with_their_counts(variant, model, count):
     entry = labels(f"azure-175b:{variant}")[model]
-    assert (entry["parameters"], entry["fits"]) == (count, False)
+    assert (entry.parameters, entry.fits) == (count, False)
 
 
 def test_3_and_10_seventy_four_files_of_which_fifteen_validate_and_fifteen_test():
@@ -60,7 +62,7 @@ def test_13_merges_are_not_the_vocabulary(run):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_14_smoke_and_full_share_no_checkpoint(run):
-    folders = {rendered(run, phase)[1]["checkpoint"]["folder"] for phase in PHASES}
+    folders = {rendered(run, phase)[1].checkpoint.folder for phase in PHASES}
     assert len(folders) == 2
 
 
@@ -81,7 +83,7 @@ def test_18_and_19_nodes_have_one_origin_and_one_step_trains(run):
     starts = re.findall(r"^(srun|mpiexec)\b", job.script, re.M)
     assert len(starts) == 1 + bool(settings.site.node_setup)
     assert f"the plan is for {nodes}" in job.script
-    assert spec["parallel"]["world_size"] == nodes * settings.job("04-training").devices_per_node
+    assert spec.parallel.world_size == nodes * settings.job("04-training").devices_per_node
 
 
 def test_21_22_and_24_polaris_runs_the_pinned_script_in_the_environment_that_was_made():
@@ -94,7 +96,7 @@ def test_21_22_and_24_polaris_runs_the_pinned_script_in_the_environment_that_was
 
 def test_25_gpt25b_is_shown_as_what_it_is_and_tensor_outside_a_node_is_warned_of():
     plan = make_plan(settings_of("polaris-25b"))
-    assert 29.2e9 < labels("polaris-25b")["gpt25b"]["parameters"] < 29.5e9
+    assert 29.2e9 < labels("polaris-25b")["gpt25b"].parameters < 29.5e9
     check = next(check for check in plan.checks if check.name == "04-training: tensor inside a node")
     assert check.verdict == "warn"
 
@@ -183,7 +185,7 @@ def test_the_nodes_own_copy_of_the_image_is_made_and_used():
 
 
 def test_the_image_of_a_site_is_built_from_pinned_versions():
-    from runbook.render import preparation_files
+    from runbook.jobs.render.preparation import preparation_files
 
     for run in ("slurm-oscar", "aws-pile-175b"):
         settings = settings_of(run)
@@ -192,4 +194,43 @@ def test_the_image_of_a_site_is_built_from_pinned_versions():
         assert all("==" in package for package in settings.site.container.recipe.pip)
     assert "deepspeed==0.15.4" in preparation_files(settings_of("slurm-oscar"))["Dockerfile"]
     aws = preparation_files(settings_of("aws-pile-175b"))["Dockerfile"]
-    assert all(word in aws for word in ("EFA_INSTALLER=1.19.0", "nsight-systems-2022.5.1", "AWS_OFI_NCCL=1.4.0-aws"))
+    assert all(word in aws for word in ("EFA_INSTALLER=1.19.0", "AWS_OFI_NCCL=1.4.0-aws"))
+    assert "nsight" not in aws  # nor in the document's
+
+
+def test_the_throughput_test_of_polaris_has_adams_own_betas_and_saves_nothing():
+    settings, _, job = rendered("polaris-25b", "04-training")
+    assert option(job.arguments, "--adam-beta2") == ["0.999"]
+    assert not {"--save", "--load", "--save-interval"} & set(job.arguments)
+    plan = make_plan(settings)
+    assert plan.checkpoint["04-training"].disk_bytes == 0
+    rows = {row["what"]: row["training"] for row in storage_table(plan).rows}
+    assert (rows["disk for checkpoints"], rows["steps between checkpoints"]) == (
+        "0 B (0 at a time)",
+        "nothing is saved",
+    )
+    config = next(json.loads(text) for name, text in job.files.items() if name.endswith(".json"))
+    assert config["wall_clock_breakdown"] is True
+    assert config["zero_force_ds_cpu_optimizer"] is False
+
+
+def test_a_single_stage_runs_in_the_engine_of_its_document():
+    for name, wanted in (
+        ("slurm-oscar:single-node", False),
+        ("lumi-13b:13b-2n-dp16-zero1", True),
+        ("polaris-25b", True),
+    ):
+        assert ("--no-pipeline-parallel" in rendered(name, "04-training")[2].arguments) == wanted
+    words = ("parallel.zero_stage=2", "parallel.pipeline=1")
+    assert "--no-pipeline-parallel" in rendered("slurm-oscar", "04-training", *words)[2].arguments
+
+
+@pytest.mark.parametrize("variant", ["real-srun", "real-torchrun"])
+def test_a_real_training_on_aws_has_nemos_own_schedule_evaluations_and_checkpoints(variant):
+    _, _, job = rendered(f"aws-pile-175b:{variant}", "04-training")
+    assert "model.optim.sched.constant_steps=12500" in job.arguments
+    assert "model.optim.sched.warmup_steps=115" in job.arguments
+    assert "trainer.limit_val_batches=20" in job.arguments
+    assert "exp_manager.checkpoint_callback_params.save_top_k=5" in job.arguments
+    threads = 12 if variant == "real-srun" else 96
+    assert f"#SBATCH --cpus-per-task={threads}\n" in job.script

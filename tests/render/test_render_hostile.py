@@ -7,8 +7,9 @@ import socket
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings, strategies
 
-from runbook import shell
-from runbook.render import JobFolder, render_job, write_job
+from runbook.core import shell
+from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.render.training_job import render_job, write_job
 
 # Everything a shell, a template engine or a path could take for more than a letter, beside any other text.
 SPICE = strategies.sampled_from("'\"`\\&|><*~!#$;- \n\r\t\u2028ü→😀") | strategies.sampled_from(
@@ -52,7 +53,7 @@ def test_values_arrive_as_they_are_and_start_nothing(
     python.parent.mkdir(parents=True)
     python.symlink_to(recorder)
     site_environment = {f"{group}:": {"HOSTILE": value, "GONE": None}, "last": {"SECOND": group}}
-    job = render_job(make_settings(site_environment), make_plan(1), "04-training", run_folder, python=str(python))
+    job = render_job(make_settings(site_environment), make_plan(1), "04-training", python=str(python))
     job_folder = JobFolder(run_folder / "jobs" / "04-training-2")
     write_job(job_folder, job)
 
@@ -79,7 +80,7 @@ def test_values_arrive_as_they_are_and_start_nothing(
 
 @pytest.mark.jobs
 def test_ranks_are_told_who_they_are(make_settings, make_plan, recorder, tmp_path):
-    job = render_job(make_settings(cores=0), make_plan(3), "03-smoke-test", tmp_path, python=str(recorder))
+    job = render_job(make_settings(cores=0), make_plan(3), "03-smoke-test", python=str(recorder))
     folder = JobFolder(tmp_path / "jobs" / "03-smoke-test")
     write_job(folder, job)
     said = shell.run(["bash", "job.sh"], cwd=folder.path, env={"OMP_NUM_THREADS": "77"})
@@ -97,7 +98,7 @@ def test_ranks_are_told_who_they_are(make_settings, make_plan, recorder, tmp_pat
 
 @pytest.mark.jobs
 def test_a_port_in_use_is_not_taken(make_settings, make_plan, tmp_path):
-    script = render_job(make_settings(), make_plan(), "03-smoke-test", tmp_path).script
+    script = render_job(make_settings(), make_plan(), "03-smoke-test").script
     question = next(line for line in script.splitlines() if line.startswith("port_is_used()"))
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))

@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from sites import PACKAGE, settings_of
 from test_render_hostile import VALUE
 
-from runbook import shell
-from runbook.errors import ParamsError
-from runbook.plan import make_plan
-from runbook.render import Task, render_job, render_task
+from runbook.core import shell
+from runbook.core.errors import ParamsError
+from runbook.jobs.render.task_job import Task, render_task
+from runbook.jobs.render.training_job import render_job
+from runbook.planning import make_plan
 
 MARK = "a mark "
 """Begins every value, so that each is quoted and none is found in another."""
@@ -47,7 +48,7 @@ def unmarked(script, value, before="/"):
 
 
 def job_of(own):
-    return render_job(own, make_plan(own).as_dict(), "04-training", PACKAGE, package=PACKAGE)
+    return render_job(own, make_plan(own), "04-training", package=PACKAGE)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,12 +1,15 @@
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from runbook import shell
-from runbook.errors import JobError, ParamsError
-from runbook.render import JobFolder, RenderedJob, render_job, write_job
+from runbook.core import shell
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import JobError, ParamsError
+from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.render.training_job import RenderedJob, render_job, write_job
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "local"
 ENVIRONMENT = {
@@ -21,7 +24,7 @@ def golden_job(make_settings, make_plan, phase):
         settings = make_settings()
     else:
         settings = make_settings(ENVIRONMENT, cores=0, walltime=3600, modules=["gcc/13"], setup=["ulimit -c 0"])
-    return render_job(settings, make_plan(), phase, Path("/runs/golden"), python="/opt/my python/bin/python")
+    return render_job(settings, make_plan(), phase, python="/opt/my python/bin/python")
 
 
 @pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
@@ -54,31 +57,31 @@ def test_a_phase_without_training_has_no_job(make_settings, make_plan, tmp_path)
     with pytest.raises(
         JobError, match=r"^02-data has no training job; these phases have one: 03-smoke-test, 04-training"
     ):
-        render_job(make_settings(), make_plan(), "02-data", tmp_path)
+        render_job(make_settings(), make_plan(), "02-data")
 
 
 def test_several_nodes_are_refused_on_one_machine(make_settings, make_plan, tmp_path):
     with pytest.raises(JobError, match=r"04-training asks for 4 nodes, but site local is this one machine"):
-        render_job(make_settings(nodes=4), make_plan(), "04-training", tmp_path)
+        render_job(make_settings(nodes=4), make_plan(), "04-training")
 
 
 @pytest.mark.parametrize("name", ["A B", "A;reboot", "$(x)", "1A", "", "Ä", "A=B", "A\n"])
 def test_a_name_no_variable_can_have_is_refused(name, make_settings, make_plan, tmp_path):
     with pytest.raises(ParamsError, match="is not the name of a variable: letters, digits and '_'"):
-        render_job(make_settings({"group": {name: "1"}}), make_plan(), "04-training", tmp_path)
+        render_job(make_settings({"group": {name: "1"}}), make_plan(), "04-training")
 
 
 @pytest.mark.parametrize(("value", "why"), [("a\0b", "holds a NUL character"), ("\ud800", "cannot be written|UTF-8")])
 def test_a_value_no_program_can_be_given_is_refused(value, why, make_settings, make_plan, tmp_path):
     with pytest.raises(ParamsError, match=why):
-        render_job(make_settings({"group": {"NAME": value}}), make_plan(), "04-training", tmp_path)
+        render_job(make_settings({"group": {"NAME": value}}), make_plan(), "04-training")
 
 
 @pytest.mark.parametrize(
     ("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1"), (1, 1, "1"), (96, 8, "12")]
 )
 def test_known_cores_are_shared_out_to_the_ranks(cores, world_size, threads, make_settings, make_plan, tmp_path):
-    script = render_job(make_settings(cores=cores), make_plan(world_size), "04-training", tmp_path).script
+    script = render_job(make_settings(cores=cores), make_plan(world_size), "04-training").script
     assert f"export OMP_NUM_THREADS={threads}\n" in script
     assert "nproc" not in script
 
@@ -100,3 +103,14 @@ def test_a_file_outside_the_folder_or_over_the_script_is_refused(name, tmp_path)
     with pytest.raises(JobError, match="is not the name of a file inside the job's folder"):
         write_job(folder, RenderedJob("", [], {name: "text"}))
     assert not folder.script.exists()
+
+
+def test_a_users_umask_holds_for_the_files_of_a_job(tmp_path):
+    before = os.umask(0o077)
+    try:
+        write_job(JobFolder(tmp_path / "job"), RenderedJob("exit 0\n", ["a"], {"run.env": "A=1\n"}))
+        write_text(tmp_path / "job" / "job.json", "{}")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "job").iterdir()}
+    assert modes == {"job.sh": 0o700, "arguments.json": 0o600, "run.env": 0o600, "job.json": 0o600}

@@ -1,16 +1,17 @@
 """What reaches the five machines: word for word, readable by bash and by the upstream programs."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
 import pytest
 from sites import GOLDEN, NAMES, PACKAGE, PHASES, PROJECT, RUNS, data_jobs, facts, rendered, settings_of, texts
 
-from runbook import shell
-from runbook.errors import PlanError
-from runbook.params.schema import Framework
-from runbook.render import render_fleet, render_preparation
+from runbook.core import shell
+from runbook.core.errors import PlanError
+from runbook.jobs.render.preparation import render_preparation
+from runbook.params.schema.value_types import Framework
 
 REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "need 68"}
 """Variants that stand in a document and cannot have been so: the plan refuses them, with these words."""
@@ -44,21 +45,6 @@ def test_the_preparation_is_the_expected_one_word_for_word(run):
     assert render_preparation(settings, PACKAGE) == expected
 
 
-def test_a_rented_clusters_machines_are_started_and_stopped_by_name(tmp_path):
-    expected = (GOLDEN / "aws" / "01-environment" / "fleet.sh").read_text(encoding="utf-8")
-    assert render_fleet(settings_of("aws-pile-175b")) == expected
-    assert render_fleet(settings_of("azure-175b")) == ""
-    stand_in = tmp_path / "pcluster"
-    stand_in.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
-    stand_in.chmod(0o755)
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    script = str(GOLDEN / "aws" / "01-environment" / "fleet.sh")
-    said = shell.run(["bash", script, "stop", "my cluster", "us-east-1"], env=path).out
-    assert said == "update-compute-fleet|--cluster-name|my cluster|--region|us-east-1|--status|STOP_REQUESTED|"
-    wrong = shell.run(["bash", script, "halt", "a", "b"], env=path, check=False)
-    assert (wrong.exit_code, wrong.err) == (2, "halt is none of start, stop, status\n")
-
-
 def test_preparing_twice_changes_nothing(tmp_path):
     upstream = tmp_path / "upstream"
     for words in (["init", "-q", str(upstream)], [*GIT, str(upstream), "commit", "-q", "--allow-empty", "-m", "one"]):
@@ -81,6 +67,49 @@ def test_preparing_twice_changes_nothing(tmp_path):
         [*("git", *GIT), str(tmp_path / "the stage" / "Megatron-LM"), "commit", "-q", "--allow-empty", "-m", "two"]
     )
     assert "check that commit out, or move the folder away" in shell.run(["bash", str(script)], check=False).err
+
+
+@pytest.mark.parametrize("run", ["lumi-13b", "polaris-25b"])
+def test_modules_that_read_unset_variables_can_be_loaded_by_the_preparation(run, tmp_path):
+    own = settings_of(run, f"jobs.stage={tmp_path}/stage")
+    step = next(step for step in own.site.preparation if any("module load" in line for line in step.commands))
+    loading = [line for line in step.commands if line.startswith(("module load", "conda activate"))]
+    mark = tmp_path / "made"
+    step = step.model_copy(update={"creates": str(mark), "commands": [*loading, f"touch {mark}"]})
+    site = own.site.model_copy(update={"frameworks": {}, "paths": {}, "preparation": [step]})
+    script = tmp_path / "prepare.sh"
+    script.write_text(render_preparation(replace(own, site=site), PROJECT), encoding="utf-8")
+    # As Lmod and conda do: functions that a login shell exports, which read what may not be set.
+    functions = {f"BASH_FUNC_{name}%%": '() { echo "$__NEVER_SET" >/dev/null; }' for name in ("module", "conda")}
+    said = shell.run(["bash", str(script)], env=functions, check=False)
+    assert (said.exit_code, said.err) == (0, "")
+    assert mark.exists()
+
+
+def test_the_module_that_lumis_jobs_load_is_the_one_that_its_preparation_installs():
+    own = settings_of("lumi-13b")
+    module = own.site.modules[-1]
+    text = render_preparation(own, PACKAGE)
+    assert f"  eb {module.replace('/', '-')}.eb ||" in text
+    assert f"module load LUMI partition/G {module}\n" in text
+    assert "rocm-5.6.1" not in text  # LUMI archived the document's recipe on 2026-01-23: eb does not find it
+
+
+def test_a_recipe_that_lumi_has_archived_since_ends_the_preparation_with_what_to_do(tmp_path):
+    own = settings_of("lumi-13b", f"jobs.stage={tmp_path}/stage")
+    site = own.site.model_copy(update={"frameworks": {}, "paths": {}})
+    script = tmp_path / "prepare.sh"
+    script.write_text(render_preparation(replace(own, site=site), PROJECT), encoding="utf-8")
+    functions = {"BASH_FUNC_module%%": "() { :; }", "BASH_FUNC_eb%%": "() { return 1; }"}
+    said = shell.run(["bash", str(script)], env=functions, check=False)
+    assert said.exit_code == 1
+    assert "eb did not install it. LUMI archives recipes of containers that no longer work" in said.err
+    assert not (tmp_path / "stage" / ".runbook").exists()
+
+
+def test_what_polaris_installs_from_a_repository_is_pinned():
+    names = re.findall(r"git\+https://\S+", render_preparation(settings_of("polaris-25b"), PACKAGE))
+    assert names and all(re.search(r"@[0-9a-f]{40}$", name) for name in names)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: "/".join(path.parts[-3:]))

@@ -3,16 +3,14 @@
 import pytest
 import yaml
 from sites import PROJECT, settings_of
+from write_pages import MODELS, storage_page
 
-from runbook.errors import PlanError
-from runbook.params.schema import Precision
-from runbook.phases.overview import make, plan_text
-from runbook.plan import make_plan
-from runbook.plan.volumes import documents_table, tier_times
-from runbook.render import preparation_files
-from runbook.render.storage_page import as_markdown
-
-MODELS = {"175B": 174_615_846_912, "30B": 29_975_683_072, "13B": 12_853_626_880, '"857M"': 355_919_872}
+from runbook.core.errors import PlanError
+from runbook.jobs.render.preparation import preparation_files
+from runbook.params.schema.value_types import Precision
+from runbook.planning import make_plan
+from runbook.planning.site_limits import documents_table, tier_times
+from runbook.workflow.plan_commands import load_plan, plan_text
 
 
 def test_the_documents_times_are_too_short():
@@ -35,8 +33,7 @@ def test_any_model_has_its_times_and_no_stated_ones():
 
 
 def test_the_page_is_up_to_date():
-    text = as_markdown(settings_of("azure-175b").site, MODELS)
-    assert (PROJECT / "docs" / "storage.md").read_text() == text
+    assert (PROJECT / "docs" / "storage.md").read_text() == storage_page()
 
 
 def check_of(name, *words):
@@ -65,9 +62,9 @@ def test_what_a_person_deploys_with_is_written():
 
 def test_the_documents_own_numbers_stand_beside_the_plan():
     settings = settings_of("aws-pile-175b")
-    rows = documents_table(settings.site, make_plan(settings).as_dict()).rows
+    rows = documents_table(settings.site, make_plan(settings)).rows
     assert rows[0]["the document"] == "702 GiB in 19 min 9 s" and rows[0]["rate"] == "656 MB/s"
     assert rows[1]["the document"] == "2 min 51 s"
     assert rows[2]["the document"] == "397 GiB in 10 h 30 min"
-    text = plan_text(*make("azure-175b", ()))
+    text = plan_text(*load_plan("azure-175b", ()))
     assert "16 x 128 devices = 2,048 sequences" in text and "A checkpoint of 175 B parameters by storage tier" in text

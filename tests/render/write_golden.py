@@ -1,8 +1,8 @@
-"""Writes tests/golden anew: `python -m tests.render.write_golden`. Read the difference before committing it."""
+"""Writes tests/golden: `python -m tests.render.write_golden`. Read the diff, then commit."""
 
 import shutil
 
-from runbook.render import preparation_files, render_fleet, render_preparation
+from runbook.jobs.render.preparation import preparation_files, render_preparation
 from tests.render.sites import GOLDEN, PACKAGE, PHASES, RUNS, data_jobs, rendered, texts
 
 
@@ -25,8 +25,6 @@ def main():
         (folder / "prepare.sh").write_text(render_preparation(settings, PACKAGE), encoding="utf-8")
         for name, text in preparation_files(settings).items():
             (folder / name).write_text(text, encoding="utf-8")
-        if fleet := render_fleet(settings):
-            (folder / "fleet.sh").write_text(fleet, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ class Host:
     """What `Project` needs of a cluster: the environment, with the stand-in's programs on the PATH."""
 
     def __init__(self, home: Path) -> None:
-        text = (PROJECT / "tests" / "schedulers" / "pbs_stand_in.py").read_text()
+        text = (PROJECT / "tests" / "jobs" / "pbs_stand_in.py").read_text()
         home.mkdir(exist_ok=True)
         for name in ("qsub", "qstat", "qselect", "qdel", "qsig"):
             (home / name).write_text(f"#!{sys.executable} -S\n{text}")

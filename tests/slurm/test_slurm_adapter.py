@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from two_nodes import Cluster, wait_until
 
-from runbook.errors import JobError
+from runbook.core.errors import JobError
+from runbook.jobs import queue
+from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder
+from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.render.task_job import Task, render_task
+from runbook.jobs.render.training_job import write_job
+from runbook.jobs.slurm import Slurm
 from runbook.params import load
 from runbook.params.settings import Settings
-from runbook.render import Task, render_task, write_job
-from runbook.render.folder import JobFolder
-from runbook.schedulers import queue
-from runbook.schedulers.base import State, next_job_folder
-from runbook.schedulers.queue import QueueScheduler
-from runbook.schedulers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 
@@ -71,7 +71,7 @@ def jobs(cluster: Cluster) -> list[str]:
 
 
 def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
-    wait_until(lambda: slurm.state(folder).state is State.RUNNING and folder.started.exists(), "the job runs")
+    wait_until(lambda: slurm.state(folder).state is JobState.RUNNING and folder.started.exists(), "the job runs")
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_a_machine_without_slurm_is_told(slurm, run_folder, monkeypatch, tmp_pat
 def test_a_controller_that_is_down_ends_nothing_and_takes_nothing(slurm, cluster, run_folder):
     running = plain(run_folder)
     slurm.submit(running)
-    wait_until(lambda: slurm.state(running).state is State.RUNNING, "it runs")
+    wait_until(lambda: slurm.state(running).state is JobState.RUNNING, "it runs")
     cluster.do("ctld-stop")
     try:
         status = slurm.state(running)
-        assert status.state is State.UNKNOWN and not status.final
+        assert status.state is JobState.UNKNOWN and not status.final
         assert "Unable to contact slurm controller" in status.reason
         other = plain(run_folder, phase="03-smoke-test")
         with pytest.raises(JobError, match=r"(?s)nothing was submitted.*Unable to contact slurm controller"):
@@ -131,7 +131,7 @@ def test_a_controller_that_is_down_ends_nothing_and_takes_nothing(slurm, cluster
         assert not other.record.exists()
     finally:
         cluster.do("ctld-start")
-    wait_until(lambda: slurm.state(running).state is State.RUNNING, "it runs still")
+    wait_until(lambda: slurm.state(running).state is JobState.RUNNING, "it runs still")
 
 
 SBATCH_WHOSE_ANSWER_IS_LOST = """#!/bin/sh
@@ -170,7 +170,7 @@ def test_a_submission_that_was_killed_is_found_by_its_mark(slurm, cluster, run_f
 def test_a_submission_that_never_reached_the_queue_is_made_again(slurm, cluster, run_folder):
     folder = plain(run_folder)
     folder.record.write_text(json.dumps({"job_id": "", "token": "runbook-none", "submitted": time.time() - 3600}))
-    assert slurm.state(folder).state is State.LOST
+    assert slurm.state(folder).state is JobState.LOST
     before = set(jobs(cluster))
     assert slurm.submit(folder).removeprefix("slurm-") in set(jobs(cluster)) - before
 
@@ -184,13 +184,13 @@ def test_a_second_job_of_a_phase_is_refused_while_one_waits(slurm, run_folder):
 def test_a_job_cancelled_before_it_said_anything_is_known_by_the_queue(slurm, run_folder):
     folder = plain(run_folder)
     slurm.submit(folder)
-    wait_until(lambda: slurm.state(folder).state is State.RUNNING, "it runs")
+    wait_until(lambda: slurm.state(folder).state is JobState.RUNNING, "it runs")
     status = slurm.cancel(folder, grace_seconds=0)
-    assert (status.state, status.exit_code) == (State.CANCELLED, None)
+    assert (status.state, status.exit_code) == (JobState.CANCELLED, None)
     assert status.reason.startswith("CANCELLED")
     waiting = plain(run_folder, "hold")
     slurm.submit(waiting)
-    assert slurm.cancel(waiting).state is State.CANCELLED
+    assert slurm.cancel(waiting).state is JobState.CANCELLED
 
 
 def test_a_job_is_asked_to_stop_and_says_how_it_ended(slurm, run_folder, settings):
@@ -198,7 +198,7 @@ def test_a_job_is_asked_to_stop_and_says_how_it_ended(slurm, run_folder, setting
     slurm.submit(folder)
     begun(slurm, folder)
     status = slurm.cancel(folder)
-    assert (status.state, status.exit_code) == (State.CANCELLED, 75)
+    assert (status.state, status.exit_code) == (JobState.CANCELLED, 75)
     assert "the request to cancel" in status.reason
 
 
@@ -208,7 +208,7 @@ def test_an_end_is_known_from_the_jobs_files_without_the_queue(slurm, run_folder
     wait_until(lambda: slurm.state(folder).final, "its end")
     monkeypatch.setenv("PATH", str(tmp_path))
     status = slurm.state(folder)
-    assert (status.state, status.exit_code, status.reason) == (State.FAILED, 1, "ended with exit code 1")
+    assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, 1, "ended with exit code 1")
 
 
 def test_a_job_is_queued_again_under_its_number_and_keeps_what_it_said(slurm, cluster, run_folder, settings):
@@ -216,7 +216,7 @@ def test_a_job_is_queued_again_under_its_number_and_keeps_what_it_said(slurm, cl
     job_id = slurm.submit(folder)
     begun(slurm, folder)
     cluster.ask("scontrol", "requeue", job_id.removeprefix("slurm-"))
-    wait_until(lambda: slurm.state(folder).state is State.PENDING, "queued again")
+    wait_until(lambda: slurm.state(folder).state is JobState.PENDING, "queued again")
     with pytest.raises(JobError, match="two jobs would write"):
         slurm.submit(task(run_folder, settings))
     wait_until(lambda: (folder.path / "started.1").exists(), "its second start")
@@ -232,7 +232,7 @@ def test_the_queues_warning_before_its_limit_stops_the_job(slurm, cluster, run_f
     cluster.ask("scancel", "--signal=USR1", "--batch", job_id.removeprefix("slurm-"))
     wait_until(lambda: slurm.state(folder).final, "its end")
     status = slurm.state(folder)
-    assert (status.state, status.exit_code, status.reason) == (State.STOPPED, 75, "stopped at SIGUSR1")
+    assert (status.state, status.exit_code, status.reason) == (JobState.STOPPED, 75, "stopped at SIGUSR1")
 
 
 FAIL_ONE = ("bash", "-c", '[ "$RUNBOOK_ELEMENT" != 1 ]')
@@ -245,7 +245,7 @@ def test_what_waits_for_an_array_starts_after_all_of_it_and_never_after_a_failur
     write_job(last, render_task(settings, "02-data", Task("join", ("true",), part="join"), Path("/nowhere")))
     slurm.submit(last, after=[good])
     wait_until(lambda: slurm.state(last).final, "the last job's end")
-    assert (slurm.state(good).state, slurm.state(last).state) == (State.DONE, State.DONE)
+    assert (slurm.state(good).state, slurm.state(last).state) == (JobState.DONE, JobState.DONE)
 
     bad = task(run_folder, settings, FAIL_ONE, is_array=True)
     slurm.submit(bad)
@@ -253,9 +253,9 @@ def test_what_waits_for_an_array_starts_after_all_of_it_and_never_after_a_failur
     write_job(never, render_task(settings, "02-data", Task("join", ("true",), part="join"), Path("/nowhere")))
     slurm.submit(never, after=[bad])
     wait_until(lambda: slurm.state(never).final, "the last job is taken out")
-    assert slurm.state(bad).state is State.FAILED
+    assert slurm.state(bad).state is JobState.FAILED
     assert slurm.state(bad).reason == "element-1: ended with exit code 1"
-    assert slurm.state(never).state is State.CANCELLED and not never.started.exists()
+    assert slurm.state(never).state is JobState.CANCELLED and not never.started.exists()
 
 
 def test_every_node_runs_a_program_that_is_meant_for_each(slurm, run_folder, settings):

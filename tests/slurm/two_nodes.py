@@ -20,6 +20,8 @@ PARTITIONS = """\
 PartitionName=short Nodes=ALL MaxTime=00:05:00 MaxNodes=1 State=UP
 PartitionName=paid Nodes=ALL MaxTime=01:00:00 AllowAccounts=physics State=UP
 PartitionName=shut Nodes=ALL MaxTime=01:00:00 State=INACTIVE"""
+IMAGE = "env=MASTER_ADDR=image env=PYTORCH_VERSION=2.7.0a0 env=CUDA_DEVICE_MAX_CONNECTIONS=32 env=LANG=C.UTF-8"
+"""What an image sets by itself, as NGC's do; the rendezvous is none of its business."""
 RUN_FILE = """\
 run: queued
 site: two-nodes
@@ -85,7 +87,7 @@ class Cluster:
             "CLUSTER_DIR": str(folder),
             "CLUSTER_OWNER": str(os.getpid()),
             "CLUSTER_CONF": PARTITIONS,
-            "CLUSTER_PLUGSTACK": f"required {stub}",
+            "CLUSTER_PLUGSTACK": f"required {stub} {IMAGE} cleanup=1",
         }
 
     def do(self, *words: str) -> None:

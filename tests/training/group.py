@@ -4,35 +4,31 @@ import json
 import os
 import random
 import socket
-import subprocess
-import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from runbook_drills.fork_server import RankRequest
+from runbook_drills.warm_trainer import WarmTrainer
+
 from . import specs
+
+PATCH = "RUNBOOK_TEST_PATCH"
+"""Environment variable that names what a rank calls first."""
 
 
 class Zygote:
-    """The process that forks; see zygote.py."""
+    """The drills' warm trainer, with DeepSpeed imported too; see patched.py for what its ranks run."""
 
     def __init__(self):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("zygote.py"))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True,
-        )  # fmt: skip
-        assert json.loads(self._process.stdout.readline()) == {"ready": True}
-
-    def ask(self, **command):
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        self._folder = tempfile.TemporaryDirectory(prefix="runbook-warm-")
+        self._warm = WarmTrainer(Path(self._folder.name))
+        self._warm.start("training.patched", cwd=Path(__file__).parents[1])
 
     def close(self):
-        self._process.stdin.close()
-        self._process.wait(120)
-        self._process.stdout.close()
+        self._warm.close()
+        self._folder.cleanup()
 
     def start(self, folder, content, *, world_size=None, phase="04-training", patch="", extra=None):
         """Start the ranks of one job in `folder`; with `content` None plan.json is taken as it lies there."""
@@ -40,34 +36,49 @@ class Zygote:
         if content is not None:
             specs.write_plan(folder, content, phase)
             world_size = world_size or content["parallel"]["world_size"]
-        port = free_port()
-        pids = []
-        for rank in range(world_size):
-            environment = {
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(extra or {}),
-            }  # fmt: skip
-            out, err = str(folder / "out"), str(folder / "err")
-            arguments = [str(folder / "plan.json"), "--phase", phase]
-            pids.append(self.ask(environment=environment, arguments=arguments, out=out, err=err, patch=patch)["pid"])
-        return Job(self, folder, pids)
+        arguments = [str(folder / "plan.json"), "--phase", phase]
+        shared = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
+        shared |= {"MASTER_PORT": str(free_port()), PATCH: patch, **(extra or {})}
+        with (folder / "out").open("ab") as out, (folder / "err").open("ab") as err:
+            ranks = []
+            for rank in range(world_size):
+                environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), **shared}
+                request = RankRequest("training.patched:main", arguments, environment, str(folder))
+                ranks.append(Rank(request.send(str(self._warm.socket_path), [out.fileno(), err.fileno()])))
+        return Job(folder, ranks)
 
     def train(self, folder, content, **options):
         """Run one job to its end."""
         return self.start(folder, content, **options).wait()
 
 
+class Rank:
+    """A forked rank; it is killed where its connection closes."""
+
+    def __init__(self, connection):
+        with connection:
+            self._answers = connection.makefile("r")
+        self.pid = json.loads(self._answers.readline())["pid"]
+
+    def wait(self):
+        with self._answers:
+            return json.loads(self._answers.readline())["code"]
+
+
 @dataclass
 class Job:
     """Ranks that run, or have run."""
 
-    zygote: Zygote
     folder: Path
-    pids: list
+    ranks: list
     codes: list = None
 
+    @property
+    def pids(self):
+        return [rank.pid for rank in self.ranks]
+
     def wait(self):
-        self.codes = [self.zygote.ask(wait=pid)["code"] for pid in self.pids]
+        self.codes = [rank.wait() for rank in self.ranks]
         return self
 
     @property

@@ -1,11 +1,11 @@
-"""Ways to die in the middle of a save: each is put into a forked rank before it trains (see zygote.py)."""
+"""Ways to die in the middle of a save: each is put into a forked rank before it trains (see patched.py)."""
 
 import os
 import resource
 import signal
 import time
 
-from runbook.training import checkpoints, saving, sharded_files
+from runbook.training.checkpoints import folders, state, torch_dist
 
 SAVES = {"count": 0}
 
@@ -30,21 +30,21 @@ def _on_second_save(function, *, before=True):
 
 
 def after_begin():
-    checkpoints.begin = _on_second_save(checkpoints.begin, before=False)
+    folders.begin_checkpoint = _on_second_save(folders.begin_checkpoint, before=False)
 
 
 def between_shards():
     """The first rank dies when its own shards are written; the last rank before it begins."""
-    writing = sharded_files.Writing
+    writing = torch_dist.ShardWriter
     writing.write = _on_second_save(writing.write, before=os.environ["RANK"] != "0")
 
 
 def before_metadata():
-    checkpoints.finish = _on_second_save(checkpoints.finish)
+    folders.seal_checkpoint = _on_second_save(folders.seal_checkpoint)
 
 
 def before_rename():
-    original = checkpoints.sync_folder
+    original = folders.sync_folder
 
     def wrapped(folder):
         if folder.name.endswith(".part"):
@@ -53,15 +53,15 @@ def before_rename():
                 die()
         original(folder)
 
-    checkpoints.sync_folder = wrapped
+    folders.sync_folder = wrapped
 
 
 def before_tracker():
-    checkpoints.point_to = _on_second_save(checkpoints.point_to)
+    folders.write_tracker = _on_second_save(folders.write_tracker)
 
 
 def before_pruning():
-    checkpoints.point_to = _on_second_save(checkpoints.point_to, before=False)
+    folders.write_tracker = _on_second_save(folders.write_tracker, before=False)
 
 
 def no_room():
@@ -72,7 +72,7 @@ def no_room():
 def no_space():
     """A disk that says it is full."""
     usage = type("Usage", (), {"free": 1000})
-    saving.shutil.disk_usage = lambda path: usage
+    state.shutil.disk_usage = lambda path: usage
 
 
 def without_tensorboard():
@@ -83,7 +83,7 @@ def without_tensorboard():
 
 def slow_writer():
     """Files that take half a second more than they should."""
-    writing = sharded_files.Writing
+    writing = torch_dist.ShardWriter
     original = writing.write
 
     def wrapped(self):

@@ -10,23 +10,23 @@ import numpy
 
 
 def compare():
-    """Run in a forked rank: write comparison.json and end; see zygote.py."""
+    """Run in a forked rank: write comparison.json and end; see patched.py."""
     import torch
 
-    from runbook.training import cpu, data, distributed
-    from runbook.training.engine import make_engine
-    from runbook.training.order import Share
+    from runbook.plan_file.schema import read_plan
+    from runbook.training import cpu, process_groups, samples
+    from runbook.training.loop import make_engine
     from runbook.training.ranks import ranks_from
-    from runbook.training.spec import read_plan
+    from runbook.training.token_files import DataParallelShare
 
     plan = Path(sys.argv[1])
     spec = read_plan(plan, "04-training")
     cpu.answer_for_cpu()
-    distributed.begin(ranks_from(os.environ), 60)
-    distributed.cut(spec)
+    process_groups.join_process_group(ranks_from(os.environ), 60)
+    process_groups.make_parallel_groups(spec)
     engine = make_engine(spec)
-    train, _ = data.datasets(spec)
-    reader = data.Reader(Share(spec.batch.micro, 1, 0), spec.model.vocabulary, torch.device("cpu"))
+    train, _ = samples.datasets(spec)
+    reader = samples.BatchReader(DataParallelShare(spec.batch.micro, 1, 0), spec.model.vocabulary, torch.device("cpu"))
     batches = list(reader.step(train, 0, spec.batch.num_microbatches))
 
     weights = {name: weight.detach().clone() for name, weight in engine.models[0].named_parameters()}
@@ -143,18 +143,20 @@ def logits():
     """Run in a forked rank: logits.npy of the newest checkpoint for the tokens in tokens.npy."""
     import torch
 
-    from runbook.training import cpu, distributed, model, offline, whole_weights
+    from runbook.plan_file.schema import read_plan
+    from runbook.training import cpu, offline, process_groups
+    from runbook.training.checkpoints import weights
+    from runbook.training.engines import gpt_model
     from runbook.training.ranks import ranks_from
-    from runbook.training.spec import read_plan
 
     plan = Path(sys.argv[1])
-    spec = offline.alone(read_plan(plan, "04-training"))
+    spec = offline.on_one_rank(read_plan(plan, "04-training"))
     cpu.answer_for_cpu()
-    distributed.begin(ranks_from(os.environ), 60)
-    distributed.cut(spec)
-    (gpt,) = model.build(spec)
-    whole = whole_weights.newest(spec)
-    offline._fill(gpt, whole.read(whole.names(), masters=False))
+    process_groups.join_process_group(ranks_from(os.environ), 60)
+    process_groups.make_parallel_groups(spec)
+    (gpt,) = gpt_model.build_model(spec)
+    whole = weights.newest_weights(spec)
+    offline._fill(gpt, whole.read(dict(gpt.named_parameters()), masters=False))
     gpt.eval()
     tokens = torch.from_numpy(numpy.load(plan.parent / "tokens.npy"))
     positions = torch.arange(tokens.shape[1])[None].expand_as(tokens)

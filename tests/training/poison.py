@@ -1,14 +1,15 @@
-"""Things put into a forked rank before it trains (see zygote.py): a gradient that is no number, fp16 on a CPU."""
+"""Things put into a forked rank before it trains (see patched.py): a gradient that is no number, fp16 on a CPU."""
 
 import os
 import shutil
 
-from runbook.training import rules, saving
+from runbook.plan_file import limits
+from runbook.training.checkpoints import state as checkpoint_state
 
 
 def gradient():
     """The gradient of the third step is no number in one weight."""
-    from runbook.training.megatron_engine import MegatronEngine
+    from runbook.training.engines.megatron_engine import MegatronEngine
 
     compute, calls = MegatronEngine.compute, []
 
@@ -26,9 +27,9 @@ def fused():
     """Bias with activation, and with dropout and sum, are one kernel each, as on a GPU."""
     from torch import _dynamo
 
-    from runbook.training import model
+    from runbook.training.engines import gpt_model
 
-    chosen = model._activation
+    chosen = gpt_model._activation
 
     def compiled(spec):
         found = chosen(spec)
@@ -36,14 +37,14 @@ def fused():
             _dynamo.config.suppress_errors = False
         return found
 
-    model.fuses = lambda: True
-    model._activation = compiled
+    gpt_model.uses_fused_kernels = lambda: True
+    gpt_model._activation = compiled
 
 
 def fp16():
     """fp16 is refused on a CPU because it is slow; small models can be trained in it all the same."""
-    check = rules.check
-    rules.check = lambda spec, world_size, *, cuda: check(spec, world_size, cuda=True)
+    check = limits.check
+    limits.check = lambda spec, world_size, *, fp16: check(spec, world_size, fp16=True)
 
 
 class Evil:
@@ -55,7 +56,7 @@ class Evil:
 
 def random_state():
     """The random state of every checkpoint makes a folder when it is read."""
-    original = saving.random_state
+    original = checkpoint_state.random_state
 
     def wrapped():
         state = original()
@@ -63,14 +64,15 @@ def random_state():
             state.data["evil"] = Evil()
         return state
 
-    saving.random_state = wrapped
+    checkpoint_state.random_state = wrapped
 
 
 def count_attention():
     """Write how often attention was computed when the rank ends."""
-    from runbook.training import attention, session
+    from runbook.training import __main__
+    from runbook.training.engines import gpt_model
 
-    forward, train, calls = attention.CausalAttention.forward, session.train, []
+    forward, train, calls = gpt_model.CausalAttention.forward, __main__.train_rank, []
 
     def counted(self, *arguments, **options):
         calls.append(1)
@@ -81,4 +83,4 @@ def count_attention():
         spec.path("attention_calls").write_text(str(len(calls)))
         return code
 
-    attention.CausalAttention.forward, session.train = counted, told
+    gpt_model.CausalAttention.forward, __main__.train_rank = counted, told

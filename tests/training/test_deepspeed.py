@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.training import rules
-from runbook.training.errors import RefusedError
-from runbook.training.spec import parse
+from runbook.plan_file import limits
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import parse
 
 from . import specs
 from .test_layouts import prepared
@@ -162,7 +162,7 @@ def test_a_smaller_batch_at_first_is_a_smaller_batch_for_deepspeed(zygote, run, 
     [("0.18.9", "deepspeed 0.18.9 is installed, and the engine needs 0.19 or newer"), ("", "is not installed here")],
 )
 def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, message, monkeypatch):
-    from runbook.training import deepspeed_start
+    from runbook.training.engines import deepspeed_start
 
     def version(name):
         if not found:
@@ -171,7 +171,7 @@ def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, mes
 
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(RefusedError, match=message) as caught:
-        deepspeed_start.load()
+        deepspeed_start.import_deepspeed()
     assert "set training.engine to megatron-core" in str(caught.value)
 
 
@@ -240,8 +240,8 @@ def test_what_the_plan_says_under_deepspeed_reaches_deepspeed_word_for_word(zygo
 def test_two_words_for_one_thing_must_agree(key, value, message):
     content = specs.spec(engine="deepspeed", zero_stage=1, deepspeed={**PLANNED, key: value})
     with pytest.raises(RefusedError, match=message.replace(".", r"\.")):
-        rules.check(parse(content, Path()), 1, cuda=False)
-    rules.check(parse({**content, "deepspeed": PLANNED}, Path()), 1, cuda=False)
+        limits.check(parse(content, Path()), 1, fp16=False)
+    limits.check(parse({**content, "deepspeed": PLANNED}, Path()), 1, fp16=False)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.plan.deepspeed_config import own_config
-from runbook.training import deepspeed_config
-from runbook.training.spec import parse
+from runbook.plan_file import deepspeed
+from runbook.plan_file.schema import parse
 
 from . import specs
 from .test_layouts import MODERN, prepared
@@ -90,15 +89,34 @@ def test_bf16_follows_megatron(layout, zygote, run, tmp_path_factory, corpus):
     assert norms[0] == pytest.approx(norms[1], rel=2e-2)
 
 
+BF16 = {"bf16": {"enabled": True, "check_grad_overflow": True}}
 SETTINGS = [
-    {"precision": "fp32", "zero_stage": 0},
-    {"precision": "bf16", "zero_stage": 3},
-    {"precision": "bf16", "zero_stage": 1, "pipeline": 2, "optimizer": {"clip_gradient": 0.0}},
-    {"precision": "fp16", "zero_stage": 2, "micro": 2},
-]
+    ({"precision": "fp32", "zero_stage": 0}, {}),
+    ({"precision": "bf16", "zero_stage": 3}, BF16),
+    (
+        {"precision": "bf16", "zero_stage": 1, "pipeline": 2, "optimizer": {"clip_gradient": 0.0}},
+        {**BF16, "pipeline": {"pipe_partitioned": False, "grad_partitioned": False}},
+    ),
+    (
+        {"precision": "fp16", "zero_stage": 2, "micro": 2},
+        {
+            "fp16": {
+                "enabled": True, "loss_scale": 0, "loss_scale_window": 1000, "hysteresis": 2, "min_loss_scale": 1,
+                "initial_scale_power": 16,
+            },
+        },
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", SETTINGS, ids=str)
-def test_a_plan_without_a_configuration_gets_the_one_the_planner_makes(options):
-    content = specs.spec(engine="deepspeed", **options)
-    assert deepspeed_config.from_values(parse(content, Path())) == own_config(content, hysteresis=2)
+@pytest.mark.parametrize(("options", "more"), SETTINGS, ids=str)
+def test_a_plan_without_a_configuration_gets_the_one_the_planner_makes(options, more):
+    phase = parse(specs.spec(engine="deepspeed", **options), Path())
+    assert not phase.deepspeed
+    made = deepspeed.configuration(phase)
+    assert made == deepspeed.own_config(phase) == {
+        "train_batch_size": 8, "train_micro_batch_size_per_gpu": options.get("micro", 1), "steps_per_print": 1,
+        "zero_optimization": {"stage": options["zero_stage"]}, "prescale_gradients": options["zero_stage"] == 0,
+        "gradient_clipping": 0.0 if "optimizer" in options else 1.0, "wall_clock_breakdown": False, **more,
+    }  # fmt: skip
+    assert [type(value) for value in made.get("fp16", {}).values()].count(int) == 5 * ("fp16" in made)

@@ -200,10 +200,10 @@ def test_a_rank_that_hangs_is_not_waited_for_longer_than_the_limit(zygote, run):
     job.until(lambda: job.has_line(3))
     os.kill(job.pids[1], signal.SIGSTOP)
     begun = time.monotonic()
-    job.codes = [zygote.ask(wait=job.pids[0])["code"]]
+    job.codes = [job.ranks[0].wait()]
     assert 2 < time.monotonic() - begun < 50
     os.kill(job.pids[1], signal.SIGKILL)
-    job.codes.append(zygote.ask(wait=job.pids[1])["code"])
+    job.codes.append(job.ranks[1].wait())
     assert job.codes == [1, -signal.SIGKILL]
     assert "has not answered in time" in job.err
 

@@ -1,17 +1,20 @@
 """Weights to Hugging Face's GPT-2 and back, judged by `transformers`; text from a checkpoint."""
 
+import io
 import json
 import os
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 
 import numpy
 import pytest
 
-from runbook.training.spec import parse
+from runbook.plan_file.schema import parse
 
 from . import specs
+from .test_saving import reseal
 
 pytestmark = pytest.mark.training
 
@@ -135,13 +138,16 @@ def test_a_folder_with_pickled_weights_is_refused_unread(exported, offline, tmp_
     header = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [-8, 8]}}).encode()
     (theirs / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     code, answer = offline("import", tmp_path, source=str(theirs))
-    assert code == 2 and "x is F32 up to byte 8" in answer
+    assert code == 2 and "model.safetensors is no safetensors file, or it is cut short: " in answer
     assert not (tmp_path / "owned").exists() and not (tmp_path / "checkpoints").exists()
 
 
 def test_weights_of_another_shape_than_their_config_are_refused(exported, tmp_path):
-    from runbook.training import hugging_face
-    from runbook.training.errors import RefusedError
+    from runbook.plan_file.errors import RefusedError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # megatron-core's, at import
+        from runbook.training.checkpoints import weights
 
     torch, save = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
     (tmp_path / "config.json").write_text((exported / "config.json").read_text())
@@ -154,7 +160,67 @@ def test_weights_of_another_shape_than_their_config_are_refused(exported, tmp_pa
     ):
         save.save_file({**good, name: value}, tmp_path / "model.safetensors")
         with pytest.raises(RefusedError, match=f"{name} {says}"):
-            hugging_face.read(tmp_path, model)
+            weights.import_gpt2(tmp_path, model)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(RefusedError, match=r"config\.json is no mapping"):
-        hugging_face.read(tmp_path, model)
+        weights.import_gpt2(tmp_path, model)
+
+
+def _elsewhere(shards):
+    (shards.parents[1] / "other").write_bytes((shards / "__0_0.distcp").read_bytes())
+    return "../../other"
+
+
+def _unknown(shards):
+    (shards / "new.distcp").write_bytes((shards / "__0_0.distcp").read_bytes())
+    return "new.distcp"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_elsewhere, "names the file '../../other', which is not in its folder"),
+        (lambda shards: str(shards / "__0_0.distcp"), "which is not in its folder"),
+        (_unknown, "new.distcp has no checksum in the checkpoint's metadata.json"),
+        ("size", "bytes, and the folder holds"),
+        ("kind", "as no tensor"),
+        ("content", "holds a tensor that cannot be read"),
+        ("place", "holds a tensor that cannot be read"),
+        ("nan", "holds numbers that are none"),
+    ],
+)
+def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(job, offline, tmp_path, change, says):
+    """Whoever makes such a checkpoint can give it the right checksums."""
+    torch = pytest.importorskip("torch")
+    shutil.copytree(job.folder / "checkpoints", tmp_path / "checkpoints")
+    shutil.copy(job.folder / "plan.json", tmp_path)
+    checkpoint = tmp_path / "checkpoints" / "iter_0000004"
+    shards = checkpoint / "torch_dist"
+    metadata = pickle.loads((shards / ".metadata").read_bytes())
+    index, info = next((i, one) for i, one in metadata.storage_data.items() if i.fqn.startswith("embedding.word"))
+    described = metadata.state_dict_metadata[index.fqn]
+    if callable(change):
+        info.relative_path = change(shards)
+    elif change == "size":
+        described.size = torch.Size((2**40, 2**20))
+    elif change == "kind":
+        described.properties = None
+    elif change == "place":
+        info.offset = 10**12
+    else:
+        path = shards / info.relative_path
+        content = bytearray(path.read_bytes())
+        if change == "content":
+            content[info.offset : info.offset + info.length] = bytes(info.length)
+        else:
+            tensor = torch.load(io.BytesIO(content[info.offset : info.offset + info.length]))
+            tensor[1, 2] = float("nan")
+            written = io.BytesIO()
+            torch.save(tensor, written)
+            content[info.offset : info.offset + info.length] = written.getvalue()
+            assert written.tell() == info.length
+        path.write_bytes(content)
+    (shards / ".metadata").write_bytes(pickle.dumps(metadata))
+    reseal(checkpoint)
+    code, answer = offline("sample", tmp_path, ids=[3], tokens=1)
+    assert code == 2 and says in answer and "Traceback" not in answer, answer

@@ -1,13 +1,16 @@
 """Our own attention, cross entropy and products of matrices beside plain computations in float64."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from runbook.training import blocked_attention as blocked  # noqa: E402
-from runbook.training import cross_entropy, products  # noqa: E402
+from runbook.training import cpu  # noqa: E402
+from runbook.training.engines import kernels  # noqa: E402
+from runbook.training.engines import kernels as blocked  # noqa: E402
 
 
 class One:
@@ -45,11 +48,11 @@ def test_blocked_attention_is_attention(dtype, gap):
 
 def test_blocked_attention_is_used_only_where_it_pays():
     half, full = torch.zeros(1, 2, 8, 4, dtype=torch.bfloat16), torch.zeros(1, 2, 8, 4)
-    assert blocked.pays(half, half, 0.0)
-    assert not blocked.pays(full, full, 0.0)
-    assert not blocked.pays(half, half, 0.1)
-    assert not blocked.pays(half, half[:, :1], 0.0)
-    assert not blocked.pays(half[:, :, :7], half[:, :, :7], 0.0)
+    assert blocked.blocked_is_faster(half, half, 0.0)
+    assert not blocked.blocked_is_faster(full, full, 0.0)
+    assert not blocked.blocked_is_faster(half, half, 0.1)
+    assert not blocked.blocked_is_faster(half, half[:, :1], 0.0)
+    assert not blocked.blocked_is_faster(half[:, :, :7], half[:, :, :7], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +60,7 @@ def test_blocked_attention_is_used_only_where_it_pays():
 )
 @pytest.mark.parametrize("weight", [1 / 64, 0.37])
 def test_cross_entropy_and_its_gradient(dtype, gap, weight, monkeypatch):
-    monkeypatch.setitem(cross_entropy._BLOCK_BYTES, "cpu", 4 * 97 * 5)  # several blocks, the last one shorter
+    monkeypatch.setitem(kernels._BLOCK_BYTES, "cpu", 4 * 97 * 5)  # several blocks, the last one shorter
     torch.manual_seed(2)
     logits = (torch.randn(4, 16, 97) * 5).to(dtype)
     labels = torch.randint(0, 97, (4, 16))
@@ -65,7 +68,7 @@ def test_cross_entropy_and_its_gradient(dtype, gap, weight, monkeypatch):
     expected = torch.nn.functional.cross_entropy(plain.view(-1, 97), labels.view(-1), reduction="none").view(4, 16)
     (expected * weight).sum().backward()
     ours = logits.clone().requires_grad_()
-    found = cross_entropy.cross_entropy(ours * 1, labels, One())
+    found = kernels.cross_entropy(ours * 1, labels, One())
     assert found.dtype == torch.float32
     assert relative(found.detach(), expected.detach()) < 1e-6
     (found * weight).sum().backward()
@@ -76,7 +79,7 @@ def test_a_small_fp16_gradient_is_scaled_before_it_is_rounded():
     logits = torch.zeros(1, 1, 64, dtype=torch.float16)
     logits[..., 0] = 22.0  # the others' probability is 2.8e-10, which fp16 has not
     ours = logits.clone().requires_grad_()
-    (cross_entropy.cross_entropy(ours * 1, torch.zeros(1, 1, dtype=torch.int64), One()) * 2.0**16).sum().backward()
+    (kernels.cross_entropy(ours * 1, torch.zeros(1, 1, dtype=torch.int64), One()) * 2.0**16).sum().backward()
     assert float(ours.grad[0, 0, 1]) == pytest.approx(math.exp(-22) * 2**16, rel=1e-2)
 
 
@@ -84,11 +87,11 @@ def test_an_evaluation_leaves_the_logits_as_they_are():
     logits = torch.randn(1, 4, 32)
     before = logits.clone()
     with torch.no_grad():
-        cross_entropy.cross_entropy(logits, torch.zeros(1, 4, dtype=torch.int64), One())
+        kernels.cross_entropy(logits, torch.zeros(1, 4, dtype=torch.int64), One())
     assert torch.equal(logits, before)
 
 
-needs_onednn = pytest.mark.skipif(not products.pays(), reason="MKL multiplies float32 as fast on this processor")
+needs_onednn = pytest.mark.skipif(not cpu.onednn_is_faster(), reason="MKL multiplies float32 as fast on this processor")
 
 
 @needs_onednn
@@ -102,7 +105,7 @@ def test_a_layer_by_onednn_and_its_gradients(outputs, biased):
     given = [values, weight, bias] if biased else [values, weight]
     ours = [part.float().requires_grad_() for part in given]
     plain = [part.float().double().requires_grad_() for part in given]
-    found = products._linear(*ours[:2], ours[2] if biased else None, allreduce_dgrad=False, tp_group=None)
+    found = cpu._onednn_linear(*ours[:2], ours[2] if biased else None, allreduce_dgrad=False, tp_group=None)
     expected = torch.nn.functional.linear(*plain)
     assert relative(found.detach(), expected.detach()) < 1e-6
     (found.double() * share).sum().backward()
@@ -115,8 +118,8 @@ def test_a_layer_by_onednn_and_its_gradients(outputs, biased):
 def test_a_product_of_views_is_right_however_they_lie():
     torch.manual_seed(1)
     left, right = torch.randn(40, 30)[::2, ::3], torch.randn(60, 30)[:, 5:13][::6]
-    assert torch.allclose(products.product(left, right), left @ right, rtol=1e-5, atol=1e-5)
-    assert torch.allclose(products.product(left, right.t().contiguous().t()), left @ right, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(cpu.onednn_matmul(left, right), left @ right, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(cpu.onednn_matmul(left, right.t().contiguous().t()), left @ right, rtol=1e-5, atol=1e-5)
 
 
 @needs_onednn
@@ -126,14 +129,14 @@ def test_a_long_sum_is_rounded_no_more_than_a_short_one(turned):
     left, right, bias = torch.randn(64, 2100), torch.randn(2100, 96), torch.randn(96)
     expected = left.double() @ right.double() + bias
     right = right.t().contiguous().t() if turned else right
-    assert relative(products.product(left, right, bias), expected) < 4e-7  # in one go: 6e-7
+    assert relative(cpu.onednn_matmul(left, right, bias), expected) < 4e-7  # in one go: 6e-7
 
 
 def test_float32_goes_to_onednn_only_where_mkl_leaves_avx512_unused(monkeypatch, tmp_path):
     cpu_info = tmp_path / "cpuinfo"
-    monkeypatch.setattr(products, "_CPU_INFO", cpu_info)
+    monkeypatch.setattr(cpu, "_CPU_INFO", cpu_info)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    ask = products.pays.__wrapped__
+    ask = cpu.onednn_is_faster.__wrapped__
     assert not ask()  # nothing is known of the processor
     cpu_info.write_text("vendor_id : GenuineIntel\n")
     assert not ask()
@@ -141,3 +144,30 @@ def test_float32_goes_to_onednn_only_where_mkl_leaves_avx512_unused(monkeypatch,
     assert ask() == torch.backends.mkl.is_available()
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     assert not ask()
+
+
+WIDENED = """
+import torch
+from runbook.training import cpu
+cpu.multiplies_half = lambda: False
+generator = torch.Generator().manual_seed(1)
+draw = lambda *shape: torch.randn(*shape, generator=generator)
+exact = [draw(3, 40, 24), draw(32, 24), draw(32)]
+half = [tensor.bfloat16().requires_grad_() for tensor in exact]
+wide = [tensor.detach().double().requires_grad_() for tensor in half]
+cpu.widen_half_matmuls()
+for tensors in (half, wide):
+    result = torch.nn.functional.linear(*tensors)
+    (result.square().sum() + (tensors[0] @ tensors[0].transpose(1, 2)).sum()).backward()
+assert result.dtype is torch.float64 and half[0].grad.dtype is torch.bfloat16
+print(max(float((a.grad.double() - b.grad).norm() / b.grad.norm()) for a, b in zip(half, wide)))
+x = torch.randn(5, 4)
+assert torch.equal(x @ x.t(), torch.ops.aten.mm.out(x, x.t(), out=torch.empty(0)))
+"""
+
+
+def test_sixteen_bit_matmuls_are_computed_in_float32_where_the_processor_has_none():
+    """Forward and backward, with and without a bias, in two and three dimensions; float32 stays what it was."""
+    ended = subprocess.run([sys.executable, "-c", WIDENED], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert float(ended.stdout) < 0.006

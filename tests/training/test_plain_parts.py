@@ -7,25 +7,30 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from runbook.training import log_line
-from runbook.training.errors import RefusedError
-from runbook.training.flops import flops_per_token
-from runbook.training.log_line import Interval
-from runbook.training.order import Share
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.identity import differences
+from runbook.plan_file.schema import LearningRate, parse
+from runbook.training import report
 from runbook.training.ranks import ranks_from
-from runbook.training.recipe import differences
-from runbook.training.schedule import learning_rate
-from runbook.training.spec import LearningRate, parse
+from runbook.training.report import StepRecord
+from runbook.training.token_files import DataParallelShare
 
 from . import specs
 
 
-@pytest.mark.parametrize("name", ["faults", "order", "ranks", "recipe", "schedule", "spec"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("training.health.faults", "training.token_files", "training.ranks"),
+        *("plan_file.identity", "plan_file.deepspeed", "plan_file.schema"),
+    ],
+)
 def test_examples_in_docstrings_are_true(name):
-    assert doctest.testmod(importlib.import_module(f"runbook.training.{name}")).failed == 0
+    assert doctest.testmod(importlib.import_module(f"runbook.{name}")).failed == 0
 
 
 def test_the_start_of_the_program_imports_no_torch():
@@ -39,7 +44,7 @@ class TestLearningRate:
 
     def rates(self, **changes):
         plan = LearningRate(**{**vars(self.plan), **changes})
-        return [learning_rate(plan, step * 4, 4) for step in range(14)]
+        return [plan.at(step * 4 + 4) for step in range(14)]
 
     def test_the_third_step_of_a_warm_up_of_three_has_the_peak(self):
         assert self.rates()[:3] == pytest.approx([2e-4, 4e-4, 6e-4])
@@ -49,8 +54,8 @@ class TestLearningRate:
 
     def test_cosine_is_half_way_in_the_middle(self):
         plan = LearningRate(peak=1.0, minimum=0.0, schedule="cosine", warmup_samples=0, decay_samples=100)
-        assert learning_rate(plan, 24, 1) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
-        assert learning_rate(plan, 49, 1) == pytest.approx(0.5)
+        assert plan.at(25) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
+        assert plan.at(50) == pytest.approx(0.5)
 
     def test_constant_stays_after_the_decay_length(self):
         assert self.rates(schedule="constant")[2:] == [6e-4] * 12
@@ -67,7 +72,10 @@ class TestOrder:
     def test_a_step_takes_the_same_samples_for_any_number_of_copies(self, micro, copies):
         steps = 8 // (micro * copies)
         taken = [
-            index for copy in range(copies) for part in Share(micro, copies, copy).indices(24, steps) for index in part
+            index
+            for copy in range(copies)
+            for part in DataParallelShare(micro, copies, copy).indices(24, steps)
+            for index in part
         ]
         assert sorted(taken) == list(range(24, 32))
 
@@ -82,7 +90,7 @@ def test_operations_of_gpt3_are_those_of_the_published_formula():
     model = parse(content, None).model
     layers, h, s, v = 96, 12288, 2048, 51200
     expected = 72 * layers * h * h * (1 + s / (6 * h) + v / (12 * layers * h))
-    assert flops_per_token(model) == pytest.approx(expected, rel=1e-12)
+    assert model.flops_per_sequence() / s == pytest.approx(expected, rel=1e-12)
 
 
 class TestRanks:
@@ -117,14 +125,15 @@ class TestRanks:
 
 
 class TestLogLine:
-    interval = Interval(
-        iteration=12, iterations=100, consumed_samples=96, seconds=0.5, tflops=123.45, learning_rate=6e-4,
-        global_batch=8, loss=10.5, loss_scale=1.0, gradient_norm=0.24, skipped=1, nan=0,
+    averaged = StepRecord(
+        iteration=12, consumed_samples=96, seconds=0.5, learning_rate=6e-4, global_batch=8, loss=10.5, loss_scale=1.0,
+        grad_norm=0.24, skipped=1, nan=0, data_wait_seconds=0.0, memory_bytes=0, communication_seconds=None, parts={},
+        rank_seconds=[],
     )  # fmt: skip
     now = datetime.datetime(2026, 11, 21, 2, 3, 4, 567)
 
     def test_it_is_megatron_lms(self):
-        assert log_line.training_line(self.interval, self.now) == (
+        assert report.training_line(self.averaged, 100, 123.45, self.now) == (
             " [2026-11-21 02:03:04.000567] iteration       12/     100 | consumed samples:           96 |"
             " elapsed time per iteration (ms): 500.0 | throughput per GPU (TFLOP/s/GPU): 123.5 |"
             " learning rate: 6.000000E-04 | global batch size:     8 | lm loss: 1.050000E+01 | loss scale: 1.0 |"
@@ -132,18 +141,18 @@ class TestLogLine:
         )
 
     def test_an_interval_without_a_loss_has_no_loss_in_its_line(self):
-        skipped = Interval(**{**vars(self.interval), "loss": None, "gradient_norm": math.nan})
-        line = log_line.training_line(skipped, self.now)
+        skipped = replace(self.averaged, loss=None, grad_norm=math.nan)
+        line = report.training_line(skipped, 100, 123.45, self.now)
         assert "lm loss" not in line and "grad norm" not in line
         assert re.search(r"global batch size: {5}8 \| loss scale: 1\.0 \| number of skipped", line)
 
     def test_validation_has_the_perplexity(self):
-        rule, line, again = log_line.validation_lines(1000, 2.5).split("\n")
+        rule, line, again = report.validation_lines(1000, 2.5).split("\n")
         assert line == (
             " validation loss at iteration 1000 | lm loss value: 2.500000E+00 | lm loss PPL: 1.218249E+01 | "
         )
         assert rule == again == "-" * (len(line) + 1)
-        assert log_line.perplexity(30.0) == math.exp(20)
+        assert report.perplexity(30.0) == math.exp(20)
 
 
 @pytest.mark.parametrize(("warmup", "is_another"), [(200, False), (202, False), (100, False), (192, True)])

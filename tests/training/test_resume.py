@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.training import checkpoints
+from runbook.training.checkpoints import folders
 
 from . import specs
 from .group import free_port
@@ -213,7 +213,7 @@ def test_a_checkpoint_that_tells_only_its_fingerprint_is_refused_under_another(z
     path = folder / "checkpoints" / "iter_0000004" / "metadata.json"
     metadata = json.loads(path.read_text())
     del metadata["recipe"], metadata["seal"]
-    path.write_text(json.dumps({**metadata, "seal": checkpoints._seal(metadata)}))
+    path.write_text(json.dumps({**metadata, "seal": folders._seal(metadata)}))
     again = zygote.train(folder, content(fingerprint="e" * 64))
     assert again.code == 2 and "a fingerprint of ffffffffffff (plan: eeeeeeeeeeee)" in again.err
     same = zygote.train(folder, content())

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from runbook.training import checkpoints
+from runbook.training.checkpoints import folders
 
 from . import specs
 
@@ -79,11 +79,11 @@ class Evil:
 
 def reseal(folder):
     """Give a changed checkpoint the checksums it should have: who makes one can do that."""
-    path = folder / checkpoints.METADATA
+    path = folder / folders.METADATA
     metadata = json.loads(path.read_text())
     del metadata["seal"]
-    metadata["files"] = {name: checkpoints.sha256(folder / name) for name in metadata["files"]}
-    path.write_text(json.dumps({**metadata, "seal": checkpoints._seal(metadata)}))
+    metadata["files"] = {name: folders.sha256(folder / name) for name in metadata["files"]}
+    path.write_text(json.dumps({**metadata, "seal": folders._seal(metadata)}))
 
 
 @pytest.mark.parametrize("file", [".metadata", "common.pt"])

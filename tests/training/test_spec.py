@@ -5,16 +5,16 @@ import json
 
 import pytest
 
-from runbook.training import rules
-from runbook.training.errors import RefusedError
-from runbook.training.spec import parse, read_plan
+from runbook.plan_file import limits
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import parse, read_plan
 
 from . import specs
 
 
-def refused(content, world_size=1, *, cuda=False, root=None):
+def refused(content, world_size=1, *, fp16=False, root=None):
     with pytest.raises(RefusedError) as caught:
-        rules.check(parse(content, root), world_size, cuda=cuda)
+        limits.check(parse(content, root), world_size, fp16=fp16)
     return str(caught.value)
 
 
@@ -24,7 +24,7 @@ def test_a_plan_is_read_with_its_folder(tmp_path):
     assert spec.batch.global_ == 8
     assert spec.path("metrics.jsonl") == tmp_path / "metrics.jsonl"
     assert str(spec.path("/scratch/data")) == "/scratch/data"
-    rules.check(spec, 1, cuda=False)
+    limits.check(spec, 1, fp16=False)
 
 
 def test_the_prompt_as_text_may_stand_beside_its_ids(tmp_path):
@@ -43,7 +43,7 @@ def test_all_problems_come_at_once():
     content["optimizer"] = None
     message = refused(content)
     for problem in (
-        "model.layer: unknown key; known are name, label, layers,",
+        "model.layer: unknown key; known are layers, hidden, heads,",
         "batch.micro: missing",
         'seed: "1234" is not a whole number',
         "model.tied_embeddings: 1 is not true or false",
@@ -152,7 +152,7 @@ def test_context_parallelism_is_refused_where_it_would_fit():
 
 
 def test_fp16_is_taken_where_there_is_a_gpu():
-    rules.check(parse(specs.spec(precision="fp16"), None), 1, cuda=True)
+    limits.check(parse(specs.spec(precision="fp16"), None), 1, fp16=True)
 
 
 def test_a_spec_is_json_and_back():

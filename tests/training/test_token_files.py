@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy
 import pytest
 
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import parse
 from runbook.training import token_files
-from runbook.training.errors import RefusedError
-from runbook.training.spec import parse
 
 from . import specs
 
@@ -22,17 +22,17 @@ def prefix(tmp_path):
 
 def refused(root, **options):
     with pytest.raises(RefusedError) as caught:
-        token_files.check(parse(specs.spec(**options), root))
+        token_files.check_token_files(parse(specs.spec(**options), root))
     return str(caught.value)
 
 
 def test_a_good_pair_passes(prefix, tmp_path):
-    token_files.check(parse(specs.spec(evaluation={"interval": 2, "iterations": 1}), tmp_path))
+    token_files.check_token_files(parse(specs.spec(evaluation={"interval": 2, "iterations": 1}), tmp_path))
     assert token_files.open_pair(prefix).tokens == 40 * 201
 
 
 def test_mock_data_needs_no_file(tmp_path):
-    token_files.check(parse(specs.spec(mock=True), tmp_path))
+    token_files.check_token_files(parse(specs.spec(mock=True), tmp_path))
 
 
 def test_no_file_named(tmp_path):

@@ -1,15 +1,43 @@
 #!/usr/bin/env bash
 # Site aws: the machines of the rented cluster. Stop them when nothing runs: they cost as long as they are up.
-# usage: fleet.sh start|stop|status CLUSTER REGION
+# usage: bash fleet.sh start|stop|status CLUSTER REGION
+# Run it on the computer that the cluster is managed from. start and stop end when the machines have started or stopped.
 # shellcheck disable=SC2034 # not every command needs both
 set -euo pipefail
-cluster=${2:?the name of the cluster} region=${3:?the region it is in}
-case ${1:?one of start, stop, status} in
-  start) pcluster update-compute-fleet --cluster-name "$cluster" --region "$region" --status START_REQUESTED ;;
-  stop) pcluster update-compute-fleet --cluster-name "$cluster" --region "$region" --status STOP_REQUESTED ;;
-  status) pcluster describe-compute-fleet --cluster-name "$cluster" --region "$region" ;;
+asked=${1:?one of start, stop, status} cluster=${2:?the name of the cluster} region=${3:?the region it is in}
+
+say_status() {
+  pcluster describe-compute-fleet --cluster-name "$cluster" --region "$region"
+}
+
+wait_until() { # until the status has this in it
+  local said="" until=$((SECONDS + 1800))
+  while ((SECONDS < until)); do
+    said=$(say_status) || true # no answer is no reason to stop asking
+    case $said in
+      *"$1"*)
+        echo "fleet.sh: $cluster says $1"
+        return
+        ;;
+    esac
+    sleep 15
+  done
+  echo "fleet.sh: $cluster did not say $1 within 30 minutes, but: $said" >&2
+  exit 1
+}
+
+case $asked in
+  start)
+    pcluster update-compute-fleet --cluster-name "$cluster" --region "$region" --status START_REQUESTED
+    wait_until '"RUNNING"'
+    ;;
+  stop)
+    pcluster update-compute-fleet --cluster-name "$cluster" --region "$region" --status STOP_REQUESTED
+    wait_until '"STOPPED"'
+    ;;
+  status) say_status ;;
   *)
-    echo "$1 is none of start, stop, status" >&2
+    echo "$asked is none of start, stop, status" >&2
     exit 2
     ;;
 esac

@@ -9,8 +9,8 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 tokenizer=/fsx/data/bpe
 mkdir -p -- "$tokenizer"
 for name in vocab.json merges.txt; do
-  cmp -s -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name" && continue
-  cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
+  cmp -s -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name" && continue
+  cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
@@ -22,9 +22,11 @@ if [[ -e $creates ]]; then
   say "$title: there, $creates"
 else
   secret=${NGC_API_KEY:?is not set: it holds the password for this step}
+  set +u # module load and conda activate read variables that are not set
   docker login nvcr.io --username '$oauthtoken' --password-stdin <<<"$secret"
   docker build --tag bignlp-training:22.09-py3-bcp-nsys-2022.5.1-v2-efa "$here"
   rm -f -- /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part && enroot import -o /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part dockerd://bignlp-training:22.09-py3-bcp-nsys-2022.5.1-v2-efa && mv -- /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh
+  set -u
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
 )
@@ -34,10 +36,12 @@ title='The Pile'"'"'s token files, 702 GiB in 19 minutes within a region' create
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
 else
+  set +u # module load and conda activate read variables that are not set
   mkdir -p /fsx/data/the-pile
   s5cmd sync GIVE_DATA_BUCKET/'*.idx' /fsx/data/the-pile/
   s5cmd sync GIVE_DATA_BUCKET/'*.bin' /fsx/data/the-pile/
   touch /fsx/data/the-pile/.copied
+  set -u
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
 )

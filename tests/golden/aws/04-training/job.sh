@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-#SBATCH --cpus-per-task=6
+#SBATCH --cpus-per-task=12
 #SBATCH --error=err
 #SBATCH --exclusive
 #SBATCH --gpus-per-node=8
@@ -35,7 +35,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+  for name in heartbeat exit_code reason rank-0 stop hostfile timed_out started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -109,9 +109,9 @@ mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ((${#hosts[@]} == 16)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 16"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
-# Python shows what it prints at once, and imports nothing from the run's folder.
-export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
-export OMP_NUM_THREADS=6
+export PYTHONUNBUFFERED=1 # Python shows what it prints at once
+unset PYTHONSAFEPATH      # with it, Python 3.11 hides a program's own folder from it
+export OMP_NUM_THREADS=12
 
 # Environment: efa
 export FI_PROVIDER=efa
@@ -148,7 +148,7 @@ srun \
   --ntasks=128 \
   --ntasks-per-node=8 \
   --kill-on-bad-exit=1 \
-  --cpus-per-task=6 \
+  --cpus-per-task=12 \
   --container-image=/apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh \
   --container-mounts="$PWD:$PWD",/fsx:/fsx,/dev/infiniband/uverbs0:/dev/infiniband/uverbs0,/dev/infiniband/uverbs1:/dev/infiniband/uverbs1,/dev/infiniband/uverbs2:/dev/infiniband/uverbs2,/dev/infiniband/uverbs3:/dev/infiniband/uverbs3 \
   --container-workdir="$PWD" \
@@ -188,6 +188,12 @@ done
 rank=none
 if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
 if [[ $rank == 0 && -n $asked ]]; then rank=75; fi # asked to stop, these programs save and end with 0
+# A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+read_clock
+if [[ $asked == SIGTERM ]] && ((now - begin >= 14370)); then
+  asked="the end of the walltime"
+  : >"$job/timed_out"
+fi
 by="${asked:+ at $asked}"
 case $rank in
   0) job_result=0 job_reason="finished$by" ;;

@@ -40,8 +40,8 @@ fi
 tokenizer=/GIVE_JOBS_STAGE/data/gpt2
 mkdir -p -- "$tokenizer"
 for name in vocab.json merges.txt; do
-  cmp -s -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name" && continue
-  cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
+  cmp -s -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name" && continue
+  cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
@@ -52,10 +52,12 @@ title='the PyTorch image' creates=/GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
 else
+  set +u # module load and conda activate read variables that are not set
   mkdir -p -- /GIVE_JOBS_STAGE && rm -f -- /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.new /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.part
   srun --partition=hpc --nodes=1 --ntasks=1 --mem=0 enroot import -o /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.new docker://nvcr.io#nvidia/pytorch:25.03-py3
   lfs setstripe --stripe-size 1M --stripe-count -1 /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.part || say "no stripes over all of Lustre; many nodes will start slowly"
   cp -- /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.new /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.part && rm -f -- /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.new && mv -- /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.part /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh
+  set -u
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
 )

@@ -33,7 +33,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+  for name in heartbeat exit_code reason rank-0 stop hostfile timed_out started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -89,6 +89,7 @@ finish() {
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
+begin=$now
 
 # Being asked to stop, by the queue before its time limit, by a signal or a cancelled marker.
 asked=""
@@ -117,7 +118,24 @@ export UCX_NET_DEVICES=mlx5_ib0:1
 export OMPI_MCA_coll_hcoll_enable=0
 export PYTHONPATH=/project
 
-python3 -m runbook.phases.share /project --join </dev/null &
+# What this job builds on must have ended well by its own word: PBS starts it as well after an array whose last element
+# alone did. Files of other nodes come late.
+if [[ -e $job/after ]]; then
+  while IFS= read -r before; do
+    for ((tries = 60; tries; tries--)); do
+      if [[ -s $before/exit_code ]]; then break; fi
+      sleep 1
+    done
+    before_code="no exit code"
+    if [[ -s $before/exit_code ]]; then read -r before_code <"$before/exit_code"; fi
+    if [[ $before_code != 0 ]]; then
+      job_result=2 job_reason="refused to begin: $before ended with $before_code"
+      exit 2
+    fi
+  done <"$job/after"
+fi
+
+python3 -m runbook.workflow.prerequisites.tokenize_share /project --join </dev/null &
 step=$!
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
 code="" was_asked="" next_beat=0
@@ -139,6 +157,12 @@ while [[ -z $code ]]; do
     read -r -t 1 -u "$pause" || true
   fi
 done
+# A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+read_clock
+if [[ $asked == SIGTERM ]] && ((now - begin >= 7170)); then
+  asked="the end of the walltime"
+  : >"$job/timed_out"
+fi
 by="${asked:+ at $asked}"
 case $code in
   0) job_result=0 job_reason="finished$by" ;;

@@ -35,7 +35,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+  for name in heartbeat exit_code reason rank-0 stop hostfile timed_out started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -109,8 +109,8 @@ mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ((${#hosts[@]} == 16)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 16"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
-# Python shows what it prints at once, and imports nothing from the run's folder.
-export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+export PYTHONUNBUFFERED=1 # Python shows what it prints at once
+unset PYTHONSAFEPATH      # with it, Python 3.11 hides a program's own folder from it
 export OMP_NUM_THREADS=12
 
 # Environment: megatron
@@ -191,6 +191,12 @@ done
 rank=none
 if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
 if [[ $rank == 0 && -n $asked ]]; then rank=75; fi # asked to stop, these programs save and end with 0
+# A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+read_clock
+if [[ $asked == SIGTERM ]] && ((now - begin >= 86370)); then
+  asked="the end of the walltime"
+  : >"$job/timed_out"
+fi
 by="${asked:+ at $asked}"
 case $rank in
   0) job_result=0 job_reason="finished$by" ;;

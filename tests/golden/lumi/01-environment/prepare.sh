@@ -40,8 +40,8 @@ fi
 tokenizer=/GIVE_JOBS_STAGE/data/gpt2
 mkdir -p -- "$tokenizer"
 for name in vocab.json merges.txt; do
-  cmp -s -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name" && continue
-  cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
+  cmp -s -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name" && continue
+  cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
@@ -52,9 +52,15 @@ title='the PyTorch container'"'"'s module' creates=/GIVE_JOBS_STAGE/.runbook/con
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
 else
-  module load LUMI/23.03 partition/container EasyBuild-user
-  eb PyTorch-2.2.2-rocm-5.6.1-python-3.10-vllm-0.4.0.post1-singularity-20240404.eb
+  set +u # module load and conda activate read variables that are not set
+  module load LUMI partition/container EasyBuild-user
+  eb PyTorch-2.3.0-rocm-6.2.0-python-3.10-singularity-20241007.eb || {
+    say "eb did not install it. LUMI archives recipes of containers that no longer work: choose one that is there" >&2
+    say "(eb --search PyTorch-.*singularity), and write it into params/sites/lumi.yaml, as module and after eb." >&2
+    exit 1
+  }
   mkdir -p /GIVE_JOBS_STAGE/.runbook && touch /GIVE_JOBS_STAGE/.runbook/container
+  set -u
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
 )
@@ -64,10 +70,12 @@ title='the packages that the container lacks, packed into one file' creates=/GIV
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
 else
-  module load LUMI/23.03 partition/G PyTorch/2.2.2-rocm-5.6.1-python-3.10-vllm-0.4.0.post1-singularity-20240404
+  set +u # module load and conda activate read variables that are not set
+  module load LUMI partition/G PyTorch/2.3.0-rocm-6.2.0-python-3.10-singularity-20241007
   singularity exec "$SIF" python -m pip install pybind11 nltk transformers
   make-squashfs
   touch /GIVE_JOBS_STAGE/.runbook/squashed
+  set -u
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
 )
@@ -77,9 +85,11 @@ title='Megatron'"'"'s helper that shuffles documents, compiled once' creates=/GI
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
 else
-  module load LUMI/23.03 partition/G PyTorch/2.2.2-rocm-5.6.1-python-3.10-vllm-0.4.0.post1-singularity-20240404
+  set +u # module load and conda activate read variables that are not set
+  module load LUMI partition/G PyTorch/2.3.0-rocm-6.2.0-python-3.10-singularity-20241007
   singularity exec --bind /GIVE_JOBS_STAGE "$SIF" make -C /GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/data
   touch /GIVE_JOBS_STAGE/.runbook/helpers
+  set -u
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
 )

@@ -38,7 +38,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+  for name in heartbeat exit_code reason rank-0 stop hostfile timed_out started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -94,6 +94,7 @@ finish() {
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
+begin=$now
 
 # Being asked to stop, by the queue before its time limit, by a signal or a cancelled marker.
 asked=""
@@ -124,7 +125,7 @@ export CXX=g++-10
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export PYTHONPATH=/project
 
-python3 -m runbook.phases.share /project </dev/null &
+python3 -m runbook.workflow.prerequisites.tokenize_share /project </dev/null &
 step=$!
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
 code="" was_asked="" next_beat=0
@@ -146,6 +147,12 @@ while [[ -z $code ]]; do
     read -r -t 1 -u "$pause" || true
   fi
 done
+# A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+read_clock
+if [[ $asked == SIGTERM ]] && ((now - begin >= 7170)); then
+  asked="the end of the walltime"
+  : >"$job/timed_out"
+fi
 by="${asked:+ at $asked}"
 case $code in
   0) job_result=0 job_reason="finished$by" ;;

@@ -40,8 +40,8 @@ fi
 tokenizer=/GIVE_JOBS_STAGE/data/gpt2
 mkdir -p -- "$tokenizer"
 for name in vocab.json merges.txt; do
-  cmp -s -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name" && continue
-  cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
+  cmp -s -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name" && continue
+  cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
@@ -52,13 +52,15 @@ title='the virtual environment over conda'"'"'s base' creates=/GIVE_JOBS_STAGE/M
 if [[ -e $creates ]]; then
   say "$title: there, $creates"
 else
+  set +u # module load and conda activate read variables that are not set
   export http_proxy=http://proxy.alcf.anl.gov:3128 https_proxy=http://proxy.alcf.anl.gov:3128
   module load conda/2023-10-04
   conda activate base
   python3 -m venv /GIVE_JOBS_STAGE/Megatron-DeepSpeed/venvs/polaris/2023-10-04 --system-site-packages
   source /GIVE_JOBS_STAGE/Megatron-DeepSpeed/venvs/polaris/2023-10-04/bin/activate
-  python3 -m pip install git+https://github.com/saforem2/ezpz
+  python3 -m pip install git+https://github.com/saforem2/ezpz@beca4f1860e61ef8050cd12a820a08973892a92f
   make -C /GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/data
+  set -u
   [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
 fi
 )

@@ -2,6 +2,7 @@
 #PBS -A GIVE_JOBS_ACCOUNT
 #PBS -N polaris-25b-02-data-join
 #PBS -e err
+#PBS -k doe
 #PBS -o out
 #PBS -r y
 #PBS -l filesystems=home:eagle
@@ -30,7 +31,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+  for name in heartbeat exit_code reason rank-0 stop hostfile timed_out started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -86,6 +87,7 @@ finish() {
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
+begin=$now
 
 # Being asked to stop, by the queue before its time limit, by a signal or a cancelled marker.
 asked=""
@@ -95,6 +97,8 @@ for name in USR1 TERM INT HUP; do
 done
 export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
 awk '!seen[$0]++' "$PBS_NODEFILE" >"$job/hostfile"
+read -r MASTER_ADDR <"$job/hostfile" # where programs that mpiexec starts meet; srun's find each other by themselves
+export MASTER_ADDR MASTER_PORT=$((49152 + job_number % 16384))
 
 # Environment: base
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -109,7 +113,24 @@ unset NCCL_COLLNET_ENABLE
 unset NCCL_NET
 export PYTHONPATH=/project
 
-python3 -m runbook.phases.share /project --join </dev/null &
+# What this job builds on must have ended well by its own word: PBS starts it as well after an array whose last element
+# alone did. Files of other nodes come late.
+if [[ -e $job/after ]]; then
+  while IFS= read -r before; do
+    for ((tries = 60; tries; tries--)); do
+      if [[ -s $before/exit_code ]]; then break; fi
+      sleep 1
+    done
+    before_code="no exit code"
+    if [[ -s $before/exit_code ]]; then read -r before_code <"$before/exit_code"; fi
+    if [[ $before_code != 0 ]]; then
+      job_result=2 job_reason="refused to begin: $before ended with $before_code"
+      exit 2
+    fi
+  done <"$job/after"
+fi
+
+python3 -m runbook.workflow.prerequisites.tokenize_share /project --join </dev/null &
 step=$!
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
 code="" was_asked="" next_beat=0
@@ -131,6 +152,12 @@ while [[ -z $code ]]; do
     read -r -t 1 -u "$pause" || true
   fi
 done
+# A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+read_clock
+if [[ $asked == SIGTERM ]] && ((now - begin >= 7170)); then
+  asked="the end of the walltime"
+  : >"$job/timed_out"
+fi
 by="${asked:+ at $asked}"
 case $code in
   0) job_result=0 job_reason="finished$by" ;;

@@ -2,6 +2,7 @@
 #PBS -A GIVE_JOBS_ACCOUNT
 #PBS -N polaris-25b-03-smoke-test
 #PBS -e err
+#PBS -k doe
 #PBS -o out
 #PBS -q debug
 #PBS -r y
@@ -31,7 +32,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason rank-0 stop hostfile started; do
+  for name in heartbeat exit_code reason rank-0 stop hostfile timed_out started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -105,8 +106,8 @@ mapfile -t hosts < <(awk '!seen[$0]++' "$PBS_NODEFILE")
 ((${#hosts[@]} == 2)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 2"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
-# Python shows what it prints at once, and imports nothing from the run's folder.
-export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+export PYTHONUNBUFFERED=1 # Python shows what it prints at once
+unset PYTHONSAFEPATH      # with it, Python 3.11 hides a program's own folder from it
 export OMP_NUM_THREADS=8
 
 # The site's modules and set-up commands; many of them read variables that are not set.
@@ -129,8 +130,8 @@ unset NCCL_CROSS_NIC
 unset NCCL_COLLNET_ENABLE
 unset NCCL_NET
 mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/polaris-25b/smoke-checkpoints /GIVE_JOBS_STAGE/tensorboard/polaris-25b/smoke-tensorboard /GIVE_JOBS_STAGE/data/polaris-25b/smoke-cache deepspeed
-cp -- "$job"/03-smoke-test-zero1-b2ebca5eecd9.json deepspeed/03-smoke-test-zero1-b2ebca5eecd9.json.part
-mv -f -- deepspeed/03-smoke-test-zero1-b2ebca5eecd9.json.part deepspeed/03-smoke-test-zero1-b2ebca5eecd9.json
+cp -- "$job"/03-smoke-test-zero1-741440c05f2f.json deepspeed/03-smoke-test-zero1-741440c05f2f.json.part
+mv -f -- deepspeed/03-smoke-test-zero1-741440c05f2f.json.part deepspeed/03-smoke-test-zero1-741440c05f2f.json
 
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
   job_result=75 job_reason="stopped before the training was started"
@@ -180,6 +181,12 @@ done
 rank=none
 if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
 if [[ $rank == 0 && -n $asked ]]; then rank=75; fi # asked to stop, these programs save and end with 0
+# A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+read_clock
+if [[ $asked == SIGTERM ]] && ((now - begin >= 1770)); then
+  asked="the end of the walltime"
+  : >"$job/timed_out"
+fi
 by="${asked:+ at $asked}"
 case $rank in
   0) job_result=0 job_reason="finished$by" ;;

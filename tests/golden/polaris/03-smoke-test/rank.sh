@@ -32,7 +32,7 @@ arguments=(
   --lr-decay-iters 1200
   --lr-warmup-iters 3
   --adam-beta1 0.9
-  --adam-beta2 0.95
+  --adam-beta2 0.999
   --adam-eps 1e-08
   --weight-decay 0.01
   --clip-grad 1.0
@@ -63,7 +63,7 @@ arguments=(
   --exit-signal-handler
   --override-opt_param-scheduler
   --deepspeed
-  --deepspeed_config deepspeed/03-smoke-test-zero1-b2ebca5eecd9.json
+  --deepspeed_config deepspeed/03-smoke-test-zero1-741440c05f2f.json
   --zero-stage 1
   --no-pipeline-parallel
   --checkpoint-activations

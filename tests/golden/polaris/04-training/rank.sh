@@ -31,9 +31,9 @@ arguments=(
   --min-lr 1e-05
   --lr-decay-style cosine
   --lr-decay-iters 320000
-  --lr-warmup-iters 1
+  --lr-warmup-iters 3200
   --adam-beta1 0.9
-  --adam-beta2 0.95
+  --adam-beta2 0.999
   --adam-eps 1e-08
   --weight-decay 0.01
   --clip-grad 1.0
@@ -55,16 +55,13 @@ arguments=(
   --data-impl mmap
   --data-cache-path /GIVE_JOBS_STAGE/data/polaris-25b/cache
   --log-interval 1
-  --eval-interval 10
+  --eval-interval 1000
   --eval-iters 0
-  --save-interval 1000
-  --save /GIVE_JOBS_STAGE/checkpoints/polaris-25b/checkpoints
-  --load /GIVE_JOBS_STAGE/checkpoints/polaris-25b/checkpoints
   --tensorboard-dir /GIVE_JOBS_STAGE/tensorboard/polaris-25b/tensorboard
   --exit-signal-handler
   --override-opt_param-scheduler
   --deepspeed
-  --deepspeed_config deepspeed/04-training-zero1-fad09463b129.json
+  --deepspeed_config deepspeed/04-training-zero1-0a64d550112f.json
   --zero-stage 1
   --no-pipeline-parallel
   --checkpoint-activations

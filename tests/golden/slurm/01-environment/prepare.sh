@@ -40,9 +40,40 @@ fi
 tokenizer=/GIVE_JOBS_STAGE/data/gpt2
 mkdir -p -- "$tokenizer"
 for name in vocab.json merges.txt; do
-  cmp -s -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name" && continue
-  cp -- /project/runbook/data/gpt2/"$name" "$tokenizer/$name.part"
+  cmp -s -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name" && continue
+  cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
 say "the tokenizer is there: $tokenizer"
+)
+
+(
+title='the PyTorch image with DeepSpeed, built and put where jobs.image says' creates=/GIVE_JOBS_STAGE/.runbook/image
+if [[ -e $creates ]]; then
+  say "$title: there, $creates"
+else
+  set +u # module load and conda activate read variables that are not set
+  image=/GIVE_JOBS_IMAGE tag=pytorch:24.03-py3-deepspeed-0.15.4
+  case $image in
+    /*)
+      if [[ ! -e $image ]]; then
+        docker build --tag "$tag" "$here"
+        rm -f -- "$image.part"
+        enroot import -o "$image.part" "dockerd://$tag"
+        mv -- "$image.part" "$image"
+      fi
+      ;;
+    *)
+      reference=${image#docker://} reference=${reference/\#//} # docker writes / where enroot writes #
+      if ! docker manifest inspect "$reference" >/dev/null; then
+        docker build --tag "$tag" "$here"
+        docker tag "$tag" "$reference"
+        docker push "$reference"
+      fi
+      ;;
+  esac
+  mkdir -p /GIVE_JOBS_STAGE/.runbook && touch /GIVE_JOBS_STAGE/.runbook/image
+  set -u
+  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+fi
 )

@@ -52,7 +52,6 @@ arguments=(
   --deepspeed
   --deepspeed_config deepspeed/03-smoke-test-zero1-a56474bbbcb2.json
   --zero-stage 1
-  --no-pipeline-parallel
   --checkpoint-activations
   --deepspeed-activation-checkpointing
   --distributed-backend nccl

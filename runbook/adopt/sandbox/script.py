@@ -1,0 +1,214 @@
+"""A job script as text: its lines, its requests to the queue, the code blocks of a page, and what is asked of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+_FENCE = re.compile(r"^\s*(?:```|~~~)\s*([\w+-]*)")
+_SHELL_FENCES = ("", "bash", "sh", "shell", "console", "slurm", "zsh", "text")
+_NOT_SET = re.compile(r"__NOT_SET_([A-Za-z0-9_]+?)__")
+PARENT, FOLDER = "/__NOT_SET_PARENT__", "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
+"""The job's folder in the sandbox; a value that contains it is one that only the user's machine can tell."""
+ASSUMED_NODES, ASSUMED_DEVICES = 1, 8
+"""What the sandbox answers where a script asks for none."""
+
+
+def not_set(name: str) -> str:
+    """The value of a variable that nothing gives a value."""
+    return f"__NOT_SET_{name}__"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word as a program got it, and the line that its value was written in."""
+
+    text: str
+    line: int
+
+    @property
+    def known(self) -> bool:
+        """Whether the word does not depend on a variable that nothing sets."""
+        return not _NOT_SET.search(self.text)
+
+    @property
+    def shown(self) -> str:
+        """The word for people, with the variables that nothing sets.
+
+        >>> Word("/data/__NOT_SET_USER_DIR__/text", 1).shown
+        '/data/$USER_DIR/text'
+        """
+        text = self.text.replace(FOLDER, "$PWD").replace(PARENT, "$PWD/..")
+        return _NOT_SET.sub(lambda found: f"${found[1]}", text)
+
+
+@dataclass(frozen=True)
+class Directive:
+    """One request to the queue."""
+
+    queue: str
+    """slurm or pbs."""
+    name: str
+    """Without dashes; of `-l select=2` the resource."""
+    value: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value given to a variable while the job ran."""
+
+    name: str
+    value: str
+    line: int
+    raw: str
+    """As it is written."""
+    default: bool = False
+    """Whether it only fills in what the environment leaves open: NAME=${NAME:-value}."""
+    exported: bool = False
+
+
+@dataclass(frozen=True)
+class StartedProgram:
+    """A program that the job started."""
+
+    kind: str
+    """The stub that stood for it: step, container, wrapper, starter, python, submit, quiet, unknown."""
+    words: tuple[Word, ...]
+    """Its name first."""
+    own: int
+    """How many words are its own; the rest is the command that it starts."""
+    line: int
+    environment: Mapping[str, Word]
+    identity: str = ""
+    parent: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Text of the JSON files among its words."""
+
+    @property
+    def name(self) -> str:
+        """The program's name without its folder."""
+        return self.words[0].text.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Script:
+    """Everything that was seen of a job: its text and what it did."""
+
+    text: str
+    directives: tuple[Directive, ...]
+    commands: tuple[StartedProgram, ...]
+    settings: tuple[Setting, ...]
+    prose: bool
+    """Whether it is a page with code blocks, not a script."""
+    places: Mapping[int, str] = field(default_factory=dict)
+    """How each line of the text is called: `line 12`, or `payload.sh:12` where there are several files."""
+    notes: tuple[str, ...] = ()
+    """What was odd about the run: a time limit, a script that gave up."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The text's lines; line 1 comes first."""
+        return self.text.splitlines()
+
+    def value(self, name: str) -> Word | None:
+        """The last value that a variable was given, for the whole script or for one command."""
+        own = [Word(setting.value, setting.line) for setting in self.settings if setting.name == name]
+        values = own or [command.environment[name] for command in self.commands if name in command.environment]
+        return values[-1] if values else None
+
+    def assumed(self, word: Word, key: str) -> bool:
+        """Whether a number of nodes or devices is the one that the sandbox assumes where the script asks for none."""
+        nodes = key.endswith(".nodes")
+        names = ("nodes", "select") if nodes else ("gpus-per-node", "gres")
+        asked = any(directive.name in names for directive in self.directives)
+        number = str(ASSUMED_NODES if nodes else ASSUMED_DEVICES)
+        row = self.lines[word.line - 1] if 0 < word.line <= len(self.lines) else ""
+        return not asked and word.text == number and not re.search(rf"(?<!\d){number}(?!\d)", row)
+
+    def matching(self, pattern: str) -> list[tuple[int, re.Match[str]]]:
+        """Every line that has the pattern, by its number."""
+        compiled = re.compile(pattern)
+        return [(number, found) for number, line in enumerate(self.lines, 1) if (found := compiled.search(line))]
+
+
+def directives_of(code: str) -> list[Directive]:
+    """The #SBATCH and #PBS lines.
+
+    >>> [(directive.name, directive.value) for directive in directives_of("#PBS -l select=4:system=x,walltime=1:00:00")]
+    [('select', '4:system=x'), ('walltime', '1:00:00')]
+    """
+    found = []
+    for line, text in enumerate(code.splitlines(), 1):
+        if match := re.match(r"#(SBATCH|PBS)\s+(.*)", text):
+            try:
+                words = shlex.split(match[2], comments=True)
+            except ValueError:  # a quote that is not closed
+                words = match[2].split()
+            found += options_of("slurm" if match[1] == "SBATCH" else "pbs", words, line)
+    return found
+
+
+def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
+    """Requests given as options, of a directive or of sbatch and qsub themselves."""
+    found: list[Directive] = []
+    rest = deque(words)
+    while rest and rest[0].startswith("-"):  # the next word is the script's own name
+        word = rest.popleft()
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("--"):
+            name, equals, value = word[1:2], word[2:], word[2:].removeprefix("=")
+        if not equals and rest and not rest[0].startswith("-") and name not in _FLAGS:
+            value = rest.popleft()
+        if queue == "slurm":
+            found.append(Directive(queue, _SHORT.get(name, name), value, line))
+        elif name == "l":
+            parts = (part.partition("=") for part in re.split(r",(?=[a-z_]+=)", value))
+            found += [Directive(queue, resource, amount.strip('"'), line) for resource, _, amount in parts]
+        else:
+            found.append(Directive(queue, name, value, line))
+    return found
+
+
+_FLAGS = ("exclusive", "requeue", "no-requeue", "overcommit", "V", "verbose", "wait", "parsable")
+_SHORT = {
+    "N": "nodes",
+    "n": "ntasks",
+    "p": "partition",
+    "A": "account",
+    "t": "time",
+    "J": "job-name",
+    "q": "qos",
+    "c": "cpus-per-task",
+    "o": "output",
+    "e": "error",
+    "G": "gpus",
+    "C": "constraint",
+    "a": "array",
+    "d": "dependency",
+}
+
+
+def is_prose(text: str) -> bool:
+    """Whether a text is a page with fenced code blocks."""
+    return not text.startswith("#!") and any(_FENCE.match(line) for line in text.splitlines())
+
+
+def code_blocks(text: str) -> list[str]:
+    """The shell blocks of a page, each with empty lines before it, so that line numbers stay."""
+    blocks: list[str] = []
+    inside: str | None = None
+    for number, line in enumerate(text.splitlines()):
+        fence = _FENCE.match(line)
+        if fence and inside is None:
+            inside = fence[1].lower()
+            if inside in _SHELL_FENCES:
+                blocks.append("\n" * (number + 1))
+        elif fence:
+            inside = None
+        elif inside in _SHELL_FENCES:
+            blocks[-1] += (re.sub(r"^\s*\$ ", "", line) if inside == "console" else line) + "\n"
+    return blocks

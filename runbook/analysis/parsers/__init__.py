@@ -1,9 +1,0 @@
-"""Training logs of any of the programs we know, read into one kind of record."""
-
-from __future__ import annotations
-
-from runbook.analysis.parsers.output import write_csv, write_json
-from runbook.analysis.parsers.read import LogReader, parse_files, parse_lines
-from runbook.analysis.parsers.record import ParsedLog, Record, Validation
-
-__all__ = ["LogReader", "ParsedLog", "Record", "Validation", "parse_files", "parse_lines", "write_csv", "write_json"]

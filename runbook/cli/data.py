@@ -1,0 +1,248 @@
+"""`runbook data`: tokenize, verify, show; the data phase without a notebook."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runbook.cli.options import AT_LEAST_1
+
+if TYPE_CHECKING:
+    from runbook.tokens.pipeline.progress import DataProgress
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.group()
+def data() -> None:
+    """Tokenize, verify and show training data without a notebook."""
+
+
+def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
+    """The beginning of the output's names: a folder alone is none."""
+    if value.endswith("/") or Path(value).name in ("", ".."):
+        raise click.BadParameter(f"{value!r} is a folder; add a name, such as {value.rstrip('/') or '.'}/corpus")
+    return Path(value)
+
+
+class _Line:
+    """Progress on stderr: one line that is written over on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._last = 0.0
+
+    def __call__(self, progress: DataProgress) -> None:
+        """Show it, unless something was shown a moment ago."""
+        last = progress.stage == "done"
+        if not last and time.monotonic() - self._last < (0.5 if self._terminal else 10.0):
+            return
+        self._last = time.monotonic()
+        text = progress.as_text()
+        if self._terminal:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=last)
+        else:
+            click.echo(text, err=True)
+
+
+@data.command()
+@click.argument("inputs", nargs=-1, required=True, type=_PATH, metavar="INPUT...")
+@click.option(
+    "--out",
+    "prefix",
+    required=True,
+    callback=_prefix,
+    metavar="PREFIX",
+    help="Files are PREFIX_text_document.bin, PREFIX_text_document.idx and PREFIX.manifest.json.",
+)
+@click.option(
+    "--tokenizer", default="gpt2", show_default=True, help="gpt2, a tokenizer.json, or a SentencePiece .model."
+)
+@click.option("--workers", default=0, type=click.IntRange(min=0), help="Processes; 0 (default): one for each core.")
+@click.option("--append-eod/--no-append-eod", default=True, help="End each document with its token (default) or not.")
+@click.option("--eod-token", default="", help="Name of that token where the tokenizer has an unusual one.")
+@click.option("--text-key", default="text", show_default=True, help="Key of the text in each record.")
+@click.option(
+    "--bad-records",
+    default="stop",
+    show_default=True,
+    type=click.Choice(["stop", "skip", "quarantine"]),
+    help="What to do with a record or file that cannot be read.",
+)
+@click.option("--special-tokens", is_flag=True, help="Read a literal <|endoftext|> in a text as the token.")
+@click.option("--drop-empty", is_flag=True, help="Leave empty documents out of the document index.")
+@click.option("--source-key", default="auto", show_default=True, help="Dotted key that names a record's source.")
+@click.option("--keep-source", "keep_sources", multiple=True, metavar="NAME", help="Only this source; may be repeated.")
+@click.option("--drop-source", "drop_sources", multiple=True, metavar="NAME", help="Without this source.")
+@click.option(
+    "--encoder",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "fastokens", "tokenizers", "sentencepiece"]),
+    help="auto: the fastest exact one that is installed.",
+)
+@click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
+@click.option("--share", default="", metavar="I/N", help="Job I (from 0) of an array of N: its shards only.")
+def tokenize(inputs: tuple[Path, ...], prefix: Path, drop_empty: bool, share: str, **chosen: object) -> None:
+    """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
+
+    INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. Interrupted and run again, it does
+    only what is missing; finished, it says so.
+
+    On many nodes: --share I/N in each job of an array (any N, also another one the next time), then once without it.
+    """
+    from runbook.core.units import show_bytes, show_duration
+    from runbook.tokens import TokenizeOptions, prepare, prepare_share
+
+    options = TokenizeOptions(keep_empty=not drop_empty, **chosen)  # type: ignore[arg-type]
+    if share:
+        if not (numbers := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", share)):
+            raise click.BadParameter(f"{share!r} is not I/N, such as 0/32", param_hint="--share")
+        index, count = map(int, numbers.groups())
+        made, total = prepare_share(list(inputs), prefix, (index, count), options, progress=_Line())
+        before = "" if made == total else f", {total - made} were done before"
+        click.echo(f"share {share}: {made} of {total} shards made{before}; run without --share to join them")
+        return
+    manifest = prepare(list(inputs), prefix, options, progress=_Line())
+    files = ", ".join(f"{each['name']} ({show_bytes(each['bytes'])})" for each in manifest.files.values())
+    done = "done before, nothing to do" if manifest.reused else f"done in {show_duration(manifest.seconds['wall'])}"
+    if manifest.reused_shards and not manifest.reused:
+        done += f", {manifest.reused_shards} of {len(manifest.shards)} shards from an earlier run"
+    click.echo(f"{done}: {manifest.documents:,} documents, {manifest.tokens:,} tokens -> {files}")
+    if left_out := manifest.skipped_records + manifest.skipped_files:
+        click.echo(f"left out: {manifest.skipped_records:,} records, {manifest.skipped_files:,} files", err=True)
+        for problem in manifest.problems:
+            click.echo(f"  {problem}", err=True)
+        if left_out > len(manifest.problems):
+            click.echo(f"  ... and {left_out - len(manifest.problems):,} more", err=True)
+
+
+@data.command()
+@click.argument("prefix", type=_PATH)
+def verify(prefix: Path) -> None:
+    """Check every entry, token and checksum of PREFIX_text_document.bin and .idx; exit 1 where a check fails."""
+    from runbook.tokens.verification import verify as verify_prefix
+
+    checks = verify_prefix(prefix)
+    for check in checks:
+        click.echo(f"{check.verdict:7} {check.name}: {check.value} (rule: {check.rule})")
+        if check.verdict != "pass" and check.remedy:
+            click.echo(f"        {check.remedy}")
+    failed = [check.name for check in checks if check.verdict == "fail"]
+    if failed:
+        click.echo(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}", err=True)
+        raise click.exceptions.Exit(1)
+    click.echo(f"{len(checks)} checks, none failed")
+
+
+@data.command()
+@click.argument("prefix", type=_PATH)
+@click.option("--count", default=3, show_default=True, type=AT_LEAST_1, help="Documents, spread evenly.")
+@click.option(
+    "--document", "numbers", multiple=True, type=click.IntRange(min=0), help="This document; may be repeated."
+)
+@click.option("--tokens", "max_tokens", default=120, show_default=True, type=AT_LEAST_1, help="Of each.")
+def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) -> None:
+    """Show documents of PREFIX decoded back, with a bar between tokens."""
+    from runbook.tokens.verification import sample_documents
+
+    for document in sample_documents(prefix, count, max_tokens=max_tokens, numbers=list(numbers) or None):
+        more = f", the first {len(document.ids)}" if len(document.ids) < document.tokens else ""
+        click.secho(f"document {document.number}: {document.tokens} tokens{more}", bold=True)
+        click.echo("|".join(document.pieces))
+        click.echo()
+
+
+@data.command()
+@click.argument("inputs", nargs=-1, required=True, type=_PATH, metavar="INPUT...")
+@click.option("--out", required=True, type=_PATH, metavar="FOLDER", help="Where the .jsonl files go.")
+@click.option("--workers", default=1, show_default=True, type=AT_LEAST_1, help="Processes.")
+@click.option("--text-key", default="text", show_default=True, help="Key of the text in each record.")
+@click.option("--source-key", default="auto", show_default=True, help="Dotted key that names a record's source.")
+@click.option("--drop-source", "drop_sources", multiple=True, metavar="NAME", help="Without this source.")
+def extract(inputs: tuple[Path, ...], out: Path, **chosen: Any) -> None:
+    """The documents' first step: decompress each file to a .jsonl; `tokenize` needs none of the three."""
+    from runbook.tokens.three_steps import extract as extract_files
+
+    made = extract_files(list(inputs), out, progress=_count("extract"), **chosen)
+    click.echo(f"{len(made)} files in {out}")
+
+
+@data.command()
+@click.argument("folder", type=_PATH)
+@click.option("--out", required=True, type=_PATH, metavar="FOLDER", help="Where train_chunk_0.jsonl and so on go.")
+@click.option("--files-per-chunk", default=800, show_default=True, type=AT_LEAST_1, help="As the documents.")
+@click.option("--workers", default=1, show_default=True, type=AT_LEAST_1, help="Processes.")
+def concatenate(folder: Path, out: Path, files_per_chunk: int, workers: int) -> None:
+    """The documents' second step: join .jsonl files to chunks; then `tokenize` each chunk to a prefix of its own."""
+    from runbook.tokens.three_steps import concatenate as concatenate_files
+
+    progress = _count("concatenate")
+    made = concatenate_files([folder], out, files_per_chunk=files_per_chunk, workers=workers, progress=progress)
+    click.echo(f"{len(made)} chunks in {out}")
+
+
+def _count(stage: str) -> Callable[[int, int], None]:
+    """A line on stderr now and then."""
+    last = 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        if done == total or time.monotonic() - last > 5:
+            last = time.monotonic()
+            click.echo(f"{stage}: {done}/{total} files", err=True)
+
+    return tell
+
+
+@data.command()
+@click.argument("dataset")
+@click.option("--folder", default="", help="Where the files go; default: what the catalogue says.")
+@click.option("--url", default="", help="A mirror or bucket instead of the catalogue's: https://, s3:// or hf://.")
+@click.option("--workers", default=8, show_default=True, type=AT_LEAST_1, help="Files fetched at once.")
+@click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
+def download(dataset: str, folder: str, url: str, workers: int, check_space: bool) -> None:
+    """Fetch the files of DATASET, a name in params/datasets.yaml, that are not there yet, and check each.
+
+    Interrupted and run again, it fetches only what is missing; at the end nothing is missing, or each missing file is
+    named and the exit code is 1. HF_ENDPOINT names a mirror of the Hugging Face Hub; the usual proxy variables count;
+    s3:// needs s5cmd. Token files (.bin and .idx) are verified as well.
+    """
+    from runbook.core.units import show_bytes, show_duration
+    from runbook.params import project_root
+    from runbook.params.catalogues import read_datasets
+    from runbook.tokens.sources.download import download as download_dataset
+
+    project = project_root()
+    entry = read_datasets(project).get(dataset)
+    if url:
+        entry = entry.model_copy(update={"url": url})
+    found = download_dataset(
+        entry, project=project, folder=folder, workers=workers, check_space=check_space, progress=_Line()
+    )
+    there = "all were there" if not found.fetched else f"{found.fetched:,} fetched in {show_duration(found.seconds)}"
+    click.echo(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {there}; none is missing")
+    if entry.kind == "tokenized":
+        _verify_pairs(found.folder)
+
+
+def _verify_pairs(folder: Path) -> None:
+    """Every pair of token files below a folder, by its index and its sizes."""
+    from runbook.tokens.verification import verify as verify_prefix
+
+    prefixes = [path.with_suffix("") for path in sorted(folder.rglob("*.bin"))]
+    failed = 0
+    for prefix in prefixes:
+        for check in verify_prefix(prefix, checksums=False):
+            if check.verdict == "fail":
+                failed += 1
+                click.echo(f"fail    {prefix.name}: {check.name}: {check.value} (rule: {check.rule})", err=True)
+    click.echo(f"{len(prefixes)} pairs of token files, {failed} checks failed")
+    if failed or not prefixes:
+        raise click.exceptions.Exit(1)

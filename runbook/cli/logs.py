@@ -1,0 +1,105 @@
+"""`runbook logs`: the log of a run's job, or any training log read into records."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from runbook.cli.options import RUNS, phase_option, training_phase
+from runbook.core.errors import DataError
+from runbook.results.log_readers import ParsedLog, parse_files, write_csv, write_json
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="RUN | FILE...")
+@click.option("--follow", is_flag=True, help="RUN: go on showing what its job writes.")
+@click.option("--json", "as_json", is_flag=True, help="FILE: one JSON object with every record.")
+@click.option("--csv", "as_csv", is_flag=True, help="FILE: one line a record.")
+@click.option(
+    "--to",
+    default="",
+    metavar="PLACE",
+    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT.",
+)
+@phase_option("RUN: which training's metrics.")
+@RUNS
+def logs(
+    targets: tuple[str, ...], follow: bool, as_json: bool, as_csv: bool, to: str, phase: str, runs: Path | None
+) -> None:
+    """Show the log of a RUN's newest job, or read log FILEs of any known program into records.
+
+    Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv or --to, RUN stands
+    for the metrics of its training. Exit code 1 where no record was found.
+    """
+    if as_json + as_csv + bool(to) > 1:
+        raise click.UsageError("--json, --csv and --to exclude each other.")
+    a_run = len(targets) == 1 and not (Path(targets[0]).exists() or set("/.") & set(targets[0]))
+    if follow or (a_run and not (as_json or as_csv or to)):
+        from runbook.workflow.status import show_log
+
+        show_log(targets[0], runs, follow=follow, say=click.echo)
+        return
+    files = _metrics(targets[0], phase, runs) if a_run else [Path(target) for target in targets]
+    if to:
+        from runbook.results.log_readers.exports import export, parse_target
+
+        place = parse_target(to)
+        click.echo(export(parse_files(files), place, name=Path(targets[0]).name))
+        return
+    log = parse_files(files)
+    if as_json:
+        write_json(log, sys.stdout)
+    elif as_csv:
+        write_csv(log, sys.stdout)
+    else:
+        click.echo(summary(log))
+    if not log.records:
+        raise DataError(
+            f"No record was found in {', '.join(targets)}: "
+            + ("; ".join(log.notes) if log.notes else f"{log.unread_lines} lines, none of a program this version knows")
+            + ". Give the log of the last rank, where Megatron prints its lines, as it was written."
+        )
+
+
+def _metrics(run: str, phase: str, runs: Path | None) -> list[Path]:
+    """The files that the trainer of a run wrote."""
+    from runbook.workflow.run_files import read_plan_file
+    from runbook.workflow.status import run_folder
+
+    chosen, folder = training_phase(phase), run_folder(run, runs)
+    spec = read_plan_file(folder).phases.get(chosen)
+    if spec is None:
+        raise click.UsageError(f"{chosen} trains nothing: give --phase 03-smoke-test or 04-training.")
+    files = [folder / spec.log.metrics, folder / spec.log.validation]
+    return [file for file in files if file.exists()] or files[:1]
+
+
+def summary(log: ParsedLog) -> str:
+    """A log in a few lines for people: what it is, where it begins and ends, what is special, what failed."""
+    lines = [f"{log.format}: {len(log.records)} records in {log.segments} segments, {log.unread_lines} lines not read"]
+    if log.records:
+        lines.append(f"  iterations {log.records[0].iteration} to {log.records[-1].iteration}")
+        if losses := [record for record in log.records if record.loss is not None]:
+            ends = [f"{record.loss:.4g} ({log.source(record)})" for record in (losses[0], losses[-1])]
+            lines.append(f"  loss {' to '.join(ends)}")
+        if seconds := [
+            record.seconds for record in log.records if record.seconds and "all_skipped" not in record.states
+        ]:
+            lines.append(f"  step time {statistics.median(seconds):.4g} s (median of {len(seconds)}, warm-up included)")
+        if rates := [(record.tflops, record.tflops_convention) for record in log.records if record.tflops is not None]:
+            middle = statistics.median(tflops for tflops, _ in rates)
+            lines.append(f"  {middle:.4g} TFLOP/s/device (median; convention {rates[-1][1]})")
+        for state, count in Counter(state for record in log.records for state in record.states).most_common():
+            lines.append(f"  {count} x {state}")
+    if log.validation:
+        one = log.validation[-1]
+        lines.append(f"  {len(log.validation)} evaluations, last {one.loss:.4g} ({log.source(one)})")
+    lines += [f"  note: {note}" for note in log.notes]
+    for failure in log.failures:
+        lines.append(f"  FAILURE {failure.name} ({failure.count} x, first at line {failure.line}): {failure.evidence}")
+        lines.append(f"    {failure.remedy}")
+    return "\n".join(lines)

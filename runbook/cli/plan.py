@@ -1,0 +1,146 @@
+"""`runbook check`, `plan`, `rehearse`, `why`, `render`, `doctor`: a run and its machine before a job is submitted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runbook.cli.options import FOLDER, SET, training_phase
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@SET
+def check(run_name: str, set_words: tuple[str, ...]) -> None:
+    """Say everything that is wrong with RUN: keys, types, ranges, layout, memory, queue. Nothing is written."""
+    from runbook.workflow.plan_commands import check_text
+
+    click.echo(check_text(run_name, set_words))
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN", required=False, default="")
+@click.option("--json", "as_json", is_flag=True, help="Print plan.json, or predictions as a JSON list.")
+@click.option(
+    "--predict",
+    "table",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Instead of a run: predict the speed of each row of a table with the columns of published_results.csv.",
+)
+@click.option(
+    "--search", "searching", is_flag=True, help="Rank the layouts that fit the nodes of RUN; nothing changes."
+)
+@SET
+def plan(run_name: str, as_json: bool, table: Path | None, searching: bool, set_words: tuple[str, ...]) -> None:
+    """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
+    if bool(run_name) == bool(table):
+        raise click.UsageError("give either RUN or --predict FILE.csv")
+    if table:
+        from runbook.workflow.plan_commands import predict_file, predictions_text
+
+        predictions = predict_file(table)
+        _show([one.as_dict() for one in predictions] if as_json else predictions_text(predictions))
+        return
+    if searching:
+        from runbook.workflow.plan_commands import search_run
+
+        found = search_run(run_name, set_words)
+        _show(found.as_dict() if as_json else found.as_text())
+        return
+    from runbook.workflow.plan_commands import load_plan, plan_text
+    from runbook.workflow.run_files import with_prompt_ids
+
+    settings, made = load_plan(run_name, set_words, measured=True)
+    _show(with_prompt_ids(settings, made).as_dict() if as_json else plan_text(settings, made))
+
+
+def _show(content: Any) -> None:
+    """Text as it is, anything else as JSON."""
+    click.echo(content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False))
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.option("--phase", "phase_word", default="04-training", show_default=True, help="A training phase.")
+@click.option("--ranks", default="", metavar="0,8", help="These ranks, instead of the first of each pipeline stage.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was counted.")
+@SET
+def rehearse(run_name: str, phase_word: str, ranks: str, as_json: bool, set_words: tuple[str, ...]) -> int:
+    """Train one step of RUN at full size on fake tensors: memory, work and messages of each stage beside the plan.
+
+    The very trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written. Needs torch, no GPU.
+    Exit code 1 if a stage does not fit into its device.
+    """
+    from runbook.workflow.prerequisites.rehearsal import rehearse_run
+
+    if not all(word.strip().isdecimal() for word in ranks.split(",") if ranks):
+        raise click.UsageError(f"--ranks {ranks!r}: give numbers with commas between them, for example 0,8")
+    found = rehearse_run(
+        run_name,
+        set_words,
+        phase=training_phase(phase_word),
+        ranks=[int(word) for word in ranks.split(",") if ranks],
+        say=lambda text: click.echo(text, err=True),
+    )
+    click.echo(json.dumps(found.as_dict(), indent=1) if as_json else found.as_text())
+    return 0 if found.fits else 1
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.argument("key")
+@SET
+def why(run_name: str, key: str, set_words: tuple[str, ...]) -> None:
+    """Where the value of KEY in RUN comes from, its names in the documents, and what the plan makes of it."""
+    from runbook.workflow.plan_commands import why_text
+
+    click.echo(why_text(run_name, key, set_words))
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.option("--out", required=True, type=FOLDER, help="Folder to write into.")
+@click.option("--placeholders", is_flag=True, help="Mark required values that were not given in capitals.")
+@SET
+def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, ...]) -> None:
+    """Write OUT/<phase>/job.sh and arguments.json for each phase of RUN that submits a job; needs no cluster."""
+    from runbook.workflow.plan_commands import render_all
+
+    for path in render_all(run_name, set_words, out, placeholders=placeholders):
+        click.echo(path)
+
+
+@click.command()
+@click.argument("run_name", metavar="[RUN]", required=False, default="")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a list of objects with name, status, message, rule and remedy."
+)
+@SET
+def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
+    """Check what this machine has and lacks, and with RUN what its site has: each row with rule and remedy.
+
+    With RUN: required values, modules, scheduler, image, space against the plan, and a probe that is started as the
+    trainer is: GPUs, network devices, clocks, a sum over all ranks, writing. Exit code 1 if a check fails.
+    """
+    from runbook.display import CheckTable
+    from runbook.workflow.prerequisites.doctor import all_checks, run_checks
+
+    checks = run_checks(run_name, set_words) if run_name else all_checks()
+    rows = [
+        {
+            "name": check.name,
+            "status": check.verdict,
+            "message": check.value,
+            "rule": check.rule,
+            "remedy": check.remedy,
+            "verdict": check.verdict,
+            "value": check.value,
+        }
+        for check in checks
+    ]
+    _show(rows if as_json else CheckTable(checks).as_text())
+    return 1 if any(check.verdict == "fail" for check in checks) else 0

@@ -1,0 +1,143 @@
+"""`runbook run`, `status`, `cancel`, `sample`, `export`, `import`: work on a run's folder, and its weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runbook.cli.options import FOLDER, RUNS, SET, phase_option, training_phase
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@SET
+@click.option("--from", "from_phase", default="00-plan", show_default=True, metavar="PHASE", help="First phase.")
+@click.option("--to", "to_phase", default="05-analysis", show_default=True, metavar="PHASE", help="Last phase.")
+@click.option(
+    "--redo", default="", metavar="PHASE", help="Do this phase again, and what depends on it; old results are kept."
+)
+@click.option(
+    "--as", "name", default="", metavar="NAME", help="Keep this set of overrides in a folder of its own, RUN--NAME."
+)
+@click.option("--all-variants", is_flag=True, help="Every variant of params/variants/RUN.yaml, one after the other.")
+@RUNS
+@click.option("--verbose", is_flag=True, help="Repeat all of the notebooks' output here, not only progress.")
+def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) -> int:
+    """Execute the phases of RUN as notebooks, each recorded. Finished phases are verified, not repeated.
+
+    Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; papermill's own where a notebook failed
+    (138 kernel died, 143 terminated).
+    """
+    from runbook.workflow.open_phase import RUNS_VARIABLE
+    from runbook.workflow.report import card
+    from runbook.workflow.run import RunRequest, expand_variants, run_phases
+
+    if runs is not None:
+        os.environ[RUNS_VARIABLE] = str(runs.absolute())
+    worst = 0
+    for name in expand_variants(run_name, all_variants):
+        request = RunRequest(name, **options)
+        outcome, folder = run_phases(request, click.echo)
+        worst = worst or outcome.exit_code
+        click.echo(card(folder, request.phases()))
+    if all_variants:
+        from runbook.workflow.analysis import variants_of, variants_text
+
+        click.echo(variants_text(variants_of(run_name), folder.parent, run_name))
+    return worst
+
+
+@click.command()
+@click.argument("run_name", metavar="[RUN]", default="")
+@click.option("--find", "job_id", default="", metavar="JOBID", help="Which run submitted this job.")
+@RUNS
+def status(run_name: str, job_id: str, runs: Path | None) -> None:
+    """Show every run, or the phases and jobs of one; rebuilt from the folders alone."""
+    from runbook.workflow.status import find_job, status_of_all, status_of_one
+
+    if job_id:
+        click.echo(find_job(job_id, runs))
+    else:
+        click.echo(status_of_one(run_name, runs) if run_name else status_of_all(runs))
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.option("--gently", is_flag=True, help="Ask the jobs to save and stop (exit code 75) instead of ending them.")
+@RUNS
+def cancel(run_name: str, gently: bool, runs: Path | None) -> None:
+    """End the running jobs of RUN with all their processes. Nothing is deleted: `runbook run` goes on from there."""
+    from runbook.workflow.status import cancel_jobs, run_folder, scheduler_of, stop_jobs
+
+    folder = run_folder(run_name, runs)
+    click.echo(stop_jobs(folder, scheduler_of(folder)) if gently else cancel_jobs(run_name, runs))
+
+
+_PHASE = phase_option("Whose checkpoint: 3 or 4.")
+_ITERATION = click.option("--iteration", type=click.IntRange(1), help="Of which step (default: the newest whole one).")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--prompt", default="", help="Text to continue (default: the run's own sample_prompt).")
+@click.option("--tokens", type=click.IntRange(1, 10_000), default=40, show_default=True, help="How much of it.")
+@click.option(
+    "--temperature", type=click.FloatRange(0.0, 10.0), default=0.7, show_default=True, help="0: the likeliest."
+)
+@click.option("--seed", type=click.IntRange(0), default=1234, show_default=True, help="The same seed, the same text.")
+@click.option("--json", "as_json", is_flag=True, help="Ids and text as one JSON object.")
+@_ITERATION
+@_PHASE
+@RUNS
+def sample(run: str, phase: str, runs: Path | None, as_json: bool, iteration: int | None, **wish: Any) -> None:
+    """Let the model of RUN continue a text, from its newest whole checkpoint, in this process's own machine."""
+    from runbook.workflow.status import run_folder
+    from runbook.workflow.trainings import weights
+
+    folder = run_folder(run, runs)
+    found = weights.sample_text(folder, phase=training_phase(phase), iteration=iteration or 0, **wish)
+    if as_json:
+        click.echo(json.dumps({**vars(found), "ids": list(found.ids)}, ensure_ascii=False))
+        return
+    click.echo(f"{found.prompt}{found.continuation}")
+    click.echo(f"({len(found.ids)} tokens by {folder.name} after iteration {found.iteration})", err=True)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--out", required=True, type=FOLDER, help="Folder to write into.")
+@_ITERATION
+@_PHASE
+@RUNS
+def export(run: str, out: Path, phase: str, runs: Path | None, iteration: int | None) -> None:
+    """Write the weights of RUN as Hugging Face's GPT-2: config.json and model.safetensors, in float32."""
+    from runbook.workflow.status import run_folder
+    from runbook.workflow.trainings import weights
+
+    exported = weights.export_weights(run_folder(run, runs), out, training_phase(phase), iteration or 0)
+    size = (out / "model.safetensors").stat().st_size
+    click.echo(f"{out}: config.json, model.safetensors ({size:,} bytes) of iteration {exported}")
+
+
+@click.command(name="import")
+@click.argument("run")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with config.json and .safetensors files.",
+)
+@_PHASE
+@RUNS
+def import_(run: str, source: Path, phase: str, runs: Path | None) -> None:
+    """Let RUN begin with the weights of a Hugging Face GPT-2 folder (.safetensors); only before its first step."""
+    from runbook.workflow.status import run_folder
+    from runbook.workflow.trainings import weights
+
+    began = weights.import_weights(run_folder(run, runs), source, training_phase(phase))
+    click.echo(f"{began}: the training of {run} begins from it")

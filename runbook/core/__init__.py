@@ -1,0 +1,1 @@
+"""What every other package stands on: errors, units, the shell, files written whole, locks, processes."""

@@ -1,0 +1,87 @@
+"""Files that are evidence: written whole or not at all, and known by their checksum.
+
+write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) -> str
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from runbook.core.errors import RecordError, RunbookError
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o666, error: type[RunbookError] = RecordError) -> None:
+    """Write a text beside its place, then rename it there; the old file stays until the new one is whole."""
+    with replacing(path, mode=mode, error=error) as stream:
+        stream.write(text.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = 0o666, error: type[RunbookError] = RecordError) -> Iterator[BinaryIO]:
+    """A stream beside a file's place, synced and renamed there at the end; `error` says why that could not be done.
+
+    The file is seen whole or not at all, also by another machine and after a power loss. The umask takes from `mode`.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(opened, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except OSError as problem:
+        raise error(
+            f"{path} could not be written: {problem.strerror or problem}. A record is written whole or not at all; "
+            "what was there before is unchanged. Free space or rights in that folder, then run the cell or phase again."
+        ) from problem
+    finally:
+        with contextlib.suppress(OSError):  # it was renamed, or never made
+            part.unlink()
+
+
+def sha256_of(path: Path, length: int | None = None) -> str:
+    """Checksum of a file, or of its first `length` bytes, read in pieces."""
+    with path.open("rb") as stream:
+        if length is None:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        while length > 0 and (piece := stream.read(min(length, 2**20))):
+            digest.update(piece)
+            length -= len(piece)
+        return digest.hexdigest()
+
+
+def utc_now() -> str:
+    """The time now, as records write it: UTC, microseconds, `Z`."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def make_dated_folder(parent: Path, name: str) -> Path:
+    """A new folder below `parent`, named after the time now; a number tells two of one second apart."""
+    folder = parent / free_name(parent, f"{name}-{name_time(utc_now())}")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
+    """A name that no file or folder there has with any of these suffixes: `stem`, or `stem-2`, `stem-3`, ..."""
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not any((folder / (name + suffix)).exists() for suffix in suffixes))
+
+
+def name_time(moment: str) -> str:
+    """A record's time as it stands in a file name.
+
+    >>> name_time("2025-11-21T06:32:11.123456Z")
+    '20251121T063211Z'
+    """
+    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")

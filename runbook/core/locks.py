@@ -1,0 +1,195 @@
+"""One worker at a time on a run: a lock file that says who holds it and outlives no dead process.
+
+The lock is the file's existence under its name, made by a hard link (or, where the file system has none, by exclusive
+creation): atomic on local and on network file systems, without flock, which many clusters do not mount. Only the death
+of a holder can be known on the holder's own machine, so only there is a lock taken over: by its process being gone, or
+by the machine having been started anew. The one who may take over is decided by a second link that is named after the
+dead holder's lock; it is looked at again under that right, so two takers never both win.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from runbook.core import processes
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import HeldError, JobError
+from runbook.core.processes import Identity, Standing
+from runbook.core.units import show_duration
+
+LOCK_NAME = "lock.json"
+HOLDER_VARIABLE = "RUNBOOK_HOLDER"
+"""Says that a parent process holds the run's lock; a job outlives that parent and must not inherit it."""
+WRITING_SECONDS = 5.0  # where there are no hard links a lock can be seen half-written, for so long at most
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock, since when, for what."""
+
+    token: str
+    what: str
+    command: str
+    user: str
+    since: float
+    process: Identity
+
+    def describe(self) -> str:
+        """In words, for the one who has to wait."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        age = show_duration(max(0.0, time.time() - self.since))
+        who = f"process {self.process.pid} of {self.user} on {self.process.host}"
+        return f"{who}, {self.what}, since {since} ({age}): {self.command}"
+
+
+def hold(run_folder: Path, what: str) -> contextlib.AbstractContextManager[str]:
+    """Hold a run while something changes its files.
+
+    Yields a sentence about the dead holder whose lock was taken over, or an empty text. Raises `HeldError` that
+    says who holds the run, since when, on which host and for what.
+    """
+    return hold_file(run_folder / LOCK_NAME, what)
+
+
+@contextlib.contextmanager
+def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[str]:
+    """As `hold`, with any lock file; waits up to `wait_seconds` for a holder that lives."""
+    path = path.absolute()
+    process = processes.identify(os.getpid())
+    assert process is not None, "we run, so we are found"
+    own = Holder(secrets.token_hex(8), what, shlex.join(sys.argv), _user(), time.time(), process)
+    end = time.monotonic() + wait_seconds
+    while True:
+        try:
+            taken_over = _acquire(path, own)
+            break
+        except HeldError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.05)
+    try:
+        yield taken_over
+    finally:
+        holder = _read(path)
+        if isinstance(holder, Holder) and holder.token == own.token:
+            path.unlink()
+
+
+def may_be_held(run_folder: Path) -> bool:
+    """Whether a run has a lock whose holder is not known to be dead; one that cannot be read counts."""
+    holder = _read(run_folder.absolute() / LOCK_NAME)
+    return holder is not None and not (isinstance(holder, Holder) and _dead(holder))
+
+
+def _acquire(path: Path, own: Holder) -> str:
+    """Make the lock ours, and say whose dead lock it was if it was one."""
+    for _ in range(25):  # each further turn is because somebody else was faster
+        holder = _read(path)
+        if holder is None:
+            if _create(path, own):
+                return ""
+        elif isinstance(holder, str):
+            if not processes.wait_until(lambda: not isinstance(_read(path), str), _writing_seconds(path)):
+                raise HeldError(
+                    f"{path} is not a lock of ours ({holder}). If nobody works on {path.parent}, remove that file and "
+                    "try again."
+                )
+        elif not _dead(holder):
+            text = f"{path.parent} is held by {holder.describe()}. Wait until it has ended, or end it."
+            if processes.standing(holder.process) is Standing.ELSEWHERE:
+                here = processes.host_name()
+                text += f" Whether it still runs cannot be seen from {here}: if it does not, remove {path}."
+            raise HeldError(text)
+        elif _take_over(path, holder, own):
+            return f"The lock of a dead process was taken over: {holder.describe()}."
+    raise HeldError(f"{path} is being taken over by others again and again. Try again when they have ended.")
+
+
+def _take_over(path: Path, dead: Holder, own: Holder) -> bool:
+    """Replace a dead holder's lock by ours; False if somebody else did that first."""
+    right = path.with_name(f"{path.name}.{dead.token}")
+    if not _create(right, own):
+        claimant = _read(right)
+        # Where it died between claiming and replacing, whoever wins the right to its right goes on in its place.
+        if not (isinstance(claimant, Holder) and _dead(claimant) and _take_over(right, claimant, own)):
+            time.sleep(0.02)
+            return False
+    try:
+        current = _read(path)
+        if not isinstance(current, Holder) or current.token != dead.token:
+            return False
+        _write_part(path, own).replace(path)
+        return True
+    finally:
+        right.unlink(missing_ok=True)
+
+
+def _create(path: Path, own: Holder) -> bool:
+    """Make the file with its whole content, only if there is none of that name."""
+    part = _write_part(path, own)
+    try:
+        os.link(part, path)
+        return True
+    except FileExistsError:
+        # A network file system may have made the link and lost its answer.
+        return part.stat().st_nlink == 2
+    except OSError:  # no hard links here
+        with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as stream:
+            stream.write(part.read_text(encoding="utf-8"))
+            return True
+        return False
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_part(path: Path, own: Holder) -> Path:
+    part = path.with_name(f"{path.name}.{secrets.token_hex(6)}.part")
+    write_text(part, json.dumps(asdict(own), indent=2) + "\n", error=JobError)
+    return part
+
+
+def _writing_seconds(path: Path) -> float:
+    """How long a lock that cannot be read may still be in the making."""
+    try:
+        return WRITING_SECONDS - abs(time.time() - path.stat().st_mtime)
+    except FileNotFoundError:
+        return 0.1
+
+
+def _read(path: Path) -> Holder | str | None:
+    """The holder, None where there is no lock, or a text about a lock that cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    try:
+        content = json.loads(text)
+        if not re.fullmatch(r"[0-9a-f]{16}", content["token"]):  # it becomes part of a file name
+            raise ValueError(f"token {content['token']!r}")
+        what, command, user = (str(content[name]) for name in ("what", "command", "user"))
+        process = Identity.from_dict(content["process"])
+        return Holder(content["token"], what, command, user, float(content["since"]), process)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _dead(holder: Holder) -> bool:
+    return processes.standing(holder.process) in (Standing.DEAD, Standing.REBOOTED)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return str(os.getuid())

@@ -1,0 +1,165 @@
+"""Processes as this machine knows them: which one it is, whether it still runs, all that belong to a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+JOB_VARIABLE = "RUNBOOK_JOB"
+"""Environment variable that marks every process of a job, also one that left the job's group and session."""
+
+
+class Standing(StrEnum):
+    """What can be said of a process noted earlier."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    REBOOTED = "rebooted"  # same host, but the machine was started anew since
+    ELSEWHERE = "elsewhere"  # another host or container: nothing can be said from here
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One process, never mistaken for a later one that was given the same number."""
+
+    pid: int
+    start: int
+    """Clock ticks from the machine's start to the process's start (0: not known): no change of the clock moves it."""
+    boot_id: str
+    host: str
+    namespace: str
+    """Process numbers mean something only within one namespace: containers of one machine share its boot id."""
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, str | int]) -> Identity:
+        """What JSON says of one, or the text lines of a job's `started` file; else KeyError or ValueError."""
+        boot_id, host, namespace = (str(content[name]) for name in ("boot_id", "host", "namespace"))
+        return cls(int(content["pid"]), int(content["start"]), boot_id, host, namespace)
+
+
+def boot_id() -> str:
+    """A text that changes whenever the machine is started anew."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else f"started-{psutil.boot_time():.0f}"
+
+
+def host_name() -> str:
+    """This machine's name."""
+    return socket.gethostname()
+
+
+def uptime_seconds() -> float:
+    """Seconds since the machine was started; no change of the clock moves it."""
+    path = Path("/proc/uptime")
+    return float(path.read_text().split()[0]) if path.exists() else time.time() - psutil.boot_time()
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of a process that runs now, or None if there is none of that number."""
+    start = _start_of(pid)
+    return None if start is None else Identity(pid, start, boot_id(), host_name(), _namespace())
+
+
+def identity_of_ended(pid: int) -> Identity:
+    """The identity of a process that ended before it could be looked at; nothing that runs is taken for it."""
+    return Identity(pid, -1, boot_id(), host_name(), _namespace())
+
+
+def standing(identity: Identity) -> Standing:
+    """Whether a process noted earlier, perhaps by another machine, still runs."""
+    if identity.boot_id != boot_id():
+        return Standing.REBOOTED if identity.host == host_name() else Standing.ELSEWHERE
+    if identity.namespace != _namespace():
+        return Standing.ELSEWHERE
+    now = identify(identity.pid)
+    return Standing.ALIVE if now is not None and now.start == identity.start else Standing.DEAD
+
+
+def process_tree(token: str) -> list[psutil.Process]:
+    """Every running process of a job: the marked ones and whatever descends from them; never ourselves."""
+    tree: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        if _environment(process).get(JOB_VARIABLE) == token:
+            tree[process.pid] = process
+            with contextlib.suppress(psutil.NoSuchProcess):
+                tree.update({child.pid: child for child in process.children(recursive=True)})
+    tree.pop(os.getpid(), None)
+    return [process for process in tree.values() if identify(process.pid) is not None]
+
+
+def ranks(parent: int, token: str) -> list[psutil.Process]:
+    """The training processes a job's script has started, in the order of their rank."""
+    own: dict[int, psutil.Process] = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(parent).children():
+            environment = _environment(process)
+            if environment.get(JOB_VARIABLE) == token and environment.get("RANK", "").isdigit():
+                own[int(environment["RANK"])] = process
+    return [own[rank] for rank in sorted(own)]
+
+
+def send(processes: list[psutil.Process], signal_number: signal.Signals) -> int:
+    """Send a signal to each process that still runs, and count those it reached."""
+    reached = 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal_number)
+            reached += 1
+    return reached
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 0.05) -> bool:
+    """Whether a condition came true within the time; it is asked at least once."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(interval)
+    return True
+
+
+def kill_until_none(find: Callable[[], list[psutil.Process]], seconds: float = 10.0) -> list[psutil.Process]:
+    """Kill what `find` finds until it finds nothing, as one can be born meanwhile; returns what could not be killed."""
+
+    def none_left() -> bool:
+        left = find()
+        send(left, signal.SIGKILL)
+        return not left
+
+    wait_until(none_left, seconds)
+    return find()
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):  # gone, a zombie, or another user's
+        return {}
+
+
+def _namespace() -> str:
+    path = Path("/proc/self/ns/pid")
+    return str(path.readlink()) if path.exists() else ""
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process that runs now was started; None if there is none of that number, or it has ended."""
+    try:
+        if Path("/proc/self/stat").exists():
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+            state, *fields = stat.rpartition(b")")[2].split()  # the name before it may hold blanks and brackets
+            # A zombie has ended; pid 1 of a container does not always reap.
+            return None if state in (b"Z", b"X") else int(fields[18])
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time())
+    except (OSError, psutil.NoSuchProcess):  # also when it vanishes while being read
+        return None

@@ -1,0 +1,154 @@
+"""The only door to other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.core.errors import ProgramError
+
+TAIL_LINES = 20  # lines of a program's own words that an error repeats
+
+# Runs in a python of its own that ends at once, so that the program is nobody's child: it is reaped by init and is not
+# found by a kernel that ends its children when it is shut down.
+_DETACH = """
+import subprocess, sys
+out, err = open(sys.argv[1], "ab"), open(sys.argv[2], "ab")
+print(subprocess.Popen(sys.argv[3:], stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True).pid)
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A program that has ended, with everything it said."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    out: str
+    err: str
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    cwd: Path | None = None,
+    env: Mapping[str, str | None] | None = None,
+    input: str = "",
+    check: bool = True,
+) -> Finished:
+    r"""Run a program to its end, without a shell, and return what it said.
+
+    `env` holds changes to our own environment; None removes a variable. A program that is missing, takes longer than
+    `timeout` seconds (its whole process group is then killed) or, unless `check` is off, ends with an exit code other
+    than 0 raises `ProgramError` with the command, the code and the program's last words.
+
+    >>> run(["printf", "%s", "$(date); two words"]).out
+    '$(date); two words'
+    >>> run(["ls", "/nowhere"], env={"LC_ALL": "C"}, check=False).exit_code > 0
+    True
+    """
+    command = _command(argv, cwd, env)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=_environment(env),
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:  # not a program, or no memory for one more process
+        raise ProgramError(f"{shlex.join(command)} could not be started: {error.strerror}.") from error
+    with process:
+        try:
+            out, err = process.communicate(input or None, timeout=timeout)
+        except subprocess.TimeoutExpired as late:
+            out, err = _kill_group(process)
+            raise ProgramError(
+                f"{shlex.join(command)} did not end within {timeout:g} s and was killed.{_words(err or out)}"
+            ) from late
+        except BaseException:  # Ctrl-C, above all: whatever ends us, the program must not outlive us
+            _kill_group(process)
+            raise
+    finished = Finished(tuple(command), process.returncode, out, err)
+    if check and finished.exit_code:
+        raise ProgramError(f"{shlex.join(command)} ended with {how_it_ended(finished.exit_code)}.{_words(err or out)}")
+    return finished
+
+
+def start_detached(
+    argv: Sequence[str], *, cwd: Path, out: Path, err: Path, env: Mapping[str, str | None] | None = None
+) -> int:
+    """Start a program that outlives us, our terminal and our kernel, and return its process id.
+
+    It leads a session of its own, reads nothing, and appends what it says to the files `out` and `err`.
+    """
+    command = _command(argv, cwd, env)
+    launcher = [sys.executable, "-I", "-S", "-c", _DETACH, str(out.absolute()), str(err.absolute()), *command]
+    said = run(launcher, cwd=cwd, env=env, check=False)
+    if said.exit_code:
+        raise ProgramError(f"{shlex.join(command)} could not be started.{_words(said.err)}")
+    return int(said.out)
+
+
+def how_it_ended(exit_code: int) -> str:
+    """An exit code in words; shells say 128 + N and Python says -N for a program that signal N ended.
+
+    >>> how_it_ended(2), how_it_ended(137), how_it_ended(-15)
+    ('exit code 2', 'exit code 137 (killed by signal 9)', 'exit code -15 (killed by signal 15)')
+    """
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    return f"exit code {exit_code}" + (f" (killed by signal {number})" if 0 < number < 65 else "")
+
+
+def last_lines(text: str, count: int = TAIL_LINES) -> str:
+    """The last lines of a text, without empty ones at its end."""
+    return "\n".join(text.rstrip().splitlines()[-count:])
+
+
+def _command(argv: Sequence[str], cwd: Path | None, env: Mapping[str, str | None] | None) -> list[str]:
+    assert argv, "no program was named"
+    assert not isinstance(argv, str), f"a command is a list of words, not the text {argv!r}"
+    for word in argv:
+        if "\0" in word:
+            raise ProgramError(f"{word!r} holds a NUL character, which no program can be given. Remove it.")
+    if cwd is not None and not cwd.is_dir():
+        raise ProgramError(f"{cwd} is not a folder, so {argv[0]} cannot be run there.")
+    is_path = os.sep in argv[0]
+    program = str((cwd or Path()) / argv[0]) if is_path else argv[0]
+    if shutil.which(program, path=_environment(env).get("PATH")) is None:
+        where = "that file is missing or not executable" if is_path else "it is on no folder of PATH"
+        raise ProgramError(f"{argv[0]} cannot be run: {where}. Install it, or load the module that brings it.")
+    return list(argv)
+
+
+def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+    wanted: dict[str, str | None] = {**os.environ, **(changes or {})}
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _kill_group(leader: subprocess.Popen[str]) -> tuple[str, str]:
+    """End a program with its children, and what it had said by then."""
+    with contextlib.suppress(ProcessLookupError):  # it ended between our decision and the signal
+        os.killpg(leader.pid, signal.SIGKILL)
+    try:
+        return leader.communicate(timeout=5)
+    except subprocess.TimeoutExpired:  # a child in a session of its own holds the pipes open
+        return "", ""
+
+
+def _words(text: str) -> str:
+    tail = last_lines(text)
+    return "\nIts last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines()) if tail else " It said nothing."

@@ -1,0 +1,173 @@
+"""Table: rows under the same columns, as text, HTML, markdown, CSV and a data frame."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+Row = Mapping[str, Any]
+"""Cells by column; a column's name carries its unit: "loss (nat)"."""
+UNKNOWN = "not known"  # what a cell of words says where a value is missing
+WIDEST_CELL = 60  # characters of a cell in text before it continues on the next line
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with the same columns; a missing value is an empty cell."""
+
+    rows: Sequence[Row]
+    title: str = ""
+    notes: Sequence[str] = ()  # what a reader should know besides the rows: shown below them
+    source: str = ""  # files or pages the numbers come from
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(self.rows))
+        object.__setattr__(self, "notes", tuple(self.notes))
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names in the order they first appear."""
+        return list({name: None for row in self.rows for name in row})
+
+    def as_text(self) -> str:
+        """Columns aligned with spaces, numbers to the right.
+
+        >>> print(Table([{"model": "a", "loss (nat)": 2.5}, {"model": "bc", "loss (nat)": 10.25}]).as_text())
+        model  loss (nat)
+        -----  ----------
+        a             2.5
+        bc          10.25
+        """
+        rows = [[_wrap(cell) for cell in cells] for cells in [self.columns, *self._cells()]]
+        widths = [max(width(line) for cell in column for line in cell) for column in zip(*rows, strict=True)]
+        head, *body = [_text_lines(row, widths, self._numeric()) for row in rows]
+        rule = "  ".join("-" * columns for columns in widths)
+        lines = [*head, rule, *itertools.chain(*body)] if self.columns else ["(no rows)"]
+        return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
+
+    def as_html(self) -> str:
+        """A table whose only style is inline, so that a saved notebook needs nothing else."""
+        style = "padding:.2em .8em;border-bottom:1px solid rgba(128,128,128,.35);vertical-align:top;text-align:"
+        styles = [style + ("right" if numeric else "left") for numeric in self._numeric()]
+        columns = list(zip(self.columns, styles, strict=True))
+        head = "".join(f'<th style="{style}">{escape(name)}</th>' for name, style in columns)
+        body = ""
+        for row in self._cells():
+            cells = zip(columns, row, strict=True)
+            tds = [f'<td style="{style}">{self.cell_html(name, cell)}</td>' for (name, style), cell in cells]
+            body += f"<tr>{''.join(tds)}</tr>"
+        title = f'<caption style="text-align:left;font-weight:600">{escape(self.title)}</caption>' if self.title else ""
+        notes = "".join(f'<div style="opacity:.75;font-size:90%">{escape(note)}</div>' for note in self.notes)
+        return (
+            '<div style="overflow-x:auto" tabindex="0">'
+            '<table style="border-collapse:collapse;font-variant-numeric:tabular-nums">'
+            f"{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
+        )
+
+    def cell_html(self, column: str, text: str) -> str:
+        """The HTML of a cell's text; a kind of table with cells of its own replaces it."""
+        return escape(text)
+
+    def as_markdown(self) -> str:
+        r"""A table as GitHub reads it.
+
+        >>> print(Table([{"key": "a|b", "n": 2}]).as_markdown())
+        | key | n |
+        | --- | ---: |
+        | a\|b | 2 |
+        """
+        rules = ["---:" if numeric else "---" for numeric in self._numeric()]
+        escapes = str.maketrans({"|": "\\|", "\n": "<br>"})
+        rows = [[cell.translate(escapes) for cell in row] for row in [self.columns, *self._cells()]]
+        lines = [f"| {' | '.join(row)} |" for row in [rows[0], rules, *rows[1:]]]
+        title = [f"**{self.title}**", ""] if self.title else []
+        return "\n".join([*title, *lines, *[f"\n{note}" for note in self.notes]])
+
+    def to_csv(self) -> str:
+        r"""The rows as CSV text; an unknown value is an empty cell.
+
+        >>> Table(({"model": "a", "loss (nat)": None}, {"model": "b, c", "loss (nat)": 2.5})).to_csv()
+        'model,loss (nat)\na,\n"b, c",2.5\n'
+        """
+        out = io.StringIO()
+        writer = csv.DictWriter(out, self.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return out.getvalue()
+
+    def to_frame(self) -> Any:
+        """The rows as a pandas DataFrame (pandas is imported here)."""
+        import pandas as pd
+
+        frame = pd.DataFrame(list(self.rows), columns=self.columns)
+        frame.attrs.update(title=self.title, source=self.source, notes=list(self.notes))
+        return frame
+
+    def mime_bundle(self, **_: Any) -> dict[str, str]:
+        """The table in every form that notebooks know."""
+        return {"text/plain": self.as_text(), "text/html": self.as_html(), "text/markdown": self.as_markdown()}
+
+    _repr_mimebundle_ = mime_bundle
+
+    def _cells(self) -> list[list[str]]:
+        return [[show_value(row.get(name)) for name in self.columns] for row in self.rows]
+
+    def _numeric(self) -> list[bool]:
+        """Whether each column holds nothing but numbers."""
+        kinds = [{type(row[name]) for row in self.rows if row.get(name) not in (None, "")} for name in self.columns]
+        return [
+            bool(found) and bool not in found and all(issubclass(kind, int | float) for kind in found)
+            for found in kinds
+        ]
+
+
+def show_value(value: Any) -> str:
+    """A value for a cell: whole numbers grouped, other numbers to six digits, nothing for None.
+
+    >>> show_value(64633856), show_value(0.00061803398), show_value(None), show_value(True), show_value(float("nan"))
+    ('64,633,856', '0.000618034', '', 'yes', 'not a number')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "not a number"
+        return f"{value:,.0f}" if abs(value) >= 100_000 and math.isfinite(value) else f"{value:.6g}"
+    return str(value)
+
+
+def width(text: str) -> int:
+    """Columns a text takes on a terminal: wide characters take two, combining ones none."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _wrap(text: str) -> list[str]:
+    wrapper = textwrap.TextWrapper(WIDEST_CELL, break_long_words=False, break_on_hyphens=False)
+    return [part for line in text.splitlines() or [""] for part in wrapper.wrap(line) or [""]]
+
+
+def _text_lines(row: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> list[str]:
+    lines = []
+    for texts in itertools.zip_longest(*row, fillvalue=""):
+        parts = []
+        for text, columns, right in zip(texts, widths, numeric, strict=True):
+            space = " " * (columns - width(text))
+            parts.append(space + text if right else text + space)
+        lines.append("  ".join(parts).rstrip())
+    return lines

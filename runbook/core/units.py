@@ -1,0 +1,123 @@
+"""Numbers with units, as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "B": 1}
+_COUNT = {"": 1, "K": 10**3, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,4}):(\d{2})(?::(\d{2}))?")
+_MOST = 10**30
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes of `4TiB`, `900 GB` or a plain number of bytes.
+
+    >>> parse_bytes("4TiB"), parse_bytes("1.5 GB"), parse_bytes(512)
+    (4398046511104, 1500000000, 512)
+    """
+    return _scaled(text, _BINARY | _DECIMAL | {"": 1}, "a size such as 4TiB, 900GB or 1048576")
+
+
+def parse_count(text: str | int) -> int:
+    """A count such as `300B` (tokens, samples, parameters: powers of a thousand).
+
+    >>> parse_count("300B"), parse_count("1.5M"), parse_count("12")
+    (300000000000, 1500000, 12)
+    """
+    return _scaled(text, _COUNT, "a count such as 300B, 1.5M or 12000")
+
+
+def parse_duration(text: str | int | float) -> int:
+    """Seconds of `00:30:00`, `1-12:00:00` (days), `90m`, `2h` or a plain number of seconds.
+
+    >>> parse_duration("00:30:00"), parse_duration("1-12:00:00"), parse_duration("90m"), parse_duration("02:00")
+    (1800, 129600, 5400, 7200)
+    """
+    what = "a duration such as 00:30:00, 1-12:00:00, 2h or 90m"
+    if isinstance(text, float) and math.isfinite(text):
+        return int(text)
+    if isinstance(text, str) and (clock := _CLOCK.fullmatch(text.strip())):
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        if minutes > 59 or seconds > 59:
+            raise ValueError(f"{text!r} has more than 59 minutes or seconds")
+        return days * 86400 + hours * 3600 + minutes * 60 + seconds
+    return _scaled(text, {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}, what)
+
+
+def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
+    # YAML also has .inf, .nan and integers too long for a float.
+    if isinstance(text, int) and abs(text) > _MOST:
+        raise ValueError(f"an integer of {text.bit_length()} bits is not {what}: more than there is anywhere")
+    if isinstance(text, float) and math.isfinite(text) and not text.is_integer():
+        raise ValueError(f"{text!r} is not {what}: not a whole number")
+    if isinstance(text, int | float) and not isinstance(text, bool) and math.isfinite(text):
+        return int(text)
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if not match or match[2] not in units:
+        raise ValueError(f"{text!r} is not {what}")
+    digits = match[1].replace(",", "").replace("_", "")
+    if float(digits) > _MOST:
+        raise ValueError(f"{str(text)[:40]!r} is not {what}: more than there is anywhere")
+    return int(digits) * units[match[2]] if digits.isdigit() else round(float(digits) * units[match[2]])
+
+
+def show_bytes(count: float) -> str:
+    """Bytes in the binary unit that reads best.
+
+    >>> show_bytes(2_444_621_856_768), show_bytes(512), show_bytes(68_719_476_736)
+    ('2.22 TiB', '512 B', '64.0 GiB')
+    """
+    return _in_unit(count, _BINARY) or f"{count:.0f} B"
+
+
+def show_count(count: float) -> str:
+    """A count with K, M, B or T.
+
+    >>> show_count(64_633_856), show_count(174_615_846_912), show_count(999)
+    ('64.6 M', '175 B', '999')
+    """
+    return _in_unit(count, {name: _COUNT[name] for name in "KMBT"}) or f"{count:.0f}"
+
+
+def show_duration(seconds: float) -> str:
+    """A duration to two units.
+
+    >>> show_duration(0.25), show_duration(75), show_duration(5400), show_duration(180000)
+    ('0.25 s', '1 min 15 s', '1 h 30 min', '2 d 2 h')
+    """
+    if seconds < 60:
+        return f"{_three_digits(seconds)} s"
+    units = [(86400, "d"), (3600, "h"), (60, "min"), (1, "s")]
+    pairs = itertools.pairwise(units)
+    (big, big_name), (small, small_name) = next(pair for pair in pairs if seconds >= pair[0][0])
+    whole, rest = divmod(seconds, big)
+    return f"{whole:.0f} {big_name}" + (f" {rest // small:.0f} {small_name}" if rest >= small else "")
+
+
+def show_clock(seconds: int) -> str:
+    """A duration as queues take it.
+
+    >>> show_clock(5400), show_clock(360000)
+    ('01:30:00', '100:00:00')
+    """
+    return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}"
+
+
+def four_digits(value: float) -> float:
+    """A figure without more digits than it is worth."""
+    return float(f"{value:.4g}")
+
+
+def _in_unit(count: float, units: dict[str, int]) -> str:
+    """The number in the largest of these units that it reaches; empty where it reaches none."""
+    reached = [f"{_three_digits(count / size)} {name}" for name, size in units.items() if abs(count) >= size]
+    return reached[-1] if reached else ""
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"

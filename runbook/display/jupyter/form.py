@@ -1,0 +1,157 @@
+"""A form of values where a person sits in front, a table of the same values everywhere else.
+
+    show_form(sections, consider, write, table)
+
+`consider(changes)` is asked at each change and answers with the errors that stand beside their fields and what follows
+from the values; `write(name, changes)` keeps them and says where. The form itself does not know what the values mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.util import find_spec
+from typing import Any
+
+from runbook.core.errors import RunbookError
+from runbook.core.table import Table
+from runbook.display.jupyter.controls import widget_bundle
+from runbook.display.output_place import Place, display_bundle, show, where_we_are
+from runbook.display.verdicts import BAD
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value a person may change."""
+
+    key: str
+    help: str
+    value: str
+    choices: tuple[str, ...] = ()  # empty where anything may be written
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What follows from the values as they are."""
+
+    errors: Mapping[str, str] = field(default_factory=dict)  # by key; those of no field in the form under an empty key
+    follows: Table | None = None
+    values: Mapping[str, str] = field(default_factory=dict)  # what the values that a person did not touch have become
+
+
+Changes = Mapping[str, str]
+Consider = Callable[[Changes], Answer]
+Write = Callable[[str, Changes], str]
+
+
+def show_form(
+    sections: Mapping[str, Sequence[Field]], consider: Consider, write: Write, table: Table, name: str
+) -> Form | None:
+    """The form in a browser, the table elsewhere; `name` is proposed for what is written."""
+    if where_we_are() is not Place.BROWSER or find_spec("ipywidgets") is None:
+        show(table)
+        return None
+    form = Form(sections, consider, write, name)
+    display_bundle({**widget_bundle(form.box, table.as_text()), "text/html": table.as_html()})
+    return form
+
+
+FOLDED, OPEN = "▸", "▾"
+SHAPE: dict[str, Any] = {"style": {"description_width": "17em"}, "layout": {"width": "32em"}}
+
+
+class Form:
+    """The widgets, and what they know of the values."""
+
+    def __init__(self, sections: Mapping[str, Sequence[Field]], consider: Consider, write: Write, name: str) -> None:
+        import ipywidgets as widgets
+
+        self._consider, self._write, self._quiet = consider, write, False
+        entries = [entry for section in sections.values() for entry in section]
+        self._start = {entry.key: entry.value for entry in entries}
+        self._inputs = {entry.key: _input(entry) for entry in entries}
+        self._errors = {key: widgets.HTML() for key in self._start}
+        self._general, self._follows, self._said = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self._name = widgets.Text(name, description="file name", continuous_update=False, **SHAPE)
+        self._button = widgets.Button(description="Write run file", layout={"width": "auto"})
+        self._button.on_click(lambda _: self._keep())
+        for widget in self._inputs.values():
+            widget.observe(lambda _: self._answer(), names="value")
+        parts: list[Any] = []
+        self._folds: dict[str, Any] = {}
+        for title, section in sections.items():
+            part = widgets.VBox([self._row(entry) for entry in section])
+            if parts:  # the first section is always open
+                fold, part = _folded(title, part)
+                self._folds |= {entry.key: fold for entry in section}
+            parts.append(part)
+        keep = widgets.HBox([self._name, self._button])
+        self.box = widgets.VBox([*parts, self._general, self._follows, keep, self._said])
+        self._answer()
+
+    def changes(self) -> dict[str, str]:
+        """The values a person changed, as they were written."""
+        now = {key: str(widget.value) for key, widget in self._inputs.items()}
+        return {key: value for key, value in now.items() if value != self._start[key]}
+
+    def _row(self, entry: Field) -> Any:
+        import ipywidgets as widgets
+
+        words = f'<div style="opacity:.8;font-size:90%;line-height:1.4;padding-top:.4em">{escape(entry.help)}</div>'
+        help_text = widgets.HTML(words, layout={"flex": "1 1 20em"})  # beside its field, below it on a narrow page
+        row = widgets.HBox([self._inputs[entry.key], help_text], layout={"flex_flow": "row wrap"})
+        return widgets.VBox([row, self._errors[entry.key]])
+
+    def _answer(self) -> None:
+        if self._quiet:
+            return
+        changes = self.changes()
+        answer = self._consider(changes)
+        for key, widget in self._errors.items():
+            widget.value = _error(answer.errors.get(key, ""))
+            if key in answer.errors and key in self._folds:
+                self._folds[key].value = True  # an error that nobody sees would only be a dead button
+        self._general.value = _error(answer.errors.get("", ""))
+        self._follows.value = answer.follows.as_html() if answer.follows else ""
+        self._button.disabled = bool(answer.errors)
+        # Values that a person did not touch show what they have become: another site brings its own.
+        self._quiet = True
+        for key in answer.values.keys() & self._inputs.keys() - changes.keys():
+            self._start[key] = self._inputs[key].value = answer.values[key]
+        self._quiet = False
+
+    def _keep(self) -> None:
+        try:
+            self._said.value = f"<b>{escape(self._write(self._name.value.strip(), self.changes()))}</b>"
+        except RunbookError as error:
+            self._said.value = _error(str(error))
+
+
+def _folded(title: str, part: Any) -> tuple[Any, Any]:
+    """A button that opens and folds a part, and both; an Accordion's headings cannot be reached by keyboard."""
+    import ipywidgets as widgets
+
+    button = widgets.ToggleButton(False, description=f"{FOLDED} {title}", layout={"width": "32em"})
+    part.layout.display = "none"
+
+    def turn(change: Any) -> None:
+        button.description = f"{OPEN if change['new'] else FOLDED} {title}"
+        part.layout.display = None if change["new"] else "none"
+
+    button.observe(turn, names="value")
+    return button, widgets.VBox([button, part])
+
+
+def _input(entry: Field) -> Any:
+    import ipywidgets as widgets
+
+    if not entry.choices:
+        return widgets.Text(entry.value, description=entry.key, **SHAPE)
+    choices = entry.choices if entry.value in entry.choices else (entry.value, *entry.choices)
+    return widgets.Dropdown(options=choices, value=entry.value, description=entry.key, **SHAPE)
+
+
+def _error(text: str) -> str:
+    style = f"border-left:.3em solid {BAD};padding-left:.5em;margin-left:17em;line-height:1.4;white-space:pre-wrap"
+    return f'<div role="alert" style="{style}">✗ {escape(text)}</div>' if text else ""

@@ -1,0 +1,138 @@
+"""The edge to ipykernel: the only module that names what we use of its inside, and of IPython's.
+
+    close = listen(listener)      listener(Message) -> bool: whether it was dealt with and the kernel need not see it
+    page_kernel() -> PageKernel | None      the kernel around us, where pages can be heard while a cell runs
+
+A kernel answers one request after the other, so a click or a second run of a cell waits for the cell's end. ipykernel 7
+receives messages in a thread of its own; there they can be looked at as they come. An older one has no such thread:
+then nothing is heard, and nothing else changes. The kernel checks the signature of whatever is passed on to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.display.output_place import current_shell
+
+USED_OF_IPYKERNEL = (
+    *("get_parent", "iopub_socket", "kernel_info", "session"),
+    *("shell_channel_thread", "shell_channel_thread_main", "shell_stream"),
+)
+"""Attributes of its kernel; tests/display/test_jupyter_edge.py looks for each in the installed version."""
+USED_OF_IPYTHON = ("display_pub", "events", "history_manager", "kernel")
+"""Attributes of its shell, also in `records.session` and `display.output_place`."""
+
+DELIMITER = b"<IDS|MSG>"
+"""Between addresses and the signed parts of a message: signature, header, parent, metadata, content."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a page sent."""
+
+    addresses: list[bytes]  # where an answer goes
+    header: dict[str, Any]
+    content: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """`execute_request`, `comm_msg`, ..."""
+        return str(self.header.get("msg_type"))
+
+
+@dataclass(frozen=True)
+class CellRequest:
+    """The message that runs the cell in which we are."""
+
+    cell: str  # the cell's id in its notebook
+    code: str
+    header: dict[str, Any]
+    number: int  # what stands in the brackets before the cell
+
+
+Listener = Callable[[Message], bool]
+_listeners: list[Listener] = []
+
+
+class PageKernel:
+    """The kernel around us."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def redirect(self, receive: Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], Any] | None) -> None:
+        """Let `receive` get each message before the kernel, with the kernel's own receiver; None: as it was."""
+        stream, usual = self._kernel.shell_stream, self._kernel.shell_channel_thread_main
+        receiver = usual if receive is None else lambda message: receive(message, usual)
+        stream.io_loop.add_callback(stream.on_recv, receiver, copy=False)
+
+    def running_cell(self) -> CellRequest | None:
+        """The cell that runs now, of a page that says its id; None where there is none."""
+        request = self._kernel.get_parent("shell")
+        code, cell = request.get("content", {}).get("code"), request.get("metadata", {}).get("cellId")
+        if not code or not cell:
+            return None
+        header = {name: request["header"][name] for name in ("msg_id", "msg_type", "session", "username")}
+        # The shell's own counter may be that of the next cell already.
+        return CellRequest(cell, code, header, len(current_shell().history_manager.input_hist_parsed) - 1)
+
+    def after_each_cell(self, callback: Callable[[Any], None]) -> None:
+        """Call back after each cell, with IPython's result."""
+        current_shell().events.register("post_run_cell", callback)
+
+    def publish(self, cause: dict[str, object], kind: str, **content: Any) -> None:
+        """Send something to every page, as if the request with the header `cause` had caused it."""
+        self._kernel.session.send(self._kernel.iopub_socket, kind, content, parent={"header": cause})
+
+    def greet(self, message: Message) -> None:
+        """Answer a page's first question, what kernel this is."""
+        about = {"status": "ok", **self._kernel.kernel_info}
+        parent, stream = {"header": message.header}, self._kernel.shell_stream
+        self._kernel.session.send(stream, "kernel_info_reply", about, parent=parent, ident=message.addresses)
+
+
+def page_kernel() -> PageKernel | None:
+    """The kernel around us, if it receives messages in a thread of its own; else None."""
+    kernel = getattr(current_shell(), "kernel", None)
+    return PageKernel(kernel) if getattr(kernel, "shell_channel_thread", None) is not None else None
+
+
+def listen(listener: Listener) -> Callable[[], None]:
+    """Hear every request from now on until the returned function is called; several may listen."""
+    kernel = page_kernel()
+    if kernel is None:
+        return lambda: None
+    _listeners.append(listener)
+    if len(_listeners) == 1:
+        kernel.redirect(pass_on)
+
+    def close() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+        if not _listeners:
+            kernel.redirect(None)
+
+    return close
+
+
+def read(message: Sequence[Any]) -> Message | None:
+    """A message as it came over the wire; None where it cannot be read."""
+    parts = [bytes(part) for part in message]
+    try:
+        at = parts.index(DELIMITER)
+        header, content = json.loads(parts[at + 2]), json.loads(parts[at + 5])
+    except (IndexError, ValueError):
+        return None
+    known = isinstance(header, dict) and isinstance(content, dict)
+    return Message(parts[:at], header, content) if known else None
+
+
+def pass_on(message: Sequence[Any], usual: Callable[[Sequence[Any]], Any]) -> Any:
+    """Give a message to the listeners, and to the kernel unless one of them dealt with it."""
+    request = read(message)
+    if request is not None and any(listener(request) for listener in list(_listeners)):
+        return None
+    return usual(message)

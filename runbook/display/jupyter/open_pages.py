@@ -1,0 +1,112 @@
+"""A page that is opened again finds what a running cell shows, or what it showed at its end.
+
+    forget = show_to_new_pages(display_id, bundle, joined=None)      bundle() -> what stands there now
+
+JupyterLab forgets a running cell's output when its page is closed, and a cell that is run again waits for the first
+run to end. So from the first call on, two questions of a page are answered while a cell runs:
+- what the cells show, asked by lab/static/watching.js when a notebook is opened: the page follows the running
+  cell from then on as if it had started it, without running anything;
+- the running cell once more, run by a person whose JupyterLab lacks that file: it is answered with the same displays,
+  and JupyterLab sends every later update of them to that page too. The request itself still waits its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from runbook.display.jupyter.kernel import CellRequest, Message, PageKernel, listen, page_kernel
+
+QUESTION = "runbook.viewer"
+"""Target of the `comm_info_request` by which a page asks; any other kernel answers it with an empty list."""
+ANSWER = "application/vnd.runbook.viewer.v1+json"
+Bundle = Callable[[], Mapping[str, object]]
+
+
+@dataclass
+class CellDisplays:
+    """What one run of a cell shows."""
+
+    request: CellRequest
+    bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
+    """By display id, in the order in which they were put there: for a page that runs the cell again, for one that
+    joined."""
+    running: bool = True
+
+    def as_json(self) -> dict[str, object]:
+        """What a page that joined is sent."""
+        return {
+            "cell": self.request.cell,
+            "request": self.request.header["msg_id"],
+            "number": self.request.number,
+            "running": self.running,
+            "shown": [{"id": name, "data": bundle()} for name, (_, bundle) in self.bundles.items()],
+        }
+
+
+_cells: dict[str, CellDisplays] = {}  # the newest run of each cell that showed something, by the cell's id
+_lock = Lock()  # held while a page is answered: what a running cell says afterwards comes after the answer
+
+
+def show_to_new_pages(display_id: str, bundle: Bundle, joined: Bundle | None = None) -> Callable[[], None]:
+    """Show this to whoever opens the page or runs the cell again; the returned function ends it.
+
+    `joined` is for pages with our script: a button with the attribute data-runbook-click sends its click there.
+    """
+    kernel = page_kernel()
+    request = kernel.running_cell() if kernel is not None else None
+    if kernel is None or request is None:
+        return lambda: None
+    if not _cells:
+        listen(lambda message: _answer(kernel, message))
+        kernel.after_each_cell(_note_end)
+    with _lock:
+        displays = _cells.get(request.cell)
+        if displays is None or displays.request.header != request.header:
+            displays = _cells[request.cell] = CellDisplays(request)
+        displays.bundles[display_id] = bundle, joined or bundle
+    return lambda: _forget(displays, display_id)
+
+
+def _forget(displays: CellDisplays, display_id: str) -> None:
+    with _lock:
+        displays.bundles.pop(display_id, None)
+
+
+def _note_end(result: Any) -> None:
+    """IPython calls this after each cell."""
+    error = result.error_before_exec or result.error_in_exec
+    text = {"text/plain": f"{type(error).__name__}: {error}"}
+    with _lock:
+        for displays in _cells.values():
+            if displays.running and error is not None:
+                displays.bundles["error"] = lambda: text, lambda: text
+            displays.running = False
+
+
+def _answer(kernel: PageKernel, message: Message) -> bool:
+    """Answer a page; but for the first greeting, which a working kernel would let wait, the kernel gets it too."""
+    with _lock:
+        running = [displays for displays in _cells.values() if displays.running]
+        if message.kind == "kernel_info_request" and running:
+            # What a kernel says to a new page, which sends nothing else before that (JupyterLab: for three seconds).
+            kernel.greet(message)
+            for state, cause in (("idle", message.header), ("busy", running[0].request.header)):
+                kernel.publish(cause, "status", execution_state=state)
+            return True
+        if message.kind == "comm_info_request" and message.content.get("target_name") == QUESTION:
+            cells = sorted(_cells.values(), key=lambda displays: displays.running)  # the running one last
+            _send(kernel, message, {ANSWER: {"cells": [displays.as_json() for displays in cells]}}, "")
+        if message.kind == "execute_request":
+            for displays in running:
+                if message.content.get("code") == displays.request.code:
+                    for name, (bundle, _) in displays.bundles.items():
+                        _send(kernel, message, bundle(), name)
+    return False
+
+
+def _send(kernel: PageKernel, message: Message, data: Mapping[str, object], display_id: str) -> None:
+    transient = {"display_id": display_id} if display_id else {}
+    kernel.publish(message.header, "display_data", data=data, metadata={}, transient=transient)

@@ -1,0 +1,171 @@
+"""Options of a training framework: its name for each, our key, how the value is written and read back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from operator import attrgetter
+from typing import Any
+
+from runbook.core.errors import ParamsError
+from runbook.params import Settings
+from runbook.params.schema.run_file import Job, Training
+from runbook.plan_file.schema import PhasePlan, Source
+
+RAMP_KEYS = "training.rampup_start training.rampup_increment training.rampup_samples"
+
+Reader = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """One training phase of a run, which options are written from."""
+
+    settings: Settings
+    phase: PhasePlan
+
+    @property
+    def training(self) -> Training:
+        """The run file's section."""
+        return self.settings.run.training
+
+    @property
+    def job(self) -> Job:
+        """What the phase asks of the scheduler."""
+        return self.settings.job(self.phase.phase)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a framework, for both directions: `jobs.render` writes it, `adopt` reads it."""
+
+    name: str
+    """As the framework spells it, without dashes in front."""
+    key: str = ""
+    """The run file's key, or several with spaces between; `model.` names a property of the catalogue's model."""
+    read: Reader | None = None
+    """The key's value from the option's; None: the option has none, or adopt needs more than this option to read it."""
+    write: str | Callable[[PhaseRun], object] = ""
+    """A path in the phase's plan, or a function; None is not written, True is the name alone, a tuple several words."""
+    when: str | Callable[[PhasePlan], object] | None = None
+    """Which phases have it: those where this path in the phase's plan, or a function, gives something; None: all."""
+    means: str | int | None = None
+    """The key's value where the option stands without one; it is written exactly where `write` gives this value."""
+    ours: str = ""
+    """Why nobody needs to set it: what the runbook does by itself."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys one by one."""
+        return self.key.split()
+
+    def value(self, run: PhaseRun) -> object:
+        """What to write for this phase; None: nothing."""
+        condition = attrgetter(self.when) if isinstance(self.when, str) else self.when
+        if not self.write or (condition and not condition(run.phase)):
+            return None
+        value = attrgetter(self.write)(run.phase) if isinstance(self.write, str) else self.write(run)
+        if self.means is not None:
+            return True if value == self.means else None
+        return value
+
+
+def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
+    """Name and value of each option that this phase needs, in the table's order."""
+    values = {option.name: option.value(run) for option in table}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def by_name(*tables: Iterable[Option]) -> dict[str, Option]:
+    """Options to read, by name in one spelling (dashes); of two with one name the first that says more than its name.
+
+    >>> by_name([Option("zero_stage", "parallel.zero_stage", int)])["zero-stage"].key
+    'parallel.zero_stage'
+    """
+    options: dict[str, Option] = {}
+    for option in (option for table in tables for option in table):
+        if option.key or option.ours:
+            options.setdefault(option.name.replace("_", "-"), option)
+    return options
+
+
+def text(value: object) -> str:
+    """A number as a person would write it; anything else as it is.
+
+    >>> text(6e-05), text(0.1), text(1.0), text(4294967296.0), text("a b")
+    ('6e-05', '0.1', '1.0', '4294967296', 'a b')
+    """
+    if isinstance(value, float) and abs(value) >= 10 and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+def whole(text: str) -> int:
+    """A whole number, also as 1e3 or 1_000."""
+    value = float(text.replace("_", ""))
+    if value != int(value):
+        raise ValueError(text)
+    return int(value)
+
+
+def truth(text: str) -> bool:
+    """True and False as shells, Hydra and people write them."""
+    return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}[
+        text.lower()
+    ]
+
+
+def minutes(text: str) -> int:
+    """Seconds of a number of minutes."""
+    return round(float(text) * 60)
+
+
+def one_of(names: Mapping[str, str]) -> Reader:
+    """A reader of words that stand for other words."""
+    return lambda text: names[text.strip("\"'").lower()]
+
+
+def three_shares(text: str) -> str:
+    """Megatron's --split with all three shares; it takes one or two as well.
+
+    >>> three_shares("'98, 2'"), three_shares("949,50,1")
+    ('98,2,0', '949,50,1')
+    """
+    shares = [share.strip() for share in re.split(r"[,/]", text.strip("'\" "))]
+    numbers = [float(share) for share in shares]
+    if not 0 < len(numbers) <= 3:
+        raise ValueError(text)
+    return ",".join([*shares, "0", "0"][:3])
+
+
+def weighted(sources: tuple[Source, ...]) -> tuple[object, ...] | None:
+    """Weight and prefix of each file, in turn; a single file goes without a weight."""
+    if len(sources) == 1:
+        return (sources[0].prefix,)
+    return tuple(word for source in sources for word in (source.weight, source.prefix)) or None
+
+
+def evaluation_interval(phase: PhasePlan) -> int:
+    """Steps between two evaluations; a training without any has its length, for programs that take no 0."""
+    return phase.evaluation.interval or phase.duration.iterations
+
+
+def evaluation_batches(phase: PhasePlan) -> int:
+    """Batches of an evaluation; 0 where there is none."""
+    return phase.evaluation.iterations if phase.evaluation.interval else 0
+
+
+def ramp(run: PhaseRun) -> tuple[int, ...]:
+    """Start, increment and samples of the batch ramp."""
+    return astuple(run.phase.batch.ramp)
+
+
+def tokenizer_file(run: PhaseRun, name: str) -> str:
+    """A file of GPT-2's tokenizer: where the site keeps it, else in the run's folder."""
+    if run.settings.run.data.tokenizer != "gpt2":
+        raise ParamsError(
+            f"data.tokenizer={run.settings.run.data.tokenizer} with training.framework={run.training.framework}: "
+            "only GPT-2's vocabulary and merges are rendered for it. Set data.tokenizer to gpt2."
+        )
+    return f"{run.settings.site.paths.get('tokenizer', 'data/gpt2').rstrip('/')}/{name}"

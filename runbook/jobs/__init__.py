@@ -1,0 +1,17 @@
+"""The only door to a queue: submit, state, cancel, signal."""
+
+from __future__ import annotations
+
+from runbook.jobs.local import LocalScheduler
+from runbook.jobs.pbs import Pbs
+from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.scheduler import Scheduler
+from runbook.jobs.slurm import Slurm
+from runbook.params.schema.site import SchedulerKind, Site
+
+
+def get_scheduler(site: Site) -> Scheduler:
+    """The scheduler of a site."""
+    if site.scheduler is SchedulerKind.LOCAL:
+        return LocalScheduler()
+    return QueueScheduler(Slurm() if site.scheduler is SchedulerKind.SLURM else Pbs())

@@ -1,0 +1,265 @@
+"""A job's folder: the names of its files, its states, and what its own files say."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import JobError
+from runbook.core.processes import Identity, boot_id, uptime_seconds
+
+
+class _File:
+    """A file of a job's folder, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: JobFolder, owner: type[JobFolder]) -> Path:
+        return folder.path / self.name
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """jobs/<phase>[-n] of a run: exactly what was submitted, and what the job says of itself."""
+
+    path: Path
+
+    script = _File("job.sh")  # what was submitted, word for word
+    arguments = _File("arguments.json")  # the training program's arguments as a list
+    record = _File("job.json")  # written by whoever submits: id, host, process, time
+    out = _File("out")
+    err = _File("err")
+    after = _File("after")  # written before the job is submitted: the folders, one a line, whose work it builds on
+    # Written by the job:
+    started = _File("started")  # once: which process on which machine it is
+    heartbeat = _File("heartbeat")  # every few seconds: clock, seconds since the machine's start
+    hostfile = _File("hostfile")  # in a queue: the hosts it was given, one a line
+    rank_0 = _File("rank-0")  # in a queue, by rank 0 when its program has ended: the exit code
+    timed_out = _File("timed_out")  # when its walltime is over
+    reason = _File("reason")  # one sentence about its end
+    exit_code = _File("exit_code")  # as its last act, by rename
+    # Made for the job to see, on any host:
+    cancelled = _File("cancelled")
+    stop = _File("stop")  # asks a queue's job to save and stop; every rank on every node sees it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.absolute())  # the same folder, wherever this process goes
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of the run, in which the job works."""
+        return self.path.parent.parent
+
+    def was_submitted(self) -> bool:
+        """Whether a job was ever submitted from here, by us or by hand."""
+        return self.record.exists() or self.started.exists()
+
+
+class JobState(StrEnum):
+    """Where a job stands; what cannot be known is UNKNOWN and never guessed."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    STOPPED = "stopped"  # saved and ended with exit code 75: a new job goes on from there
+    LOST = "lost"  # the machine was started anew, or the job vanished without an exit code
+    UNKNOWN = "unknown"
+
+
+ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING})
+"""The states in which a job may still change its run's files, as far as is known."""
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """What is known of a job at one moment."""
+
+    state: JobState
+    job_id: str
+    exit_code: int | None
+    reason: str
+    started: float | None = None
+    """Unix time by the job's own machine."""
+    ended: float | None = None
+    heartbeat_age_seconds: float | None = None
+    """Time since the job last said that it lives; None: it never did, or the clocks do not fit together."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the job can not change any more."""
+        return self.state not in ACTIVE and self.state is not JobState.UNKNOWN
+
+
+def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
+    """The folder for the phase's next job (jobs/<phase>, then -2, -3 ...), not made; one never submitted is reused."""
+    number = 1
+    while (folder := _job_folder(run_folder, phase, number)).was_submitted():
+        number += 1
+    return folder
+
+
+def latest_job_folder(run_folder: Path, phase: str) -> JobFolder | None:
+    """The folder of the phase's newest submitted job, or None."""
+    submitted = submitted_job_folders(run_folder, phase)
+    return submitted[-1] if submitted else None
+
+
+def submitted_job_folders(run_folder: Path, phase: str) -> list[JobFolder]:
+    """All submitted jobs of a phase, oldest first."""
+    numbers = [1]
+    for path in (run_folder / "jobs").glob(f"{phase}-*"):
+        suffix = path.name.removeprefix(f"{phase}-")
+        if suffix.isascii() and suffix.isdigit() and suffix == str(int(suffix)):
+            numbers.append(int(suffix))
+    folders = [_job_folder(run_folder, phase, number) for number in sorted(numbers)]
+    return [folder for folder in folders if folder.was_submitted()]
+
+
+def _job_folder(run_folder: Path, phase: str, number: int) -> JobFolder:
+    return JobFolder(run_folder / "jobs" / (phase if number == 1 else f"{phase}-{number}"))
+
+
+FUTURE_SECONDS = 60.0
+"""A heartbeat from another machine may lie this far in our future: clocks differ."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a job noted when it began."""
+
+    job_id: str
+    identity: Identity
+    time: float
+
+
+def read_started(folder: JobFolder) -> Started | None:
+    """What the job noted when it began, or None if it has not (or not fully) done so."""
+    lines = (line.partition(" ") for line in _text(folder.started).splitlines())
+    content = {key: value for key, _, value in lines}
+    try:
+        return Started(content["job"], Identity.from_dict(content), float(content["time"]))
+    except (KeyError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """job.json, written by whoever submits: once before the submission, and again with what only that tells."""
+
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
+    job_id: str
+    kind: str = ""
+    submitted: float = 0.0
+    """Unix time."""
+    host: str = ""
+    token: str = ""
+    """The mark by which a queue finds a job whose submission was cut off."""
+    queue_id: str = ""
+    boot_id: str = ""
+    uptime: float = 0.0
+    process: Identity | None = None
+
+    def write(self, folder: JobFolder) -> JobRecord:
+        """Write job.json; what is not known is left out."""
+        known = {name: value for name, value in asdict(self).items() if value or name == "job_id"}
+        text = json.dumps({"schema": 1, **known}, indent=2) + "\n"
+        write_text(folder.record, text, error=JobError)
+        return self
+
+
+_RECORD = TypeAdapter(JobRecord)
+
+
+def read_record(folder: JobFolder) -> JobRecord | None:
+    """Content of job.json; None if there is none."""
+    text = _text(folder.record)
+    try:
+        return _RECORD.validate_json(text, strict=True) if text else None
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+    if error["type"] == "json_invalid":
+        problem = f"is not JSON ({error['msg']})"
+    elif (error["type"], error["loc"]) == ("missing", ("job_id",)):
+        problem = "is not the record of a job: it has no job_id"
+    else:
+        where = ".".join(map(str, error["loc"]))
+        problem = f"is not the record of a job (a value has the wrong type: {where}: {error['msg']})"
+    raise JobError(f"{folder.record} {problem}. It was changed by hand or the disk is damaged.")
+
+
+def heartbeat_age(folder: JobFolder) -> float | None:
+    """Seconds since the job's last sign of life, or None if there is none or its clock does not fit ours.
+
+    Within one start of a machine its own uptime is compared, which no change of the clock moves; between machines only
+    the clocks are left.
+    """
+    try:
+        unix, uptime, where = _text(folder.heartbeat).split()
+        age = uptime_seconds() - float(uptime) if where == boot_id() else time.time() - float(unix)
+    except ValueError:
+        return None
+    return max(0.0, age) if math.isfinite(age) and age > -FUTURE_SECONDS else None
+
+
+def last_seen(folder: JobFolder) -> float | None:
+    """When the job last said that it lives, by its own machine's clock; its start where it said nothing since."""
+    began = read_started(folder)
+    try:
+        seen = float(_text(folder.heartbeat).split()[0])
+    except (ValueError, IndexError):
+        return began.time if began else None
+    return seen if math.isfinite(seen) else None
+
+
+def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
+    """The status of a job that has written its exit code, or None."""
+    text = _text(folder.exit_code).strip()
+    if not text.isascii() or not text.isdigit():
+        return None
+    code = int(text)
+    if folder.cancelled.exists():
+        state = JobState.CANCELLED
+    elif folder.timed_out.exists():
+        state = JobState.TIMEOUT
+    else:
+        state = {0: JobState.DONE, 75: JobState.STOPPED}.get(code, JobState.FAILED)
+    if code == 0:  # it was faster than the request to stop it
+        state = JobState.DONE
+    status = status_by_files(folder, job_id, state, _text(folder.reason).strip() or f"exit code {code}")
+    return replace(status, exit_code=code, ended=folder.exit_code.stat().st_mtime)
+
+
+def status_by_files(folder: JobFolder, job_id: str, state: JobState, reason: str) -> JobStatus:
+    """A status with the times that the job's own files say."""
+    began = read_started(folder)
+    started = began.time if began else None
+    status = JobStatus(state, job_id, None, reason, started, heartbeat_age_seconds=heartbeat_age(folder))
+    return replace(status, ended=last_seen(folder)) if status.final else status
+
+
+def log_tail(path: Path, count: int = 12) -> list[str]:
+    """The last lines of a log, however long it is."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - 20_000))
+            return stream.read().decode("utf-8", errors="replace").splitlines()[-count:]
+    except FileNotFoundError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""

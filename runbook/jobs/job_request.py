@@ -1,0 +1,194 @@
+"""What a job asks of its queue, array jobs included, and what the queue's limits say to that."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runbook.core.units import show_duration
+from runbook.jobs import job_folder
+from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """The part of a job's directives that queues limit; 0 and empty where the script does not say."""
+
+    partition: str = ""
+    account: str = ""
+    nodes: int = 0
+    seconds: int = 0
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Every directive, by its name without dashes."""
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """Nodes that are alike; 0 and empty: not said."""
+
+    devices: int = 0
+    device: str = ""
+    """The GPU's name as the scheduler has it (a100, nvidia_a100-sxm4-40gb)."""
+    cores: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """What one partition or queue accepts; 0 and empty: no limit."""
+
+    name: str
+    state: str = "UP"
+    default: bool = False
+    max_seconds: int = 0
+    max_nodes: int = 0
+    min_nodes: int = 0
+    total_nodes: int = 0
+    accounts: tuple[str, ...] = ()
+    """Only these are allowed."""
+    denied_accounts: tuple[str, ...] = ()
+    words: str = ""
+    """The queue's own line about it."""
+    kinds: tuple[tuple[NodeKind, int], ...] = ()
+    """Each kind of node in it, and how many; empty where that was not asked, or the scheduler does not say."""
+
+
+def parse_job_request(script: str) -> JobRequest:
+    r"""What the lines #SBATCH and #PBS of a script ask for.
+
+    >>> parse_job_request("#!/bin/bash\n#SBATCH --partition=short\n#SBATCH --time=01:00:00\n").seconds
+    3600
+    >>> parse_job_request("#PBS -q prod\n#PBS -l select=8:system=polaris\n#PBS -l walltime=00:30:00\n").nodes
+    8
+    """
+    directives: dict[str, str] = {}
+    for line in script.splitlines():
+        match = re.fullmatch(r"#(SBATCH|PBS)\s+(.*)", line.rstrip())
+        if match is None:
+            if line and not line.startswith("#"):
+                break
+            continue
+        option = match[2].strip().lstrip("-")
+        if match[1] == "SBATCH":
+            name, _, value = option.partition("=")
+        else:
+            letter, _, value = option.partition(" ")
+            name, value = value.partition("=")[::2] if letter == "l" else (letter, value)
+        directives[name.strip()] = value.strip()
+    nodes = directives.get("nodes") or directives.get("select", "").partition(":")[0]
+    return JobRequest(
+        partition=directives.get("partition") or directives.get("q", ""),
+        account=directives.get("account") or directives.get("A", ""),
+        nodes=int(nodes) if nodes.isdigit() else 0,
+        seconds=clock_seconds(directives.get("time") or directives.get("walltime", "")),
+        others=directives,
+    )
+
+
+def clock_seconds(text: str) -> int:
+    """Seconds of a scheduler's time limit; 0 where there is none or it is not a time.
+
+    >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2", "UNLIMITED", "")]
+    [300, 172800, 1800, 300, 93600, 0, 0]
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if match is None:
+        return 0
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    if match[1] or match[4]:  # days-hours[:minutes[:seconds]], hours:minutes:seconds
+        return days * 86400 + first * 3600 + second * 60 + third
+    return first * 60 + second  # minutes[:seconds]
+
+
+def whole_number(text: str) -> int:
+    """A scheduler's count, also with a + for "or more"; 0 where there is none (UNLIMITED, N/A).
+
+    >>> [whole_number(text) for text in ("64", "64+", "UNLIMITED", "")]
+    [64, 64, 0, 0]
+    """
+    digits = text.removesuffix("+")
+    return int(digits) if digits.isdigit() else 0
+
+
+def request_problems(asked: JobRequest, queues: Sequence[QueueLimits]) -> list[str]:
+    """Why a queue would refuse a job or let it wait for ever: what is asked, what is allowed, in the queue's words."""
+    by_name = {queue.name: queue for queue in queues}
+    names = [name for name in asked.partition.split(",") if name]
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        return [f"there is no partition {', '.join(unknown)}; there are {', '.join(by_name) or 'none'}"]
+    chosen = [by_name[name] for name in names] or [queue for queue in queues if queue.default]
+    problems = [_problems_with(asked, queue) for queue in chosen]
+    return list(itertools.chain(*problems)) if all(problems) else []
+
+
+def _problems_with(asked: JobRequest, queue: QueueLimits) -> list[str]:
+    account = f"account {asked.account} is" if asked.account else "no account is given, which is"
+    partition = f"partition {queue.name}"
+    problems = []
+    if queue.state in ("INACTIVE", "DRAIN"):
+        problems.append(f"{partition} is {queue.state} and takes no jobs")
+    if queue.max_seconds and asked.seconds > queue.max_seconds:
+        limit = f"the limit of {partition}, {show_duration(queue.max_seconds)}"
+        problems.append(f"a walltime of {show_duration(asked.seconds)} is over {limit}")
+    if queue.max_nodes and asked.nodes > queue.max_nodes:
+        problems.append(f"{asked.nodes} nodes are more than {partition} gives a job, {queue.max_nodes}")
+    elif queue.total_nodes and asked.nodes > queue.total_nodes:
+        problems.append(f"{asked.nodes} nodes are more than {partition} has, {queue.total_nodes}")
+    if queue.min_nodes and 0 < asked.nodes < queue.min_nodes:
+        problems.append(f"{asked.nodes} nodes are fewer than {partition} takes, {queue.min_nodes}")
+    if queue.accounts and asked.account not in queue.accounts:
+        problems.append(f"{account} none that {partition} allows: {', '.join(queue.accounts)}")
+    if asked.account and asked.account in queue.denied_accounts:
+        problems.append(f"account {asked.account} is denied by {partition}")
+    return [f"{problem} (the queue says: {queue.words})" if queue.words else problem for problem in problems]
+
+
+_WORST = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED, JobState.STOPPED, JobState.DONE)
+
+
+def element_folders(folder: JobFolder) -> list[JobFolder]:
+    """Where each element of an array says how it does; empty for a job that is none."""
+    try:
+        others = parse_job_request(folder.script.read_text(encoding="utf-8", errors="replace")).others
+    except FileNotFoundError:
+        return []
+    indices = array_indices(others.get("array") or others.get("J", ""))
+    return [JobFolder(folder.path / f"element-{index}") for index in indices]
+
+
+def array_indices(text: str) -> list[int]:
+    """The elements that an array's directive names; empty for none.
+
+    >>> array_indices("0-3"), array_indices("1,4-6%2"), array_indices("")
+    ([0, 1, 2, 3], [1, 4, 5, 6], [])
+    """
+    numbers: list[int] = []
+    for part in text.partition("%")[0].split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
+    """The status of a job whose every part has written its exit code, or None."""
+    parts = element_folders(folder)
+    if not parts:
+        return job_folder.read_end(folder, job_id)
+    ends = [(part, end) for part in parts if (end := job_folder.read_end(part, job_id))]
+    if len(ends) < len(parts):
+        return None
+    part, worst = min(ends, key=lambda end: _WORST.index(end[1].state))
+    if worst.state is JobState.DONE:
+        return worst
+    return replace(
+        worst,
+        state=JobState.CANCELLED if folder.cancelled.exists() else worst.state,
+        reason=f"{part.path.name}: {worst.reason}",
+        started=min((end.started for _, end in ends if end.started is not None), default=None),
+        ended=max((end.ended for _, end in ends if end.ended is not None), default=None),
+        heartbeat_age_seconds=None,
+    )

@@ -1,0 +1,197 @@
+"""This machine without a queue: a detached job.sh, known by its own files and its process."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import psutil
+
+from runbook.core import processes, shell
+from runbook.core.errors import JobError
+from runbook.core.locks import HOLDER_VARIABLE
+from runbook.core.processes import Identity, Standing
+from runbook.core.units import show_duration
+from runbook.jobs import job_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus
+from runbook.jobs.scheduler import Scheduler, used_folder
+
+FRESH_SECONDS = 120.0
+"""Sign of life younger than this: a job on another host runs. Network file systems show changes up to 60 s late."""
+
+START_SECONDS = 10.0
+"""Within this time a started script has noted that it runs."""
+
+
+class LocalScheduler(Scheduler):
+    """Submits by starting `bash job.sh`, detached: it survives the kernel, the terminal and the connection."""
+
+    kind, submit_seconds = "local", START_SECONDS
+
+    def state(self, folder: JobFolder) -> JobStatus:
+        """Where the job stands: by its exit code, else by its process, else (another host) by its sign of life."""
+        job_id = _job_id(folder)
+        if end := job_folder.read_end(folder, job_id):
+            return end
+        identity = _identity(folder)
+        state, reason = _by_process(folder, job_id, identity) if identity else _half_submitted(folder, job_id)
+        status = job_folder.status_by_files(folder, job_id, state, reason)
+        # It may have ended while we looked: the exit code is written before the process goes, so it is there by now.
+        return job_folder.read_end(folder, job_id) or status
+
+    def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
+        """End the job and all it started: it is asked to save, and after `grace_seconds` killed. No process is left."""
+        status = self.state(folder)
+        identity = _identity(folder)
+        if status.final:
+            _kill(status.job_id)
+            return self.state(folder)
+        folder.cancelled.touch()  # an empty file can be made on a full disk too
+        if identity is not None and processes.standing(identity) is Standing.ELSEWHERE:
+            processes.wait_until(folder.exit_code.exists, grace_seconds, interval=0.5)
+            return self.state(folder)
+        script = identity.pid if identity else 0
+
+        def none_left() -> bool:
+            if not processes.ranks(script, status.job_id):  # ranks are asked by the script, once; its set-up by us
+                processes.send(_all_but(script, status.job_id), signal.SIGTERM)
+            return not processes.process_tree(status.job_id)
+
+        if not processes.wait_until(none_left, grace_seconds, interval=0.2):
+            _kill(status.job_id, spare=script)
+        return self.state(folder)
+
+    def _send(self, folder: JobFolder, status: JobStatus, signal_name: str) -> None:
+        identity = _identity(folder)
+        if identity is None or processes.standing(identity) is not Standing.ALIVE:
+            where = identity.host if identity else "a process that is not known yet"
+            raise JobError(f"{folder.path} runs on {where}; {signal_name} can only be sent from there.")
+        ranks: list[psutil.Process] = []
+
+        def has_ranks() -> bool:
+            ranks[:] = processes.ranks(identity.pid, status.job_id)
+            return bool(ranks) or folder.exit_code.exists()
+
+        processes.wait_until(has_ranks, START_SECONDS)
+        if not processes.send(ranks, signal.Signals[signal_name]):
+            raise JobError(
+                f"{folder.path} has no training process to which {signal_name} could be sent: its set-up has not "
+                f"ended, or the job has. See {folder.err}."
+            )
+
+    def _active_job(self, folder: JobFolder) -> str:
+        status = self.state(folder)
+        if status.state in ACTIVE:
+            return status.job_id
+        if folder.started.exists() or status.state is JobState.UNKNOWN:
+            raise used_folder(folder, status)
+        return ""
+
+    def _start(self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]) -> str:
+        assert not after, "only the jobs of a queue wait for each other"
+        for status in earlier:
+            if status.state is JobState.LOST:
+                _kill(status.job_id)  # what it left running
+        job_id = f"local-{secrets.token_hex(4)}"
+        # First: whatever happens next, the job's processes can be found.
+        record = JobRecord(
+            kind=self.kind,
+            job_id=job_id,
+            submitted=time.time(),
+            host=processes.host_name(),
+            boot_id=processes.boot_id(),
+            uptime=processes.uptime_seconds(),
+        ).write(folder)
+        pid = shell.start_detached(
+            ["bash", str(folder.script), job_id],
+            cwd=folder.run_folder,
+            out=folder.out,
+            err=folder.err,
+            env={processes.JOB_VARIABLE: job_id, HOLDER_VARIABLE: None},
+        )
+        identity = processes.identify(pid) or processes.identity_of_ended(pid)
+        replace(record, process=identity).write(folder)
+
+        def begun_or_gone() -> bool:
+            return job_folder.read_started(folder) is not None or processes.identify(pid) is None
+
+        processes.wait_until(begun_or_gone, START_SECONDS, interval=0.01)
+        if job_folder.read_started(folder) is None and processes.identify(pid) is None:
+            tail = "\n".join(f"  {line}" for line in job_folder.log_tail(folder.err)) or "  nothing"
+            raise JobError(f"The job in {folder.path} ended before it began. Its last words:\n{tail}")
+        return job_id
+
+
+def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[JobState, str]:
+    standing = processes.standing(identity)
+    if standing is Standing.ALIVE:
+        state = JobState.RUNNING if job_folder.read_started(folder) else JobState.PENDING
+        return state, f"process {identity.pid} on {identity.host}"
+    if standing is Standing.ELSEWHERE:
+        age = job_folder.heartbeat_age(folder)
+        if age is not None and age < FRESH_SECONDS:
+            return JobState.RUNNING, f"process {identity.pid} on {identity.host}, seen {show_duration(age)} ago"
+        seen = "no sign of life that could be dated" if age is None else f"no sign of life for {show_duration(age)}"
+        if folder.cancelled.exists():
+            return JobState.CANCELLED, f"cancelled from another machine; {seen} from {identity.host}"
+        place = f"it ran on {identity.host}: {seen}. Look there"
+        return JobState.UNKNOWN, f"{place}; if that machine is gone for good, `runbook cancel` says so"
+    if folder.cancelled.exists():
+        return JobState.CANCELLED, "cancelled; it did not end in time and was killed"
+    if standing is Standing.REBOOTED:
+        return JobState.LOST, f"machine {identity.host} was rebooted while the job ran"
+    left = len(processes.process_tree(job_id))
+    more = f"; {left} of its processes still run: cancelling it ends them" if left else ""
+    return JobState.LOST, f"process {identity.pid} vanished without an exit code (killed?){more}"
+
+
+def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
+    """The record names no process: whoever submitted is just about to start it, or died at that moment."""
+    record = job_folder.read_record(folder)
+    if record is None:
+        reason = f"{folder.started} says nothing that could be read: it was damaged, or the disk is full"
+        return JobState.UNKNOWN, reason
+    if record.boot_id == processes.boot_id():
+        if processes.process_tree(job_id):
+            return JobState.PENDING, "being started"
+        if processes.uptime_seconds() - record.uptime < START_SECONDS:
+            return JobState.PENDING, "being submitted"
+    elif record.host != processes.host_name():
+        return JobState.UNKNOWN, f"it was being submitted on {record.host}. Look there"
+    return JobState.LOST, "the submission was interrupted; the job never began"
+
+
+def _job_id(folder: JobFolder) -> str:
+    if not folder.was_submitted():
+        raise JobError(f"No job was submitted from {folder.path}: it has no {folder.record.name}.")
+    if not folder.record.exists():  # started by hand, perhaps a moment ago
+        processes.wait_until(lambda: job_folder.read_started(folder) is not None, 1)
+    known = job_folder.read_started(folder) or job_folder.read_record(folder)
+    return known.job_id if known else "unknown"
+
+
+def _identity(folder: JobFolder) -> Identity | None:
+    if began := job_folder.read_started(folder):
+        return began.identity
+    record = job_folder.read_record(folder)
+    return record.process if record else None
+
+
+def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
+    return [process for process in processes.process_tree(job_id) if process.pid != pid]
+
+
+def _kill(job_id: str, spare: int = 0) -> None:
+    """Kill all of a job; the script last, so that it can still write down how its ranks ended."""
+    if spare:
+        processes.kill_until_none(lambda: _all_but(spare, job_id), seconds=5)
+        processes.wait_until(lambda: not processes.process_tree(job_id), 3)
+    left = processes.kill_until_none(lambda: processes.process_tree(job_id))
+    if left:
+        raise JobError(
+            f"These processes of {job_id} could not be killed: {', '.join(str(process.pid) for process in left)}. "
+            "They wait for a device or a file system that does not answer, or belong to another user."
+        )

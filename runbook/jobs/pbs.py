@@ -1,0 +1,190 @@
+"""PBS Pro and OpenPBS: qsub, qstat, qdel, qsig, and their answers read."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+
+from runbook.core.errors import JobError
+from runbook.core.locks import HOLDER_VARIABLE
+from runbook.jobs.job_folder import JobFolder, JobState
+from runbook.jobs.job_request import QueueLimits, clock_seconds, whole_number
+from runbook.jobs.queue import Queue, QueueJob
+
+TOKEN_VARIABLE = "RUNBOOK_TOKEN"
+"""Environment variable that marks a job: PBS lists a job's variables, and has no comment of the user's."""
+
+_STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: "FX"}
+_STATE_OF = {letter: state for state, letters in _STATES.items() for letter in letters}
+_WALLTIME = -29
+_SIGNALLED = 256
+"""PBS adds this to the number of the signal that ended a job: 271 is TERM, by qdel."""
+
+_DELETED, _FAILED = "91", "93"
+"""Substates of a finished job, whose Exit_status may be 0: a shell that outlives TERM, an array's last element."""
+
+
+def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
+    """Name and attributes of each entry of a full listing, which begins with `head`; wrapped values are joined."""
+    entries: list[tuple[str, dict[str, str]]] = []
+    for line in re.sub(r"\n\t", "", text).splitlines():
+        if line.startswith(f"{head}: "):
+            entries.append((line.removeprefix(f"{head}: ").strip(), {}))
+        elif entries and " = " in line:
+            name, _, value = line.strip().partition(" = ")
+            entries[-1][1][name] = value
+    return entries
+
+
+def parse_jobs(text: str) -> list[QueueJob]:
+    """The jobs of `qstat -x -f`."""
+    return [_job(name, values) for name, values in parse_entries(text, "Job Id")]
+
+
+def _limits(name: str, values: dict[str, str]) -> QueueLimits:
+    shown = sorted(f"{key}={value}" for key, value in values.items() if re.match("resources_m|enabled$", key))
+    return QueueLimits(
+        name=name,
+        state="UP" if values.get("enabled") == "True" else "INACTIVE",
+        max_seconds=clock_seconds(values.get("resources_max.walltime", "")),
+        max_nodes=whole_number(values.get("resources_max.nodect", "")),
+        min_nodes=whole_number(values.get("resources_min.nodect", "")),
+        words=f"Queue: {name} {' '.join(shown)}",
+    )
+
+
+def is_open(values: Mapping[str, str]) -> bool:
+    """Whether a queue takes jobs of users: enabled, and started."""
+    return values.get("enabled") == values.get("started") == "True"
+
+
+def queue_rows(text: str) -> list[dict[str, str]]:
+    """The queues of `qstat -Q -f` for people."""
+    return [
+        {
+            "queue": name,
+            "state": "open" if is_open(values) else "closed",
+            "time limit": values.get("resources_max.walltime", ""),
+            "nodes": values.get("resources_max.nodect", ""),
+            "jobs": values.get("state_count", values.get("total_jobs", "")).strip(),
+        }
+        for name, values in parse_entries(text, "Queue")
+    ]
+
+
+def state_of(letter: str, exit_status: int | None, substate: str = "") -> tuple[JobState, int | None]:
+    """Our state and a shell's exit code of PBS's letter, exit status and substate; any other letter is UNKNOWN.
+
+    A finished job without an exit status never ran: it was deleted, by a person or because of what it depended on.
+
+    >>> [str(state_of(*pair)[0]) for pair in (("Q", None), ("R", None), ("F", 0), ("F", 1), ("F", 271), ("F", -29))]
+    ['pending', 'running', 'done', 'failed', 'cancelled', 'timeout']
+    >>> [str(state_of("F", *pair)[0]) for pair in ((0, "91"), (0, "93"), (None, "92"))]
+    ['cancelled', 'failed', 'cancelled']
+    """
+    state = _STATE_OF.get(letter, JobState.UNKNOWN)
+    if state is not JobState.DONE:
+        return state, None
+    if exit_status is None or (exit_status == 0 and substate == _DELETED):
+        return JobState.CANCELLED, None
+    if exit_status == _WALLTIME:
+        return JobState.TIMEOUT, None
+    if exit_status < 0:  # PBS itself could not start or keep the job
+        return JobState.LOST, None
+    if exit_status > _SIGNALLED:
+        number = exit_status - _SIGNALLED
+        return (JobState.CANCELLED if number in (9, 15) else JobState.FAILED), 128 + number
+    if exit_status == 0 and substate == _FAILED:
+        return JobState.FAILED, None
+    return {0: JobState.DONE, 75: JobState.STOPPED}.get(exit_status, JobState.FAILED), exit_status
+
+
+def keeps_history(text: str) -> bool:
+    """Whether `qstat -B -f` says that the server remembers finished jobs; by default it does not."""
+    return any(values.get("job_history_enable") == "True" for _, values in parse_entries(text, "Server"))
+
+
+def _job(name: str, values: dict[str, str]) -> QueueJob:
+    status = values.get("Exit_status", "")
+    letter, comment = values.get("job_state", ""), values.get("comment", "")
+    code = int(status) if re.fullmatch(r"-?\d+", status) else None
+    state, exit_code = state_of(letter, code, values.get("substate", ""))
+    mark = re.search(rf"(?:^|,){TOKEN_VARIABLE}=([\w-]+)", values.get("Variable_List", ""))
+    hosts = dict.fromkeys(part.partition("/")[0] for part in values.get("exec_host", "").split("+") if part)
+    return QueueJob(
+        job=name,
+        state=state,
+        word=f"{letter} (Exit_status {status})" if status else letter,
+        reason=comment or ("deleted before it ran" if state is JobState.CANCELLED and not status else ""),
+        exit_code=exit_code,
+        partition=values.get("queue", ""),
+        nodes=",".join(hosts),
+        token=mark[1] if mark else "",
+    )
+
+
+MOST_JOBS = 500
+"""So many of the newest jobs of a user are looked through for one whose submission was cut off."""
+_QUEUE_OR_HISTORY = ((), ("-x",))
+
+
+class Pbs(Queue):
+    """The programs of PBS, as they stand on the PATH of a login node."""
+
+    kind, name, speaker, queue_word = "pbs", "PBS", "PBS", "queue"
+    programs = ("qsub", "qstat", "qdel")
+    limits_question = ("qstat", "-Q", "-f")
+    job_id_line = re.compile(r"(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)")  # 1701.polaris-pbs-01, 12[].pbs
+    unknown_job = ("Unknown Job Id", "Job has finished")
+    broken_off = ("End of File", "Premature end", "timed out", "Protocol")
+
+    def parse_limits(self, text: str) -> list[QueueLimits]:
+        """The queues of `qstat -Q -f`."""
+        return [_limits(name, values) for name, values in parse_entries(text, "Queue")]
+
+    def submission(self, token: str, after: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+        """`qsub`, with the mark in the job's environment."""
+        dependencies = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
+        return ["qsub", "-v", f"{TOKEN_VARIABLE}={token}", *dependencies], {HOLDER_VARIABLE: None}
+
+    def find(self, folder: JobFolder, token: str) -> str | None:
+        """By the variable it was submitted with, among this user's jobs in the queue and in the server's history."""
+        user = pwd.getpwuid(os.getuid()).pw_name
+        numbers = {job for options in _QUEUE_OR_HISTORY for job in self.answer("qselect", *options, "-u", user).split()}
+        newest = sorted(numbers, key=lambda name: int(re.sub(r"\D.*", "", name) or 0))[-MOST_JOBS:]
+        return next((job.job for job in self._jobs(newest) if token and job.token == token), None)
+
+    def ask(self, job: str) -> QueueJob | None:
+        """By `qstat` while the job is in the queue, and `qstat -x` as long as the server keeps its history.
+
+        Without history, PBS's default, it forgets a job as it ends: the job's own files say how.
+        """
+        return next(iter(self._jobs([job])), None)
+
+    def _jobs(self, names: Sequence[str]) -> list[QueueJob]:
+        """What the queue says of some jobs, or else its history; those that neither knows are left out."""
+        jobs: dict[str, QueueJob] = {}
+        for options in _QUEUE_OR_HISTORY:
+            if len(jobs) < len(names):
+                text = self.answer("qstat", *options, "-f", *names, accept=self.unknown_job)
+                jobs |= {job.job: job for job in parse_jobs(text)}
+        return list(jobs.values())
+
+    def end(self, job: str) -> None:
+        """`qdel`: TERM, and KILL after the queue's kill_delay."""
+        self.answer("qdel", job, accept=self.unknown_job, problem=f"PBS did not delete job {job}.", error=JobError)
+
+    def send(self, job: str, signal_name: str) -> None:
+        """`qsig`: to all processes of the job, its script too; PBS knows no steps."""
+        problem = f"PBS did not send {signal_name} to job {job}."
+        self.answer("qsig", "-s", signal_name, job, problem=problem, error=JobError)
+
+    def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """`qstat -Q`: whether each queue is open, its limit, and how many jobs it holds."""
+        return queue_rows(self.answer(*self.limits_question, *names))
+
+    def ending(self, exit_code: int) -> str:
+        """Not a shell's words: PBS's programs end with the lowest 8 bits of its error number, such as 153 or 187."""
+        return f"exit code {exit_code}"

@@ -1,0 +1,119 @@
+"""Set-up before the first job: steps, their script, the image's recipe and the files to deploy a cluster with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from runbook.core.errors import ParamsError
+from runbook.jobs.render.templating import fill, quote, variable
+from runbook.params import Settings, is_reference
+from runbook.params.schema.site import Preparation
+from runbook.params.settings import STAGE
+from runbook.planning.site_limits import TEBIBYTE, chosen_tier
+
+
+@dataclass(frozen=True)
+class SetupStep:
+    """One step, and what is there when it is done."""
+
+    name: str
+    """A word for files and marks."""
+    title: str
+    creates: str
+    """A file or folder; empty: the step only looks, and is done every time."""
+    body: str
+    """Shell that knows `say` and "$here", the folder that the script lies in."""
+    secret: str = ""
+
+
+def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
+    """The pinned checkout, the kernels' stale locks, the tokenizer's files, then what the site's document sets up."""
+    site, stage = settings.site, settings.run.jobs.stage.rstrip("/")
+    checkout = site.frameworks.get(settings.run.training.framework)
+    steps = []
+    if checkout is not None and stage and checkout.folder.startswith(f"{stage}/"):
+        title, body = f"{checkout.repository} at {checkout.commit[:8]}", fill("setup/checkout.sh.j2", checkout=checkout)
+        steps.append(SetupStep("checkout", title, f"{checkout.folder}/.git", body))
+        body = fill("setup/kernels.sh.j2", folder=checkout.folder)
+        steps.append(SetupStep("kernels", "no stale lock of a compilation", "", body))
+    if tokenizer := site.paths.get("tokenizer", ""):
+        body = fill("setup/tokenizer.sh.j2", tokenizer=tokenizer, package=str(package))
+        steps.append(SetupStep("tokenizer", "GPT-2's vocabulary and merges", f"{tokenizer}/merges.txt", body))
+    return [*steps, *(_prepared(settings, step) for step in site.preparation)]
+
+
+def _prepared(settings: Settings, step: Preparation) -> SetupStep:
+    recipe = settings.site.container.recipe
+    values = {
+        STAGE: settings.run.jobs.stage.rstrip("/"),
+        "{image}": settings.site.container.image,
+        "{bucket}": settings.run.data.bucket.rstrip("/"),
+        "{tag}": recipe.tag if recipe else "",
+    }
+    words = {name: quote(value) for name, value in values.items()}
+    folder = {"{recipe}": '"$here"'}  # the folder with the image's Dockerfile
+    modules = {"{modules}": " ".join(map(quote, settings.site.modules))}
+    commands = [_put(command, words | folder | modules) for command in step.commands]
+    creates = _put(step.creates, values | folder | {"{modules}": ""})
+    secret = _secret(step.secret)
+    body = fill("setup/commands.sh.j2", title=step.title, creates=creates, commands=commands, secret=secret)
+    name = re.sub(r"[^a-z0-9]+", "-", step.title.lower()).strip("-")[:40].rstrip("-")
+    return SetupStep(name, step.title, creates, body, step.secret)
+
+
+def _put(text: str, values: Mapping[str, str]) -> str:
+    """A site's text with the run's values in it, all at once: a value that holds another's name stays as it is."""
+    return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], text)
+
+
+def _secret(reference: str) -> str:
+    """Shell that reads a secret where it is needed, and never shows it."""
+    if not reference:
+        return ""
+    if not is_reference(reference):
+        raise ParamsError("preparation.secret is no reference to a secret: write env:NAME or file:PATH.")
+    kind, _, place = reference.partition(":")
+    if kind == "env":
+        return f"secret=${{{place}:?is not set: it holds the password for this step}}"
+    return f"secret=$(<{quote(str(Path(place).expanduser()))})"
+
+
+FLEET = "fleet.sh"
+"""Starts and stops the machines of a rented cluster, from the computer it is managed from."""
+
+
+def render_preparation(settings: Settings, package: Path) -> str:
+    """All steps as one script for a person, no job: a job fetches no code. 01-environment runs them one by one."""
+    return step_script(settings, setup_steps(settings, package))
+
+
+def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
+    """These steps as a script."""
+    bodies = [step.body for step in steps]
+    return fill("prepare.sh.j2", run=settings.name, site=settings.site.site, bodies=bodies)
+
+
+def preparation_files(settings: Settings) -> Mapping[str, str]:
+    """Files next to their script: the image's Dockerfile, a rented cluster's machines, what a cluster is made of."""
+    site = settings.site
+    files = {}
+    if recipe := site.container.recipe:
+        files["Dockerfile"] = fill("Dockerfile.j2", recipe=recipe)
+    if site.fleet:
+        files[FLEET] = fill("fleet.sh.j2", site=site.site, fleet=site.fleet)
+    head = f"# Site {site.site}, written by runbook from params/sites/{site.site}.yaml."
+    if values := dict(site.deployment):
+        _, tier = chosen_tier(site, settings.run.jobs.storage)
+        if tier is not None:
+            values |= {"AMLFS_SKU": tier.sku, "AMLFS_SIZE": f"{tier.size / TEBIBYTE:g}"}
+        lines = [f"export {variable(name)}={quote(value)}\n" for name, value in values.items()]
+        files["deployment.env"] = f"{head} Source it before the deployment.\n{''.join(lines)}"
+    if entries := [volume.deployment for volume in site.volumes.values() if volume.deployment]:
+        text = yaml.safe_dump({"SharedStorage": entries}, sort_keys=False)
+        files["shared-storage.yaml"] = f"{head} Put it into the configuration of the cluster.\n{text}"
+    return files

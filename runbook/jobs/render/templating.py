@@ -1,0 +1,116 @@
+"""Shell templates: quoting, and the placeholders of a site's values."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from runbook.core.errors import ParamsError
+from runbook.params import Settings
+from runbook.params.settings import STAGE
+
+
+def fill(template: str, **values: object) -> str:
+    """The text of a template in `templates/` with values put in; a value that is missing there is our own bug."""
+    return _templates().get_template(template).render(**values)
+
+
+def quote(value: object) -> str:
+    r"""One word of the shell that means exactly this text.
+
+    >>> print(quote("two words"), quote("$(reboot)"), quote("it's"), quote(""), quote(8))
+    'two words' '$(reboot)' 'it'"'"'s' '' 8
+    """
+    text = str(value)
+    if "\0" in text:
+        raise ParamsError(f"{text!r} holds a NUL character, which no program can be given. Remove it from the value.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ParamsError(
+            f"{text!r} is not text that can be written as UTF-8: {error.reason}. Change the value."
+        ) from error
+    return shlex.quote(text)
+
+
+def variable(name: str) -> str:
+    """The name of an environment variable, refused if a shell could read it as anything else.
+
+    >>> variable("NCCL_DEBUG")
+    'NCCL_DEBUG'
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ParamsError(
+            f"{name!r} in the site's environment is not the name of a variable: "
+            "letters, digits and '_', not starting with a digit."
+        )
+    return name
+
+
+def image(name: str) -> str:
+    """The name of a container image, refused if a line of a Dockerfile could read it as anything else.
+
+    >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
+    'nvcr.io/nvidia/pytorch:24.05-py3'
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", name):
+        raise ParamsError(f"{name!r} is not the name of a container image: letters, digits and . _ - / : @ only.")
+    return name
+
+
+@cache
+def _templates() -> Environment:
+    # Shell, not HTML: escaping is `quote`, and every value passes it.
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        autoescape=False,
+        comment_start_string="<%#",  # the usual one is a part of ${#array[@]}
+        comment_end_string="#%>",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"quote": quote, "variable": variable, "image": image}
+    return environment
+
+
+KNOWN = {"user": '"$user"', "job": '"$job_number"'}
+"""What the job's script calls them."""
+
+
+def expand(value: str, settings: Settings) -> str:
+    """One word of the shell: the run's shared folder is put in now, {user} and {job} when the job runs."""
+    text = value.replace(STAGE, settings.run.jobs.stage.rstrip("/")) if settings.run.jobs.stage else value
+    parts = re.split(r"\{(" + "|".join(KNOWN) + r")\}", text)
+    words = [KNOWN[part] if number % 2 else quote(part) for number, part in enumerate(parts) if part]
+    return "".join(words) or quote("")
+
+
+def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
+    """The site's groups of variables that are switched on, as words of the shell; None unsets a variable."""
+    site = settings.site
+    on = {name: name not in site.switched_off for name in site.environment}
+    for word in settings.run.jobs.switch.split():
+        sign, name = word[0], word[1:]
+        if sign not in "+-" or name not in on:
+            raise ParamsError(
+                f"jobs.switch: {word!r} is not + or - and a group of site {site.site}'s environment. "
+                f"Its groups are {', '.join(on) or 'none'}."
+            )
+        on[name] = sign == "+"
+    return {
+        name: {key: None if value is None else expand(value, settings) for key, value in variables.items()}
+        for name, variables in site.environment.items()
+        if on[name]
+    }
+
+
+def site_commands(texts: Sequence[str], settings: Settings) -> list[str]:
+    """A site's own commands, with the run's shared folder put in as one word of the shell."""
+    return [text.replace(STAGE, quote(settings.run.jobs.stage.rstrip("/"))) for text in texts]

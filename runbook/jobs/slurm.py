@@ -1,0 +1,207 @@
+"""Slurm: sbatch, squeue, scontrol, sacct, scancel, and their answers read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runbook.core.errors import JobError
+from runbook.core.locks import HOLDER_VARIABLE
+from runbook.jobs.job_folder import JobFolder, JobState
+from runbook.jobs.job_request import QueueLimits, clock_seconds, whole_number
+from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
+
+SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
+"""Of `_SQUEUE`; the reason comes last, since it is a sentence."""
+SACCT_COLUMNS = ("job", "word", "code", "partition", "nodes", "token")
+_SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%k|%P|%N|%r")
+_SACCT = (
+    *("sacct", "--allocations", "--noheader", "--parsable2"),
+    "--format=JobID,State,ExitCode,Partition,NodeList,Comment",
+)
+_NOTHING = ("None", "(null)", "None assigned")
+
+_STATES = {
+    JobState.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
+    JobState.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING",
+    JobState.DONE: "COMPLETED",
+    JobState.FAILED: "FAILED OUT_OF_MEMORY",
+    JobState.CANCELLED: "CANCELLED",
+    JobState.TIMEOUT: "TIMEOUT DEADLINE",
+    JobState.LOST: "NODE_FAIL BOOT_FAIL PREEMPTED REVOKED",
+}
+_STATE_OF = {word: state for state, words in _STATES.items() for word in words.split()}
+
+NEVER = frozenset({
+    "PartitionTimeLimit", "PartitionNodeLimit", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
+    "BadConstraints", "AccountNotAllowed", "QOSNotAllowed", "QOSMaxWallDurationPerJobLimit", "QOSMaxNodePerJobLimit",
+    "QOSMaxCpuPerJobLimit", "QOSMaxGRESPerJob", "QOSTimeLimit", "AssocMaxWallDurationPerJobLimit",
+    "AssocMaxNodePerJobLimit", "AssociationTimeLimit", "MaxWallDurationPerJobLimit", "MaxNodePerJobLimit",
+    "ReservationDeleted",
+})  # fmt: skip
+"""Reasons of a waiting job that no time mends."""
+
+
+def state_of(word: str) -> JobState:
+    """Our state of Slurm's word; a word that is none of Slurm's is UNKNOWN.
+
+    >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"), state_of("FROZEN"))
+    running cancelled lost unknown
+    """
+    return _STATE_OF.get(word.split()[0].rstrip("+") if word.split() else "", JobState.UNKNOWN)
+
+
+def never_starts(reason: str) -> bool:
+    """Whether a waiting job's reason is one that waiting does not mend.
+
+    >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
+    ...     "Job's account not known, so it can't use this partition (paid allows physics)")
+    (True, False, True)
+    """
+    return reason in NEVER or "account not" in reason or "QOS not" in reason
+
+
+def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
+    """One entry a line of squeue or sacct; lines of another shape are left out."""
+    jobs = []
+    for line in text.splitlines():
+        fields = line.split("|", len(columns) - 1)
+        if len(fields) != len(columns) or not re.match(r"\d+", fields[0]):
+            continue
+        values = {name: "" if field in _NOTHING else field for name, field in zip(columns, fields, strict=True)}
+        jobs.append(
+            QueueJob(
+                job=values["job"],
+                state=state_of(values["word"]),
+                word=values["word"],
+                reason=values.get("reason", ""),
+                exit_code=parse_exit_code(values.get("code", "")),
+                partition=values["partition"],
+                nodes=values["nodes"],
+                token=values["token"].strip(),
+            )
+        )
+    return jobs
+
+
+def parse_exit_code(text: str) -> int | None:
+    """The code a shell would show for Slurm's CODE:SIGNAL, also where it stands among the words of `scontrol show job`.
+
+    >>> parse_exit_code("1:0"), parse_exit_code("0:15"), parse_exit_code("strange"), parse_exit_code("A=1 ExitCode=3:0")
+    (1, 143, None, 3)
+    """
+    match = re.search(r"(?:^|(?:^| )ExitCode=)(\d+):(\d+)(?: |$)", text.strip())
+    return int(match[1]) or (128 + int(match[2]) if int(match[2]) else 0) if match else None
+
+
+def _partition(line: str, values: dict[str, str]) -> QueueLimits:
+    shown = ["PartitionName", "AllowAccounts", "DenyAccounts", "MaxNodes", "MaxTime", "MinNodes", "State", "TotalNodes"]
+    return QueueLimits(
+        name=values["PartitionName"],
+        state=values.get("State", "UP"),
+        default=values.get("Default") == "YES",
+        max_seconds=clock_seconds(values.get("MaxTime", "")),
+        max_nodes=whole_number(values.get("MaxNodes", "")),
+        min_nodes=whole_number(values.get("MinNodes", "")),
+        total_nodes=whole_number(values.get("TotalNodes", "")),
+        accounts=_names(values.get("AllowAccounts", "ALL")),
+        denied_accounts=_names(values.get("DenyAccounts", "ALL")),
+        words=" ".join(word for word in line.split() if word.partition("=")[0] in shown),
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if text in ("ALL", "(null)", "") else tuple(text.split(","))
+
+
+def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
+    """One entry for all elements of an array: it runs while one does, and its end is the worst of theirs."""
+    ends = (JobState.FAILED, JobState.TIMEOUT, JobState.LOST, JobState.CANCELLED, JobState.STOPPED, JobState.DONE)
+    order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *ends)
+    return min(jobs, key=lambda job: order.index(job.state), default=None)
+
+
+class Slurm(Queue):
+    """The programs of Slurm, as they stand on the PATH of a login node."""
+
+    kind, name, speaker, queue_word = "slurm", "Slurm", "Slurm's controller", "partition"
+    programs = ("sbatch", "squeue", "scontrol", "scancel")
+    limits_question = ("scontrol", "--oneliner", "--all", "show", "partition")
+    job_id_line = re.compile(r"(\d+)(?:;.*)?")  # of sbatch --parsable, perhaps with the cluster's name
+    unknown_job = ("Invalid job id",)
+    broken_off = ("Socket timed out", "Zero Bytes", "Transport endpoint", "Connection reset", "Unexpected message")
+    no_history = ("accounting storage is disabled",)
+
+    def parse_limits(self, text: str) -> list[QueueLimits]:
+        """The partitions of `scontrol --oneliner --all show partition`."""
+        lines = [line for line in text.splitlines() if line.startswith("PartitionName=")]
+        return [_partition(line, dict(word.partition("=")[::2] for word in line.split())) for line in lines]
+
+    def submission(self, token: str, after: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+        """`sbatch`; what an allocation around us says of itself would be taken for the new job's own."""
+        dependencies = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
+        inherited = (name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF")
+        return ["sbatch", "--parsable", f"--comment={token}", *dependencies], dict.fromkeys(
+            (HOLDER_VARIABLE, *inherited)
+        )
+
+    def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
+        """`sbatch job.sh` from the job's folder; a job that could never start is taken out again at once.
+
+        A partition's limits on time, nodes and accounts do not stop sbatch: the job would wait for ever.
+        """
+        number = super().submit(folder, token, after)
+        try:
+            job = self.ask(number)
+        except QueueSilentError:
+            return number
+        if job is None or job.state is not JobState.PENDING or not never_starts(job.reason):
+            return number
+        self.end(number)
+        raise JobError(
+            f"The job of {folder.path} would never start and was taken out of the queue again (it was {number}). "
+            f"Slurm says: {job.reason} (partition {job.partition}). Change jobs.<phase> in the run file."
+        )
+
+    def find(self, folder: JobFolder, token: str) -> str | None:
+        """By the comment it was submitted with, in the queue and, where there is one, in the accounts."""
+        jobs = parse_jobs(self.answer(*_SQUEUE, f"--user={os.getuid()}"), SQUEUE_COLUMNS)
+        with contextlib.suppress(QueueSilentError):
+            jobs += parse_jobs(self.answer(*_SACCT, "--starttime=now-7days"), SACCT_COLUMNS)
+        return next((_whole(job.job) for job in jobs if token and job.token == token), None)
+
+    def ask(self, job: str) -> QueueJob | None:
+        """By squeue while the controller remembers the job (scontrol for its exit code), by sacct afterwards."""
+        queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
+        found = together([entry for entry in parse_jobs(queued, SQUEUE_COLUMNS) if _whole(entry.job) == job])
+        if found is not None and found.state in (JobState.FAILED, JobState.DONE):
+            shown = self.answer("scontrol", "--oneliner", "show", "job", found.job, accept=("",))
+            return replace(found, exit_code=parse_exit_code(shown))
+        if found is not None:
+            return found
+        problem = "The controller has forgotten the job, and sacct does not answer."
+        ended = self.answer(*_SACCT, f"--jobs={job}", accept=self.no_history, problem=problem)
+        return together([entry for entry in parse_jobs(ended, SACCT_COLUMNS) if _whole(entry.job) == job])
+
+    def end(self, job: str) -> None:
+        """`scancel`: TERM, and KILL after the cluster's KillWait."""
+        problem = f"Slurm did not cancel job {job}."
+        self.answer("scancel", job, accept=self.unknown_job, problem=problem, error=JobError)
+
+    def send(self, job: str, signal_name: str) -> None:
+        """`scancel --signal`: to the job's steps, not to its script."""
+        problem = f"Slurm did not send {signal_name} to job {job}."
+        self.answer("scancel", f"--signal={signal_name.removeprefix('SIG')}", job, problem=problem, error=JobError)
+
+    def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """`sinfo`: how many nodes of each partition are in which state."""
+        text = self.answer("sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N")
+        columns = ("queue", "state", "time limit", "nodes", "are", "which")
+        return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
+
+
+def _whole(job: str) -> str:
+    return job.partition("_")[0]

@@ -1,0 +1,143 @@
+"""The GPUs of this machine, as nvidia-smi or rocm-smi lists them, for a site whose hardware.device is auto."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from runbook.core import shell
+from runbook.core.errors import ParamsError, ProgramError
+from runbook.core.units import show_bytes
+from runbook.params.schema.site import AUTO, Fact, Site
+
+NVIDIA = ("nvidia-smi", "--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits")
+AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showuniqueid", "--json")
+VISIBLE = {
+    NVIDIA: ("CUDA_VISIBLE_DEVICES",),
+    AMD: ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
+"""Variables by which torch sees some GPUs only; the programs list all of them nevertheless."""
+
+PATIENCE_SECONDS = 30.0
+"""For nvidia-smi, which without a persistence daemon wakes each GPU first."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device as PyTorch will see it."""
+
+    name: str
+    memory_bytes: int
+    uuid: str = ""
+
+
+def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -> Site:
+    """The site with the GPUs of this machine in the place of `device: auto`; other sites are left as they are.
+
+    Where no GPU is seen the device stays `auto`, which no plan accepts. GPUs of different kinds are refused.
+    """
+    hardware = site.hardware
+    if hardware.device != AUTO:
+        return site
+    variables = sorted({name for names in VISIBLE.values() for name in names} & environment.keys())
+    program, gpus = visible_gpus(environment.get("PATH", ""), tuple((name, environment[name]) for name in variables))
+    names = sorted({gpu.name for gpu in gpus})
+    if len(names) > 1:
+        raise ParamsError(
+            f"site {site.site} computes on the GPUs of this machine, and {program} lists different ones: "
+            f"{', '.join(names)}. Choose those of one kind: export CUDA_VISIBLE_DEVICES with their numbers "
+            "(HIP_VISIBLE_DEVICES for AMD)."
+        )
+    if not gpus:
+        return site.model_copy(update={"hardware": hardware.model_copy(update={"devices_per_node": 1})})
+    number = min(len(gpus), hardware.devices_per_node or len(gpus))
+    memory = min(gpu.memory_bytes for gpu in gpus)
+    own = hardware.model_copy(update={"device": names[0], "devices_per_node": number, "device_memory": memory})
+    source = f"{program} on this machine: {len(gpus)} x {names[0]}, {show_bytes(memory)} each"
+    facts = {**site.facts, "hardware.device": Fact(source=source)}
+    return site.model_copy(update={"hardware": own, "facts": facts})
+
+
+@cache
+def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Gpu, ...]]:
+    """Who was asked, and the GPUs that torch will see; asked once a process, since the form plans at each key.
+
+    `path` and `visibility` are what the answer depends on: the environment's PATH and its variables of `VISIBLE`.
+    """
+    shown = dict(visibility)
+    for command, parse in ((NVIDIA, parse_nvidia), (AMD, parse_amd)):
+        if shutil.which(command[0], path=path) is None:
+            continue
+        try:
+            gpus = parse(shell.run(command, timeout=PATIENCE_SECONDS, env={"PATH": path}).out)
+        except ProgramError:  # "couldn't communicate with the NVIDIA driver": installed, and nothing to show
+            continue
+        for name in VISIBLE[command]:
+            if name in shown:
+                gpus = choose_visible(gpus, shown[name])
+        if gpus:
+            return command[0], tuple(gpus)
+    return "", ()
+
+
+def parse_nvidia(text: str) -> list[Gpu]:
+    r"""What nvidia-smi answers to `NVIDIA`.
+
+    >>> parse_nvidia("NVIDIA H100 80GB HBM3, 81559, GPU-5a1e\n")
+    [Gpu(name='NVIDIA H100 80GB HBM3', memory_bytes=85520809984, uuid='GPU-5a1e')]
+    >>> parse_nvidia("No devices were found\n"), parse_nvidia("NVIDIA GB10, [N/A], GPU-1\n")[0].memory_bytes
+    ([], 0)
+    """
+    rows = [[word.strip() for word in line.rsplit(",", 2)] for line in text.splitlines()]
+    return [
+        Gpu(name, int(memory) * 2**20 if memory.isdigit() else 0, uuid)
+        for name, memory, uuid in (row for row in rows if len(row) == 3)
+    ]
+
+
+def parse_amd(text: str) -> list[Gpu]:
+    """What rocm-smi answers to `AMD`, one entry a card; each GCD of an MI250X is a card. Keys changed over versions.
+
+    >>> card = '"Card Series": "AMD Instinct MI300X OAM", "VRAM Total Memory (B)": "206141652992", "Unique ID": "0x9f"'
+    >>> parse_amd('{"card0": {' + card + '}, "system": {"Driver version": "6.12.12"}}')
+    [Gpu(name='AMD Instinct MI300X OAM', memory_bytes=206141652992, uuid='GPU-9f')]
+    >>> parse_amd("WARNING: No AMD GPUs specified")
+    []
+    """
+    try:
+        cards = json.loads(text[text.index("{") :])
+    except ValueError:
+        return []
+    gpus = []
+    numbers = sorted((int(key[4:]), key) for key in cards if re.fullmatch(r"card\d+", key))
+    for card in (cards[key] for _, key in numbers):
+        values = {str(key).lower(): str(value) for key, value in card.items()}
+        name = values.get("card series") or values.get("device name") or values.get("card model", "")
+        memory, uuid = values.get("vram total memory (b)", ""), values.get("unique id", "").removeprefix("0x")
+        gpus.append(Gpu(name, int(memory) if memory.isdigit() else 0, f"GPU-{uuid}" if uuid else ""))
+    return [gpu for gpu in gpus if gpu.name]
+
+
+def choose_visible(gpus: Sequence[Gpu], variable: str) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES or its like names; as CUDA does, up to the first word that names none.
+
+    >>> both = [Gpu("a", 1, "GPU-7f"), Gpu("b", 1, "GPU-80")]
+    >>> [gpu.name for gpu in choose_visible(both, "1,0")], choose_visible(both, ""), choose_visible(both, "-1,0")
+    (['b', 'a'], [], [])
+    >>> [gpu.name for gpu in choose_visible(both, "GPU-80,9,0")]
+    ['b']
+    """
+    chosen: list[Gpu] = []
+    for word in (part.strip() for part in variable.split(",")):
+        named = [gpu for gpu in gpus if word.startswith("GPU-") and gpu.uuid.startswith(word)]
+        if word.isdigit() and int(word) < len(gpus):
+            named = [gpus[int(word)]]
+        if len(named) != 1:
+            break
+        chosen += named
+    return chosen

@@ -1,0 +1,227 @@
+"""Binds the parameters cell of a notebook, whichever way papermill, JupyterLab or our command filled it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+
+import yaml
+
+from runbook.core.errors import ParamsError
+from runbook.params.problems import InvalidParams, Problem, read_as_papermill, show
+from runbook.params.project import RunFile, find_run_file, run_names
+from runbook.params.run_loader import load_file
+from runbook.params.schema.keys import nearest
+from runbook.params.settings import Settings
+from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
+
+PARAMETERS: dict[str, Any] = {
+    "run": "local",
+    "site": "",
+    "model": "",
+    "data": {},
+    "parallel": {},
+    "training": {},
+    "jobs": {},
+    "overrides": "",
+}
+"""The parameters cell of every notebook: names and defaults."""
+
+_FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
+_EXAMPLES = {
+    "run": '"local"',
+    "site": '"local"',
+    "model": '"125m"',
+    "data": '{"dataset": "corpus"}',
+    "parallel": '{"tensor": 2}',
+    "training": '{"iterations": 10}',
+    "jobs": '{"smoke": {"nodes": 1}}',
+    "overrides": '"training.iterations=10"',
+}
+_INJECTED = "# Parameters\n"
+"""How the cell begins that papermill puts below the parameters cell."""
+
+
+def bind(
+    namespace: Mapping[str, object], *, project: Path | None = None, before: YamlDocument | None = None
+) -> Settings:
+    """The run that a notebook's variables name; pass `globals()`.
+
+    What equals the run file as papermill reads it (YAML 1.1) was not chosen in the notebook: its value and origin come
+    from the file. Everything else given wins over the file, and over `before`, which was given to this run earlier.
+    `ParamsError` lists all that is wrong.
+    """
+    run = namespace.get("run", PARAMETERS["run"])
+    if not isinstance(run, str):
+        raise InvalidParams("Parameters of the notebook", [*_unknown_names(namespace), _wrong_type("run", run)])
+    file = find_run_file(run, project)
+    values = {name: _value(name, namespace[name]) for name in _FROM_FILE if name in namespace}
+    given = {name: value for name, value in values.items() if not _same(value, PARAMETERS[name])}
+    own = _as_papermill(file)
+    chosen = {name: value for name, value in given.items() if not _same(value, own.get(name))}
+    if chosen:
+        _refuse_two_runs(file, given, own)
+    wrong = {name: value for name, value in chosen.items() if not isinstance(value, type(PARAMETERS[name]))}
+    problems = [*_unknown_names(namespace), *(_wrong_type(name, value) for name, value in wrong.items())]
+    chosen = {name: value for name, value in chosen.items() if name not in wrong}
+    return load_file(file, chosen, _words(namespace, problems), problems, before)
+
+
+def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
+    r"""Parameters that the source of a parameters cell sets to something else than the defaults, as they are written.
+
+    `run` is left out, which everybody names, and so is what was `given` to papermill and wins over the cell.
+
+    >>> hand_edits('run: str = "mine"\ntraining: dict = {"iterations": 30}  # quick')
+    {'training': "{'iterations': 30}"}
+    """
+    edits = {}
+    for name, value in assignments(cell).items():
+        if name in (*_FROM_FILE, "overrides") and name not in given and not _same(_literal(value), PARAMETERS[name]):
+            edits[name] = ast.unparse(value)
+    return edits
+
+
+def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> None:
+    """Raise where an unattended notebook has hand-written parameters: they would silently change every run of it."""
+    edits = hand_edits(cell, given)
+    if edits:
+        shown_edits = ", ".join(f"{name} = {value}" for name, value in edits.items())
+        words = " ".join(_as_words(cell, name) for name in edits)
+        raise ParamsError(
+            f'{notebook}, cell "parameters": {shown_edits} was written there by hand, and would change every run that '
+            "is executed from this notebook. Headless, values come from the run file and from what is given. To use "
+            f"these: runbook run RUN {words}. To drop them, put the cell back: git checkout {notebook}. To try values "
+            "by hand, step through copies: runbook lab RUN."
+        )
+
+
+def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str) -> None:
+    """As `refuse_hand_edits`, from inside a kernel in which papermill put its parameters below the parameters cell."""
+    sources = _executed(namespace)
+    injected = next((number for number, source in enumerate(sources) if source.startswith(_INJECTED)), 0)
+    cell = next((source for source in sources[:injected] if PARAMETERS.keys() <= assignments(source).keys()), "")
+    if cell:
+        refuse_hand_edits(cell, notebook, assignments(sources[injected]))
+
+
+def _as_words(cell: str, name: str) -> str:
+    """What says on the command line what a parameters cell says."""
+    value = _literal(assignments(cell)[name])
+    if name == "overrides":
+        return " ".join(f"--set {shlex.quote(word)}" for word in shlex.split(str(value)))
+    return " ".join(f"--set {shlex.quote(f'{key}={leaf}')}" for key, leaf in _leaves(name, value))
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(f"{name}.{key}", inner)
+    else:
+        yield name, "VALUE" if value is ... else value
+
+
+def _value(name: str, value: Any) -> Any:
+    """A mapping that papermill's -p left as text is read."""
+    if isinstance(PARAMETERS[name], dict) and isinstance(value, str):
+        with contextlib.suppress(ParamsError):
+            return read_mapping(f"value: {value.strip() or '{}'}", name).values["value"]
+    return value
+
+
+def _words(namespace: Mapping[str, object], problems: list[Problem]) -> list[str]:
+    overrides = namespace.get("overrides", "")
+    if not isinstance(overrides, str):
+        problems.append(_wrong_type("overrides", overrides))
+        return []
+    try:
+        return shlex.split(overrides)
+    except ValueError as error:
+        rule = f"cannot be split into words as a shell does: {error}."
+        problems.append(Problem("overrides", "notebook", rule, overrides))
+        return []
+
+
+def _wrong_type(name: str, value: Any) -> Problem:
+    kind = "text" if isinstance(PARAMETERS[name], str) else "a dict"
+    return Problem(name, "notebook", f"must be {kind}, such as {name} = {_EXAMPLES[name]}.", value)
+
+
+def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
+    """Names that papermill injected and no notebook has: papermill itself only warns of them."""
+    problems = []
+    for source in _executed(namespace):
+        assigned = assignments(source) if source.startswith(_INJECTED) else {}
+        known = (*PARAMETERS, "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
+        for name in (name for name in assigned if name not in known):
+            near = nearest(name, list(PARAMETERS), 1)
+            meant = f"Did you mean {near[0]}?" if near else f"It has {', '.join(PARAMETERS)}."
+            rule = f"a notebook has no such parameter. {meant}"
+            problems.append(Problem(name, "papermill", rule, _literal(assigned[name])))
+    return problems
+
+
+def _executed(namespace: Mapping[str, object]) -> list[str]:
+    history = namespace.get("In")
+    return [source for source in history if isinstance(source, str)] if isinstance(history, list) else []
+
+
+def assignments(source: str) -> dict[str, ast.expr]:
+    """What a cell assigns to names, in its order."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return {}
+    found: dict[str, ast.expr] = {}
+    for statement in body:
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        value = getattr(statement, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.expr):
+            found[target.id] = value
+    return found
+
+
+def _literal(value: ast.expr) -> Any:
+    """The value, or `...` where it is computed."""
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        return ...
+
+
+def _as_papermill(file: RunFile) -> dict[str, object]:
+    """The run file as papermill would inject it; nothing where it cannot be read, which loading then tells better."""
+    try:
+        text = read_text(file.path, file.where)
+        read_mapping(text, file.where)  # our own reader's guards first: depth, aliases
+        values = read_as_papermill(text)
+    except (ParamsError, yaml.YAMLError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _refuse_two_runs(file: RunFile, given: Mapping[str, object], own: Mapping[str, object]) -> None:
+    """`-p run one -f params/other.yaml`: most of what another run file says was given, and it is not this run's."""
+    for name in run_names(file.project):
+        other = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
+        if other.path == file.path:
+            continue
+        says = {key: value for key, value in _as_papermill(other).items() if key in _FROM_FILE}
+        equal = [key for key, value in says.items() if key in given and _same(given[key], value)]
+        foreign = [key for key in equal if not _same(given[key], own.get(key))]
+        if foreign and 2 * len(equal) > len(says):
+            raise ParamsError(
+                f"Two runs are mixed: run is {show(file.stem)}, but {', '.join(foreign)} "
+                f"{'is that' if len(foreign) == 1 else 'are those'} of {other.where}. Name one: -p run {file.stem}, or "
+                f"-f {other.where}, but not both. Nothing was written."
+            )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal in value and type, whatever the order of keys: True is not 1."""
+    return pformat(one) == pformat(other)

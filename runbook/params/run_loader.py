@@ -1,0 +1,249 @@
+"""Loads a run: finds its files, lays the layers over each other, and reports all problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runbook.core.errors import ParamsError
+from runbook.params import catalogues
+from runbook.params.catalogues import SMOKE_MODEL, Catalogue
+from runbook.params.layers import (
+    GIVEN_BEFORE,
+    Layer,
+    LayerStack,
+    Origin,
+    document_layer,
+    mapping_layer,
+    take_name,
+    words_layer,
+)
+from runbook.params.local_gpus import with_visible_gpus
+from runbook.params.problems import InvalidParams, Problem, differences, marks_in, tokens_in
+from runbook.params.project import RunFile, find_run_file, shown_path
+from runbook.params.rehearsal import rehearse
+from runbook.params.schema.entries import Dataset, Model, TextShare, with_shape
+from runbook.params.schema.keys import DURATION
+from runbook.params.schema.run_file import SHAPE_FIELDS, Run
+from runbook.params.schema.site import Site
+from runbook.params.schema.value_types import is_name, parse_blend
+from runbook.params.settings import Settings, with_shared_folder
+from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
+
+Found = TypeVar("Found")
+
+
+def load(
+    name: str,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    set_words: Sequence[str] = (),
+    project: Path | None = None,
+    before: YamlDocument | None = None,
+) -> Settings:
+    """The run that `name` means: a stem in params/, `stem:variant`, or a path to a run file.
+
+    `overrides` (nested as in a run file) wins over the file, `set_words` (`key=value`) over both; `before`, what was
+    given to this run earlier, wins over the file alone. `ParamsError` lists everything that is wrong.
+    """
+    return load_file(find_run_file(name, project), overrides or {}, set_words, before=before)
+
+
+def check(name: str, *, set_words: Sequence[str] = (), project: Path | None = None) -> Settings:
+    """As `load`, and refuses too what YAML 1.1 (papermill -f) would read differently in the run file."""
+    return _Loading(find_run_file(name, project), portable=True).load({}, set_words)
+
+
+def load_file(
+    file: RunFile,
+    overrides: Mapping[str, object],
+    set_words: Sequence[str],
+    problems: Sequence[Problem] = (),
+    before: YamlDocument | None = None,
+) -> Settings:
+    """As `load`, of a run file that was found; reports the caller's own problems with those it finds."""
+    return _Loading(file, problems=list(problems), before=before).load(overrides, set_words)
+
+
+@dataclass
+class _Loading:
+    file: RunFile
+    portable: bool = False
+    before: YamlDocument | None = None
+    stack: LayerStack = field(default_factory=LayerStack)
+    problems: list[Problem] = field(default_factory=list)
+    given_name: str = ""
+
+    def load(self, overrides: Mapping[str, object], set_words: Sequence[str]) -> Settings:
+        upper = [self._run_file_layer()]
+        if self.file.variant:
+            upper.append(self._keeps_name(self._variant_layer()))
+        if self.before is not None:
+            upper.append(document_layer(GIVEN_BEFORE, self.before))
+        upper.append(self._keeps_name(mapping_layer("notebook", overrides, "notebook ")))
+        self.given_name, words = take_name(set_words, self.problems)
+        upper.append(self._keeps_name(words_layer(words)))
+        site = self._site(upper)
+        for layer in upper:
+            self.stack.lay(layer)
+        self.problems += self.stack.problems
+        settings = self._bind(site)
+        if self.problems or settings is None:
+            raise InvalidParams(f"Parameters of run {self.file.stem}", self.problems)
+        return settings
+
+    def _report(self, key: str, where: str, rule: str, value: Any = ...) -> None:
+        self.problems.append(Problem(key, where, rule, value))
+
+    def _run_file_layer(self) -> Layer:
+        document = self._read(self.file.path)
+        if self.portable:
+            self.problems += differences(read_text(self.file.path, document.where), document.where)
+        given, where = document.values.get("run", ...), document.origin(("run",))
+        if self.file.is_record:
+            pass
+        elif given != self.file.stem:
+            self._report("run", where, f"must be {self.file.stem}, the file's own name.", given)
+        elif next(iter(document.values)) != "run":
+            self._report("run", where, "must be the first key of a run file.", given)
+        return document_layer("run file", document)
+
+    def _variant_layer(self) -> Layer:
+        layer, variant, path = Layer("variant"), self.file.variant, self.file.variants_path
+        if not path.is_file():
+            where = shown_path(path, self.file.project)
+            self._report("variant", where, "there is no such file, so the run has no variants.", variant)
+            return layer
+        document = self._read(path)
+        values = document.values.get(variant)
+        if variant not in document.values:
+            self._report(
+                "variant", document.where, catalogues.no_such(variant, list(document.values), document.where), variant
+            )
+        elif isinstance(values, Mapping):
+            layer.take(values, lambda path: document.origin((variant, *path)))
+        elif values is not None:
+            self._report("variant", document.origin((variant,)), "must be a mapping of keys to values.", values)
+        return layer
+
+    def _keeps_name(self, layer: Layer) -> Layer:
+        if origin := layer.leaves.pop("run", None):
+            rule = "only the run file says its name. Leave this out; --as NAME names a set of overrides."
+            self._report("run", origin.where, rule, origin.value)
+        return layer
+
+    def _read(self, path: Path) -> YamlDocument:
+        where = shown_path(path, self.file.project)
+        text = read_text(path, where)
+        self.problems += [*tokens_in(text, where), *marks_in(text, where)]
+        return read_mapping(text, where)
+
+    def _site(self, upper: Sequence[Layer]) -> Site | None:
+        named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
+        origin = named[-1] if named else self.stack.chains["site"][-1]
+        if not is_name(origin.value):
+            return None  # reported when the layer is checked
+        found = self._find("site", origin, lambda: catalogues.read_site(origin.value, self.file.project))
+        if found is None:
+            return None
+        site, layer = found
+        self.stack.lay(layer)
+        return self._find("site", origin, lambda: with_visible_gpus(site))
+
+    def _bind(self, site: Site | None) -> Settings | None:
+        stack, project = self.stack, self.file.project
+        models = self._find("model", Origin("", "params/models.yaml", ...), lambda: catalogues.read_models(project))
+        datasets = self._find(
+            "data.dataset", Origin("", "params/datasets.yaml", ...), lambda: catalogues.read_datasets(project)
+        )
+        model = self._entry("model", models)
+        shape = {name: stack.value(f"training.shape.{name}") for name in SHAPE_FIELDS}
+        if model and all(isinstance(value, int) and value >= 0 for value in shape.values()):
+            model = with_shape(model, shape)
+        dataset = self._entry("data.dataset", datasets)
+        blend = self._blend(datasets)
+        smoke = self._smoke(models, model)
+        self._require()
+        if self.problems or not (site and model and dataset and smoke):
+            return None
+        texts = [dataset, *(text.dataset for text in blend)]
+        stack.lay(rehearse(stack, site, model, smoke[1], texts))
+        run = Run.model_validate(stack.nested())
+        name, dashes, variant = self.file.path.parent.name.partition("--")
+        recorded = variant if self.file.is_record and dashes and name == run.run else ""
+        return Settings(
+            run=run,
+            site=with_shared_folder(site, run),
+            model=model,
+            smoke_model=smoke[1],
+            smoke_model_name=smoke[0],
+            dataset=self._entry("data.dataset", datasets),
+            origins={key: tuple(chain) for key, chain in stack.chains.items()},
+            project=project,
+            variant=self.given_name or self.file.variant or recorded,
+            blend=blend if run.data.blend else (),
+        )
+
+    def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[TextShare, ...]:
+        """The texts of data.blend; wrong names are reported here, a wrong form when its layer was checked."""
+        origin = self.stack.chains["data.blend"][-1]
+        try:
+            parts = dict(parse_blend(str(origin.value)))
+        except ValueError:
+            return ()
+        main, folder = self.stack.value("data.dataset"), self.stack.value("data.folder")
+        if parts and main not in parts:
+            rule = f"must name data.dataset ({main}) among its texts: add it, or set data.dataset to one of them."
+            self._report("data.blend", origin.where, rule, origin.value)
+        texts = []
+        for name, weight in parts.items():
+            dataset = datasets and self._find("data.blend", origin, partial(datasets.get, name))
+            if dataset and dataset.kind == "mock":
+                rule = f"{name} is made-up ids, which cannot be blended with text."
+                self._report("data.blend", origin.where, rule, origin.value)
+            elif dataset:
+                texts.append(TextShare(name, weight, dataset, str(folder) if name == main else ""))
+        return tuple(texts)
+
+    def _require(self) -> None:
+        where = self.file.where
+        if self.file.is_record and "run" not in self.stack.chains:
+            self._report("run", where, "is missing.")
+        if "model" not in self.stack.chains:
+            self._report("model", where, "is missing: name one of params/models.yaml.")
+        reported = any(problem.key.startswith("training") for problem in self.problems)
+        if not reported and not any(self.stack.value(key) for key in DURATION):
+            rule = f"the length of the training is missing: give one of {', '.join(DURATION)}."
+            self._report("training", where, rule)
+
+    def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
+        """The entry of a catalogue that a key names; what is no name was reported when its layer was checked."""
+        origin = self.stack.origin(key)
+        if catalogue and origin and is_name(origin.value):
+            return self._find(key, origin, partial(catalogue.get, origin.value))
+        return None
+
+    def _smoke(self, models: Catalogue[Model] | None, own: Model | None) -> tuple[str, Model] | None:
+        key = "training.smoke.model"
+        origin = self.stack.chains[key][-1]
+        if name := origin.value:
+            if isinstance(name, str) and not is_name(name):
+                self._report(key, origin.where, "is not the name of a model.", name)
+            model = self._entry(key, models)
+            return (name, model) if model else None
+        built_in = Origin("", "built-in", SMOKE_MODEL)
+        smoke = models and self._find(key, built_in, lambda: models.get(SMOKE_MODEL))
+        return catalogues.smaller_model(self.stack.value("model"), own, smoke) if own and smoke else None
+
+    def _find(self, key: str, origin: Origin, find: Callable[[], Found]) -> Found | None:
+        """What a file holds; what is wrong with it is reported with the rest."""
+        try:
+            return find()
+        except InvalidParams as error:
+            self.problems += error.problems
+        except ParamsError as error:
+            self._report(key, origin.where, str(error), origin.value)
+        return None

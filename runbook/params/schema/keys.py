@@ -1,0 +1,145 @@
+"""Every key of a run file: its type, help, default and names in the documents."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from runbook.params.schema.run_file import JOB_SECTIONS, Run, phase_name
+from runbook.params.schema.value_types import Aliases
+
+DURATION = ("training.iterations", "training.samples", "training.tokens")
+EXCLUSIVE = {
+    "lengths of the training": DURATION,
+    "lengths of the warm-up": tuple(
+        f"training.warmup_{unit}" for unit in ("iterations", "samples", "tokens", "fraction")
+    ),
+    "lengths of the decay": tuple(f"training.decay_{unit}" for unit in ("iterations", "samples", "tokens")),
+}
+"""Keys of which one layer may set one; it clears the others of the layers below."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key a person may write."""
+
+    name: str
+    """Dotted: parallel.tensor."""
+    kind: type[Any]
+    """int, float, bool, str or an enumeration."""
+    help: str
+    default: Any
+    """`...` when it must be given."""
+    documents: tuple[str, ...]
+    """What the five documents call it."""
+
+
+@cache
+def all_keys() -> dict[str, Key]:
+    """Every key by its dotted name, in the schema's order."""
+    keys = {}
+    for name, info in ((name, info) for name, info, is_section in _walk(Run) if not is_section):
+        documents = tuple(alias for mark in info.metadata if isinstance(mark, Aliases) for alias in mark.names)
+        default = ... if info.is_required() else info.default
+        kind = info.annotation if isinstance(info.annotation, type) else object
+        keys[name] = Key(name, kind, info.description or "", default, documents)
+    return keys
+
+
+@cache
+def sections() -> dict[str, str]:
+    """Every section by its dotted name, with its help."""
+    return {name: info.description or "" for name, info, is_section in _walk(Run) if is_section}
+
+
+def nearest(word: str, names: list[str] | tuple[str, ...], count: int = 3, likeness: float = 0.6) -> list[str]:
+    """The names most like `word`, best first.
+
+    >>> nearest("tenser", ["tensor", "pipeline"])
+    ['tensor']
+    """
+    by_lower = {name.lower(): name for name in names}
+    return [by_lower[name] for name in difflib.get_close_matches(word.lower(), list(by_lower), count, likeness)]
+
+
+def job_section(word: str) -> str:
+    """The key under `jobs` that a phase's name or number means.
+
+    >>> job_section("03-smoke-test"), job_section("4"), job_section("data")
+    ('smoke', 'training', 'data')
+    """
+    phase = phase_name(word)
+    if phase not in JOB_SECTIONS:
+        raise ValueError(f"{phase} submits no job; jobs has {', '.join(JOB_SECTIONS.values())}")
+    return JOB_SECTIONS[phase]
+
+
+def full_path(path: Sequence[str]) -> tuple[str, ...]:
+    """A path of keys by our names: `jobs.3` is jobs.smoke. `ValueError` where `jobs` has no such phase or key."""
+    if len(path) > 1 and path[0] == "jobs" and ".".join(path[:2]) not in all_keys():
+        return ("jobs", job_section(path[1]), *path[2:])
+    return tuple(path)
+
+
+def right_name(path: tuple[str, ...]) -> tuple[str, str]:
+    """For an unknown key: (ours for a document's name, the nearest right name); either may be empty.
+
+    >>> right_name(("training", "MPSIZE")), right_name(("parallel", "tenser"))
+    (('parallel.tensor', ''), ('', 'parallel.tensor'))
+    """
+    word = path[-1].rpartition(".")[2]
+    ours = {name.rpartition(".")[2] for name in all_keys()}
+    documents = _by_document_name().get(_plain(word), []) if word not in ours else []
+    parent = ".".join(path[:-1])
+    if documents:
+        here = [name for name in documents if name.rpartition(".")[0] == parent]
+        return _joined(here or documents), ""
+    return "", _nearest_key(parent, word)
+
+
+def _nearest_key(parent: str, word: str) -> str:
+    names = [*all_keys(), *sections()]
+    if "." in word and (close := nearest(word, names, 1)):
+        return close[0]
+    last_words = {name.rpartition(".")[2]: name for name in reversed(names)}  # the first name of each
+    if word.lower() in last_words:
+        return _joined([name for name in names if name.rpartition(".")[2] == word.lower()])
+    siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == parent}
+    return next((known[close[0]] for known in (siblings, last_words) if (close := nearest(word, [*known], 1))), "")
+
+
+def _joined(names: list[str]) -> str:
+    jobs = [name for name in names if name.startswith("jobs.")]
+    if len(jobs) > 1:  # the same key of each phase
+        names = [name for name in names if name not in jobs] + [f"jobs.<phase>.{jobs[0].rpartition('.')[2]}"]
+    return " or ".join(names[:3])
+
+
+def _plain(word: str) -> str:
+    return word.lstrip("-").replace("-", "_").lower()
+
+
+@cache
+def _by_document_name() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key in all_keys().values():
+        for name in dict.fromkeys(map(_plain, key.documents)):
+            found.setdefault(name, []).append(key.name)
+    return found
+
+
+def _walk(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:
+    """Every section and key below a model: its dotted name, its field, and whether it is a section."""
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield path + name, info, True
+            yield from _walk(kind, f"{path}{name}.")
+        else:
+            yield path + name, info, False

@@ -1,0 +1,347 @@
+"""The keys of a run file: everything a person chooses; the plan computes the rest."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StrictBool
+
+from runbook.params.schema.value_types import (
+    Aliases,
+    Attention,
+    BadRecords,
+    BelowOne,
+    Count,
+    Engine,
+    Fraction,
+    Framework,
+    LauncherChoice,
+    Name,
+    NanPolicy,
+    NonNegative,
+    Positive,
+    Precision,
+    Recompute,
+    Schedule,
+    Seconds,
+    Strict,
+    Whole,
+    WholeOrZero,
+    blend_text,
+)
+
+
+class ModelShape(Strict):
+    """What differs from the model that is named; 0: as it says. The documents' scripts have these as knobs."""
+
+    layers: Annotated[WholeOrZero, Aliases("NUM_LAYERS", "num_layers", "NLAYERS", "LAYERS")] = 0
+    """Transformer layers."""
+    hidden: Annotated[WholeOrZero, Aliases("HIDDEN_SIZE", "hidden_size", "HIDDEN")] = 0
+    """Width of the residual stream; the feed-forward block follows, unless ffn_hidden is given."""
+    heads: Annotated[WholeOrZero, Aliases("NUM_ATTENTION_HEADS", "num_attention_heads", "num_attn_heads")] = 0
+    """Attention heads; hidden / heads is the head size."""
+    kv_heads: Annotated[WholeOrZero, Aliases("num_query_groups", "num_key_value_heads")] = 0
+    """Heads of keys and values."""
+    ffn_hidden: Annotated[WholeOrZero, Aliases("FFN_HIDDEN_SIZE", "ffn_hidden_size")] = 0
+    """Width inside the feed-forward block."""
+    positions: Annotated[WholeOrZero, Aliases("max_position_embeddings")] = 0
+    """Learned position embeddings."""
+
+
+SHAPE_FIELDS = tuple(ModelShape.model_fields)
+
+
+class Smoke(Strict):
+    """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
+
+    model: str = ""
+    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own where that is smaller."""
+    iterations: Whole = 12
+    """Steps; the first ones warm up and are left out of the throughput."""
+    global_batch: WholeOrZero = 0
+    """Sequences a step; 0: two micro-batches for each data-parallel copy, or one for each stage if those are more."""
+    micro_batch: Whole = 1
+    """Sequences a device computes at once."""
+    sequence_length: WholeOrZero = 0
+    """Tokens in a sequence; 0: the model's own."""
+    warmup_iterations: WholeOrZero = 3
+    """Steps until the peak learning rate."""
+    tensor: Whole = 1
+    """Tensor-parallel size of the smoke test."""
+    pipeline: Whole = 1
+    """Pipeline size of the smoke test."""
+    waived_by: str = ""
+    """Who decided to train although the smoke test failed or was not made; the name is recorded. Empty: nobody."""
+
+
+class Training(Strict):
+    """What is trained for how long, in which steps."""
+
+    engine: Engine = Engine.MEGATRON_CORE
+    """megatron-core or deepspeed; both train the same model to the same losses."""
+    framework: Framework = Framework.RUNBOOK
+    """Our own trainer, or the document's: megatron-lm, megatron-deepspeed, nemo."""
+    precision: Precision = Precision.BF16
+    """fp32, fp16 or bf16."""
+    iterations: Annotated[Count, Aliases("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")] = 0
+    """Optimizer steps; give exactly one of iterations, samples, tokens."""
+    samples: Annotated[Count, Aliases("train_samples")] = 0
+    """Sequences to train on, instead of iterations."""
+    tokens: Annotated[Count, Aliases("TRAIN_TOKENS", "train_tokens")] = 0
+    """Tokens to train on (300B), instead of iterations."""
+    micro_batch: Annotated[Whole, Aliases("MICRO_BATCH", "micro_batch_size", "MICRO_BATCH_SIZE")] = 1
+    """Sequences a device computes at once; raise it until the memory is used."""
+    global_batch: Annotated[Whole, Aliases("GLOBAL_BATCH_SIZE", "global_batch_size", "GLOBAL_BATCH")] = 512
+    """Sequences in one optimizer step; divides by micro_batch x data parallel."""
+    rampup_start: Annotated[WholeOrZero, Aliases("rampup_batch_size")] = 0
+    """Sequences in the first steps, where the batch ramps up to global_batch; 0: it does not."""
+    rampup_increment: WholeOrZero = 0
+    """Sequences by which the batch grows at a time; rampup_start + a multiple of it is global_batch."""
+    rampup_samples: Count = 0
+    """Sequences after which global_batch is reached."""
+    sequence_length: Annotated[WholeOrZero, Aliases("SEQ_LENGTH", "SEQ_LEN", "seq_length")] = 0
+    """Tokens in a sequence; 0: the model's own."""
+    learning_rate: Annotated[Positive, Aliases("lr", "LR")] = 6.0e-4
+    """Peak learning rate."""
+    min_learning_rate: Annotated[NonNegative, Aliases("min_lr", "MIN_LR")] = 6.0e-5
+    """Learning rate at the end of the decay."""
+    schedule: Annotated[Schedule, Aliases("lr_decay_style")] = Schedule.COSINE
+    """cosine, linear or constant after the warm-up."""
+    warmup_iterations: Annotated[Count, Aliases("lr_warmup_iters")] = 0
+    """Steps until the peak learning rate; give at most one of the four warm-up keys."""
+    warmup_samples: Annotated[Count, Aliases("lr_warmup_samples")] = 0
+    """Sequences until the peak, instead of warmup_iterations."""
+    warmup_tokens: Annotated[Count, Aliases("lr_warmup_tokens")] = 0
+    """Tokens until the peak, instead of warmup_iterations."""
+    warmup_fraction: Annotated[Fraction, Aliases("lr_warmup_fraction")] = 0.0
+    """Share of the decay length until the peak, instead of warmup_iterations."""
+    decay_iterations: Annotated[Count, Aliases("lr_decay_iters")] = 0
+    """Steps until the minimum; 0: the training's own length."""
+    decay_samples: Annotated[Count, Aliases("lr_decay_samples")] = 0
+    """Sequences until the minimum, instead of decay_iterations."""
+    decay_tokens: Annotated[Count, Aliases("lr_decay_tokens")] = 0
+    """Tokens until the minimum, instead of decay_iterations."""
+    adam_beta1: BelowOne = 0.9
+    """Adam's decay of the mean gradient."""
+    adam_beta2: BelowOne = 0.95
+    """Adam's decay of the mean squared gradient."""
+    adam_epsilon: Positive = 1.0e-8
+    """Adam's guard against division by zero."""
+    weight_decay: NonNegative = 0.1
+    """Pull of the weights towards zero, decoupled from the gradient."""
+    clip_gradient: Annotated[NonNegative, Aliases("clip_grad", "gradient_clipping")] = 1.0
+    """Largest norm of the whole gradient; 0: no clipping."""
+    dropout: BelowOne = 0.0
+    """Share of activations and attention weights zeroed; GPT-3 and the documents' Megatron default say 0.1."""
+    init_std: Annotated[Positive, Aliases("init_method_std")] = 0.02
+    """Spread of the initial weights."""
+    recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = Recompute.NONE
+    """none, selective or full: less memory for up to a third more computing."""
+    attention: Attention = Attention.AUTO
+    """auto, or one kernel by name: flash1, flash2, flash-triton, plain; auto takes what the framework takes."""
+    offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False
+    """Optimizer states in the node's memory, not the device's: slower, and only where nothing else fits."""
+    initial_loss_scale: Positive = 65536.0
+    """fp16 only: first loss scale; every overflow halves it and skips the step, so 2^32 skips the first 16 or so."""
+    loss_scale_window: Whole = 1000
+    """fp16 only: steps without overflow before the scale doubles."""
+    loss_scale_hysteresis: Annotated[Whole, Aliases("hysteresis")] = 2
+    """fp16 only: overflows in a row before the scale halves."""
+    static_loss_scale: Annotated[NonNegative, Aliases("loss_scale")] = 0.0
+    """fp16 only: keep this scale, whatever overflows; 0: dynamic, by the three keys above."""
+    min_loss_scale: Positive = 1.0
+    """fp16 only: the dynamic scale falls no lower; an overflow there is answered by nan_policy."""
+    nan_policy: NanPolicy = NanPolicy.STOP
+    """A NaN or infinite loss or gradient: stop, skip the step, or rollback to the last save and pass it over."""
+    nan_limit: Whole = 3
+    """So many such steps in a row (or rollbacks in one job) stop the training all the same."""
+    log_interval: Whole = 1
+    """Steps between log lines."""
+    save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000
+    """Steps between checkpoints; 0: only at the end, and with a document's own framework none at all."""
+    keep_checkpoints: Whole = 2
+    """Newest checkpoints that are kept."""
+    keep_every: WholeOrZero = 0
+    """Keep for ever each checkpoint at a multiple of this many steps as well; 0: only the newest."""
+    async_save: StrictBool = False
+    """Write checkpoints in the background: training continues once the state is copied. Needs that much more memory."""
+    resume_changed: StrictBool = False
+    """Go on from a checkpoint that was trained with other values (rate, data, seed, batch); else it is refused."""
+    eval_interval: Annotated[WholeOrZero, Aliases("EVAL_INTERVAL")] = 1000
+    """Steps between evaluations; 0: never."""
+    eval_iterations: Annotated[WholeOrZero, Aliases("eval_iters")] = 10
+    """Batches of one evaluation."""
+    exit_duration: Annotated[Seconds, Aliases("exit_duration_in_mins", "max_time")] = 0
+    """Save and stop after this time (00:55:00); 0: never."""
+    exit_interval: WholeOrZero = 0
+    """Save and stop whenever the step is a multiple of this; 0: never. The same command goes on."""
+    process_group_timeout: Annotated[Seconds, Aliases("distributed_timeout_minutes")] = 600
+    """A rank that waits longer for the others ends the job."""
+    rehearse_stop: WholeOrZero = 0
+    """Stop the job once at this step by SIGTERM and resume it, to prove that resuming works; 0: do not."""
+    sample_prompt: str = ""
+    """Text the model continues before and after training; empty: no sample."""
+    sample_tokens: Whole = 40
+    """Tokens of that continuation."""
+    seed: Annotated[WholeOrZero, Field(le=2**32 - 1), Aliases("SEED")] = 1234
+    """Seed of weights and data order, up to 4294967295: numpy takes no larger one."""
+    shape: ModelShape = ModelShape()
+    """Depth, width and heads other than those of the model that is named."""
+    smoke: Smoke = Smoke()
+    """The short run before the long one."""
+
+
+class Data(Strict):
+    """Which text is trained on, and how it becomes tokens."""
+
+    dataset: Annotated[Name, Aliases("DATASET_FOLDER_NAME")] = "corpus"
+    """A name in params/datasets.yaml."""
+    blend: Annotated[str, AfterValidator(blend_text)] = ""
+    """Several datasets with weights (corpus 0.7, articles 0.3), data.dataset among them; empty: data.dataset alone."""
+    folder: Annotated[str, Aliases("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
+    """Folder of the text, or where it is downloaded to; empty: what the dataset or the site says."""
+    bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
+    """Bucket and prefix (s3://name/folder) the ready token files are copied from, where the site copies them."""
+    text_key: str = "text"
+    """Key of the text in each JSON record."""
+    append_eod: StrictBool = True
+    """Put the end-of-document token after each document; without it documents run together."""
+    tokenizer: str = "gpt2"
+    """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model."""
+    special_tokens: StrictBool = False
+    """Read a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face does), not as letters."""
+    split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
+    """Shares of train, validation and test inside every file; used where held_out is 0."""
+    held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
+    """Files kept for validation, and again as many for test; more than twice as many are needed. 0: use split."""
+    bad_records: BadRecords = BadRecords.STOP
+    """A record that cannot be read: stop, skip and count, or set aside in a quarantine file."""
+    workers: WholeOrZero = 0
+    """Tokenizing processes on a node; 0: one for each core."""
+
+
+class Parallel(Strict):
+    """How the model is cut over the devices; what is left over is data parallel."""
+
+    tensor: Annotated[
+        Whole,
+        Aliases("TENSOR_MODEL_PARALLEL_SIZE", "tensor_model_parallel_size", "mp_size", "MPSIZE", "MP_SIZE", "TP", "tp"),
+    ] = 1
+    """Devices that share every matrix of a layer; keep them inside one node."""
+    pipeline: Annotated[
+        Whole,
+        Aliases(
+            "PIPELINE_MODEL_PARALLEL_SIZE", "pipeline_model_parallel_size", "pp_size", "PPSIZE", "PP_SIZE", "PP", "pp"
+        ),
+    ] = 1
+    """Stages the layers are cut into; layers must divide by it."""
+    virtual_pipeline: Annotated[Whole, Aliases("virtual_pipeline_model_parallel_size", "VPP")] = 1
+    """Chunks of layers each stage holds; more than 1 interleaves them and shortens the bubble."""
+    sequence: Annotated[StrictBool, Aliases("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
+    """Cut what tensor parallelism leaves whole along the sequence; saves activations where tensor > 1."""
+    context: Annotated[Whole, Aliases("SPSIZE", "context_parallel_size")] = 1
+    """Devices that share one sequence (context parallel, DeepSpeed-Ulysses)."""
+    zero_stage: Annotated[int, Field(ge=0, le=3), Aliases("ZERO_STAGE", "zero_stage")] = 1
+    """What data-parallel copies share: 1 optimizer states (distributed optimizer), 2 gradients too, 3 weights too."""
+
+
+class Job(Strict):
+    """What one phase asks of the scheduler; empty or 0 means what the site says."""
+
+    nodes: Annotated[Whole, Aliases("NNODES", "num_node", "NODES", "num_nodes")] = 1
+    """Machines."""
+    devices_per_node: Annotated[
+        WholeOrZero, Aliases("num_gpus_pernode", "N_GPUS", "gpus_per_node", "gpus-per-node")
+    ] = 0
+    """GPUs (or GCDs; on a site without, processes) used on each node; 0: all the site has."""
+    tasks_per_node: Annotated[WholeOrZero, Aliases("TASKS_PER_NODE", "ntasks_per_node", "ntasks-per-node")] = 0
+    """Tasks the scheduler starts on each node; 0: what the site's launcher needs."""
+    cpus_per_task: Annotated[WholeOrZero, Aliases("cpus-per-task")] = 0
+    """Cores of each task; 0: what the site says."""
+    memory: str = ""
+    """Memory of a node as the scheduler writes it (480G; 0 is all); empty: what the site says."""
+    walltime: Annotated[Seconds, Aliases("time")] = 0
+    """Time limit (01:00:00); 0: what the site says."""
+    partition: Annotated[str, Aliases("PARTITION", "queue")] = ""
+    """Slurm partition or PBS queue."""
+    account: Annotated[str, Aliases("project")] = ""
+    """Account or project that pays."""
+    qos: str = ""
+    """Slurm quality of service."""
+    reservation: str = ""
+    """Name of a reservation."""
+    array: WholeOrZero = 0
+    """Elements of an array job; 0: a single job."""
+    restarts: WholeOrZero = 3
+    """Jobs in a row that may end without a new step before a person is asked; one with a step resets the count."""
+
+
+class Jobs(Strict):
+    """What holds for the jobs of every phase, and one entry for each phase that submits a job."""
+
+    account: Annotated[str, Aliases("PROJECT", "project_id")] = ""
+    """Account or project that pays for every phase that names none of its own."""
+    price_per_device_hour: NonNegative = 0.0
+    """What an hour of one device costs you; 0: what the site says, or no cost is shown."""
+    stage: Annotated[str, Aliases("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "WORKSPACE", "home_dir")] = ""
+    """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it {stage}."""
+    image: Annotated[
+        str, Aliases("IMAGE", "CONTAINER_IMAGE", "SIF", "SQUASHED_PYTORCH_IMAGE", "SQUASHED_NEMO_IMAGE")
+    ] = ""
+    """Container image (file or registry reference) used instead of the site's."""
+    storage: Annotated[str, Aliases("AMLFS_SKU")] = ""
+    """Tier of the site's shared storage (AMLFS 250), where it is sold in tiers; empty: the site's first."""
+    image_copy: Annotated[str, Aliases("NVME_PATH")] = ""
+    """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before the training; empty: none."""
+    launcher: LauncherChoice = LauncherChoice.SITE
+    """torchrun, srun, mpiexec or deepspeed (one node) start the processes; site: what the site says."""
+    switch: Annotated[str, Aliases("USE_SHARP")] = ""
+    """Groups of the site's environment to switch on or off, such as "+sharp -debug"."""
+    environment: Job = Job()
+    """01-environment: images, environments, checks."""
+    data: Job = Job()
+    """02-data: download and tokenize."""
+    smoke: Job = Job()
+    """03-smoke-test."""
+    training: Job = Job()
+    """04-training."""
+
+
+class Run(Strict):
+    """A run file: what a person chose."""
+
+    run: Annotated[Name, Aliases("JOB_NAME")]
+    """Name of the run: the run file's own stem; its folder is runs/<run>."""
+    site: Name = "local"
+    """A name in params/sites."""
+    model: Annotated[Name, Aliases("MODEL_SIZE_KEY", "MODEL_SIZE", "model_size")]
+    """A name in params/models.yaml."""
+    data: Data = Data()
+    """Which text, and how it becomes tokens."""
+    parallel: Parallel = Parallel()
+    """How the model is cut over the devices."""
+    training: Training = Training()
+    """What is trained for how long, in which steps."""
+    jobs: Jobs = Jobs()
+    """What each phase asks of the scheduler."""
+
+
+PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis")
+"""The phases in order, each called by its notebook's stem."""
+
+JOB_SECTIONS = {"01-environment": "environment", "02-data": "data", "03-smoke-test": "smoke", "04-training": "training"}
+"""Phase to its key under jobs."""
+
+
+def phase_name(word: str) -> str:
+    """The phase meant by `03-smoke-test`, `smoke-test`, `smoke`, `3` or `03`; `ValueError` names the right ones.
+
+    >>> phase_name("smoke"), phase_name("3"), phase_name("training")
+    ('03-smoke-test', '03-smoke-test', '04-training')
+    """
+    wanted = str(word).strip().lower()
+    for phase in PHASES:
+        number, _, rest = phase.partition("-")
+        if wanted in (phase, rest, rest.partition("-")[0], number, str(int(number))):
+            return phase
+    raise ValueError(f"{word!r} is not a phase; the phases are {', '.join(PHASES)}")

@@ -1,0 +1,330 @@
+"""The keys of a site file (params/sites): hardware, queues, containers, storage, environment."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import model_validator
+
+from runbook.params.schema.value_types import Bytes, Framework, Name, NonNegative, Positive, Strict, Whole, WholeOrZero
+
+AUTO = "auto"
+"""The device of a site that computes on whatever GPUs this machine has."""
+
+
+class ImageRecipe(Strict):
+    """What a Dockerfile is written from; an empty version leaves its layer out."""
+
+    base: str
+    """Image to start from; `docker build --build-arg BASE=...` takes another."""
+    tag: str
+    """Name of the image that is built, before it becomes a file."""
+    apt: list[str] = []
+    """Debian packages."""
+    pip: list[str] = []
+    """Python packages, each with its version."""
+    efa_installer: str = ""
+    """Version of AWS's EFA installer, whose libfabric replaces the base's; the base is an Ubuntu."""
+    aws_ofi_nccl: str = ""
+    """Version of the NCCL plugin for libfabric, built against it."""
+    mpi: str = ""
+    """Folder of the base's MPI, which the plugin's configure looks for; empty: where compilers look by themselves."""
+    libraries: list[str] = []
+    """Folders that the dynamic linker searches besides its own."""
+    environment: dict[str, str] = {}
+    """Variables of the image."""
+
+
+class Tier(Strict):
+    """One kind of a file system that is sold by speed; `write_bandwidth` of the site has its speed by the same name."""
+
+    size: Bytes
+    """The size that the site's speed of this tier belongs to."""
+    sku: str
+    """Its name in the deployment."""
+    stated_minutes: NonNegative = 0.0
+    """What the site's document says a 175B checkpoint takes; 0: nothing."""
+
+
+class Volume(Strict):
+    """A shared file system."""
+
+    title: str
+    """What it is."""
+    path: str
+    """Where it is mounted; may hold {stage}."""
+    size: Bytes = 0
+    """Its size; 0: that of the tier, or not known."""
+    holds: list[str] = []
+    """What the run puts there: home, images, data, checkpoints."""
+    tiers: dict[str, Tier] = {}
+    """Speeds and sizes it is sold in; `jobs.storage` chooses, the first is taken otherwise."""
+    deployment: dict[str, Any] = {}
+    """The entry that a cluster's configuration has for it, word for word."""
+
+
+class Timing(Strict):
+    """How long something took where the document's authors did it."""
+
+    what: str
+    """What was done."""
+    seconds: NonNegative
+    """How long it took."""
+    bytes: Bytes = 0
+    """How much was moved; 0: not stated."""
+    like: str = ""
+    """What of a run compares with it: data (its token files); empty: nothing."""
+    machine: str = ""
+    """Which machine."""
+
+
+class SchedulerKind(StrEnum):
+    """Which adapter submits the jobs."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+    PBS = "pbs"
+
+
+class Launcher(StrEnum):
+    """What starts one process for each device."""
+
+    TORCHRUN = "torchrun"
+    SRUN = "srun"
+    MPIEXEC = "mpiexec"
+    DEEPSPEED = "deepspeed"
+
+
+class Fact(Strict):
+    """Where a value comes from."""
+
+    source: str
+    """Page, file or measurement."""
+    date: str = ""
+    """When it was read or measured, YYYY-MM-DD."""
+
+
+class Hardware(Strict):
+    """The machine's own figures; a figure that is not known is left out and never guessed."""
+
+    device: str
+    """What is computed on: the accelerator's name as in the table of peaks (H100-SXM, A100-40GB, MI250X-GCD); `cpu`:
+    the CPU, every GPU hidden from the trainer; `auto`: the GPUs that nvidia-smi or rocm-smi lists on this machine."""
+    devices_per_node: WholeOrZero
+    """GPUs (GCDs on MI250X) of a node, each with a process of its own; on a CPU, processes to start. With device
+    auto: use at most this many of those listed, 0 for all."""
+    device_memory: Bytes = 0
+    """Memory of one device; 0: not known (on a CPU: the node's memory is shared)."""
+    peak_tflops: dict[str, Positive] = {}
+    """Datasheet peak of one device by precision (fp32, fp16, bf16), in TFLOP/s."""
+    nodes: WholeOrZero = 0
+    """Nodes there are; 0: not known."""
+    cores_per_node: WholeOrZero = 0
+    """Cores a job may use on a node; 0: not known."""
+    node_memory: Bytes = 0
+    """Main memory of a node; 0: not known."""
+    interconnect: str = ""
+    """Network between nodes."""
+    network: NonNegative = 0.0
+    """What the adapters of a node carry together, in GB/s and one direction; 0: not known."""
+
+    @model_validator(mode="after")
+    def _check_devices(self) -> Hardware:
+        if self.devices_per_node == 0 and self.device != AUTO:
+            raise ValueError(f"devices_per_node is 0, which only device {AUTO} allows. Write how many a node has.")
+        return self
+
+
+class ContainerKind(StrEnum):
+    """What runs a job's programs inside an image."""
+
+    NONE = "none"
+    PYXIS = "pyxis"
+    SINGULARITY = "singularity"
+
+
+class Container(Strict):
+    """The image a job's programs run in, and what is visible inside."""
+
+    kind: ContainerKind = ContainerKind.NONE
+    """none, pyxis (srun with enroot) or singularity."""
+    image: str = ""
+    """File or registry reference; may hold {stage}. `jobs.image` wins over it."""
+    variable: str = ""
+    """Environment variable that a module sets to the image, where no image is named."""
+    mounts: list[str] = []
+    """Folders visible inside, each `path` or `path:path inside`; the run's folder always is. May hold {stage}."""
+    home: bool = False
+    """The home folder is visible inside."""
+    options: list[str] = []
+    """Further options of the program that starts the container."""
+    recipe: ImageRecipe | None = None
+    """How the image is built, where it is not taken from a registry as it is."""
+
+
+class Checkout(Strict):
+    """A framework of one of the documents, at a pinned commit."""
+
+    repository: str
+    """Where it is cloned from."""
+    commit: str
+    """The commit whose options are rendered; tests/upstream holds that commit's options."""
+    folder: str
+    """Folder of the clone; may hold {stage}."""
+    script: str = "pretrain_gpt.py"
+    """The training script inside the folder."""
+    options: dict[str, str | int | float | bool] = {}
+    """The document's further options, by name without dashes; true: an option without a value, false: left out."""
+    deepspeed: dict[str, Any] = {}
+    """The document's further entries of the DeepSpeed file."""
+
+
+class Preparation(Strict):
+    """One thing to set up on a machine before the first job, skipped where it is there."""
+
+    title: str
+    """What it is."""
+    creates: str
+    """The file or folder that is there afterwards; may hold {stage} and {image}."""
+    commands: list[str]
+    """What makes it; {stage}, {image} and {tag} become one word each, {modules} the site's modules.
+
+    {recipe} is the folder of the Dockerfile.
+    """
+    secret: str = ""
+    """Reference (env:NAME or file:PATH) to a password that the commands know as "$secret"; it is written nowhere."""
+
+
+class Fleet(Strict):
+    """Commands for a rented cluster's machines, given where it is managed from; they know "$cluster" and "$region"."""
+
+    start: str
+    """Asks for the machines."""
+    stop: str
+    """Gives them back."""
+    status: str
+    """Says how they are."""
+    running: str
+    """What `status` says when they are up."""
+    stopped: str
+    """What `status` says when they are gone."""
+    minutes: Positive = 30
+    """Starting and stopping take no longer."""
+
+
+class Binding(Strict):
+    """Which cores and which device a rank of a node uses."""
+
+    cpu_masks: list[str] = []
+    """Mask of cores by local rank, hexadecimal."""
+    cpu_lists: list[str] = []
+    """Cores by local rank, such as 24-31; instead of masks."""
+    device_variable: str = ""
+    """Variable that lists the devices in the ranks' order (CUDA_VISIBLE_DEVICES); empty: their own order."""
+    device_order: list[int] = []
+    """Device of each local rank, where it is not the same number; all of them stay visible to all ranks."""
+
+
+class Rendezvous(Strict):
+    """Where the ranks meet: the first host of the scheduler's own list, at a port made from the job's number."""
+
+    port_base: Whole = 49152
+    """Lowest port; 49152 begins the range that no service is registered in."""
+    port_span: Whole = 16384
+    """The port is port_base + job number modulo this, so that two jobs on a node do not meet."""
+
+
+class QueueLimit(Strict):
+    """What a partition or queue accepts."""
+
+    max_nodes: WholeOrZero = 0
+    """0: no limit known."""
+    min_nodes: WholeOrZero = 0
+    """0: no limit known."""
+    max_walltime: str = ""
+    """Longest job, as 48:00:00; empty: no limit known."""
+
+
+class Site(Strict):
+    """A machine: everything that is true of it whatever is trained there."""
+
+    site: Name
+    """Name of the site: the file's own stem."""
+    title: str
+    """One line for people."""
+    scheduler: SchedulerKind
+    """local, slurm or pbs."""
+    launcher: Launcher = Launcher.TORCHRUN
+    """What starts the processes of a job."""
+    hardware: Hardware
+    """Devices, memory, cores."""
+    frameworks: dict[Framework, Checkout] = {}
+    """The documents' frameworks installed on this machine; a run that asks for another uses our own trainer."""
+    rehearses: bool = False
+    """Whether a run file of another site is cut down to fit, with each change reported; values given by hand stay."""
+    container: Container = Container()
+    """The image a job's programs run in."""
+    binding: Binding = Binding()
+    """Cores and devices of each rank."""
+    rendezvous: Rendezvous = Rendezvous()
+    """Where the ranks meet."""
+    preparation: list[Preparation] = []
+    """What is set up by hand, or by 01-environment, on the login node: images, environments."""
+    fleet: Fleet | None = None
+    """The machines of a rented cluster, which cost as long as they are up."""
+    required: dict[str, str] = {}
+    """Run-file keys that must be given here, each with what it is: accounts, folders and buckets have no default."""
+    python: str = ""
+    """Interpreter that has the trainer; empty: python3, or on a local site the one that runs runbook."""
+    paths: dict[str, str] = {}
+    """Places of data, checkpoints, tensorboard, tokenizer outside the run's folder; may hold {stage}."""
+    queues: dict[str, QueueLimit] = {}
+    """Limits of partitions or queues by name."""
+    directives: dict[str, str] = {}
+    """Further directives of every job, by name without dashes (Slurm: exclusive; PBS: place, filesystems; k, W, P).
+
+    A name of one letter is a letter of qsub; any other on PBS is a resource, asked for by -l."""
+    devices_directive: str = "gpus-per-node"
+    """How devices are asked for: gpus-per-node, gres (Slurm), ngpus (PBS); empty: not at all."""
+    cores_directive: str = "ncpus"
+    """How PBS is asked for a node's cores in `select`; empty: not at all, where its queues give whole nodes."""
+    step_options: list[str] = []
+    """Further options of srun or mpiexec."""
+    environment: dict[str, dict[str, str | None]] = {}
+    """Groups of environment variables; null unsets a variable. Values may hold {user}, {job} and {stage}."""
+    switched_off: list[str] = []
+    """Groups of the environment that are used only where jobs.switch turns them on."""
+    volumes: dict[str, Volume] = {}
+    """Shared file systems; the plan compares their sizes with what it puts there."""
+    deployment: dict[str, str] = {}
+    """Variables that the site's machines are deployed with (GPU_SKU ...); those of a tier are added."""
+    timings: list[Timing] = []
+    """What the site's document measured: compared with the plan's numbers."""
+    advised_batch: WholeOrZero = 0
+    """Sequences of the global batch for each device, as the site's document advises; 0: it does not."""
+    write_bandwidth: dict[str, Positive] = {}
+    """What each tier of storage for checkpoints takes in from all nodes together, in GB/s (1 GB = 10^9 bytes)."""
+    modules: list[str] = []
+    """Environment modules a job loads."""
+    setup: list[str] = []
+    """Commands at the start of each job, such as activating an environment."""
+    node_setup: list[str] = []
+    """Commands run once on each node before the training, such as emptying a cache."""
+    price_per_device_hour: NonNegative | None = None
+    """What an hour of one device costs; left out: no cost is shown."""
+    currency: str = ""
+    """Of the price."""
+    defaults: dict[str, Any] = {}
+    """Run-file keys this site sets (jobs, training, ...); the run file wins over them."""
+    facts: dict[str, Fact] = {}
+    """Where each value comes from, by its dotted key."""
+
+    @model_validator(mode="after")
+    def _check_auto(self) -> Site:
+        if self.hardware.device == AUTO and self.scheduler is not SchedulerKind.LOCAL:
+            raise ValueError(
+                f"hardware.device {AUTO} asks this machine, and scheduler {self.scheduler} runs the jobs on others. "
+                "Name their accelerator."
+            )
+        return self

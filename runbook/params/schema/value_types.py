@@ -1,0 +1,191 @@
+"""Types of values: names, counts, durations, choices, blends of datasets."""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+from runbook.core.units import parse_bytes, parse_count, parse_duration
+
+
+class Strict(BaseModel):
+    """Frozen, and an unknown key is an error; the string under a field is its help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Aliases:
+    """Marks a field with the names that the five documents use for the same thing."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def is_name(value: object) -> bool:
+    """Whether `value` may name a run, site, model or dataset; a path may not.
+
+    >>> is_name("lumi-13b"), is_name("../lumi"), is_name("")
+    (True, False, False)
+    """
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", value) is not None
+
+
+def _name(value: str) -> str:
+    if not is_name(value):
+        raise ValueError(
+            f"{value!r} is not a name: letters, digits, '.', '_' and '-', starting with a letter or digit, at most 80"
+        )
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number")
+    if isinstance(value, str):
+        hint = "; write it without quotes" if value.strip()[:1].isdigit() else ""
+        raise ValueError(f"{value!r} is text, not a number{hint}")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Count = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**18)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
+Seconds = Annotated[int, BeforeValidator(parse_duration), Field(ge=0)]
+Whole = Annotated[PositiveInt, BeforeValidator(_number)]
+WholeOrZero = Annotated[NonNegativeInt, BeforeValidator(_number)]
+Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
+BelowOne = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)]
+Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
+NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
+
+
+class Engine(StrEnum):
+    """Which library moves gradients and optimizer states in our own trainer."""
+
+    MEGATRON_CORE = "megatron-core"
+    DEEPSPEED = "deepspeed"
+
+
+class Framework(StrEnum):
+    """Whose program the training job starts."""
+
+    RUNBOOK = "runbook"
+    MEGATRON_LM = "megatron-lm"
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"
+    NEMO = "nemo"
+
+
+class Precision(StrEnum):
+    """Number format of the matrix products."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+class Schedule(StrEnum):
+    """Shape of the learning rate after the warm-up."""
+
+    COSINE = "cosine"
+    LINEAR = "linear"
+    CONSTANT = "constant"
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again in the backward pass instead of being kept."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class NanPolicy(StrEnum):
+    """What follows a step whose loss or gradient is NaN or infinite."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    ROLLBACK = "rollback"
+
+
+class Attention(StrEnum):
+    """Which kernel computes the attention."""
+
+    AUTO = "auto"
+    FLASH_1 = "flash1"
+    FLASH_2 = "flash2"
+    FLASH_TRITON = "flash-triton"
+    PLAIN = "plain"
+
+
+class LauncherChoice(StrEnum):
+    """What starts one process for each device, where it is not what the site says."""
+
+    SITE = "site"
+    TORCHRUN = "torchrun"
+    SRUN = "srun"
+    MPIEXEC = "mpiexec"
+    DEEPSPEED = "deepspeed"
+
+
+class BadRecords(StrEnum):
+    """What the data phase does with a record it cannot read."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    QUARANTINE = "quarantine"
+
+
+def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
+    """Names and weights in order, none for an empty text; `ValueError` says which part is wrong.
+
+    >>> parse_blend("corpus 0.7, articles 3e-1"), parse_blend("")
+    ((('corpus', 0.7), ('articles', 0.3)), ())
+    """
+    if not text.strip():
+        return ()
+    parts = tuple(map(_blend_part, text.split(",")))
+    names = [name for name, _ in parts]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is in the blend twice: write it once, with the sum of its weights")
+    if len(parts) < 2:
+        raise ValueError(f"a blend has two texts or more, such as {_BLEND}; a single one is named by data.dataset")
+    return parts
+
+
+def blend_text(text: str) -> str:
+    """The text as it was, once it could be parsed."""
+    parse_blend(text)
+    return text
+
+
+_BLEND = "corpus 0.7, articles 0.3"
+
+
+def _blend_part(part: str) -> tuple[str, float]:
+    name, _, number = " ".join(part.split()).partition(" ")
+    if not number or " " in number:
+        raise ValueError(f"{part.strip()!r} is not a name and a weight: write them as in {_BLEND}")
+    if not is_name(name):
+        raise ValueError(f"{name!r} is not the name of a dataset: write name and weight, as in {_BLEND}")
+    try:
+        weight = float(number)
+    except ValueError:
+        raise ValueError(f"the weight of {name} is {number!r}, not a number: write it as in {_BLEND}") from None
+    if not (math.isfinite(weight) and weight > 0):
+        raise ValueError(f"the weight of {name} is {number}: a weight is a number above 0; leave out what has none")
+    return name, weight

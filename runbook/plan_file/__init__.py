@@ -1,0 +1,3 @@
+"""plan.json: its types, its reader, the identity of a training, and the formulas that planning and trainer share."""
+
+from __future__ import annotations

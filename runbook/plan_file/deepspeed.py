@@ -1,0 +1,93 @@
+"""DeepSpeed's JSON configuration, made from a phase of plan.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from runbook.plan_file.schema import PhasePlan, PlannedPrecision
+
+
+def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, Any]:
+    """What every framework hands to DeepSpeed: batch, ZeRO stage, clipping, precision."""
+    zero: dict[str, Any] = {"stage": phase.parallel.zero_stage}
+    if offload:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    return {
+        "train_batch_size": phase.batch.global_,
+        "train_micro_batch_size_per_gpu": phase.batch.micro,
+        "steps_per_print": phase.log.interval,
+        "zero_optimization": zero,
+        "gradient_clipping": phase.optimizer.clip_gradient,
+        "prescale_gradients": phase.parallel.zero_stage == 0,
+        "wall_clock_breakdown": False,
+        **_precision(phase.precision),
+    }
+
+
+def own_config(phase: PhasePlan) -> dict[str, Any]:
+    """The configuration for our own trainer, with two keys that only it needs."""
+    content = deepspeed_config(phase)
+    if phase.parallel.pipeline > 1:
+        # Stages hand each other whole activations: cutting them over tensor ranks saves messages, not results.
+        content["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
+    if "bf16" in content:
+        content["bf16"]["check_grad_overflow"] = True  # else a NaN gradient goes into the weights
+    return content
+
+
+def configuration(phase: PhasePlan) -> dict[str, Any]:
+    """What the plan says under `deepspeed`, word for word; a plan written by hand may leave it out."""
+    return phase.deepspeed or own_config(phase)
+
+
+def problems(phase: PhasePlan) -> Iterator[str]:
+    """Where the plan's configuration for DeepSpeed contradicts the plan's other values."""
+    if not phase.deepspeed:
+        return
+    given, own = phase.deepspeed, own_config(phase)
+    keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping")
+    values = {key: (given.get(key), own[key]) for key in keys}
+    values["zero_optimization.stage"] = (_within(given, "zero_optimization", "stage", 0), phase.parallel.zero_stage)
+    for key in ("fp16", "bf16"):
+        values[f"{key}.enabled"] = (_within(given, key, "enabled", False), phase.precision.format == key)
+    for key, (configured, planned) in values.items():
+        if configured != planned:
+            yield (
+                f"deepspeed.{key}: {json.dumps(configured)}, but the rest of the plan means {json.dumps(planned)}; "
+                f"make the plan again"
+            )
+
+
+def _within(content: dict[str, Any], section: str, key: str, default: Any) -> Any:
+    inner = content.get(section)
+    return inner.get(key, default) if isinstance(inner, dict) else default
+
+
+def _precision(precision: PlannedPrecision) -> dict[str, Any]:
+    if precision.format == "bf16":
+        return {"bf16": {"enabled": True}}
+    if precision.format == "fp32":
+        return {}
+    return {
+        "fp16": {
+            "enabled": True,
+            # 0: dynamic, here and in Megatron's own options
+            "loss_scale": _whole(precision.static_loss_scale),
+            "loss_scale_window": precision.loss_scale_window,
+            "hysteresis": precision.hysteresis,
+            "min_loss_scale": _whole(precision.minimum_loss_scale),
+            "initial_scale_power": round(math.log2(precision.initial_loss_scale)),
+        }
+    }
+
+
+def _whole(value: float) -> float:
+    """DeepSpeed takes the smallest scale only as a whole number.
+
+    >>> _whole(1.0), _whole(0.5)
+    (1, 0.5)
+    """
+    return int(value) if float(value).is_integer() else value

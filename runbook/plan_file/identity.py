@@ -1,0 +1,117 @@
+"""Identity of a training: what decides its losses, and which differences forbid a resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from runbook.plan_file.json_records import as_json, shown
+from runbook.plan_file.schema import PhasePlan, Source
+
+FREE = ("duration.iterations", "duration.samples", "learning_rate.decay_samples")
+"""A longer or shorter training is still the same one, and the decay follows its length."""
+_WARMUP, _DECAY = "learning_rate.warmup_samples", "learning_rate.decay_samples"
+
+
+def fingerprint(phase: PhasePlan) -> str:
+    """Sha256 of what decides the losses but for rounding: weights, data order, steps, rates, number format.
+
+    Left out: engine, parallel cut and micro-batch, which only change the rounding and may change on a resume, and
+    names, folders, logging, evaluation, sampling.
+    """
+    data = phase.data
+    files = {"validation": _names(data.validation), "test": _names(data.test)}
+    content = {
+        **{key: value for key, value in _sections(phase).items() if key not in ("batch", "duration")},
+        "global_batch": phase.batch.global_,
+        "samples": phase.duration.samples,
+        "precision": as_json(phase.precision),
+        "data": {**_data(phase), **files},
+    }
+    if phase.batch.ramp.start:
+        content["ramp"] = as_json(phase.batch.ramp)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def recipe(phase: PhasePlan) -> dict[str, Any]:
+    """Every value that a resume must not change, and the length, flat: each under its key in plan.json.
+
+    Without what a checkpoint has in its own state (the loss scale) and what no step learns from (held-out files).
+    """
+    content: dict[str, Any] = {"seed": phase.seed}
+    for section, values in _sections(phase).items():
+        if isinstance(values, dict):
+            content |= {f"{section}.{key}": value for key, value in values.items()}
+    return content
+
+
+def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Differences of two recipes that make it another training, and those that do not; each with both values.
+
+    >>> differences({"seed": 1, "duration.samples": 8}, {"seed": 2, "duration.samples": 16})
+    (['seed 1 (plan: 2)'], ['duration.samples 8 (plan: 16)'])
+    """
+    free = FREE + (_WARMUP,) * _warmup_follows(saved, wanted)
+    serious: list[str] = []
+    harmless: list[str] = []
+    for key in sorted({*saved, *wanted}):
+        before, now = saved.get(key), wanted.get(key)
+        if before != now:
+            text = f"{key} {shown(before, 80)} (plan: {shown(now, 80)})"
+            (harmless if key in free else serious).append(text)
+    return serious, harmless
+
+
+def same_training(before: PhasePlan, now: PhasePlan) -> bool:
+    """Whether `now` goes on with the training of `before`, however long it is and however it is cut.
+
+    The padding of the vocabulary depends on the cut; the trainer keeps that of its checkpoint.
+    """
+    padding = {"model.padded_vocabulary": now.model.padded_vocabulary}
+    serious, _ = differences(recipe(before) | padding, recipe(now))
+    return not serious
+
+
+def step_inputs(phase: PhasePlan) -> dict[str, Any]:
+    """What a finished step of training depends on: all but places, intervals of saving, and limits."""
+    left_out = ("log", "checkpoint", "limits", "fingerprint")
+    return {key: value for key, value in as_json(phase).items() if key not in left_out}
+
+
+def _sections(phase: PhasePlan) -> dict[str, Any]:
+    """What decides the losses and may not change on a resume; files count by their names, not by their folders."""
+    model = as_json(phase.model)
+    for key in ("name", "label", "parameters"):
+        del model[key]
+    return {
+        "seed": phase.seed,
+        "model": model,
+        "duration": {"iterations": phase.duration.iterations, "samples": phase.duration.samples},
+        "batch": {"global": phase.batch.global_, "ramp": dataclasses.asdict(phase.batch.ramp)},
+        "learning_rate": as_json(phase.learning_rate),
+        "optimizer": as_json(phase.optimizer),
+        "precision": {"format": phase.precision.format},
+        "data": _data(phase),
+    }
+
+
+def _data(phase: PhasePlan) -> dict[str, Any]:
+    data = phase.data
+    return {"mock": data.mock, "train": _names(data.train), "split": "" if data.held_out else data.split}
+
+
+def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
+    return [[source.weight, PurePosixPath(source.prefix).name] for source in sources]
+
+
+def _warmup_follows(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the warm-up is the same share of another decay but for rounding: then it only follows the length."""
+    before, now = ([values.get(key) for key in (_WARMUP, _DECAY)] for values in (saved, wanted))
+    if not all(isinstance(value, int) for value in (*before, *now)) or not before[1]:
+        return False
+    ratio = now[1] / before[1]
+    return bool(ratio != 1 and abs(now[0] - before[0] * ratio) <= 1 + ratio)

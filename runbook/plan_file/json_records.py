@@ -1,0 +1,117 @@
+"""JSON of frozen dataclasses: written with their computed values, read strictly, every problem found in one go."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from runbook.plan_file.errors import RefusedError
+
+OPTIONAL = {"optional": True}
+"""Metadata of a field that may be missing in JSON; all others must be there, whatever their default."""
+OMIT_DEFAULT = {"optional": True, "omit_default": True}
+"""Metadata of a field that JSON has only where it is not the default: plans without it keep their text."""
+NOT_IN_JSON = {"not_in_json": True}
+"""Metadata of a field that only the program has."""
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+Record = TypeVar("Record")
+
+
+def as_json(value: Any) -> Any:
+    """Plain values: records as dicts, with the properties that their `COMPUTED` names; tuples as lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        content = {}
+        for key, member in _members(type(value)).items():
+            part = getattr(value, member.name)
+            default = member.default if member.default_factory is dataclasses.MISSING else member.default_factory()
+            if not member.metadata.get("omit_default") or part != default:
+                content[key] = as_json(part)
+        return content | {name: as_json(getattr(value, name)) for name in _computed(type(value))}
+    if isinstance(value, Mapping):
+        return {key: as_json(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(part) for part in value]
+    return value
+
+
+def from_json(kind: type[Record], content: Any, *, name: str, failure: str) -> Record:
+    """A record of this kind; `RefusedError` lists every unknown key, missing key and ill-typed value.
+
+    `name` stands for the record in a problem with it as a whole, `failure` is the first line of the error.
+    """
+    problems: list[str] = []
+    record: Record = _record(kind, content, "", name, problems)
+    if problems:
+        raise RefusedError("\n".join([failure, *(f"  {problem}" for problem in problems)]))
+    return record
+
+
+@functools.cache
+def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
+    """Fields by their key in JSON: `global_` is `global`."""
+    members = dataclasses.fields(kind)
+    return {member.name.rstrip("_"): member for member in members if not member.metadata.get("not_in_json")}
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _computed(kind: type) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(kind, "COMPUTED", ())
+    return names
+
+
+def _record(kind: type, content: Any, where: str, name: str, problems: list[str]) -> Any:
+    if not isinstance(content, dict):
+        problems.append(f"{name}: {shown(content)} is not a mapping")
+        return None
+    members, values = _members(kind), {}
+    for key in content:
+        if key not in members and key not in _computed(kind):
+            problems.append(f"{where}{key}: unknown key; known are {', '.join(members)}")
+    for key, member in members.items():
+        if key in content:
+            values[member.name] = _value(_hints(kind)[member.name], content[key], f"{where}{key}", problems)
+        elif not member.metadata.get("optional"):
+            problems.append(f"{where}{key}: missing")
+    return None if problems else kind(**values)
+
+
+def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _record(kind, content, f"{where}.", where, problems)
+    if kind is Any:
+        return content
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if content is None:
+            return None
+        return _value(next(part for part in inner if part is not type(None)), content, where, problems)
+    if origin is dict:
+        if not isinstance(content, dict):
+            problems.append(f"{where}: {shown(content)} is not a mapping")
+            return None
+        return {key: _value(inner[1], part, f"{where}.{key}", problems) for key, part in content.items()}
+    if origin is tuple:
+        if not isinstance(content, list):
+            problems.append(f"{where}: {shown(content)} is not a list")
+            return None
+        return tuple(_value(inner[0], part, f"{where}[{index}]", problems) for index, part in enumerate(content))
+    accepted = (int, float) if kind is float else (kind,)
+    if not isinstance(content, accepted) or (isinstance(content, bool) and kind is not bool):
+        problems.append(f"{where}: {shown(content)} is not {_NAMES[kind]}")
+        return None
+    return kind(content)
+
+
+def shown(content: Any, widest: int = 60) -> str:
+    """A value as JSON has it, cut short where it is long."""
+    text = json.dumps(content)
+    return text if len(text) <= widest else text[: widest - 3] + "..."

@@ -1,0 +1,219 @@
+"""Rules for a phase that our trainer can train: ranges, choices, layout, shape, batch, engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from operator import attrgetter
+
+from runbook.plan_file import deepspeed
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import NAN_POLICIES, PhasePlan
+
+_CHOICES = {
+    "engine": ("megatron-core", "deepspeed"),
+    "precision.format": ("fp32", "bf16", "fp16"),
+    "recompute": ("none", "selective", "full"),
+    "learning_rate.schedule": ("cosine", "linear", "constant"),
+    "model.position_embedding": ("learned", "rope"),
+    "model.normalization": ("layernorm", "rmsnorm"),
+    "model.activation": ("gelu", "swiglu"),
+    "limits.nan_policy": NAN_POLICIES,
+}
+_NOT_NEGATIVE = (
+    "learning_rate.minimum", "learning_rate.warmup_samples", "learning_rate.decay_samples", "optimizer.weight_decay",
+    "optimizer.clip_gradient", "precision.static_loss_scale", "model.init_std", "evaluation.interval",
+    "evaluation.iterations", "checkpoint.interval", "checkpoint.keep_every", "limits.exit_duration_seconds",
+    "limits.exit_interval", "sampling.tokens", "log.peak_tflops", "log.measured_tflops",
+)  # fmt: skip
+_ABOVE_ZERO = (
+    "learning_rate.peak", "optimizer.epsilon", "precision.initial_loss_scale", "precision.minimum_loss_scale",
+)  # fmt: skip
+_BELOW_ONE = ("model.dropout", "optimizer.beta1", "optimizer.beta2")
+HIGHEST_SEED = 2**32 - 1
+"""numpy, which shuffles the samples, takes no larger one."""
+_POSITIVE = (
+    "parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline", "parallel.context", "parallel.data",
+    "parallel.world_size", "model.layers", "model.hidden", "model.heads", "model.kv_heads", "model.ffn_hidden",
+    "model.sequence_length", "model.positions", "model.vocabulary", "model.padded_vocabulary", "batch.micro",
+    "batch.global", "duration.iterations", "checkpoint.keep", "log.interval", "precision.loss_scale_window",
+    "precision.hysteresis", "limits.nan_limit", "limits.process_group_timeout_seconds",
+)  # fmt: skip
+
+
+def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
+    """`RefusedError` with everything that speaks against training `phase` on `world_size` ranks."""
+    problems = list(_out_of_range(phase)) or [
+        *_layout(phase, world_size),
+        *_shape(phase),
+        *_batch(phase),
+        *_not_here(phase, fp16),
+    ]
+    if problems:
+        raise RefusedError("this plan cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _out_of_range(phase: PhasePlan) -> Iterator[str]:
+    """One sentence for each value that is outside its range; none of them is a number where NaN is given."""
+    for key, allowed in _CHOICES.items():
+        if (word := attrgetter(key)(phase)) not in allowed:
+            yield f"{key}: {word!r} is not one of {', '.join(allowed)}"
+    for key in _POSITIVE:
+        if (value := attrgetter(key.replace("global", "global_"))(phase)) < 1:
+            yield f"{key}: {value} is not a positive number"
+    for key in _NOT_NEGATIVE:
+        if not 0 <= (value := attrgetter(key)(phase)) < math.inf:
+            yield f"{key}: {value} is not 0 or more"
+    for key in _ABOVE_ZERO:
+        if not 0 < (value := attrgetter(key)(phase)) < math.inf:
+            yield f"{key}: {value} is not more than 0"
+    for key in _BELOW_ONE:
+        if not 0 <= (value := attrgetter(key)(phase)) < 1:
+            yield f"{key}: {value} is not at least 0 and below 1"
+    if phase.learning_rate.minimum > phase.learning_rate.peak:
+        yield f"learning_rate.minimum: {phase.learning_rate.minimum} is above the peak {phase.learning_rate.peak}"
+    if not 0 <= phase.seed <= HIGHEST_SEED:
+        yield f"seed: {phase.seed} is not from 0 to {HIGHEST_SEED}"
+
+
+def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
+    parallel = phase.parallel
+    ranks = parallel.tensor * parallel.pipeline * parallel.context * parallel.data
+    if parallel.world_size != ranks:
+        yield (
+            f"parallel: tensor {parallel.tensor} x pipeline {parallel.pipeline} x context {parallel.context} x "
+            f"data {parallel.data} is {ranks} ranks, not world_size {parallel.world_size}"
+        )
+    elif world_size != ranks:
+        yield (
+            f"{world_size} ranks were started, but the plan is for {ranks} (tensor {parallel.tensor} x pipeline "
+            f"{parallel.pipeline} x data {parallel.data}): start {ranks}, or make a plan for {world_size}"
+        )
+    stages = parallel.pipeline * parallel.virtual_pipeline
+    if phase.model.layers % stages:
+        yield (
+            f"{phase.model.layers} layers do not divide over {stages} stages "
+            f"(pipeline {parallel.pipeline} x virtual_pipeline {parallel.virtual_pipeline})"
+        )
+    if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
+        yield f"virtual_pipeline {parallel.virtual_pipeline} needs pipeline of at least 2, not 1"
+    if parallel.virtual_pipeline > 1 and phase.batch.num_microbatches % parallel.pipeline:
+        yield (
+            f"virtual_pipeline needs micro-batches ({phase.batch.num_microbatches}) that divide by pipeline "
+            f"({parallel.pipeline}): change the global batch"
+        )
+    for key in ("heads", "kv_heads", "ffn_hidden", "padded_vocabulary"):
+        if getattr(phase.model, key) % parallel.tensor:
+            yield f"model.{key} {getattr(phase.model, key)} does not divide by tensor {parallel.tensor}"
+
+
+def _shape(phase: PhasePlan) -> Iterator[str]:
+    model = phase.model
+    if model.hidden % model.heads:
+        yield f"model.hidden {model.hidden} does not divide by heads {model.heads}"
+    elif model.position_embedding == "rope" and model.hidden // model.heads % 2:
+        yield f"model.position_embedding rope turns pairs of numbers, and a head has {model.hidden // model.heads}"
+    if model.heads % model.kv_heads:
+        yield f"model.heads {model.heads} does not divide by kv_heads {model.kv_heads}"
+    if model.sequence_length > model.positions:
+        yield (
+            f"sequence_length {model.sequence_length} is longer than the model's {model.positions} positions: "
+            f"shorten training.sequence_length, or choose a model with more positions"
+        )
+    if model.vocabulary > model.padded_vocabulary:
+        yield f"model.vocabulary {model.vocabulary} is larger than padded_vocabulary {model.padded_vocabulary}"
+    outside = [token for token in phase.sampling.prompt_ids if not 0 <= token < model.vocabulary]
+    if outside:
+        yield f"sampling.prompt_ids: {outside[0]} is not below the vocabulary of {model.vocabulary}"
+    room = model.positions - len(phase.sampling.prompt_ids)
+    if phase.sampling.prompt_ids and phase.sampling.tokens > room:
+        yield f"sampling.tokens {phase.sampling.tokens} after the prompt is more than the {room} positions left"
+
+
+def _batch(phase: PhasePlan) -> Iterator[str]:
+    batch, data = phase.batch, phase.parallel.data
+    if batch.global_ != batch.micro * data * batch.num_microbatches:
+        yield (
+            f"batch.global {batch.global_} is not micro {batch.micro} x data {data} x "
+            f"num_microbatches {batch.num_microbatches} = {batch.micro * data * batch.num_microbatches}"
+        )
+    yield from _ramp(phase)
+    if not batch.ramp.start and phase.duration.samples != phase.duration.iterations * batch.global_:
+        yield (
+            f"duration.samples {phase.duration.samples} is not iterations {phase.duration.iterations} x "
+            f"batch.global {batch.global_}"
+        )
+
+
+def _ramp(phase: PhasePlan) -> Iterator[str]:
+    batch, ramp = phase.batch, phase.batch.ramp
+    if not ramp.start:
+        return
+    group = batch.micro * phase.parallel.data * (phase.parallel.pipeline if phase.parallel.virtual_pipeline > 1 else 1)
+    if min(ramp.start, ramp.increment, ramp.samples) < 1 or ramp.start > batch.global_:
+        yield (
+            f"batch.ramp: start {ramp.start}, increment {ramp.increment} and samples {ramp.samples} are not positive "
+            f"numbers with a start up to batch.global {batch.global_}"
+        )
+    elif (batch.global_ - ramp.start) % ramp.increment:
+        yield (
+            f"batch.ramp: from {ramp.start} to batch.global {batch.global_} is {batch.global_ - ramp.start}, which "
+            f"does not divide by the increment {ramp.increment}"
+        )
+    elif ramp.start % group or ramp.increment % group:
+        yield (
+            f"batch.ramp: start {ramp.start} and increment {ramp.increment} do not both divide by {group}, the "
+            f"sequences that all copies compute at once (micro {batch.micro} x data {phase.parallel.data})"
+        )
+    elif phase.duration.samples != (samples := batch.samples_after(phase.duration.iterations)):
+        yield (
+            f"duration.samples {phase.duration.samples} is not the {samples} that {phase.duration.iterations} "
+            f"iterations of this ramp take"
+        )
+
+
+def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
+    parallel = phase.parallel
+    if parallel.context > 1:
+        yield f"parallel.context {parallel.context}: this trainer has no context parallelism; use 1"
+    if parallel.sequence and (parallel.tensor == 1 or phase.model.sequence_length % parallel.tensor):
+        yield (
+            f"parallel.sequence: the {phase.model.sequence_length} tokens of a sequence are cut evenly over the tensor "
+            f"ranks, {parallel.tensor} here; set parallel.sequence false, or choose another tensor"
+        )
+    if phase.engine == "deepspeed":
+        yield from _not_deepspeed(phase)
+    elif parallel.zero_stage > 1:
+        yield (
+            f"parallel.zero_stage {parallel.zero_stage}: the megatron-core engine shares optimizer states (1) or "
+            f"nothing (0); stages 2 and 3 need training.engine deepspeed"
+        )
+    if phase.precision.format == "fp16" and not fp16:
+        yield "precision.format fp16 needs a GPU: a CPU multiplies fp16 far slower than bf16 or fp32; use one of those"
+
+
+def _not_deepspeed(phase: PhasePlan) -> Iterator[str]:
+    parallel = phase.parallel
+    yield from deepspeed.problems(phase)
+    if not 0 <= parallel.zero_stage <= 3:
+        yield f"parallel.zero_stage {parallel.zero_stage}: ZeRO has the stages 0, 1, 2 and 3"
+    if parallel.zero_stage == 0 and phase.precision.format == "fp16":
+        yield (
+            "parallel.zero_stage 0 with precision.format fp16: without ZeRO, DeepSpeed divides gradients by a loss "
+            "scale that it never applied; use stage 1"
+        )
+    if parallel.zero_stage > 1 and parallel.pipeline > 1:
+        yield (
+            f"parallel.zero_stage {parallel.zero_stage} with pipeline {parallel.pipeline}: ZeRO 2 and 3 share out "
+            f"gradients, which a pipeline adds up over micro-batches; use stage 0 or 1, or pipeline 1"
+        )
+    if parallel.sequence:
+        yield (
+            "parallel.sequence with engine deepspeed: the gradients of norms must be added up over tensor ranks, which "
+            "DeepSpeed does not do; set parallel.sequence false, or engine megatron-core"
+        )
+    if parallel.virtual_pipeline > 1:
+        yield (
+            f"parallel.virtual_pipeline {parallel.virtual_pipeline}: DeepSpeed's pipeline has one chunk of layers a "
+            f"stage; use 1, or engine megatron-core"
+        )

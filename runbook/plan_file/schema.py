@@ -1,0 +1,351 @@
+"""Types of plan.json's training phases, with the formulas for batch, learning rate and FLOPs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.json_records import NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
+
+FLOPS_CONVENTION = "megatron-full"
+"""The convention that trainer and plan report TFLOP/s in; see `Shape.flops_per_sequence`."""
+NAN_POLICIES = ("stop", "skip", "rollback")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A GPT with every default filled in and its vocabulary padded for one tensor-parallel size."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn_hidden: int
+    sequence_length: int
+    positions: int
+    vocabulary: int
+    padded_vocabulary: int
+    tied_embeddings: bool = True
+    position_embedding: str = "learned"
+    normalization: str = "layernorm"
+    activation: str = "gelu"
+    biases: bool = True
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward block has a second input matrix (SwiGLU)."""
+        return self.activation == "swiglu"
+
+    def flops_per_sequence(self, *, attended: float = 1.0) -> float:
+        """Forward and backward pass over one sequence; for a GPT-3 shape 72 s l h^2 (1 + s/6h + V/12lh).
+
+        Megatron-LM's formula: `attended` is the share of all pairs of tokens whose attention scores are counted.
+        Recomputed activations are not counted.
+        """
+        s, h, layers = self.sequence_length, self.hidden, self.layers
+        width_ratio = self.heads * self.head_size / h
+        attention = (1 + self.kv_heads / self.heads + attended * s / h) * width_ratio
+        feed_forward = self.ffn_hidden / h * (1.5 if self.gated else 1)
+        return 12 * s * layers * h**2 * (attention + feed_forward + self.padded_vocabulary / (2 * layers * h))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedModel(Shape):
+    """The network of a phase: its shape, how it is initialized, and its exact parameter count."""
+
+    name: str
+    label: str
+    init_std: float
+    dropout: float
+    parameters: int
+
+
+@dataclass(frozen=True)
+class PlannedParallel:
+    """How the network is cut over the ranks."""
+
+    tensor: int
+    pipeline: int
+    virtual_pipeline: int
+    context: int
+    sequence: bool
+    data: int
+    world_size: int
+    zero_stage: int
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Batch ramp: `start` sequences, plus `increment` at a time over the first `samples`; start 0 means no ramp."""
+
+    start: int = 0
+    increment: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences of one step; with a ramp, of a step after the ramp.
+
+    >>> batch = Batch(micro=1, global_=8, num_microbatches=8, ramp=Ramp(start=2, increment=2, samples=30))
+    >>> [batch.at(consumed) for consumed in (0, 9, 10, 20, 30, 99)]
+    [2, 2, 4, 6, 8, 8]
+    >>> batch.samples_after(20), Batch(1, 8, 8).samples_after(20), batch.iterations_within(124)
+    (114, 160, 21)
+    """
+
+    micro: int
+    global_: int
+    num_microbatches: int
+    ramp: Ramp = field(default=Ramp(), metadata=OMIT_DEFAULT)
+
+    @property
+    def ramp_is_sound(self) -> bool:
+        """Whether the ramp ends exactly at the global batch; true without a ramp."""
+        ramp = self.ramp
+        if not ramp.start:
+            return not (ramp.increment or ramp.samples)
+        positive = min(ramp.increment, ramp.samples) >= 1 and ramp.start <= self.global_
+        return positive and (self.global_ - ramp.start) % ramp.increment == 0
+
+    def at(self, consumed_samples: int) -> int:
+        """Sequences of the step after `consumed_samples`, by Megatron's rampup-batch-size."""
+        ramp = self.ramp
+        if not ramp.start or not self.ramp_is_sound or consumed_samples >= ramp.samples:
+            return self.global_
+        stages = (self.global_ - ramp.start) // ramp.increment
+        return min(self.global_, ramp.start + consumed_samples * stages // ramp.samples * ramp.increment)
+
+    def samples_after(self, iterations: int) -> int:
+        """Samples that this many steps from the beginning take; only the steps of the ramp are counted one by one."""
+        samples = 0
+        for iteration in range(iterations):
+            size = self.at(samples)
+            if size == self.global_:
+                return samples + (iterations - iteration) * size
+            samples += size
+        return samples
+
+    def iterations_within(self, samples: int) -> int:
+        """Whole steps that these samples are enough for."""
+        consumed = iterations = 0
+        while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
+            consumed, iterations = consumed + size, iterations + 1
+        return iterations + (samples - consumed) // self.global_ if size == self.global_ else iterations
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Length of the whole training, over all its segments, in the three units people count it in."""
+
+    iterations: int
+    samples: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """Linear warm-up from 0 to the peak, then the schedule down to the minimum at the end of the decay.
+
+    >>> rate = LearningRate(peak=1.0, minimum=0.1, schedule="linear", warmup_samples=8, decay_samples=44)
+    >>> [round(rate.at(samples), 3) for samples in (4, 8, 12, 28, 44, 84)]
+    [0.5, 1.0, 0.9, 0.5, 0.1, 0.1]
+    """
+
+    peak: float
+    minimum: float
+    schedule: str
+    warmup_samples: int
+    decay_samples: int
+
+    def at(self, samples: int) -> float:
+        """Rate of the step whose last sample is the `samples`-th (Megatron's rule): the first step already learns."""
+        if self.warmup_samples and samples <= self.warmup_samples:
+            return self.peak * samples / self.warmup_samples
+        if self.schedule == "constant":
+            return self.peak
+        if samples >= self.decay_samples:
+            return self.minimum
+        done = (samples - self.warmup_samples) / (self.decay_samples - self.warmup_samples)
+        share = 1 - done if self.schedule == "linear" else 0.5 * (math.cos(math.pi * done) + 1)
+        return self.minimum + share * (self.peak - self.minimum)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Adam with decoupled weight decay."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip_gradient: float
+
+
+@dataclass(frozen=True)
+class PlannedPrecision:
+    """Number format of the matrix products, and the loss scale of fp16."""
+
+    format: str
+    initial_loss_scale: float
+    loss_scale_window: int
+    hysteresis: int = field(default=2, metadata=OMIT_DEFAULT)
+    """Overflows in a row before the scale halves."""
+    static_loss_scale: float = field(default=0.0, metadata=OMIT_DEFAULT)
+    """Keep this scale whatever happens; 0: dynamic."""
+    minimum_loss_scale: float = field(default=1.0, metadata=OMIT_DEFAULT)
+    """The dynamic scale does not fall below it; an overflow there is a collapse."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One .bin/.idx pair and its share of the samples."""
+
+    weight: float
+    prefix: str
+
+
+@dataclass(frozen=True)
+class PlannedData:
+    """Token files by use; the split counts only where no file is held out."""
+
+    mock: bool
+    train: tuple[Source, ...]
+    validation: tuple[Source, ...]
+    test: tuple[Source, ...]
+    split: str
+    cache: str
+
+    @property
+    def held_out(self) -> bool:
+        """Whether whole files are kept for validation and test."""
+        return bool(self.validation or self.test)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Steps between two evaluations on held-out text, and the batches of each; 0: none."""
+
+    interval: int
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where and how often the state is saved."""
+
+    folder: str
+    interval: int
+    keep: int
+    keep_every: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Keep each checkpoint whose iteration this divides as well; 0: only the newest."""
+    asynchronous: bool = field(default=False, metadata=OMIT_DEFAULT)
+    """Write while the training goes on instead of between two steps."""
+    resume_changed: bool = field(default=False, metadata=OMIT_DEFAULT)
+    """Resume from a checkpoint that was trained with other values than these."""
+    saves: bool = field(default=True, metadata=OMIT_DEFAULT)
+    """False where another framework trains and saves nothing."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Files that a run writes its progress to."""
+
+    interval: int
+    metrics: str
+    validation: str
+    samples: str
+    events: str
+    tensorboard: str
+    peak_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
+    """A device's peak by its datasheet in this number format; 0: not known."""
+    measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
+    """What the longest matrix product reached on this machine; 0: not measured."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop waiting or working."""
+
+    exit_duration_seconds: int
+    process_group_timeout_seconds: int
+    exit_interval: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Save and stop each time this many steps of the whole training are done; 0: never."""
+    nan_policy: str = field(default="stop", metadata=OMIT_DEFAULT)
+    """What follows a NaN loss or gradient, or a collapsed loss scale: one of `NAN_POLICIES`."""
+    nan_limit: int = field(default=3, metadata=OMIT_DEFAULT)
+    """This many such steps in a row, or rollbacks in a segment, end the training all the same."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The text that the model continues before and after training."""
+
+    prompt_ids: tuple[int, ...]
+    tokens: int
+    end_of_document: int
+    prompt: str = field(default="", metadata=OPTIONAL)
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """One training phase of plan.json."""
+
+    phase: str
+    engine: str
+    seed: int
+    device: str
+    model: PlannedModel
+    parallel: PlannedParallel
+    batch: Batch
+    duration: Duration
+    learning_rate: LearningRate
+    optimizer: Optimizer
+    precision: PlannedPrecision
+    recompute: str
+    data: PlannedData
+    evaluation: Evaluation
+    checkpoint: Checkpoint
+    log: Log
+    limits: Limits
+    sampling: Sampling
+    fingerprint: str
+    deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
+    """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values."""
+    root: Path = field(default=Path(), metadata=NOT_IN_JSON)
+    """The folder of plan.json, which its relative paths start from."""
+
+    def path(self, relative: str) -> Path:
+        """The file or folder that plan.json means by this path."""
+        return self.root / relative
+
+
+def read_plan(plan: Path, phase: str) -> PhasePlan:
+    """One phase of a plan.json; `RefusedError` names everything that is wrong with it."""
+    try:
+        content = json.loads(plan.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RefusedError(f"{plan} does not exist; `runbook plan RUN` writes it") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RefusedError(f"{plan} is not readable as JSON: {error}") from None
+    phases = content.get("phases") if isinstance(content, dict) else None
+    if not isinstance(phases, dict) or phase not in phases:
+        known = ", ".join(sorted(phases)) if isinstance(phases, dict) and phases else "none"
+        raise RefusedError(f"{plan} has no phase {phase!r} under 'phases' (it has: {known})")
+    return parse(phases[phase], plan.resolve().parent)
+
+
+def parse(content: Any, root: Path = Path()) -> PhasePlan:
+    """A phase from its JSON; `RefusedError` lists every unknown key, missing key and ill-typed value."""
+    phase = from_json(PhasePlan, content, name="the phase", failure="plan.json cannot be trained from:")
+    return dataclasses.replace(phase, root=root)

@@ -1,0 +1,39 @@
+"""Layout of Megatron's .idx: the tokenizer writes it, the trainer checks it.
+
+MMIDIDX 0 0 | version 1 <Q | dtype code <B | sequences <Q | documents + 1 <Q
+lengths int32[sequences] | byte pointers int64[sequences] | document index int64[documents + 1]
+"""
+
+from __future__ import annotations
+
+import struct
+
+INDEX_MAGIC = b"MMIDIDX\x00\x00"
+INDEX_VERSION = 1
+INDEX_HEADER = struct.Struct("<9sQBQQ")
+DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
+UINT16, INT32 = 8, 4
+"""The codes that Megatron chooses for tokens: two bytes below 65,500 tokens of vocabulary, four from there on."""
+
+
+def dtype_code(vocabulary: int) -> int:
+    """The code for tokens of a vocabulary.
+
+    >>> dtype_code(50257), dtype_code(65499), dtype_code(65500)
+    (8, 8, 4)
+    """
+    return UINT16 if vocabulary < 65500 else INT32
+
+
+def token_bytes(vocabulary: int) -> int:
+    """Bytes of one token of a vocabulary in the .bin."""
+    return int(DTYPES[dtype_code(vocabulary)][-1])
+
+
+def index_bytes(sequences: int, entries: int) -> int:
+    """Size of an .idx with so many sequences and entries of the document index.
+
+    >>> index_bytes(0, 1), index_bytes(1000, 1001)
+    (42, 20042)
+    """
+    return INDEX_HEADER.size + 12 * sequences + 8 * entries

@@ -1,0 +1,1 @@
+"""What a training costs: parameters and FLOPs to memory, seconds, bytes and money."""

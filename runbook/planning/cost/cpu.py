@@ -1,0 +1,151 @@
+"""Training on a CPU: memory of a process, and seconds of a step.
+
+tests/planning/measured_peaks.csv has them (torch 2.13, gloo, Linux, one to four processes, 2026-11-22), and the test
+next to it says how near this comes. A tensor's bytes are not all: oneDNN copies matrices into its own order, and a
+freed block is not always the right size for the next.
+
+The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22); the other figures were
+fitted to the idle steps of fourteen trainings there (17.7 M to 356 M parameters, sequences of 256 to 1,024, two
+processes): the worst is 9 % off. Another CPU differs by clock and units; a smoke test's measurement corrects that.
+"""
+
+from __future__ import annotations
+
+from runbook.core.checks import Check, judge
+from runbook.params.schema.value_types import Precision, Recompute
+from runbook.planning.cost import flops
+from runbook.planning.layout import Choice, Machine
+from runbook.planning.sizes import on_rank
+
+PROCESS_BYTES = 450 * 2**20
+"""Python, torch and megatron-core loaded (360 MiB), and buffers."""
+
+ACTIVATIONS = 2.07
+"""Bytes taken for a byte of activations."""
+
+DROPPED_SCORES = 4.4
+"""Bytes taken for a byte of 16-bit attention scores where some are dropped; else our attention keeps none."""
+
+LOGITS = 1.14
+"""The same for the logits, whose gradient takes their place (`training/cross_entropy.py`)."""
+
+
+def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data: int) -> float:
+    """Bytes a parameter that the optimizer's step takes for a moment, when activations are gone.
+
+    megatron-core's distributed optimizer copies its share of the gradients, and in 16 bits gathers the new weights.
+
+    >>> moment_bytes(Precision.BF16, deepspeed=False, zero_stage=1, data=2)
+    6.0
+    """
+    half = precision is not Precision.FP32
+    if deepspeed:  # ZeRO 3 has its buckets all the time: `gathered_bytes`
+        whole = 0.0 if zero_stage == 3 else 5.0 if zero_stage == 0 else 10.5 / data
+        return whole if half else 2 * whole
+    if zero_stage == 0:
+        return 2.0
+    if data == 1:  # nothing is shared out
+        return 5.5 if half else 8.0
+    return (4.0 if half else 0.0) + (4.0 if half else 8.0) / data
+
+
+def gathered_bytes(parameters: float, *, deepspeed: bool, zero_stage: int) -> float:
+    """Bytes that ZeRO 3 holds all the time for gathering weights and for buckets; measured on two and four ranks."""
+    return 140 * 2**20 + 6.8 * parameters if deepspeed and zero_stage == 3 else 0.0
+
+
+BF16_UNITS = ("avx512_bf16", "amx_bf16")
+"""Instructions that multiply bf16 directly."""
+
+CORE_FLOPS = {
+    "fp32": 90e9,
+    "fp32 by AVX-512": 185e9,
+    "bf16": 380e9,
+    "bf16 in float32": 85e9,
+    "bf16 in float32 by AVX-512": 72e9,
+}
+"""Matmul FLOP/s of one core; fp32 without AVX-512 by MKL there.
+
+Without bf16 instructions the trainer widens to float32: 0.95 to 0.97 times fp32's rate (three shapes, medians of nine,
+one busy core of an AMD EPYC with AVX2, torch 2.13, 2026-11-22). With AVX-512 that was not measured; the rate is that of
+oneDNN's bf16 by AVX-512.
+"""
+
+CONVENTION = "megatron-causal"
+"""Scores above the diagonal are not computed."""
+
+WORD_SECONDS = 1.54e-9
+"""Of one core, for each token and word of the vocabulary: the softmax of the loss and its gradient."""
+
+ELEMENT_SECONDS = 59e-9
+"""Of one core, for each token, layer and hidden number: norms, GELU, softmax of attention, sums, copies."""
+
+MESSAGE_SECONDS = 19e-9
+"""The same where tensor parallelism sends them to and fro."""
+
+WEIGHT_SECONDS = 3.0e-9
+"""For each weight on a rank: bringing gradients together, Adam, handing out new weights."""
+
+CALL_SECONDS = 5e-3
+"""For each layer and micro-batch on a rank: Python, and starting some hundred operations."""
+
+FORWARD_SHARE = 1 / 3
+"""Of a step's operations; an evaluation batch costs this much."""
+
+
+def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
+    """Seconds of a step on the site's CPUs by what takes them, and their source; None and the reason if not known."""
+    cores = ((machine.cores if machine else 0) or choice.site.hardware.cores_per_node) * choice.nodes
+    if not cores:
+        return None, "how many cores this machine has is not known"
+    precision = choice.training.precision
+    path = cpu_path(precision, machine.flags if machine else frozenset())
+    if path is None:
+        return None, f"whether this CPU multiplies {precision} directly is not known"
+    again = 1 + FORWARD_SHARE if choice.training.recompute is Recompute.FULL else 1.0
+    waiting, shape = 1 + choice.bubble, choice.shape
+    tokens = choice.global_batch * shape.sequence_length
+    elements = tokens * shape.hidden * shape.layers / cores
+    own = [on_rank(shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=at) for at in range(choice.pipeline)]
+    parts = {
+        "products": flops.flops(shape, choice.global_batch, CONVENTION) / (cores * CORE_FLOPS[path]) * again * waiting,
+        "loss": tokens * shape.padded_vocabulary * WORD_SECONDS / cores * waiting,
+        "elements": elements * (ELEMENT_SECONDS * again + (MESSAGE_SECONDS if choice.tensor > 1 else 0)) * waiting,
+        "weights": max(stage.total for stage in own) * WEIGHT_SECONDS,
+        "calls": shape.layers / choice.pipeline * choice.num_microbatches * CALL_SECONDS,
+    }
+    where = f"{cores} cores" if choice.nodes == 1 else f"{cores} cores of {choice.nodes} nodes"
+    return parts, (
+        f"{where} x {CORE_FLOPS[path] / 1e9:g} GFLOP/s ({path}, measured) for products of matrices, "
+        f"{parts['products'] / sum(parts.values()):.0%} of the step"
+    )
+
+
+def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
+    """Says beforehand, once for both phases, when a CPU has no unit for the number format asked for."""
+    if choice.smoke or not choice.on_cpu or choice.training.precision is not Precision.BF16:
+        return []
+    name, rule = "bf16 on this CPU", "bf16 takes at most 1.5 times as long as fp32"
+    flags = machine.flags if machine else frozenset[str]()
+    path = cpu_path(Precision.BF16, flags)
+    if path is None:
+        return [Check(name, "unknown", "which instructions this CPU has is not known", rule)]
+    times = CORE_FLOPS[cpu_path(Precision.FP32, flags) or "fp32"] / CORE_FLOPS[path]
+    slower = f"about {times:.1f} times as long as in fp32" if times > 1 else f"{1 / times:.1f} times as fast as fp32"
+    value = f"{path}: products of matrices {'take ' if times > 1 else 'are '}{slower}"
+    return [judge(name, times <= 1.5, value, rule, "Set training.precision to fp32.", otherwise="warn")]
+
+
+def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
+    """Which of the measured rates holds on a CPU with these instruction sets; None: not known.
+
+    >>> cpu_path(Precision.BF16, frozenset({"avx512f", "avx512_bf16"})), cpu_path(Precision.BF16, frozenset({"avx2"}))
+    ('bf16', 'bf16 in float32')
+    """
+    if precision is Precision.FP32:
+        return "fp32 by AVX-512" if "avx512f" in flags else "fp32"
+    if precision is Precision.FP16 or not flags:
+        return None
+    if any(unit in flags for unit in BF16_UNITS):
+        return "bf16"
+    return "bf16 in float32 by AVX-512" if "avx512f" in flags else "bf16 in float32"

@@ -1,0 +1,195 @@
+"""Long trainings: checkpoint bytes and write times, failures, jobs in a row, energy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from runbook.core.units import four_digits, parse_duration
+from runbook.params.schema.run_file import Job
+from runbook.params.schema.site import Site
+from runbook.params.schema.value_types import Precision
+from runbook.planning.cost.speed import Speed
+from runbook.planning.cost.step_inputs import device_of
+from runbook.planning.layout import Choice
+
+
+def bytes_per_parameter(precision: Precision) -> int:
+    """Weights in the training format, fp32 master weights where that is not fp32, and Adam's two moments.
+
+    >>> bytes_per_parameter(Precision.BF16), bytes_per_parameter(Precision.FP32)
+    (14, 12)
+    """
+    return 4 + 8 if precision is Precision.FP32 else 2 + 12
+
+
+def checkpoint_bytes(parameters: int, precision: Precision) -> int:
+    """Bytes of one whole checkpoint.
+
+    >>> checkpoint_bytes(174_615_846_912, Precision.BF16)
+    2444621856768
+    """
+    return parameters * bytes_per_parameter(precision)
+
+
+def write_seconds(num_bytes: float, bytes_per_second: float) -> float:
+    """Seconds to write at this bandwidth; both in bytes, so that no GiB meets a GB.
+
+    >>> round(write_seconds(2_444_621_856_768, 19.2e9) / 60, 3)
+    2.122
+    """
+    return num_bytes / bytes_per_second
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What the checkpoints of one phase need."""
+
+    bytes_per_parameter: int
+    checkpoint_bytes: int
+    num_checkpoints: int
+    """Kept ones, and the one being written; 0 where nothing is saved."""
+    disk_bytes: int
+
+
+def storage(parameters: int, precision: Precision, copies: int) -> Storage:
+    """Disk for the kept checkpoints and the one being written: it is whole before an old one is deleted."""
+    one = checkpoint_bytes(parameters, precision)
+    return Storage(bytes_per_parameter(precision), one, copies, one * copies)
+
+
+DEVICE_HOURS_PER_FAILURE = 50_677
+"""Llama 3 (arXiv 2407.21783): 419 unexpected stops in 54 days on 16,384 H100, all causes."""
+FAILURE_SOURCE = "Llama 3: 419 unexpected stops in 54 days on 16,384 H100"
+GIGABYTE = 10**9
+
+
+@dataclass(frozen=True)
+class Saves:
+    """Saving to one storage tier."""
+
+    tier: str
+    bytes_per_second: float
+    write_seconds: float
+    best_interval_seconds: float | None = None
+    """By Daly, where the failure rate is known."""
+    best_interval_iterations: int | None = None
+    added_share: float | None = None
+    """At the best interval, relative to the steps: writing, and steps done again after failures."""
+    added_share_as_chosen: float | None = None
+    """The same at the interval that the run chose."""
+
+
+@dataclass(frozen=True)
+class Endurance:
+    """What comes on top of the steps; None where it cannot be known."""
+
+    saves: tuple[Saves, ...]
+    interval_seconds: float | None
+    """Between two saves, as chosen."""
+    hours_between_failures: float | None
+    failure_source: str
+    walltime_seconds: int
+    """Of one job, by its own limit or its queue's; 0: no limit known."""
+    jobs: int | None
+    """In a row, each resuming from the one before."""
+    energy_kwh: float | None
+    """At the accelerators' full board power; other parts of the nodes and cooling come on top."""
+    energy_basis: str
+
+
+def young(write: float, between_failures: float) -> float:
+    """The interval that loses least, first order; both and the result in the same unit.
+
+    >>> round(young(2.195 / 60, 396), 2)
+    5.38
+    """
+    return math.sqrt(2 * write * between_failures)
+
+
+def daly(write: float, between_failures: float) -> float:
+    """The same to a higher order; where a write takes longer than two times between failures, that time.
+
+    >>> [round(daly(2.195 / 60, hours), 2) for hours in (396, 49.5, 3.09)]
+    [5.36, 1.88, 0.45]
+    """
+    if write >= 2 * between_failures:
+        return between_failures
+    ratio = write / (2 * between_failures)
+    return young(write, between_failures) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write
+
+
+def added_share(write: float, interval: float, between_failures: float) -> float:
+    """What saving and repeating add to the steps, relative to them.
+
+    >>> [round(added_share(2.195 / 60, daly(2.195 / 60, hours), hours), 3) for hours in (396, 49.5, 3.09)]
+    [0.014, 0.038, 0.154]
+    """
+    return write / interval + interval / (2 * between_failures)
+
+
+def seconds_between_failures(devices: int) -> float:
+    """Mean time between failures of so many devices.
+
+    >>> round(seconds_between_failures(128) / 3600)
+    396
+    """
+    return DEVICE_HOURS_PER_FAILURE / devices * 3600
+
+
+def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
+    """Jobs that a training takes where each keeps a reserve for its last save; None where none makes progress.
+
+    >>> jobs_in_a_row(30 * 86400, 2 * 86400, 600), jobs_in_a_row(3600, 7200, 600), jobs_in_a_row(9999, 600, 600)
+    (16, 1, None)
+    """
+    useful = walltime - reserve
+    return math.ceil(seconds / useful) if useful > 0 else None
+
+
+def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> Endurance:
+    """Everything of one training phase at its expected speed."""
+    site, step, seconds = choice.site, time.seconds_per_iteration, time.seconds
+    between = None if choice.on_cpu else seconds_between_failures(choice.world_size)
+    interval = step * choice.training.save_interval if step and choice.training.save_interval else None
+
+    def to_tier(tier: str, speed: float) -> Saves:
+        write = write_seconds(checkpoint_bytes, speed)
+        saves = Saves(tier, speed, four_digits(write))
+        if between is None:
+            return saves
+        best = daly(write, between)
+        return replace(
+            saves,
+            best_interval_seconds=four_digits(best),
+            best_interval_iterations=max(1, round(best / step)) if best and step else None,
+            added_share=four_digits(added_share(write, best, between)),
+            added_share_as_chosen=None if interval is None else four_digits(added_share(write, interval, between)),
+        )
+
+    saves = tuple(to_tier(tier, speed * GIGABYTE) for tier, speed in site.write_bandwidth.items())
+    queue = site.queues.get(job.partition)
+    walltime = job.walltime or parse_duration(queue.max_walltime if queue and queue.max_walltime else 0)
+    reserve = 2 * min((save.write_seconds for save in saves), default=0.0)
+    energy, basis = _energy(site, time.device_hours)
+    return Endurance(
+        saves=saves,
+        interval_seconds=None if interval is None else four_digits(interval),
+        hours_between_failures=None if between is None else four_digits(between / 3600),
+        failure_source="" if between is None else FAILURE_SOURCE,
+        walltime_seconds=walltime,
+        jobs=jobs_in_a_row(seconds, walltime, reserve) if seconds is not None and walltime else None,
+        energy_kwh=energy,
+        energy_basis=basis,
+    )
+
+
+def _energy(site: Site, device_hours: float | None) -> tuple[float | None, str]:
+    device = device_of(site)
+    watts = device.power_watts if device else None
+    if watts is None:
+        return None, f"the power of {site.hardware.device} is not known"
+    if device_hours is None:
+        return None, "the time is not known"
+    basis = f"{watts:.0f} W a device (board power of the datasheet) for all of the time"
+    return four_digits(watts * device_hours / 1000), basis

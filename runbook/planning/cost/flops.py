@@ -1,0 +1,92 @@
+"""Floating-point operations of a training step, in each convention people report TFLOP/s in.
+
+The conventions differ by up to a third for the same speed, so every TFLOP/s names its own; what is comparable
+between two reports is tokens per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from runbook.plan_file.schema import FLOPS_CONVENTION, Shape
+from runbook.planning.sizes import whole
+
+
+@dataclass(frozen=True)
+class Convention:
+    """A way to count; `hardware` counts the recomputed forward pass too, `model` only what the model needs."""
+
+    kind: str
+    formula: str
+    per_sequence: Callable[[Shape], float]
+
+
+def megatron_deepspeed(shape: Shape, *, factor: int) -> float:
+    """Megatron-DeepSpeed's `throughput_calculator`: 4 with recomputation, else 3, the output layer a quarter low."""
+    s, h, v, layers = shape.sequence_length, shape.hidden, shape.padded_vocabulary, shape.layers
+    return 24 * factor * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+
+
+def palm(shape: Shape) -> float:
+    """PaLM, appendix B: 6 for each parameter and token, embeddings included, plus attention over all pairs."""
+    return float(shape.sequence_length * (6 * whole(shape).total + _attention_per_token(shape)))
+
+
+def six_n(shape: Shape) -> float:
+    """The rule of thumb: 6 for each parameter and token, no attention scores."""
+    return float(shape.sequence_length * 6 * whole(shape).total)
+
+
+def torchtitan(shape: Shape) -> float:
+    """Like PaLM, but without the input embeddings; the output layer is kept, tied or not."""
+    parts = whole(shape)
+    counted = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden
+    return float(shape.sequence_length * (6 * counted + _attention_per_token(shape)))
+
+
+def llm_foundry_hardware(shape: Shape) -> float:
+    """llm-foundry's HFU with activation checkpointing: one more forward pass than its MFU."""
+    return palm(shape) * 4 / 3
+
+
+def _attention_per_token(shape: Shape) -> int:
+    return 12 * shape.layers * shape.heads * shape.head_size * shape.sequence_length
+
+
+_FULL = Shape.flops_per_sequence
+_CAUSAL = partial(Shape.flops_per_sequence, attended=0.5)
+"""Only the half of the scores below the diagonal."""
+_FACTOR_3, _FACTOR_4 = partial(megatron_deepspeed, factor=3), partial(megatron_deepspeed, factor=4)
+
+CONVENTIONS = {
+    # arXiv 2104.04473, equation 3: the forward pass counted twice, for full recomputation
+    "narayanan-2021": Convention("hardware", "96 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_4),
+    "megatron-deepspeed-f4": Convention("hardware", "24 x 4 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_4),
+    "megatron-deepspeed-f3": Convention("model", "24 x 3 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_3),
+    # Megatron-LM core 0.5 to 0.11 counts attention scores for all pairs of tokens, since March 2025 (0.12) half of them
+    "megatron-full": Convention("model", "72 B s l h^2 (1 + s/6h + V/12lh)", _FULL),
+    "megatron-causal": Convention("model", "72 B s l h^2 (1 + s/12h + V/12lh)", _CAUSAL),
+    "nemo-25.07": Convention("model", "as megatron-full, with grouped queries and SwiGLU", _FULL),
+    "nemo-25.09": Convention("model", "as megatron-causal, with grouped queries and SwiGLU", _CAUSAL),
+    "palm": Convention("model", "6 N + 12 l h s a token", palm),
+    "six-n": Convention("model", "6 N a token", six_n),
+    "torchtitan": Convention("model", "6 (N - input embeddings) + 12 l h s a token", torchtitan),
+    "llm-foundry": Convention("model", "6 N + 12 l h s a token", palm),
+    "llm-foundry-hardware": Convention("hardware", "8 N + 16 l h s a token", llm_foundry_hardware),
+}
+"""By name. The formulas are those of plain GPT; the functions also know grouped queries, SwiGLU and other widths."""
+
+OURS = FLOPS_CONVENTION
+"""The convention our trainer and our plans report in."""
+
+
+def flops(shape: Shape, sequences: float, convention: str = OURS) -> float:
+    """Operations of one step over this many sequences; `KeyError` for a convention that is not in `CONVENTIONS`."""
+    return sequences * CONVENTIONS[convention].per_sequence(shape)
+
+
+def tflops_per_device(shape: Shape, sequences_per_second: float, devices: int, convention: str = OURS) -> float:
+    """TFLOP/s of each device at this speed, in the named convention."""
+    return flops(shape, sequences_per_second, convention) / devices / 1e12

@@ -1,0 +1,280 @@
+"""Memory of a training: bytes by part on each rank, and whether they fit.
+
+States (weights, gradients, optimizer) are exact for the named optimizers; activations follow Korthikanti et al.
+(arXiv 2205.05198). What libraries keep for themselves (contexts, communication and allocator buffers) is not counted on
+an accelerator; on a CPU `cpu` adds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from runbook.core.checks import Check
+from runbook.core.units import show_bytes
+from runbook.params.schema.value_types import Precision, Recompute
+from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.planning.cost import cpu
+from runbook.planning.cost.step_inputs import memory_of
+from runbook.planning.layout import Choice, Machine
+from runbook.planning.sizes import on_rank
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes a parameter on one rank."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All three."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes on each rank of one pipeline stage; attention scores count where no flash attention is used."""
+
+    COMPUTED: ClassVar = ("states", "least", "most")
+
+    stage: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    attention_scores: int
+    logits: int
+    buffers: int = 0
+    """What the engine keeps beside its states; known for a CPU alone."""
+    host: int = 0
+    """In the node's main memory, for each device: the optimizer's states where they are offloaded."""
+    optimizer_moment: int = 0
+    """What the optimizer's step takes for a moment, once activations are gone; known for a CPU alone."""
+
+    @property
+    def states(self) -> int:
+        """What is there between steps."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def least(self) -> int:
+        """Everything, with an attention that keeps no scores."""
+        return self.states + self.buffers + max(self.activations + self.logits, self.optimizer_moment)
+
+    @property
+    def most(self) -> int:
+        """Everything, with an attention that keeps all scores."""
+        kept = self.activations + self.logits + self.attention_scores
+        return self.states + self.buffers + max(kept, self.optimizer_moment)
+
+
+def state_bytes(
+    precision: Precision, *, deepspeed: bool, zero_stage: int, data: int, own_trainer: bool = False
+) -> States:
+    """Bytes a parameter, with what ZeRO shares divided by the data-parallel copies.
+
+    Megatron keeps fp32 gradients under bf16 (18 bytes whole, 6 + 12/d shared), and fp16 gradients with an fp32 copy in
+    the optimizer under fp16 (20; 4 + 16/d), where our own trainer does as under bf16. DeepSpeed keeps 16-bit gradients
+    (16; 4 + 12/d; 2 + 14/d; 16/d); in fp32 its stages 1 and 2 hold a second copy of the weights.
+
+    >>> [round(state_bytes(Precision.BF16, deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
+    [18, 7.5]
+    """
+    if precision is Precision.FP32:
+        weights, gradients, optimizer = 4, 4, 12 if deepspeed and zero_stage in (1, 2) else 8
+    elif deepspeed:
+        weights, gradients, optimizer = 2, 2, 12
+    else:
+        weights, gradients, optimizer = (2, 4, 12) if own_trainer or precision is Precision.BF16 else (2, 2, 16)
+    return States(
+        weights=weights / data if zero_stage >= 3 else weights,
+        gradients=gradients / data if zero_stage >= 2 else gradients,
+        optimizer=optimizer / data if zero_stage >= 1 else optimizer,
+    )
+
+
+def offloaded(states: States, zero_stage: int, data: int) -> tuple[States, float]:
+    """What stays on the device where DeepSpeed offloads the optimizer, and the bytes a parameter on the host.
+
+    The host has weights, two moments and gradients in fp32, shared over the copies; ZeRO 2 hands over each
+    gradient at once.
+
+    >>> offloaded(States(2, 1, 6), 2, 2)
+    (States(weights=2, gradients=0, optimizer=0), 8.0)
+    """
+    return States(states.weights, 0 if zero_stage >= 2 else states.gradients, 0), 16 / data
+
+
+LOSS_BLOCK_BYTES = 2**28
+"""Float32 numbers that our cross entropy has on a GPU at once (training/engines/kernels.py)."""
+
+
+def layer_activations(
+    shape: Shape, parallel: PlannedParallel, micro_batch: int, precision: Precision
+) -> tuple[float, float]:
+    """Bytes one layer keeps of one micro-batch for its backward pass: (without attention scores, the scores)."""
+    tensor, whole_divisor = parallel.tensor, parallel.tensor if parallel.sequence else 1
+    unit = shape.sequence_length / parallel.context * micro_batch * shape.hidden
+    unit *= 2 if precision is Precision.FP32 else 1
+    key_value = shape.kv_heads / shape.heads
+    feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
+    split_over_tensor = 4 + 4 * key_value + feed_forward
+    scores = 5 * shape.heads * shape.sequence_length / shape.hidden
+    return unit * (10 / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
+
+
+def stage_memory(choice: Choice, stage: int) -> StageMemory:
+    """Bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
+    training, shape = choice.training, choice.shape
+    precision = training.precision
+    parameters = on_rank(shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=stage).total
+    states = state_bytes(
+        precision,
+        deepspeed=choice.deepspeed,
+        zero_stage=choice.zero_stage,
+        data=choice.data * choice.context,
+        own_trainer=choice.own_trainer,
+    )
+    host = 0.0
+    if training.offload and choice.deepspeed and choice.zero_stage:
+        states, host = offloaded(states, choice.zero_stage, choice.data * choice.context)
+    kept, scores = layer_activations(shape, choice.parallel, choice.micro_batch, precision)
+    chunks, after = choice.virtual_pipeline, choice.pipeline - stage - 1  # of a stage, and stages after this one
+    in_flight = after + 1 if chunks == 1 else 2 * after + (chunks - 1) * choice.pipeline + 1
+    layers = shape.layers / (choice.pipeline * chunks) * min(in_flight, chunks * choice.num_microbatches)
+    width = 4 if precision is Precision.FP32 else 2
+    sequence_split = choice.tensor if choice.sequence else 1
+    tokens = shape.sequence_length / choice.context * choice.micro_batch
+    if training.recompute is Recompute.FULL:
+        activations, all_scores = layers * width * tokens * shape.hidden / sequence_split + kept, scores
+    else:
+        activations, all_scores = layers * kept, layers * scores
+    if training.recompute is Recompute.SELECTIVE:
+        all_scores = scores
+    stored = StageMemory(
+        stage=stage,
+        weights=round(parameters * states.weights),
+        gradients=round(parameters * states.gradients),
+        optimizer=round(parameters * states.optimizer),
+        activations=round(activations),
+        attention_scores=round(all_scores),
+        logits=0,
+        host=round(parameters * host),
+    )
+    last = stage == choice.pipeline - 1
+    if choice.on_cpu:
+        return _on_cpu(choice, stored, parameters, tokens * width if last else 0)
+    if choice.own_trainer and not choice.deepspeed:
+        scores = tokens * shape.padded_vocabulary / choice.tensor
+        logits = width * scores + min(4 * scores, LOSS_BLOCK_BYTES) if last else 0
+    else:
+        logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor if last else 0
+    return replace(stored, logits=round(logits))
+
+
+def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: float) -> StageMemory:
+    """The same in main memory; `head_bytes`: what all tokens have for one word of the vocabulary, 0 without a head."""
+    shape, precision = choice.shape, choice.training.precision
+    deepspeed, zero_stage = choice.deepspeed, choice.zero_stage
+    rows = cpu.LOGITS * head_bytes
+    width = 4 if precision is Precision.FP32 else 2
+    gradient = width * shape.hidden if head_bytes else 0
+    scores = cpu.DROPPED_SCORES * 2 / width * stored.attention_scores if choice.training.dropout else 0
+    moment = cpu.moment_bytes(precision, deepspeed=deepspeed, zero_stage=zero_stage, data=choice.data)
+    return replace(
+        stored,
+        activations=round(cpu.ACTIVATIONS * stored.activations + scores),
+        attention_scores=0,
+        logits=round((rows + gradient) * shape.padded_vocabulary / choice.tensor),
+        buffers=round(cpu.gathered_bytes(parameters, deepspeed=deepspeed, zero_stage=zero_stage)),
+        optimizer_moment=round(moment * parameters),
+    )
+
+
+def all_stages(choice: Choice) -> list[StageMemory]:
+    """Every pipeline stage, first to last."""
+    return [stage_memory(choice, stage) for stage in range(choice.pipeline)]
+
+
+def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
+    """Main memory that the processes of one node need where there is no accelerator: (least, most)."""
+    least = sum(stage.least for stage in stages) / len(stages)
+    most = sum(stage.most for stage in stages) / len(stages)
+    return round(processes * (least + cpu.PROCESS_BYTES)), round(processes * (most + cpu.PROCESS_BYTES))
+
+
+RESERVE = 0.94
+"""Share of a device's memory that may be planned with: contexts, communication and fragments need the rest."""
+
+
+def memory_limit(choice: Choice, machine: Machine | None) -> int:
+    """Bytes there are: of a device, or of a node where there is no accelerator; 0: not known."""
+    if not choice.on_cpu:
+        return memory_of(choice.site)
+    return (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
+
+
+def check_memory(choice: Choice, stages: list[StageMemory], machine: Machine | None) -> Check:
+    """Fails where not even the least fits; warns where only an attention that keeps no scores fits."""
+    limit = memory_limit(choice, machine)
+    fullest = max(stages, key=lambda stage: stage.most)
+    if choice.on_cpu:
+        least, most = node_bytes(stages, choice.devices_per_node)
+        who, what = f"{choice.devices_per_node} processes", "the node's memory"
+    else:
+        least, most = max(stage.least for stage in stages), fullest.most
+        who, what = f"stage {fullest.stage}, the fullest,", f"one {choice.site.hardware.device}"
+    name, rule = f"{choice.phase}: memory", f"states, activations and logits fit into {what}"
+    value = f"{who} need {show_bytes(least)}"
+    if most > least:
+        value += f" ({show_bytes(most)} where attention scores are kept)"
+    value += f"; states alone {show_bytes(fullest.states)} a rank"
+    if not limit:
+        return Check(name, "unknown", f"{value}; how much there is, is not known", rule)
+    value += f"; there are {show_bytes(limit)}"
+    if least > limit:
+        return Check(name, "fail", value, rule, _remedy(choice))
+    if not choice.on_cpu and least > RESERVE * limit:
+        value += f", of which {RESERVE:.0%} can be planned with"
+        return Check(name, "warn", value, rule, _remedy(choice))
+    if most > limit:
+        return Check(name, "warn", value, rule, "Make sure that flash attention is used, or set training.recompute.")
+    return Check(name, "pass", value, rule)
+
+
+def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
+    """Whether a node's main memory holds the optimizer's states that are offloaded to it; nothing where none are."""
+    if not choice.training.offload or choice.smoke:
+        return []
+    name, rule = "offload", "the node's main memory holds what its devices offload"
+    if not choice.deepspeed or choice.zero_stage == 0:
+        how = f"training.framework={choice.training.framework}, parallel.zero_stage={choice.zero_stage}"
+        remedy = "Set parallel.zero_stage to 1 or more with DeepSpeed, or training.offload to false."
+        return [Check(name, "fail", how, "DeepSpeed offloads the optimizer's states that ZeRO 1 to 3 share", remedy)]
+    need, limit = choice.devices_per_node * max(stage.host for stage in stages), choice.site.hardware.node_memory
+    value = f"{choice.devices_per_node} devices offload {show_bytes(need)}; the host's step is not in the planned time"
+    if not limit:
+        return [Check(name, "unknown", f"{value}; how much memory a node has is not known", rule)]
+    value += f"; a node has {show_bytes(limit)}"
+    if need <= limit:
+        return [Check(name, "warn", value, rule, "Take the step time from the smoke test.")]
+    return [Check(name, "fail", value, rule, f"More nodes in {choice.keys.job}.nodes, which share the states.")]
+
+
+def _remedy(choice: Choice) -> str:
+    keys = choice.keys
+    ways = [f"a larger {keys.tensor} or {keys.pipeline}"]
+    if choice.micro_batch > 1:
+        ways.append(f"{keys.micro_batch} 1")
+    if choice.training.recompute is not Recompute.FULL:
+        ways.append("training.recompute full")
+    if choice.zero_stage == 0:
+        ways.append("parallel.zero_stage 1")
+    elif choice.deepspeed and choice.pipeline == 1 and choice.zero_stage < 3:
+        ways.append(f"parallel.zero_stage {choice.zero_stage + 1}")
+    if choice.deepspeed and not choice.own_trainer and choice.zero_stage and not choice.training.offload:
+        ways.append("training.offload true")
+    return f"What makes it smaller: {', '.join(ways)}, or more nodes in {keys.job}.nodes for the shared states."

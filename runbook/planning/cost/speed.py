@@ -1,0 +1,186 @@
+"""Time and money of a training phase, corrected by what a smoke test measured.
+
+On a CPU `cpu` models the step, on an accelerator `iteration`; an accelerator that is not in its table, but whose
+peak the site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runbook.core.errors import PlanError
+from runbook.core.units import four_digits
+from runbook.params.schema.value_types import Recompute
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.json_records import from_json
+from runbook.planning.cost import flops
+from runbook.planning.cost.cpu import FORWARD_SHARE, cpu_step
+from runbook.planning.cost.iteration import iteration
+from runbook.planning.cost.step_inputs import modelled_device, peak_of, setup_for
+from runbook.planning.layout import Choice, Machine
+from runbook.planning.schedule import duration
+
+LIKE = 30.0
+"""A step of another run is held to be like the measured one where it has at most so many times its operations, or at
+least that part of them: a toy model's steps are mostly overhead and say nothing of a large one's."""
+
+FEWEST = 3
+"""Steps that give a factor, after the first, which loads and compiles."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One smoke test's measured steps against the plain plan of it."""
+
+    factor: float
+    measured_seconds: float
+    predicted_seconds: float
+    steps: int
+    machine: str
+    """Which machine: its CPU and cores where the jobs run here, else site and device."""
+    engine: str
+    precision: str
+    operations: float
+    """Of one step, in our convention."""
+    run: str
+    measured: str
+    """When, as an ISO date."""
+
+    @property
+    def text(self) -> str:
+        """The factor and where it is from, for people."""
+        return f"times {self.factor:.3g} as measured by the smoke test of {self.run} on {self.measured[:10]}"
+
+
+def read_calibration(content: Any) -> Calibration:
+    """The calibration in the JSON that `as_json` wrote; `PlanError` where it is none."""
+    try:
+        found = from_json(Calibration, content, name="the calibration", failure="this is no calibration:")
+    except RefusedError as error:
+        raise PlanError(f"{error}\nRun the smoke test again.") from None
+    if not all(0 < value < math.inf for value in (found.factor, found.predicted_seconds, found.operations)):
+        raise PlanError(f"a calibration of {found.factor} is no factor. Run the smoke test again.")
+    return found
+
+
+def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float:
+    """What to multiply predicted steps with: the median of measured steps, the first left out, over the prediction.
+
+    >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0)
+    1.2
+    """
+    kept = measured_seconds[1:]
+    if not kept or predicted_seconds <= 0 or any(not 0 < seconds < math.inf for seconds in kept):
+        raise PlanError(
+            f"{len(measured_seconds)} measured steps and a prediction of {predicted_seconds:g} s give no calibration: "
+            f"at least 2 steps with a time above 0 are needed. Run the smoke test with more iterations."
+        )
+    return statistics.median(kept) / predicted_seconds
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """All that smoke tests have measured, and which machine the plan is for."""
+
+    machine: str
+    found: tuple[Calibration, ...] = ()
+
+    def holds_for(self, choice: Choice) -> Calibration | None:
+        """The newest of the same machine, engine and number format whose step is like this phase's, or None."""
+        operations = flops.flops(choice.shape, choice.global_batch)
+        wanted = (self.machine, engine_of(choice), str(choice.training.precision))
+        like = [
+            one
+            for one in self.found
+            if (one.machine, one.engine, one.precision) == wanted and 1 / LIKE <= operations / one.operations <= LIKE
+        ]
+        return max(like, key=lambda one: one.measured, default=None)
+
+
+def engine_of(choice: Choice) -> str:
+    """The program whose steps are timed: our own trainer's engine, or a framework."""
+    return str(choice.training.engine if choice.own_trainer else choice.training.framework)
+
+
+ACCELERATOR_EFFICIENCY = 0.35
+"""Share of the datasheet's peak, in the megatron-full convention; published runs reach 0.29 (MI250X) to 0.5 (H100)."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Expected speed of one phase; every figure is None where `basis` says why it cannot be known."""
+
+    seconds_per_iteration: float | None
+    seconds: float | None
+    tokens_per_second: float | None
+    tflops_per_device: float | None
+    tflops_convention: str
+    device_hours: float | None
+    cost: float | None
+    basis: str
+    mfu: float | None = None
+    """Share of the datasheet's peak in our convention; None where the device has no datasheet's peak."""
+    parts: dict[str, float] | None = None
+    """Seconds of a step by what takes them; None where a step is not modelled part by part."""
+
+
+def estimate(choice: Choice, machine: Machine | None, calibration: Calibration | None = None) -> Speed:
+    """Step time, and the time of the whole phase with its evaluations; loading and checkpoints come on top."""
+    step, basis, parts = modelled_step(choice, machine)
+    if step is None:
+        return Speed(None, None, None, None, flops.OURS, None, None, basis)
+    factor = 1.0
+    if calibration:
+        factor, basis = calibration.factor, f"{basis}, {calibration.text}"
+    step *= factor
+    seconds = step * (duration(choice).iterations + evaluation_batches(choice) * FORWARD_SHARE)
+    hours = seconds * choice.world_size / 3600
+    price = choice.site.price_per_device_hour
+    per_device = flops.flops(choice.shape, choice.global_batch) / step / choice.world_size / 1e12
+    peak = peak_of(choice.site, str(choice.training.precision))
+    return Speed(
+        seconds_per_iteration=four_digits(step),
+        seconds=four_digits(seconds),
+        tokens_per_second=four_digits(choice.global_batch * choice.sequence_length / step),
+        tflops_per_device=four_digits(per_device),
+        tflops_convention=flops.OURS,
+        device_hours=four_digits(hours),
+        cost=None if price is None else four_digits(hours * price),
+        basis=basis,
+        mfu=four_digits(per_device / peak) if peak else None,
+        parts=parts and {name: four_digits(seconds * factor) for name, seconds in parts.items() if seconds},
+    )
+
+
+def modelled_step(choice: Choice, machine: Machine | None) -> tuple[float | None, str, dict[str, float] | None]:
+    """Seconds of one step, where they come from, and its parts on an accelerator that is in our table."""
+    if choice.on_cpu:
+        step, basis = cpu_step(choice, machine)
+        return (sum(step.values()) if step else None), basis, None
+    precision, hardware = str(choice.training.precision), choice.site.hardware
+    device, peak = modelled_device(choice), peak_of(choice.site, precision)
+    if peak is None:
+        return None, f"no {precision} peak is known for {hardware.device}", None
+    if not isinstance(device, str):
+        time = iteration(setup_for(choice, device))
+        basis = f"modelled part by part for {device.name} ({peak:g} TFLOP/s, {precision})"
+        return time.seconds, basis, asdict(time)
+    rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.world_size
+    operations = flops.flops(choice.shape, choice.global_batch)
+    extra = 4 / 3 if choice.training.recompute is Recompute.FULL else 1.0
+    basis = f"{ACCELERATOR_EFFICIENCY:.0%} of {peak:g} TFLOP/s ({hardware.device}, {precision}), assumed"
+    return operations * extra * (1 + choice.bubble) / rate, basis, None
+
+
+def evaluation_batches(choice: Choice) -> int:
+    """Batches of all evaluations of a phase; the smoke test evaluates one batch, at its end."""
+    training = choice.training
+    if not (training.eval_interval and training.eval_iterations):
+        return 0
+    if choice.smoke:
+        return 1
+    return duration(choice).iterations // training.eval_interval * training.eval_iterations

@@ -1,0 +1,93 @@
+"""A run's own choice as the model of an iteration takes it: its devices, its framework's code, its recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from runbook.core.checks import Check, judge
+from runbook.core.units import show_bytes
+from runbook.params.schema.site import SchedulerKind, Site
+from runbook.params.schema.value_types import Framework
+from runbook.planning.cost.accelerators import Accelerator, find_accelerator, named_memory, nearest_accelerators
+from runbook.planning.cost.iteration import StepSetup, known
+from runbook.planning.layout import Choice
+from runbook.planning.sizes import same_fields
+
+CODE = {
+    Framework.RUNBOOK: "eager",
+    Framework.MEGATRON_LM: "tuned",
+    Framework.MEGATRON_DEEPSPEED: "unfused",
+    Framework.NEMO: "tuned",
+}
+"""How well each framework's layers are fused (`iteration.Setup.code`)."""
+
+
+def device_of(site: Site) -> Accelerator | None:
+    """The site's accelerator, with the site's own peaks, memory and devices of a node; None where it is not known."""
+    hardware = site.hardware
+    peaks = tuple(sorted(hardware.peak_tflops.items()))
+    return _device(hardware.device, peaks, hardware.device_memory, hardware.devices_per_node)
+
+
+@cache
+def _device(name: str, peaks: tuple[tuple[str, float], ...], memory: int, node: int) -> Accelerator | None:
+    found, memory = find_accelerator(name), memory or named_memory(name)
+    return found and replace(found, peaks={**found.peaks, **dict(peaks)}, memory_bytes=memory, devices_per_node=node)
+
+
+def peak_of(site: Site, precision: str) -> float | None:
+    """TFLOP/s of one device: the site's own figure, else the datasheet's of the device it names; None: not known."""
+    device = device_of(site)
+    return device.peaks.get(precision) if device else site.hardware.peak_tflops.get(precision)
+
+
+def memory_of(site: Site) -> int:
+    """Bytes of one device: the site's own figure, else what the device's name says; 0: not known."""
+    return site.hardware.device_memory or named_memory(site.hardware.device)
+
+
+def check_device(choice: Choice) -> list[Check]:
+    """Whether peak and memory of the site's devices are known; nothing on a CPU, whose speed is measured."""
+    if choice.on_cpu:
+        return []
+    site, hardware, precision = choice.site, choice.site.hardware, str(choice.training.precision)
+    where, device = f"In params/sites/{site.site}.yaml:", device_of(site)
+    peak, memory = peak_of(site, precision), memory_of(site)
+    name, rule = "device", "peak and memory of a device are known, by its name or from the site's file"
+    value = hardware.device if device is None else f"{hardware.device} is read as {device.name}"
+    value += f", {show_bytes(memory)}" if memory else ", memory not known"
+    value += f", {peak:g} TFLOP/s in {precision}" if peak else f", no {precision} peak known"
+    ways = []
+    if device is None:
+        ways.append(f"write hardware.device as in the table ({', '.join(nearest_accelerators(hardware.device))})")
+    if not memory:
+        ways.append("write hardware.device_memory (40GiB)")
+    if not peak:
+        ways.append(f"write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision")
+    checks = [judge(name, not ways, value, rule, f"{where} {'; '.join(ways)}.", otherwise="warn")]
+    if not hardware.cores_per_node and site.scheduler is not SchedulerKind.LOCAL:
+        rule = "a job asks for the cores of its nodes; else each task gets one"
+        remedy = f"{where} write hardware.cores_per_node (sinfo -o %c shows it)."
+        checks.append(Check("cores", "warn", "cores of a node are not known", rule, remedy))
+    return checks
+
+
+def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
+    """The choice in the words of the model of an iteration; attention keeps no scores, as all three frameworks' do."""
+    training = choice.training
+    own = {"device": device, "precision": str(training.precision), "recompute": str(training.recompute)}
+    return StepSetup(**same_fields(StepSetup, choice) | own, code=CODE[training.framework])
+
+
+def modelled_device(choice: Choice) -> Accelerator | str:
+    """The device that `iteration` models steps of, or why no speed can be given."""
+    if choice.on_cpu:
+        return "a CPU has no links between devices to lay a model out over"
+    if device := device_of(choice.site):
+        return known(device, str(choice.training.precision)) or device
+    name = choice.site.hardware.device
+    return (
+        f"the accelerator {name} is not in our table, and no peak is guessed: write hardware.device of "
+        f"params/sites/{choice.site.site}.yaml as one of {', '.join(nearest_accelerators(name))}"
+    )

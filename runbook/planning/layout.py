@@ -1,0 +1,183 @@
+"""Smoke test and training in the same words: what each was asked for, and how devices and batch are divided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+from runbook.params.schema.entries import Model
+from runbook.params.schema.run_file import Training
+from runbook.params.schema.site import Site
+from runbook.params.schema.value_types import Engine, Framework
+from runbook.params.settings import Settings
+from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.planning.sizes import same_fields, shape_of
+
+SMOKE = "03-smoke-test"
+FULL = "04-training"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts of the machine at hand; a plan is pure, so its caller collects them."""
+
+    cores: int
+    """Physical cores."""
+    flags: frozenset[str] = frozenset()
+    """The CPU's instruction sets as Linux names them (avx512_bf16, amx_bf16 ...); empty: not known."""
+    memory_bytes: int = 0
+    """Main memory; 0: not known."""
+    free_disk_bytes: int = 0
+    """Free space where the run's folder is; 0: not known."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Where a phase's values are chosen, for the remedies."""
+
+    tensor: str = "parallel.tensor"
+    pipeline: str = "parallel.pipeline"
+    micro_batch: str = "training.micro_batch"
+    global_batch: str = "training.global_batch"
+    sequence_length: str = "training.sequence_length"
+    iterations: str = "training.iterations"
+    warmup_iterations: str = "training.warmup_iterations"
+    job: str = "jobs.training"
+
+
+FULL_KEYS = Keys()
+SMOKE_KEYS = Keys(
+    **{member.name: f"training.smoke.{member.name}" for member in fields(Keys) if member.name != "job"},
+    job="jobs.smoke",
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one training phase was asked for, and the layout that follows; meaningful where `check_layout` passes."""
+
+    phase: str
+    keys: Keys
+    model_name: str
+    model: Model
+    tensor: int
+    pipeline: int
+    virtual_pipeline: int
+    context: int
+    sequence: bool
+    zero_stage: int
+    nodes: int
+    devices_per_node: int
+    micro_batch: int
+    global_batch: int
+    sequence_length: int
+    training: Training
+    site: Site
+
+    @property
+    def smoke(self) -> bool:
+        """Whether this is the short run before the long one."""
+        return self.phase == SMOKE
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the site has no accelerator."""
+        return self.site.hardware.device == "cpu"
+
+    @cached_property
+    def world_size(self) -> int:
+        """All devices: tensor x pipeline x context x data."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def node_multiple(self) -> int:
+        """The fewest nodes that hold whole copies of the model; every number of nodes must be a multiple of it.
+
+        A model cut 8 x 16 on nodes of 8 devices needs 16 nodes, 32, 48 ...
+        """
+        return math.lcm(self.tensor * self.pipeline * self.context, self.devices_per_node) // self.devices_per_node
+
+    @cached_property
+    def data(self) -> int:
+        """Data-parallel copies of the model."""
+        return max(1, self.world_size // (self.tensor * self.pipeline * self.context))
+
+    @cached_property
+    def parallel(self) -> PlannedParallel:
+        """How the model is divided over the devices, as plan.json has it."""
+        return PlannedParallel(**same_fields(PlannedParallel, self))
+
+    @cached_property
+    def num_microbatches(self) -> int:
+        """Micro-batches of each copy in a step."""
+        return max(1, self.global_batch // (self.micro_batch * self.data))
+
+    @property
+    def bubble(self) -> float:
+        """Idle share of a step, relative to the work: (p - 1) / (micro-batches x chunks a stage)."""
+        return (self.pipeline - 1) / (self.num_microbatches * self.virtual_pipeline)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The model padded for its tensor size, at its sequence length."""
+        length = self.sequence_length
+        return shape_of(self.model, tensor=self.tensor, sequence_length=length, own=self.own_trainer)
+
+    @property
+    def own_trainer(self) -> bool:
+        """Whether our own trainer runs, not one of the documents' frameworks."""
+        return self.training.framework is Framework.RUNBOOK
+
+    @property
+    def deepspeed(self) -> bool:
+        """Whether DeepSpeed keeps gradients and optimizer states."""
+        if self.own_trainer:
+            return self.training.engine is Engine.DEEPSPEED
+        return self.training.framework is Framework.MEGATRON_DEEPSPEED
+
+
+def full_choice(settings: Settings) -> Choice:
+    """The training itself."""
+    run, job, price = settings.run, settings.job(FULL), settings.run.jobs.price_per_device_hour
+    return Choice(
+        phase=FULL,
+        keys=FULL_KEYS,
+        model_name=run.model,
+        model=settings.model,
+        **dict(run.parallel),
+        nodes=job.nodes,
+        devices_per_node=job.devices_per_node,
+        micro_batch=run.training.micro_batch,
+        global_batch=run.training.global_batch,
+        sequence_length=run.training.sequence_length or settings.model.sequence_length,
+        training=run.training,
+        site=settings.site.model_copy(update={"price_per_device_hour": price}) if price else settings.site,
+    )
+
+
+def smoke_choice(settings: Settings) -> Choice:
+    """The smoke test: no interleaving and no context parallel, the run's ZeRO stage, its own tensor and pipeline.
+
+    A global batch of 0 becomes two micro-batches for each copy, or one a stage where there are more stages.
+    """
+    run, smoke, job = settings.run, settings.run.training.smoke, settings.job(SMOKE)
+    choice = replace(
+        full_choice(settings),
+        phase=SMOKE,
+        keys=SMOKE_KEYS,
+        model_name=settings.smoke_model_name,
+        model=settings.smoke_model,
+        tensor=smoke.tensor,
+        pipeline=smoke.pipeline,
+        virtual_pipeline=1,
+        context=1,
+        sequence=run.parallel.sequence and smoke.tensor > 1,
+        nodes=job.nodes,
+        devices_per_node=job.devices_per_node,
+        micro_batch=smoke.micro_batch,
+        global_batch=smoke.global_batch,
+        sequence_length=smoke.sequence_length or settings.smoke_model.sequence_length,
+    )
+    smallest = max(2, choice.pipeline) * choice.data * choice.micro_batch
+    return replace(choice, global_batch=smoke.global_batch or smallest)

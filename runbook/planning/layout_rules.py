@@ -1,0 +1,314 @@
+"""Rules for a layout: what model, engine and devices must divide by, and what an engine cannot do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from runbook.core.checks import Check, counted, judge
+from runbook.core.units import show_bytes
+from runbook.params.schema.site import AUTO
+from runbook.params.schema.value_types import Framework, Precision
+from runbook.planning.cost.step_inputs import memory_of
+from runbook.planning.layout import Choice
+from runbook.planning.sizes import on_rank
+
+
+def check_layout(choice: Choice) -> list[Check]:
+    """Every rule about devices, shape and batch; rules about things the run does not use are left out.
+
+    Where the devices do not divide there is no number of copies, and nothing is said about the batch.
+    """
+    world = _world(choice)
+    rules = [_devices, _shape, _texts, _precision, _zero_stage, _deepspeed_in_fp16, _sequence, _context]
+    if world.verdict != "fail":
+        rules += [_batch, _virtual_pipeline]
+    return [world, *(check for rule in rules for check in rule(choice))]
+
+
+def _world(choice: Choice) -> Check:
+    keys, world = choice.keys, choice.world_size
+    group = choice.tensor * choice.pipeline * choice.context
+    factors = f"{keys.tensor}={choice.tensor} x {keys.pipeline}={choice.pipeline}"
+    if choice.context > 1:
+        factors += f" x parallel.context={choice.context}"
+    divides = world % group == 0
+    copies = f" = {choice.data} copies of {group}" if divides else f" do not divide into groups of {group}"
+    return judge(
+        f"{choice.phase}: world size",
+        divides,
+        f"{world} devices ({counted(choice.nodes, 'node')} x {choice.devices_per_node}){copies} ({factors})",
+        "world size = tensor x pipeline x context x data copies",
+        f"Change {keys.job}.nodes to a multiple of {choice.node_multiple}, or choose {keys.tensor} x {keys.pipeline} "
+        f"so that it divides {world}.",
+    )
+
+
+def _devices(choice: Choice) -> Iterator[Check]:
+    hardware, keys = choice.site.hardware, choice.keys
+    has, cores = hardware.devices_per_node, hardware.cores_per_node
+    if choice.on_cpu:
+        yield judge(
+            f"{choice.phase}: processes on a node",
+            not cores or choice.devices_per_node <= cores,
+            f"{choice.devices_per_node} processes on {cores or 'an unknown number of'} cores",
+            "each process has a core of its own",
+            f"Lower {keys.job}.devices_per_node to at most {cores}; more is only slower.",
+            otherwise="warn",
+        )
+    elif hardware.device != AUTO:
+        yield judge(
+            f"{choice.phase}: devices on a node",
+            choice.devices_per_node <= has,
+            f"{choice.devices_per_node} of {has} devices a node of {choice.site.site} has",
+            "a job asks for no more devices than a node has",
+            f"Set {keys.job}.devices_per_node to at most {has}, or 0 for all of them.",
+        )
+    elif not choice.smoke:  # said once, for both phases
+        yield Check(
+            "GPUs",
+            "fail",
+            f"site {choice.site.site} computes on the GPUs of this machine, and none is seen",
+            "nvidia-smi or rocm-smi lists a GPU, and CUDA_VISIBLE_DEVICES and its like do not hide it",
+            "Look what nvidia-smi or rocm-smi says, or compute on the CPU: --set site=local.",
+        )
+    if choice.tensor > 1:
+        yield judge(
+            f"{choice.phase}: tensor inside a node",
+            choice.devices_per_node % choice.tensor == 0,
+            f"{keys.tensor}={choice.tensor} on nodes of {choice.devices_per_node} devices",
+            "the devices that share a matrix sit in one node, where the links are fast",
+            f"Choose a {keys.tensor} that divides {choice.devices_per_node}.",
+            otherwise="warn",
+        )
+
+
+def _shape(choice: Choice) -> Iterator[Check]:
+    shape, tensor = choice.shape, f"{choice.keys.tensor}={choice.tensor}"
+    whole_heads = shape.hidden % shape.heads == 0
+    size = f"= {shape.head_size} a head" if whole_heads else "is not whole"
+    yield judge(
+        f"{choice.phase}: head size",
+        whole_heads and shape.head_size % 8 == 0,
+        f"hidden {shape.hidden} / {shape.heads} heads {size}",
+        "the head size is a multiple of 8 (flash attention and the matrix units need it)",
+        f"Choose heads for model {choice.model_name} so that hidden / heads is 64, 96 or 128.",
+    )
+    yield judge(
+        f"{choice.phase}: heads by tensor",
+        shape.heads % choice.tensor == 0,
+        f"{shape.heads} heads over {tensor}",
+        "attention heads divide by tensor",
+        f"Choose a {choice.keys.tensor} that divides {shape.heads}.",
+    )
+    if shape.kv_heads != shape.heads:
+        yield judge(
+            f"{choice.phase}: key-value heads",
+            shape.heads % shape.kv_heads == 0 and shape.kv_heads % choice.tensor == 0,
+            f"{shape.kv_heads} key-value heads for {shape.heads} heads over {tensor}",
+            "heads divide by key-value heads, and key-value heads by tensor",
+            f"Choose a {choice.keys.tensor} that divides {shape.kv_heads}, or another kv_heads for "
+            f"{choice.model_name}.",
+        )
+    if choice.tensor > 1:
+        yield judge(
+            f"{choice.phase}: feed-forward by tensor",
+            shape.ffn_hidden % choice.tensor == 0,
+            f"feed-forward width {shape.ffn_hidden} over {tensor}",
+            "the feed-forward width divides by tensor",
+            f"Choose a {choice.keys.tensor} that divides {shape.ffn_hidden}.",
+        )
+    virtual = f" x parallel.virtual_pipeline={choice.virtual_pipeline}" if choice.virtual_pipeline > 1 else ""
+    yield judge(
+        f"{choice.phase}: layers by pipeline",
+        shape.layers % (choice.pipeline * choice.virtual_pipeline) == 0,
+        f"{shape.layers} layers over {choice.keys.pipeline}={choice.pipeline}{virtual}",
+        "layers divide by pipeline x virtual pipeline",
+        f"Choose stages so that their product divides {shape.layers}.",
+    )
+
+
+def _texts(choice: Choice) -> Iterator[Check]:
+    shape, training = choice.shape, choice.training
+    if shape.position_embedding == "learned":
+        yield judge(
+            f"{choice.phase}: positions",
+            shape.sequence_length <= shape.positions,
+            f"sequences of {shape.sequence_length} tokens, {shape.positions} learned positions",
+            "a sequence is no longer than the model has positions",
+            f"Lower {choice.keys.sequence_length} to {shape.positions}, or give model {choice.model_name} more "
+            f"positions.",
+        )
+    if training.sample_prompt and not choice.smoke:
+        yield judge(
+            f"{choice.phase}: sample",
+            training.sample_tokens < shape.positions,
+            f"training.sample_tokens={training.sample_tokens} after the prompt, {shape.positions} positions",
+            "prompt and continuation fit into the model's positions",
+            f"Lower training.sample_tokens to at most {shape.positions // 2}.",
+        )
+
+
+def _precision(choice: Choice) -> Iterator[Check]:
+    """A number format that a CPU cannot train in; said once, for both phases."""
+    precision = choice.training.precision
+    if choice.on_cpu and not choice.smoke:
+        yield judge(
+            "precision",
+            precision is not Precision.FP16,
+            f"training.precision={precision} on a CPU",
+            "torch trains in bf16 and fp32 on a CPU; fp16 needs an accelerator",
+            "Set training.precision to bf16 or fp32.",
+        )
+
+
+def _zero_stage(choice: Choice) -> Iterator[Check]:
+    """ZeRO 2 and 3: DeepSpeed only (said once, for both phases), and not with a pipeline."""
+    training, stage, keys = choice.training, choice.zero_stage, choice.keys
+    if stage >= 2 and choice.deepspeed:
+        yield judge(
+            f"{choice.phase}: ZeRO stage",
+            choice.pipeline == 1,
+            f"parallel.zero_stage={stage} with {keys.pipeline}={choice.pipeline}",
+            "ZeRO 2 and 3 share gradients, which a pipeline adds up over micro-batches: only stages 0 and 1 go with it",
+            f"Set parallel.zero_stage to 1, or {keys.pipeline} to 1.",
+        )
+    elif stage >= 2 and not choice.smoke:
+        key, value, other = "framework", str(training.framework), "megatron-deepspeed"
+        if choice.own_trainer:
+            key, value, other = "engine", str(training.engine), "deepspeed"
+        yield Check(
+            "ZeRO stage",
+            "fail",
+            f"parallel.zero_stage={stage} with training.{key}={value}",
+            "Megatron's distributed optimizer shares optimizer states only, which is stage 1",
+            f"Set parallel.zero_stage to 1, or training.{key} to {other}.",
+        )
+    memory = memory_of(choice.site)
+    if choice.own_trainer and choice.deepspeed and stage == 3 and memory:
+        width = 4 if training.precision is Precision.FP32 else 2
+        needed = width * on_rank(choice.shape, tensor=choice.tensor, pipeline=1, stage=0).total
+        yield judge(
+            f"{choice.phase}: ZeRO 3 at the start",
+            needed <= memory,
+            f"{show_bytes(needed)} of weights on each device of {show_bytes(memory)}",
+            "our trainer builds the whole model of a device before ZeRO 3 cuts it up",
+            f"Choose a larger {keys.tensor}, or training.engine=megatron-core with {keys.pipeline}.",
+        )
+
+
+def _deepspeed_in_fp16(choice: Choice) -> Iterator[Check]:
+    """What DeepSpeed 0.19.8 does with a loss scale; said once, for both phases."""
+    training = choice.training
+    if choice.smoke or not (choice.own_trainer and choice.deepspeed and training.precision is Precision.FP16):
+        return
+    initial, least = training.initial_loss_scale, training.min_loss_scale
+    yield judge(
+        "loss scale",
+        math.log2(initial).is_integer() and float(least).is_integer(),
+        f"training.initial_loss_scale={initial:g}, training.min_loss_scale={least:g} with training.engine=deepspeed",
+        "DeepSpeed takes the initial scale as a power of two, and the smallest as a whole number",
+        f"Set training.initial_loss_scale to {2 ** round(math.log2(initial))}, training.min_loss_scale to 1.",
+    )
+    yield judge(
+        "fp16 with ZeRO",
+        choice.zero_stage > 0,
+        f"training.precision=fp16 with parallel.zero_stage={choice.zero_stage} and training.engine=deepspeed",
+        "without ZeRO, DeepSpeed 0.19.8 divides gradients by a loss scale that it never applied to the loss",
+        "Set parallel.zero_stage to 1, training.precision to bf16, or training.engine to megatron-core.",
+    )
+
+
+def _sequence(choice: Choice) -> Iterator[Check]:
+    """Needs tensor ranks to cut over, and an engine that adds up the norms' gradients over them."""
+    name, keys, length = f"{choice.phase}: sequence parallel", choice.keys, choice.shape.sequence_length
+    if choice.sequence and choice.own_trainer and choice.deepspeed:
+        yield Check(
+            name,
+            "fail",
+            "parallel.sequence=true with training.engine=deepspeed",
+            "the gradients of norms must be added up over tensor ranks, which DeepSpeed does not do",
+            "Set parallel.sequence to false, or training.engine to megatron-core.",
+        )
+    elif choice.sequence:
+        yield judge(
+            name,
+            choice.tensor > 1 and length % choice.tensor == 0,
+            f"parallel.sequence=true with {keys.tensor}={choice.tensor}, {length} tokens",
+            "sequence parallelism cuts the sequence over the tensor ranks: tensor > 1, and the length divides by it",
+            f"Set parallel.sequence to false, or {keys.tensor} to more than 1.",
+        )
+
+
+def _context(choice: Choice) -> Iterator[Check]:
+    """Needs an attention that our trainer does not have; each framework cuts in its own way."""
+    name, length, cut = f"{choice.phase}: context parallel", choice.shape.sequence_length, choice.context
+    if cut > 1 and choice.own_trainer:
+        yield Check(
+            name,
+            "fail",
+            f"parallel.context={cut} with our own trainer",
+            "megatron-core's attention without Transformer Engine knows whole sequences only",
+            "Set parallel.context to 1, or training.framework to megatron-lm or megatron-deepspeed.",
+        )
+    elif cut > 1 and choice.training.framework is Framework.MEGATRON_DEEPSPEED:
+        heads = choice.shape.heads // choice.tensor
+        yield judge(
+            name,
+            heads % cut == 0 and length % cut == 0,
+            f"parallel.context={cut}, {choice.shape.heads} heads, {length} tokens",
+            "Ulysses exchanges sequence for heads: the heads of a tensor rank and the sequence divide by context",
+            f"Choose a parallel.context that divides {max(1, heads)}.",
+        )
+    elif cut > 1:
+        yield judge(
+            name,
+            length % (2 * cut) == 0,
+            f"parallel.context={cut}, {length} tokens",
+            "the sequence divides by 2 x context (each rank takes an early and a late piece)",
+            f"Choose a parallel.context so that 2 x context divides {length}.",
+        )
+
+
+def _batch(choice: Choice) -> Iterator[Check]:
+    batch, step = choice.global_batch, choice.micro_batch * choice.data
+    yield judge(
+        f"{choice.phase}: batch",
+        batch % step == 0,
+        f"{batch} sequences over {choice.micro_batch} micro x {choice.data} copies = {step}",
+        "the global batch divides by micro-batch x data copies",
+        f"Set {choice.keys.global_batch} to {max(step, round(batch / step) * step)}.",
+    )
+    if choice.pipeline > 1:
+        yield judge(
+            f"{choice.phase}: pipeline filled",
+            choice.num_microbatches >= choice.pipeline,
+            f"{choice.num_microbatches} micro-batches for {choice.pipeline} stages: {choice.bubble:.0%} idle beside "
+            f"the work",
+            "at least as many micro-batches as stages",
+            f"Raise {choice.keys.global_batch}, or lower {choice.keys.pipeline}.",
+            otherwise="warn",
+        )
+
+
+def _virtual_pipeline(choice: Choice) -> Iterator[Check]:
+    """Interleaved stages: megatron-core only, more than one stage, micro-batches that divide by the stages."""
+    name, pipeline = f"{choice.phase}: virtual pipeline", choice.pipeline
+    value = f"parallel.virtual_pipeline={choice.virtual_pipeline} with {choice.keys.pipeline}={pipeline}"
+    if choice.virtual_pipeline > 1 and choice.deepspeed:
+        yield Check(
+            name,
+            "fail",
+            f"{value} under DeepSpeed",
+            "DeepSpeed's pipeline has one chunk of layers a stage",
+            "Set parallel.virtual_pipeline to 1, or training.engine to megatron-core.",
+        )
+    elif choice.virtual_pipeline > 1:
+        yield judge(
+            name,
+            pipeline > 1 and choice.num_microbatches % pipeline == 0,
+            f"{value}, {choice.num_microbatches} micro-batches a step",
+            "interleaving needs more than one stage, and micro-batches that divide by the stages",
+            "Set parallel.virtual_pipeline to 1, or choose a training.global_batch that gives a multiple of "
+            f"{pipeline} micro-batches to each copy.",
+        )

@@ -1,0 +1,373 @@
+"""The plan as tables for people, from the content of plan.json; the notebook and the command line show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any
+
+from runbook.core.checks import Check, counted
+from runbook.core.table import UNKNOWN, Table
+from runbook.core.units import show_bytes, show_count, show_duration
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning.cost.flops import CONVENTIONS
+from runbook.planning.layout import FULL, SMOKE
+from runbook.planning.plan_record import Plan
+
+PART_WORDS = {
+    "matrices": "matrix products of the layers",
+    "elementwise": "norms, activations, dropout",
+    "output": "output layer and loss",
+    "recompute": "recomputed in the backward pass",
+    "launching": "starting kernels",
+    "tensor": "waiting for tensor-parallel communication",
+    "pipeline": "sending between stages",
+    "bubble": "pipeline bubble",
+    "data": "data-parallel communication that nothing hides",
+    "waiting": "waiting for the slowest",
+}
+_MODEL_PARTS = {
+    "layers": "layers",
+    "token_embedding": "token embedding",
+    "position_embedding": "position embedding",
+    "final_norm": "last norm",
+    "output": "output layer",
+    "total": "whole model",
+}
+_MEMORY_PARTS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer states",
+    "activations": "activations",
+    "logits": "logits",
+    "attention_scores": "attention scores, where they are kept",
+    "buffers": "buffers of the engine, where they are known",
+    "optimizer_moment": "the optimizer's step, when activations are gone",
+    "host": "in main memory, for each device",
+}
+
+
+def tables(plan: Plan) -> tuple[Table, ...]:
+    """The whole plan in the order a person decides in."""
+    makers = (
+        summary_table,
+        sizes_table,
+        layout_table,
+        memory_table,
+        flops_table,
+        time_table,
+        parts_table,
+        storage_table,
+        data_table,
+        endurance_table,
+        places_table,
+        checks_table,
+    )
+    return tuple(table for make in makers if (table := make(plan)).rows)
+
+
+def summary_table(plan: Plan) -> Table:
+    """Size, fit, time, money, disk and what was warned of."""
+    phase, memory, time, endurance = plan.phases[FULL], plan.memory[FULL], plan.time[FULL], plan.endurance
+    label, parallel, limit = plan.labels[-1], phase.parallel, endurance.walltime_seconds
+    interval = phase.checkpoint.interval
+    saved = f"saved every {interval:,} steps" if interval else "saved only at the end"
+    warnings = "; ".join(check.name for check in plan.checks if check.verdict == "warn")
+    rows = [
+        ("model", f"{label.parameters:,} parameters", f'called "{label.label}"'),
+        (
+            "devices",
+            f"{parallel.world_size:,}",
+            f"{parallel.tensor} tensor x {parallel.pipeline} pipeline x {parallel.context} context x "
+            f"{parallel.data} copies",
+        ),
+        (
+            f"memory of a {memory.limit_of}",
+            show_bytes(memory.least_bytes),
+            f"of {show_bytes(memory.limit_bytes)}" if memory.limit_bytes else f"how much there is: {UNKNOWN}",
+        ),
+        ("tokens", show_count(phase.duration.tokens), f"{phase.duration.iterations:,} steps"),
+        ("smoke test", shown(plan.time[SMOKE].seconds, show_duration), "before the training, to see that all works"),
+        (
+            "training",
+            shown(time.seconds, show_duration),
+            f"{shown(time.seconds_per_iteration, show_duration)} a step, {time.basis}",
+        ),
+        ("device hours", shown(time.device_hours, "{:,.4g}"), f"cost: {shown(time.cost, '{:,.4g}')}"),
+        (
+            "jobs in a row",
+            shown(endurance.jobs, "{:,}"),
+            f"of at most {show_duration(limit)}" if limit else "no time limit is known",
+        ),
+        (
+            "disk for checkpoints",
+            show_bytes(plan.checkpoint[FULL].disk_bytes),
+            saved if phase.checkpoint.saves else "nothing is saved",
+        ),
+        ("disk for text", *_text_disk(plan)),
+        ("rules", _verdicts(plan.checks), f"warned of: {warnings}" if warnings else "nothing is warned of"),
+    ]
+    return Table([{"what": what, "plan": value, "beside it": beside} for what, value, beside in rows], "In short")
+
+
+def _text_disk(plan: Plan) -> tuple[str, str]:
+    if not plan.data_work:
+        return "none", "no text is tokenized in this run"
+    ours, theirs = plan.data_work
+    if ours.disk_bytes is None or theirs.disk_bytes is None:
+        return UNKNOWN, "the size of the text is not known before it is read"
+    return decimal_bytes(ours.disk_bytes), f"the documents' three steps: {decimal_bytes(theirs.disk_bytes)}"
+
+
+def sizes_table(plan: Plan) -> Table:
+    """Parameters by part, and the labels people use beside the counts."""
+
+    def rows(phase: str) -> dict[str, str]:
+        counts, model = plan.parameters[phase], plan.phases[phase].model
+        ranks = counts.per_rank_by_stage
+        return {
+            **{f"parameters: {words}": f"{getattr(counts.whole, part):,}" for part, words in _MODEL_PARTS.items()},
+            "parameters on a rank": f"{max(ranks):,}"
+            + (f" (the fullest of {len(ranks)} stages)" if len(ranks) > 1 else ""),
+            "first loss expected": f"{counts.first_loss:.2f} = ln({counts.padded_vocabulary:,})",
+            "vocabulary": f"{model.vocabulary:,}, padded to {model.padded_vocabulary:,}",
+        }
+
+    return _by_phase(rows, "Sizes", "; ".join(label.text for label in plan.labels))
+
+
+def layout_table(plan: Plan) -> Table:
+    """Devices, batch, length and learning rate, each with its sum."""
+
+    def rows(phase: str) -> dict[str, str]:
+        planned = plan.phases[phase]
+        model, rate = planned.model, planned.learning_rate
+        return {
+            "model": f"{model.name}: {model.layers} layers x {model.hidden:,} hidden, {model.heads} heads, "
+            f"sequence {model.sequence_length:,}",
+            "devices": devices_sum(planned),
+            "batch": batch_sum(planned),
+            "length": duration_sum(planned),
+            "learning rate": f"peak {rate.peak:g} by step {rate.warmup_samples / planned.batch.global_:,.0f}, "
+            f"then {rate.schedule} to {rate.minimum:g} over {rate.decay_samples:,} samples",
+            "number format": planned.precision.format,
+            "recomputed in the backward pass": planned.recompute,
+        }
+
+    return _by_phase(rows, "Layout, batch and length")
+
+
+def memory_table(plan: Plan) -> Table:
+    """Bytes by part on the fullest rank, and against what there is."""
+
+    def rows(phase: str) -> dict[str, str]:
+        memory = plan.memory[phase]
+        whole = {
+            "needed, at least": memory.least_bytes,
+            "needed, at most": memory.most_bytes,
+            "there is": memory.limit_bytes,
+        }
+        return {
+            **{words: show_bytes(getattr(memory.fullest_stage, part)) for part, words in _MEMORY_PARTS.items()},
+            **{what: f"{show_bytes(size)} a {memory.limit_of}" if size else UNKNOWN for what, size in whole.items()},
+        }
+
+    note = "Parts are those of one rank of the fullest stage; on accelerators, buffers of libraries are not counted."
+    return _by_phase(rows, "Memory", note)
+
+
+def flops_table(plan: Plan) -> Table:
+    """Operations of a token in every convention: the same speed prints as many different TFLOP/s."""
+    rows = [
+        {
+            "convention": name + (" (ours)" if name == plan.flops[FULL].convention else ""),
+            "counts": "recomputed work too" if convention.kind == "hardware" else "the model's work",
+            "formula": convention.formula,
+            "smoke test": f"{plan.flops[SMOKE].per_token[name] / 1e9:.4g} GFLOP a token",
+            "training": f"{plan.flops[FULL].per_token[name] / 1e9:.4g} GFLOP a token",
+        }
+        for name, convention in CONVENTIONS.items()
+    ]
+    note = "Compare reports by tokens/s; a TFLOP/s means nothing without its name."
+    return Table(rows, "Operations by convention", [note])
+
+
+def time_table(plan: Plan) -> Table:
+    """Expected time; empty words where it cannot be known, with the reason."""
+
+    def rows(phase: str) -> dict[str, str]:
+        time = plan.time[phase]
+        return {
+            "a step": shown(time.seconds_per_iteration, show_duration),
+            "all steps and evaluations": shown(time.seconds, show_duration),
+            "tokens/s": shown(time.tokens_per_second, "{:,.0f}"),
+            "TFLOP/s a device": shown(time.tflops_per_device, "{:.3g} (megatron-full)"),
+            "share of the peak (MFU)": shown(time.mfu, "{:.1%}"),
+            "device hours": shown(time.device_hours, "{:,.4g}"),
+            "cost": shown(time.cost, "{:,.2f}"),
+            "from": time.basis,
+        }
+
+    return _by_phase(rows, "Time", "Loading, compiling and checkpoints come on top.")
+
+
+def parts_table(plan: Plan) -> Table:
+    """Where a step's time goes, on accelerators that are modelled part by part."""
+    title, parts = "Where a step's time goes", {phase: plan.time[phase].parts or {} for phase in (SMOKE, FULL)}
+    if not parts[FULL]:
+        return Table((), title, ["Modelled part by part on accelerators only."])
+    names = [name for name in parts[FULL] if name != "waiting"] + ["waiting"]
+
+    def share(phase: str, name: str) -> str:
+        seconds = parts[phase].get(name, 0.0)
+        return f"{show_duration(seconds)} ({seconds / sum(parts[phase].values()):.1%})" if seconds else "0"
+
+    return Table(
+        [
+            {"part": PART_WORDS.get(name, name), "smoke test": share(SMOKE, name), "training": share(FULL, name)}
+            for name in names
+        ],
+        title,
+    )
+
+
+def endurance_table(plan: Plan) -> Table:
+    """Saves to each storage tier, failures, jobs in a row and energy of the training; what is not known says so."""
+    endurance, between = plan.endurance, plan.endurance.hours_between_failures
+    rows = {
+        "between two saves, as chosen": shown(endurance.interval_seconds, show_duration),
+        "between two failures": shown(between and 3600 * between, show_duration),
+    }
+    for save in endurance.saves:
+        best = shown(save.best_interval_seconds, show_duration)
+        rows[f"{save.tier} ({save.bytes_per_second / 1e9:g} GB/s)"] = (
+            f"{show_duration(save.write_seconds)} a save; best every {best}: "
+            f"adds {shown(save.added_share, '{:.1%}')}, as chosen {shown(save.added_share_as_chosen, '{:.1%}')}"
+        )
+    limit = show_duration(endurance.walltime_seconds)
+    rows["jobs in a row"] = shown(endurance.jobs, f"{{:,}} of at most {limit}")
+    rows["energy"] = shown(endurance.energy_kwh, f"{{:,.4g}} kWh: {endurance.energy_basis}")
+    source = endurance.failure_source
+    notes = [f"Failures: {source}; best interval by Daly."] if source else []
+    return Table(
+        [{"what": what, "training": value} for what, value in rows.items()], "Saves, failures, jobs and energy", notes
+    )
+
+
+def storage_table(plan: Plan) -> Table:
+    """Bytes of data and checkpoints."""
+
+    def rows(phase: str) -> dict[str, str]:
+        store, checkpoint = plan.checkpoint[phase], plan.phases[phase].checkpoint
+        at_end = "only at the end" if checkpoint.saves else "nothing is saved"
+        return {
+            "one checkpoint": f"{show_bytes(store.checkpoint_bytes)} = {store.bytes_per_parameter} B a parameter",
+            "disk for checkpoints": f"{show_bytes(store.disk_bytes)} ({store.num_checkpoints} at a time)",
+            "steps between checkpoints": str(checkpoint.interval or at_end),
+        }
+
+    data = plan.data
+    tokens = f"{data.estimated_tokens:,} tokens" if data.estimated_tokens else f"tokens {UNKNOWN}"
+    size = show_bytes(data.estimated_bytes) if data.estimated_bytes else f"size {UNKNOWN}"
+    names = ", ".join(part.dataset for part in data.parts) or data.dataset
+    return _by_phase(rows, "Storage", f"Data {names}: {tokens}, {size} ({data.tokens_from}).")
+
+
+def data_table(plan: Plan) -> Table:
+    """Bytes, disk and hours of one pass and of the documents' three steps; no row where no text is tokenized."""
+    title = "Preparing the text"
+    if not plan.data_work:
+        return Table((), title, ["No text is tokenized in this run."])
+    columns = {}
+    for way in plan.data_work:
+        hours = {"time on the job's cores": way.hours, "least by the storage's speed": way.storage_hours}
+        columns[way.name] = {
+            "steps": way.steps,
+            "read": shown(way.read_bytes, decimal_bytes),
+            "written": shown(way.written_bytes, decimal_bytes),
+            "disk at its fullest": shown(way.disk_bytes, decimal_bytes),
+            "core hours": shown(way.core_hours, "{:,.3g}"),
+            **{what: shown(value and 3600 * value, show_duration) for what, value in hours.items()},
+        }
+    note = "Rates measured on one core of an AMD Zen 5; downloads come on top."
+    return Table(_side_by_side(columns), title, [note])
+
+
+def places_table(plan: Plan) -> Table:
+    """Where each phase writes: never the same place twice."""
+    places = ("checkpoint folder", "log metrics", "log validation", "log samples", "log tensorboard", "data cache")
+
+    def rows(phase: str) -> dict[str, str]:
+        return {place: attrgetter(place.replace(" ", "."))(plan.phases[phase]) for place in places}
+
+    note = "Relative to the run's folder. A full run never loads a smoke test's checkpoint."
+    return _by_phase(rows, "Places", note)
+
+
+def checks_table(plan: Plan) -> Table:
+    """Every rule that was applied; a failing one never gets here."""
+    return Table([asdict(check) for check in plan.checks], "Checks", [_verdicts(plan.checks)])
+
+
+def devices_sum(phase: PhasePlan) -> str:
+    """How the devices are used, as a product."""
+    parallel = phase.parallel
+    words = [f"{parallel.tensor} tensor", f"{parallel.pipeline} pipeline"]
+    if parallel.context > 1:
+        words.append(f"{parallel.context} context")
+    product = " x ".join([*words, f"{parallel.data} data copies"])
+    virtual = f", {parallel.virtual_pipeline} chunks a stage" if parallel.virtual_pipeline > 1 else ""
+    return f"{product} = {parallel.world_size}{virtual}, ZeRO {parallel.zero_stage}"
+
+
+def batch_sum(phase: PhasePlan) -> str:
+    """One step's batch as a product: 1 micro x 2 copies x 2 steps = 4 sequences = 4,096 tokens."""
+    batch, copies = phase.batch, phase.parallel.data
+    return (
+        f"{batch.micro} micro x {copies:,} {'copy' if copies == 1 else 'copies'} x "
+        f"{counted(batch.num_microbatches, 'step')} = {batch.global_:,} sequences = "
+        f"{batch.global_ * phase.model.sequence_length:,} tokens"
+    )
+
+
+def duration_sum(phase: PhasePlan) -> str:
+    """The whole length as a product."""
+    length = phase.duration
+    return (
+        f"{length.iterations:,} iterations x {phase.batch.global_:,} = {length.samples:,} samples = "
+        f"{show_count(length.tokens)} tokens"
+    )
+
+
+def decimal_bytes(count: float) -> str:
+    """Bytes in the decimal units that disks are sold by.
+
+    >>> decimal_bytes(7.08e12), decimal_bytes(4e6), decimal_bytes(12)
+    ('7.08 TB', '4 MB', '12 B')
+    """
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:g} B"
+
+
+def _by_phase(rows: Callable[[str], dict[str, str]], title: str, *notes: str) -> Table:
+    return Table(_side_by_side({"smoke test": rows(SMOKE), "training": rows(FULL)}), title, notes)
+
+
+def _side_by_side(columns: dict[str, dict[str, str]]) -> list[dict[str, str]]:
+    whats = next(iter(columns.values()))
+    return [{"what": what} | {name: column[what] for name, column in columns.items()} for what in whats]
+
+
+def shown(value: Any, show: str | Callable[[Any], str]) -> str:
+    """A value by a format or a function; not known where it is None."""
+    if value is None:
+        return UNKNOWN
+    return show.format(value) if isinstance(show, str) else show(value)
+
+
+def _verdicts(checks: Sequence[Check]) -> str:
+    counts = {verdict: sum(check.verdict == verdict for check in checks) for verdict in ("pass", "warn", "unknown")}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())

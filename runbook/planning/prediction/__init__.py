@@ -1,0 +1,1 @@
+"""Trainings that were not run: rows of a table, layouts of a search, one change to a plan."""

@@ -1,0 +1,211 @@
+"""Limits of the site: queues, disk and shared storage compared with what the run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from runbook.core.checks import Check, counted, judge
+from runbook.core.table import UNKNOWN, Table
+from runbook.core.units import parse_duration, show_bytes, show_clock, show_count, show_duration
+from runbook.params.schema.run_file import JOB_SECTIONS, Job
+from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
+from runbook.params.schema.value_types import Precision
+from runbook.params.settings import Settings
+from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes, write_seconds
+from runbook.planning.layout import FULL, Machine
+from runbook.planning.plan_record import Plan
+
+
+def check_queues(settings: Settings) -> list[Check]:
+    """Nodes and time limit of each job that names a queue, against that queue's limits."""
+    jobs = [(phase, section, getattr(settings.run.jobs, section)) for phase, section in JOB_SECTIONS.items()]
+    return [_queue(phase, section, job, settings) for phase, section, job in jobs if job.partition]
+
+
+def check_disk(needed: int, machine: Machine | None) -> list[Check]:
+    """Whether data and checkpoints fit on the disk, where somebody looked how much is free."""
+    if machine is None or not machine.free_disk_bytes:
+        return []
+    return [
+        judge(
+            "disk space",
+            needed <= machine.free_disk_bytes,
+            f"{show_bytes(needed)} for data and checkpoints, {show_bytes(machine.free_disk_bytes)} free",
+            "data and checkpoints fit on the disk",
+            "Keep fewer checkpoints (training.keep_checkpoints), or put the run elsewhere (--runs).",
+        )
+    ]
+
+
+def _queue(phase: str, section: str, job: Job, settings: Settings) -> Check:
+    name, rule = f"{phase}: queue", "nodes and walltime are within what the queue accepts"
+    site, queues = settings.site.site, settings.site.queues
+    names = [word for word in job.partition.split(",") if word]
+    missing = next((word for word in names if word not in queues), "")
+    if missing and not queues:
+        return Check(name, "unknown", f"the limits of {job.partition} on {site} are not known", rule)
+    if missing:
+        near = get_close_matches(missing, list(queues), 1, 0.5)
+        meant = f"Did you mean {near[0]}?" if near else f"There are {', '.join(queues)}."
+        value = f"{missing} is not among the queues of params/sites/{site}.yaml"
+        return Check(name, "warn", value, rule, f"{meant} Change jobs.{section}.partition, or add it below queues.")
+    limit = min((queues[word] for word in names), key=lambda limit: len(_faults(job, limit)))
+    faults = [f"jobs.{section}.{fault}" for fault in _faults(job, limit)]
+    limits = [
+        f"at least {limit.min_nodes}" if limit.min_nodes else "",
+        f"at most {limit.max_nodes} nodes" if limit.max_nodes else "",
+        f"at most {limit.max_walltime}" if limit.max_walltime else "",
+    ]
+    clock = show_clock(job.walltime) if job.walltime else "the queue's own time"
+    accepted = ", ".join(filter(None, limits)) or "no limit known"
+    value = f"{counted(job.nodes, 'node')} for {clock} in {job.partition} ({accepted})"
+    return judge(name, not faults, value, rule, f"Change {' and '.join(faults)}.")
+
+
+def _faults(job: Job, limit: QueueLimit) -> list[str]:
+    faults = {
+        "nodes": job.nodes < limit.min_nodes or (limit.max_nodes and job.nodes > limit.max_nodes),
+        "walltime": limit.max_walltime and job.walltime > parse_duration(limit.max_walltime),
+    }
+    return [key for key, broken in faults.items() if broken]
+
+
+TEBIBYTE = 2**40
+STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
+"""The size that a document's stated times are for."""
+
+
+@dataclass(frozen=True)
+class TierTime:
+    """Writing one checkpoint to one tier, all in bytes and seconds."""
+
+    tier: str
+    size_bytes: int
+    """0: not known."""
+    bytes_per_second: float
+    checkpoint_bytes: int
+    seconds: float
+    stated_minutes: float
+    """The document's own; 0: none for this size."""
+
+    @property
+    def row(self) -> dict[str, str]:
+        """For people: each number with its one unit."""
+        minutes = self.seconds / 60
+        stated = self.stated_minutes and f"{self.stated_minutes:.2f} min ({self.stated_minutes / minutes - 1:+.1%})"
+        return {
+            "tier": self.tier,
+            "size": f"{self.size_bytes / TEBIBYTE:g} TiB" if self.size_bytes else UNKNOWN,
+            "bandwidth": f"{self.bytes_per_second / GIGABYTE:g} GB/s",
+            "checkpoint": f"{self.checkpoint_bytes / 1e12:.3f} TB = {self.checkpoint_bytes / TEBIBYTE:.3f} TiB",
+            "least time to write": f"{minutes:.2f} min" if minutes >= 0.1 else f"{self.seconds:.2f} s",
+            "the document says": stated or "",
+        }
+
+
+def tier_times(
+    parameters: int, precision: Precision, bandwidths: Mapping[str, float], tiers: Mapping[str, Tier] | None = None
+) -> tuple[TierTime, ...]:
+    """Each tier's least time for a checkpoint of any model; `bandwidths` in GB/s of 10^9 bytes.
+
+    >>> [round(one.seconds / 60, 3) for one in tier_times(174_615_846_912, Precision.FP16, {"a": 19.2, "b": 64})]
+    [2.122, 0.637]
+    """
+    size = checkpoint_bytes(parameters, precision)
+    stated = parameters in STATED_PARAMETERS
+    times = []
+    for name, gigabytes in bandwidths.items():
+        tier, speed = (tiers or {}).get(name), gigabytes * GIGABYTE
+        minutes = tier.stated_minutes if stated and tier else 0.0
+        times.append(TierTime(name, tier.size if tier else 0, speed, size, write_seconds(size, speed), minutes))
+    return tuple(times)
+
+
+def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
+    """The site's tiers for a model; no rows where its storage is not sold in tiers."""
+    times = tier_times(parameters, precision, site.write_bandwidth, _tiers(site))
+    note = "All nodes writing at the tier's full bandwidth; 1 GB = 10^9 bytes, 1 TiB = 2^40 bytes."
+    title = f"A checkpoint of {show_count(parameters)} parameters by storage tier"
+    return Table([one.row for one in times], title, [note])
+
+
+def _tiers(site: Site) -> dict[str, Tier]:
+    return {name: tier for volume in site.volumes.values() for name, tier in volume.tiers.items()}
+
+
+def chosen_tier(site: Site, wanted: str) -> tuple[str, Tier | None]:
+    """The tier of the site's storage that `jobs.storage` names, else the first; empty where there are none."""
+    tiers = _tiers(site)
+    if wanted in tiers:
+        return wanted, tiers[wanted]
+    return next(iter(tiers.items()), ("", None))
+
+
+def needs(content: Plan) -> dict[str, int]:
+    """Bytes of each kind that the plan puts somewhere."""
+    return {
+        "checkpoints": sum(store.disk_bytes for store in content.checkpoint.values()),
+        "data": content.data.estimated_bytes,
+    }
+
+
+def check_volumes(settings: Settings, content: Plan) -> list[Check]:
+    """Each shared file system against what is put there; one that is too small is warned of, since it can grow."""
+    wanted = settings.run.jobs.storage
+    name, _ = chosen_tier(settings.site, wanted)
+    checks = []
+    if wanted and wanted != name:
+        tiers = ", ".join(_tiers(settings.site)) or "none"
+        rule = "the tier is one of the site's"
+        checks.append(Check("storage tier", "fail", f"jobs.storage={wanted}", rule, f"The tiers are: {tiers}."))
+    wants = needs(content)
+    for key, volume in settings.site.volumes.items():
+        if kinds := [kind for kind in volume.holds if kind in wants]:
+            checks.append(_volume(key, volume, name, {kind: wants[kind] for kind in kinds}))
+    return checks
+
+
+def _volume(key: str, volume: Volume, tier: str, wants: Mapping[str, int]) -> Check:
+    size = volume.size or (volume.tiers[tier].size if tier in volume.tiers else 0)
+    name, rule = f"volume {key}", "data and kept checkpoints fit, the one being written too"
+    parts = " + ".join(f"{show_bytes(count) if count else UNKNOWN} of {kind}" for kind, count in wants.items())
+    if not size:
+        return Check(name, "unknown", f"{parts}; the size of {volume.path} is not known", rule)
+    needed = sum(wants.values())
+    value = f"{parts} on {show_bytes(size)} ({volume.title}{', ' + tier if tier in volume.tiers else ''})"
+    if not all(wants.values()) and needed <= size:
+        return Check(name, "unknown", value, rule, "02-data counts the text.")
+    remedy = f"Deploy at least {show_bytes(needed * 1.1)}, or lower training.keep_checkpoints."
+    return judge(name, needed <= size, value, rule, remedy, otherwise="warn")
+
+
+def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table, ...]:
+    """What the site adds to a plan: checkpoint times by tier, and its document's own numbers."""
+    found = (tier_table(site, content.model.parameters, precision), documents_table(site, content))
+    return tuple(table for table in found if table.rows)
+
+
+def documents_table(site: Site, content: Plan) -> Table:
+    """What the site's document measured or advises, and what that makes of this run."""
+    rows = []
+    if site.advised_batch:
+        spec = content.phases[FULL]
+        world = spec.parallel.world_size
+        said = f"{site.advised_batch} x {world} devices = {site.advised_batch * world:,} sequences"
+        own = f"{spec.batch.global_:,} sequences"
+        rows.append({"what": "global batch, advised", "the document": said, "rate": "", "this run": own, "on": ""})
+    for one in site.timings:
+        rate = one.bytes / one.seconds if one.bytes else 0.0
+        size = content.data.estimated_bytes if rate and one.like == "data" else 0
+        rows.append(
+            {
+                "what": one.what,
+                "the document": (f"{show_bytes(one.bytes)} in " if rate else "") + show_duration(one.seconds),
+                "rate": f"{rate / 1e6:,.0f} MB/s" if rate else "",
+                "this run": f"{show_bytes(size)} in {show_duration(size / rate)}" if size else "",
+                "on": one.machine,
+            }
+        )
+    return Table(rows, "Beside it: the document's numbers", ["Measured or advised by its authors, not by us."])

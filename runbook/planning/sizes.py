@@ -1,0 +1,153 @@
+"""How many parameters a GPT really has: whole, by part and on each rank, beside the label people use."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from runbook.core.units import parse_count, show_count
+from runbook.params.schema.entries import Model
+from runbook.plan_file.schema import Shape
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+LABEL_TOLERANCE = 0.05
+"""A label further from the count than this is said to be wrong ("13B" for 12.85 B is not; "375M" for 64.6 M is)."""
+
+
+def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int:
+    """The vocabulary rounded up to a multiple of 128 x tensor, as Megatron does.
+
+    `own`: to a multiple of 128 that `tensor` divides, which is one model under every usual cut. Padded rows take part
+    in the loss, so that Megatron's rule moves it with the cut (by ln(50432 / 50304) = 0.0025).
+
+    >>> [padded_vocabulary(50257, tensor) for tensor in (1, 2, 8)]
+    [50304, 50432, 51200]
+    >>> [padded_vocabulary(50257, tensor, own=True) for tensor in (1, 8, 3)]
+    [50304, 50304, 50304]
+    """
+    step = math.lcm(128, tensor) if own else 128 * tensor
+    return -(-vocabulary // step) * step
+
+
+def same_fields(kind: type[DataclassInstance], source: object) -> dict[str, Any]:
+    """What `source` has under the names of a record's fields, to make such a record from."""
+    return {member.name: getattr(source, member.name) for member in fields(kind) if hasattr(source, member.name)}
+
+
+def shape_of(model: Model, *, tensor: int = 1, sequence_length: int = 0, own: bool = False) -> Shape:
+    """The catalogue's model, cut for `tensor` ranks and trained on sequences of this length (0: the model's own).
+
+    `own`: padded as our own trainer does.
+    """
+    length = sequence_length or model.sequence_length
+    filled_in = {
+        "kv_heads": model.kv_heads or model.heads,
+        "ffn_hidden": model.ffn_hidden or 4 * model.hidden,
+        "sequence_length": length,
+        "positions": model.positions or length,
+        "padded_vocabulary": padded_vocabulary(model.vocabulary, tensor, own=own),
+    }
+    return Shape(**same_fields(Shape, model) | filled_in)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters by part; `output` is 0 where the output layer is the token embedding itself."""
+
+    COMPUTED: ClassVar = ("total",)
+
+    layers: int
+    token_embedding: int
+    position_embedding: int
+    final_norm: int
+    output: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.layers + self.token_embedding + self.position_embedding + self.final_norm + self.output
+
+
+def whole(shape: Shape) -> Parameters:
+    """The model as one process would hold it."""
+    return on_rank(shape, tensor=1, pipeline=1, stage=0)
+
+
+def on_rank(shape: Shape, *, tensor: int, pipeline: int, stage: int) -> Parameters:
+    """What one rank of a pipeline stage holds.
+
+    Norms, position embeddings and the biases after the second matrix of each block are on every tensor rank; tied
+    embeddings are on the first stage and again on the last (there counted as `output`).
+    """
+    assert 0 <= stage < pipeline, f"stage {stage} of {pipeline}"
+    first, last = stage == 0, stage == pipeline - 1
+    embedding = shape.padded_vocabulary * shape.hidden // tensor
+    learned = shape.position_embedding == "learned"
+    own_output = not shape.tied_embeddings or not first
+    return Parameters(
+        layers=shape.layers // pipeline * layer(shape, tensor=tensor),
+        token_embedding=embedding if first else 0,
+        position_embedding=shape.positions * shape.hidden if first and learned else 0,
+        final_norm=_norm(shape) if last else 0,
+        output=embedding if last and own_output else 0,
+    )
+
+
+def layer(shape: Shape, *, tensor: int = 1) -> int:
+    """Parameters of one transformer layer on one of `tensor` ranks."""
+    attention_width = shape.heads * shape.head_size
+    query_key_value = attention_width + 2 * shape.kv_heads * shape.head_size
+    feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1)
+    columns = query_key_value + feed_forward_in
+    matrices = shape.hidden * (columns + attention_width + shape.ffn_hidden)
+    split_biases, whole_biases = (columns, 2 * shape.hidden) if shape.biases else (0, 0)
+    return (matrices + split_biases) // tensor + whole_biases + 2 * _norm(shape)
+
+
+def _norm(shape: Shape) -> int:
+    return shape.hidden * (2 if shape.normalization == "layernorm" else 1)
+
+
+def expected_first_loss(shape: Shape) -> float:
+    """Loss of a model that knows nothing: all padded tokens equally likely."""
+    return math.log(shape.padded_vocabulary)
+
+
+def label_count(label: str) -> int | None:
+    """The count a label names, or None where it names none.
+
+    >>> label_count("375M"), label_count("GPT-3 1.3b"), label_count("tiny")
+    (375000000, 1300000000, None)
+    """
+    match = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s?([kKmMbBtT])(?![A-Za-z])", label)
+    return parse_count(f"{match[1]}{match[2].upper()}") if match else None
+
+
+def label_fits(label: str, parameters: int) -> bool:
+    """Whether the label names about this count, or no count at all.
+
+    >>> label_fits("13B", 12_853_626_880), label_fits("375M", 64_633_856)
+    (True, False)
+    """
+    named = label_count(label)
+    return named is None or abs(named - parameters) <= LABEL_TOLERANCE * parameters
+
+
+def label_text(label: str, parameters: int) -> str:
+    """The label beside what was counted.
+
+    >>> label_text("375M", 64_633_856)
+    '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many'
+    >>> label_text("175B", 174_615_846_912)
+    '"175B" is 175 B: 174,615,846,912 parameters by count'
+    """
+    text = f'"{label}" is {show_count(parameters)}: {parameters:,} parameters by count'
+    named = label_count(label)
+    if named is None or label_fits(label, parameters):
+        return text
+    ratio = named / parameters
+    return f"{text}; the label says " + (f"{ratio:.1f} times as many" if ratio >= 1.1 else f"{ratio:.0%} of that")

@@ -1,0 +1,381 @@
+"""Token files: which files a run reads, how many tokens they hold, and what making them takes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import ClassVar
+
+from runbook.core.checks import Check, judge
+from runbook.core.units import four_digits, show_count
+from runbook.params.schema.entries import TOKENIZED, Dataset, TextShare
+from runbook.params.settings import Settings
+from runbook.plan_file.json_records import OMIT_DEFAULT
+from runbook.plan_file.token_index import index_bytes, token_bytes
+from runbook.planning.layout import Machine
+
+
+@dataclass(frozen=True)
+class BlendPart:
+    """One text of a blend: its files, and its weight beside the others'."""
+
+    dataset: str
+    weight: float
+    prefix: str
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+    num_files: int
+    """Input files; 0: not known before the folder is read."""
+    estimated_tokens: int
+    """End-of-document tokens included; 0: not known."""
+    estimated_bytes: int
+    """Of the .bin and .idx files; 0: not known."""
+    tokens_from: str
+    train_share: float
+    """Part of its tokens that is trained on."""
+
+
+BYTES_OF_TEXT_PER_TOKEN = 4.0
+"""Rough size of a GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical text)."""
+
+GPT2_END_OF_DOCUMENT = 50256
+"""Highest token id of the GPT-2 tokenizer."""
+
+MOCK = "mock"
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """Prefixes of the .bin/.idx files (relative to plan.json, without suffix) and what they will hold."""
+
+    COMPUTED: ClassVar = ("train_share",)
+
+    dataset: str
+    mock: bool
+    prefix: str
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+    split: str
+    held_out: int
+    num_files: int
+    """Input files; 0: not known before the folder is read."""
+    estimated_tokens: int
+    """End-of-document tokens included; 0: not known."""
+    tokens_from: str
+    estimated_bytes: int
+    """Of the .bin and .idx files together; 0: not known."""
+    parts: tuple[BlendPart, ...] = field(default=(), metadata=OMIT_DEFAULT)
+    """The texts of a blend; empty where there is one text."""
+
+    @property
+    def train_share(self) -> float:
+        """Part of all tokens that is trained on, where files are of one size."""
+        if self.parts:
+            trained = sum(part.estimated_tokens * part.train_share for part in self.parts)
+            return trained / self.estimated_tokens if self.estimated_tokens else 0.0
+        return _train_share(self.num_files, self.held_out, self.split)
+
+    def weighted(self, use: str) -> list[tuple[float, str]]:
+        """Weight and prefix of each file of a use (train, validation, test); a text's files share its weight."""
+        if not self.parts:
+            return [(1.0, prefix) for prefix in getattr(self, use)]
+        files = [(part.weight, getattr(part, use)) for part in self.parts]
+        return [(weight / len(prefixes), prefix) for weight, prefixes in files for prefix in prefixes]
+
+
+def plan_data(settings: Settings) -> DataPlan:
+    """Prefixes and estimates from what the catalogue knows of the texts."""
+    data = settings.run.data
+    mock = settings.dataset.kind == MOCK
+    parts = tuple(_part(settings, text) for text in settings.texts)
+    counted = not mock and all(part.estimated_tokens for part in parts)
+    sources = [part.tokens_from if len(parts) == 1 else f"{part.dataset}: {part.tokens_from}" for part in parts]
+    files = {use: tuple(chain(*(getattr(part, use) for part in parts))) for use in ("train", "validation", "test")}
+    return DataPlan(
+        dataset=data.dataset,
+        mock=mock,
+        prefix=next(part.prefix for part in parts if part.dataset == data.dataset),
+        **(dict.fromkeys(files, ()) if mock else files),
+        split=data.split,
+        held_out=data.held_out,
+        num_files=sum(part.num_files for part in parts),
+        estimated_tokens=sum(part.estimated_tokens for part in parts) if counted else 0,
+        tokens_from="mock data: random tokens, as many as asked for" if mock else "; ".join(sources),
+        estimated_bytes=sum(part.estimated_bytes for part in parts) if counted else 0,
+        parts=parts if len(parts) > 1 else (),
+    )
+
+
+def _part(settings: Settings, text: TextShare) -> BlendPart:
+    data, dataset, place = settings.run.data, text.dataset, settings.site.paths.get("data", "")
+    base = f"{place.rstrip('/')}/{text.name}" if place else "data"  # one folder a dataset where sites have a place
+    prefix = f"{base}/{text.name}_text_document"
+    ready = dataset.kind == TOKENIZED and dataset.paths
+    train, validation, test = [prefix], list[str](), list[str]()
+    if ready:
+        train = [f"{base}/{path.removesuffix('.bin')}" for path in dataset.paths]
+    if data.held_out:
+        stems = [PurePosixPath(path).name.split(".")[0] for path in dataset.paths]
+        prefixes = train if ready else [f"{base}/{stem}_text_document" for stem in stems]
+        train, validation, test = held_out_split(prefixes, data.held_out)
+    tokens, tokens_from = _tokens(settings, dataset)
+    width = token_bytes(settings.model.vocabulary)
+    return BlendPart(
+        dataset=text.name,
+        weight=text.weight,
+        prefix=prefix,
+        train=tuple(train),
+        validation=tuple(validation),
+        test=tuple(test),
+        num_files=len(dataset.paths),
+        estimated_tokens=tokens,
+        estimated_bytes=tokens * width + index_bytes(dataset.documents, dataset.documents + 1) if tokens else 0,
+        tokens_from=tokens_from,
+        train_share=_train_share(len(dataset.paths), data.held_out, data.split),
+    )
+
+
+def _train_share(num_files: int, held_out: int, split: str) -> float:
+    if held_out:
+        return max(0, num_files - 2 * held_out) / num_files if num_files else 0.0
+    return split_shares(split)[0]
+
+
+def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[str], list[str]]:
+    """Train, validation and test files: the last `held_out` validate, those before them test, the rest trains.
+
+    Files are ordered by the numbers in their names, so that file 10 comes after file 9. With too few files all lists
+    are empty: no file is ever both trained on and held out.
+
+    >>> held_out_split([f"part{n}" for n in (1, 2, 10, 9, 3)], 1)
+    (['part1', 'part2', 'part3'], ['part10'], ['part9'])
+    >>> held_out_split(["a", "b"], 1)
+    ([], [], [])
+    """
+    if held_out < 1 or len(prefixes) <= 2 * held_out:
+        return [], [], []
+
+    def by_numbers(name: str) -> list[tuple[int, int, str]]:
+        return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
+
+    ordered = sorted(prefixes, key=by_numbers)
+    return ordered[: -2 * held_out], ordered[-held_out:], ordered[-2 * held_out : -held_out]
+
+
+def split_shares(split: str) -> tuple[float, float, float]:
+    """Shares of train, validation and test, summing to 1; all 0 where the words are all 0.
+
+    >>> split_shares("949,50,1")
+    (0.949, 0.05, 0.001)
+    """
+    first, second, third = (float(part) for part in split.split(","))
+    whole = first + second + third
+    return (first / whole, second / whole, third / whole) if whole else (0.0, 0.0, 0.0)
+
+
+def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
+    """Rules about files that do not depend on how long a run is."""
+    if plan.mock:
+        return []
+    files = _held_out(plan) if plan.held_out else _split(settings, plan)
+    return [files, *_blend(plan.parts), _tokenizer_files(settings), *_vocabulary(settings)]
+
+
+def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
+    """Whether a run of this many tokens reads its text more than once; in a blend the text read most often counts."""
+    if plan.mock:
+        return []
+    name, rule = f"{phase}: text read once", "a run reads its training text at most once"
+    texts = [(part.weight, part.estimated_tokens * part.train_share, part.dataset) for part in plan.parts]
+    texts = texts or [(1.0, plan.estimated_tokens * plan.train_share, "")]
+    if unknown := [dataset for _, available, dataset in texts if not available]:
+        whose = f"the count of {unknown[0]}" if plan.parts else "the text's own count"
+        return [Check(name, "unknown", f"{tokens:,} tokens wanted; {whose} is not known", rule)]
+    whole = sum(weight for weight, _, _ in texts)
+    epochs = [(tokens * weight / whole / available, dataset) for weight, available, dataset in texts]
+    most, dataset = max(epochs)
+    if plan.parts:
+        read = f": {', '.join(f'{one} read {times:.2f} times' for times, one in epochs)}"
+        remedy = f"Take more text, fewer iterations, or a smaller weight of {dataset}; "
+    else:
+        read = f", {show_count(texts[0][1])} there to train on: read {most:.2f} times"
+        remedy = "Take more text, or fewer iterations; "
+    value, remedy = f"{show_count(tokens)} tokens wanted{read}", f"{remedy}repeating it a few times does little harm."
+    return [judge(name, most <= 1, value, rule, remedy, otherwise="warn")]
+
+
+def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
+    """No file is in a blend twice, whatever its texts are called."""
+    if not parts:
+        return
+    files = Counter(prefix for part in parts for prefix in (*part.train, *part.validation, *part.test))
+    twice = sorted(prefix for prefix, count in files.items() if count > 1)
+    whole = sum(part.weight for part in parts)
+    shares = ", ".join(f"{part.dataset} {part.weight / whole:.1%}" for part in parts)
+    yield judge(
+        "data blend",
+        not twice,
+        f"{shares} of the samples" + (f"; {', '.join(twice)} twice" if twice else ""),
+        "each file is in the blend once",
+        "Take one of the datasets that share a file out of data.blend, and add its weight to the other's.",
+    )
+
+
+def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
+    """The merges file is not the vocabulary file, which one of the documents' scripts mixes up."""
+    same = PurePosixPath(vocabulary) == PurePosixPath(merges)
+    mixed = "vocab" in PurePosixPath(merges).name or "merges" in PurePosixPath(vocabulary).name
+    return judge(
+        "merges are not the vocabulary",
+        not (same or mixed),
+        f"vocabulary {vocabulary}, merges {merges}",
+        "two files: vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary read as merges leaves none",
+        "Name the merges.txt that belongs to the vocabulary.",
+    )
+
+
+def _tokens(settings: Settings, dataset: Dataset) -> tuple[int, str]:
+    data = settings.run.data
+    ends = dataset.documents if data.append_eod else 0
+    if dataset.tokens:
+        counted = "GPT-2 tokens" if data.tokenizer == "gpt2" else "GPT-2 tokens, another tokenizer is used"
+        return dataset.tokens + ends, f"the catalogue's count of {counted}, and {ends:,} ends of documents"
+    if dataset.text_bytes:
+        tokens = round(dataset.text_bytes / BYTES_OF_TEXT_PER_TOKEN)
+        return tokens + ends, f"{dataset.text_bytes:,} bytes of text at {BYTES_OF_TEXT_PER_TOKEN:g} bytes a token"
+    return 0, "not known before the text is read"
+
+
+def _held_out(plan: DataPlan) -> Check:
+    name, rule = "held-out files", "more files than 2 x data.held_out, so that something is left to train on"
+    counts = [(part.num_files, part.dataset) for part in plan.parts] or [(plan.num_files, plan.dataset)]
+    fewest, dataset = min(counts)
+    if not fewest:
+        value = f"data.held_out={plan.held_out}; how many files {dataset} has is not known yet"
+        return Check(name, "unknown", value, rule, "02-data counts them and applies the rule.")
+    files = f"{fewest} files" + (f" of {dataset}" if plan.parts else "")
+    return judge(
+        name,
+        fewest > 2 * plan.held_out,
+        f"data.held_out={plan.held_out} for validation and as many for test, of {files}",
+        rule,
+        f"Lower data.held_out to at most {max(0, (fewest - 1) // 2)}, or 0 to split inside each file.",
+    )
+
+
+def _split(settings: Settings, plan: DataPlan) -> Check:
+    train, validation, _ = split_shares(plan.split)
+    evaluates = settings.run.training.eval_interval > 0 and settings.run.training.eval_iterations > 0
+    return judge(
+        "data split",
+        train > 0 and (validation > 0 or not evaluates),
+        f"data.split={plan.split}: {train:.1%} train, {validation:.1%} validation",
+        "there is text to train on, and to validate with where evaluation is on",
+        "Give data.split shares above 0, such as 949,50,1, or set training.eval_interval to 0.",
+    )
+
+
+def _tokenizer_files(settings: Settings) -> Check:
+    paths = settings.site.paths
+    tokenizer = settings.run.data.tokenizer
+    if tokenizer != "gpt2":
+        wrong = PurePosixPath(tokenizer).name in ("merges.txt", "vocab.json", "vocab.bpe")
+        return judge(
+            "merges are not the vocabulary",
+            not wrong,
+            f"data.tokenizer={tokenizer}",
+            "a tokenizer of one file: tokenizer.json or a SentencePiece model",
+            "Set data.tokenizer to gpt2, which brings vocabulary and merges, or to a tokenizer.json.",
+        )
+    return check_tokenizer_files(paths.get("vocab", "gpt2/vocab.json"), paths.get("merges", "gpt2/merges.txt"))
+
+
+def _vocabulary(settings: Settings) -> Iterator[Check]:
+    smallest = min(settings.model.vocabulary, settings.smoke_model.vocabulary)
+    if settings.run.data.tokenizer == "gpt2":
+        yield judge(
+            "vocabulary holds all tokens",
+            smallest > GPT2_END_OF_DOCUMENT,
+            f"vocabulary of {smallest}, GPT-2 token ids up to {GPT2_END_OF_DOCUMENT}",
+            "every token id is smaller than the model's vocabulary",
+            f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or choose the tokenizer that fits it.",
+        )
+
+
+FUSED_BYTES_PER_SECOND = 130e6
+"""JSON lines through one core in one pass: zstd, JSON, GPT-2 ids, writing, the whole process (138 to 144 MB/s measured
+on an AMD Zen 5, 2026-11; rounded down)."""
+
+STEPS_BYTES_PER_SECOND = 2.9e6
+"""The same through Megatron-LM's preprocess_data.py with one worker, on the same machine (2.93 MB/s of text)."""
+
+RECORD_SHARE = 1.04
+"""Bytes of JSON lines to bytes of the text in them, where only the text was counted (685 to 659 MB)."""
+
+COMPRESSED_SHARE = 0.36
+"""Bytes of zstd files to bytes of the JSON lines in them (1.5 to 4.2 GB in a sample of SlimPajama)."""
+
+
+@dataclass(frozen=True)
+class PreparationCost:
+    """One way from compressed text to token files; None is not known."""
+
+    name: str
+    steps: str
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    disk_bytes: int | None = None
+    """At its fullest, the downloaded files included."""
+    core_hours: float | None = None
+    hours: float | None = None
+    """On the cores of the data job, or of this machine."""
+    storage_hours: float | None = None
+    """Least that reading and writing take at the site's fastest storage: the hours cannot be fewer."""
+
+
+ONE_PASS = PreparationCost("one pass", "compressed text to token files, nothing between")
+THREE_STEPS = PreparationCost("the documents' three steps", "extract, join, preprocess_data.py")
+
+
+def data_work(settings: Settings, data: DataPlan, machine: Machine | None = None) -> tuple[PreparationCost, ...]:
+    """Both ways for the run's text; none where no text is tokenized, figures None where its size is not known."""
+    datasets = [text.dataset for text in settings.texts if text.dataset.kind != TOKENIZED]
+    if data.mock or not datasets:
+        return ()
+    sizes = [one.record_bytes or round(one.text_bytes * RECORD_SHARE) for one in datasets]
+    if not all(sizes) or not data.estimated_bytes:
+        return ONE_PASS, THREE_STEPS
+    named = [one.download_bytes or sum(file.bytes for file in one.files) for one in datasets]
+    packed = sum(known or round(size * COMPRESSED_SHARE) for known, size in zip(named, sizes, strict=True))
+    records, cores = sum(sizes), _cores(settings, machine)
+    bandwidth = max(settings.site.write_bandwidth.values(), default=0.0) * 1e9
+
+    def costs(way: PreparationCost, rate: float, copies: int) -> PreparationCost:
+        read, written = packed + copies * records, copies * records + data.estimated_bytes
+        core_hours = records / rate / 3600
+        return replace(
+            way,
+            read_bytes=read,
+            written_bytes=written,
+            disk_bytes=packed + written,
+            core_hours=four_digits(core_hours),
+            hours=four_digits(core_hours / cores) if cores else None,
+            storage_hours=four_digits((read + written) / bandwidth / 3600) if bandwidth else None,
+        )
+
+    return costs(ONE_PASS, FUSED_BYTES_PER_SECOND, 0), costs(THREE_STEPS, STEPS_BYTES_PER_SECOND, 2)
+
+
+def _cores(settings: Settings, machine: Machine | None) -> int:
+    """Cores that work at once: of this machine, or of the data job's nodes."""
+    if machine:
+        return machine.cores
+    job = settings.run.jobs.data
+    per_node = job.tasks_per_node * (job.cpus_per_task or 1) or settings.site.hardware.cores_per_node
+    return per_node * job.nodes * max(1, job.array)

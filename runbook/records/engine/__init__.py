@@ -1,0 +1,1 @@
+"""Notebooks executed by papermill, so that a stop is recorded as one."""

@@ -1,0 +1,386 @@
+"""The papermill engine's client: starts the kernel, runs the cells, joins their text, always ends the kernel.
+
+    NotebookRunner(execution, trap, **traits).execute()      raises what stopped the notebook, after it was recorded
+
+nbclient's own loop leaves by many doors (a dead kernel, a timeout, a signal between two callbacks); here all of them
+lead through `_run`, which first records what happened, saves, and then ends the kernel.
+
+nbclient can merge streams after a cell has ended; a cell that is killed then keeps its thousands of pieces, and merging
+across other outputs shifts the places that display handles update. `Streams` merges as text arrives and never across
+another output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from queue import Empty
+from types import SimpleNamespace
+from typing import Any
+
+import nbformat.v4
+from jupyter_core.utils import ensure_async, run_sync
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NotebookExecutionManager
+from papermill.exceptions import PapermillExecutionError
+from papermill.execute import ERROR_ANCHOR_MSG, ERROR_MARKER_TAG, ERROR_STYLE, raise_for_execution_errors
+from papermill.iorw import LocalHandler, papermill_io
+
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import RunbookError
+from runbook.core.shell import how_it_ended
+from runbook.records import twin
+from runbook.records.engine.execution_end import ExecutionState, SignalTrap
+
+logger = logging.getLogger("papermill")
+
+LONGEST_SOCKET = 100
+"""A unix socket's path holds 107 characters on Linux and 103 on macOS; a cluster's TMPDIR or home can be longer."""
+
+
+def private_folder() -> Path | None:
+    """A new folder that only we can enter (mode 700), where a socket's path stays short enough."""
+    for name in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
+        if name and len(os.fsencode(name)) + len("/rb-12345678/k-5") <= LONGEST_SOCKET:
+            with contextlib.suppress(OSError):  # missing, full or read-only
+                return Path(tempfile.mkdtemp(prefix="rb-", dir=name))
+    return None
+
+
+_OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n\r])")
+_BEFORE_NEWLINE = re.compile(r"\r+\n")
+_DELETED = re.compile(r"[^\n\x08]\x08")
+
+
+def as_terminal(text: str) -> str:
+    r"""The text that stays on a terminal: what a carriage return or backspace wrote over is gone.
+
+    >>> as_terminal("10 %\r50 %\r100 %\ndone\r\n"), as_terminal("ab\b\bc")
+    ('100 %\ndone\n', 'c')
+    """
+    while "\x08" in text and (shorter := _DELETED.sub("", text)) != text:
+        text = shorter
+    return _OVERWRITTEN.sub("", _BEFORE_NEWLINE.sub("\n", text)) if "\r" in text else text
+
+
+class Streams:
+    """Pieces of text waiting to be joined to the outputs they belong to."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Any, list[str]]] = []
+
+    def watch(self, output: Any) -> None:
+        """A stream output was appended to a cell; later text of the same stream may join it."""
+        self._pieces.append((output, [output["text"]]))
+
+    def add(self, outputs: list[Any], name: str, text: str) -> bool:
+        """Join text to the cell's last output of that stream, unless another kind of output came since."""
+        streams = itertools.takewhile(lambda output: output["output_type"] == "stream", reversed(outputs))
+        last = next((output for output in streams if output["name"] == name), None)
+        pieces = next((pieces for output, pieces in self._pieces if output is last), None)
+        if pieces is not None:
+            pieces.append(text)
+        return pieces is not None
+
+    def flush(self) -> None:
+        """Bring the outputs up to date; text may still be added to them."""
+        for output, pieces in self._pieces:
+            if len(pieces) > 1 or "\r" in pieces[0] or "\x08" in pieces[0]:
+                pieces[:] = [as_terminal("".join(pieces))]
+                output["text"] = pieces[0]
+
+    def end_cell(self) -> None:
+        """The cell has ended: bring its outputs up to date and forget them."""
+        self.flush()
+        self._pieces.clear()
+
+
+new_cell: Any = nbformat.v4.new_markdown_cell
+new_output: Any = nbformat.v4.new_output
+SECONDS_BETWEEN_LOGGED_UPDATES = 5.0  # how often a display or line that is updated in place is repeated in the log
+SECONDS_TO_LEAVE_A_CELL = 1.5
+"""What an interrupted cell gets for its own clean-up; then the kernel is ended, if need be by force."""
+ENGINE_VARIABLE = "RUNBOOK_ENGINE"
+"""Set in the kernel: displays updated in place reach the log, so progress need not be printed as well."""
+
+
+class Execution(NotebookExecutionManager):  # type: ignore[misc]
+    """State of a notebook that is being executed, kept in the notebook itself."""
+
+    def __init__(self, nb: Any, **options: Any) -> None:
+        self.state: ExecutionState | None = None
+        self.reason = ""
+        self.unsaved: RunbookError | None = None
+        """Why the newest save failed; a full disk in the middle of the work ends nothing, only one at the end does."""
+        self.before_save: Callable[[], None] = lambda: None
+        super().__init__(nb, **options)
+
+    def save(self, **kwargs: Any) -> None:
+        """Save the notebook whole or not at all; places papermill alone can write to are left to it.
+
+        What could not be saved is told once and tried again with the next cell.
+        """
+        self.before_save()
+        path = _local_path(self.output_path)
+        if path is None:
+            super().save(**kwargs)
+            return
+        self.last_save_time = self.now()
+        try:
+            write_text(path, twin.notebook_text(self.nb))
+        except RunbookError as error:
+            if self.unsaved is None:
+                logger.error("The notebook is not saved, and goes on; it is tried again after each cell. %s", error)
+            self.unsaved = error
+        else:
+            self.unsaved = None
+
+    def notebook_start(self, **kwargs: Any) -> None:
+        """Clear what an earlier execution left in the notebook."""
+        self.nb.metadata.pop("runbook", None)
+        super().notebook_start(**kwargs)
+
+    def cell_exception(self, cell: Any, cell_index: int | None = None, **kwargs: Any) -> None:
+        """An error ended the cell: keep its text even where a traceback handler of the user's printed none."""
+        super().cell_exception(cell, cell_index=cell_index, **kwargs)
+        error = kwargs["exception"]
+        self.state, self.reason = ExecutionState.FAILED, f"{error.ename}: {error.evalue}"
+        if not any(output["output_type"] == "error" for output in cell.outputs):
+            words = {"ename": error.ename, "evalue": error.evalue, "traceback": error.traceback.splitlines()}
+            cell.outputs.append(new_output("error", **words))
+
+    def stop(self, state: ExecutionState, reason: str) -> None:
+        """Something else than an error ended the notebook: mark the running cell, add papermill's banner, save."""
+        self.state, self.reason = state, reason
+        running = [cell for cell in self.nb.cells if cell.metadata.papermill["status"] == self.RUNNING]
+        for cell in running:
+            end_time = self.now().isoformat()
+            cell.metadata.papermill.update(exception=True, status=self.FAILED, end_time=end_time)
+        self.nb.metadata.papermill["exception"] = True
+        self._add_banner(running)
+        self.save()
+
+    def notebook_complete(self, **kwargs: Any) -> None:
+        """Note the end; cells that were not reached stay `pending`."""
+        self.state = self.state or ExecutionState.DONE
+        self.end_time = self.now()
+        duration = (self.end_time - self.start_time).total_seconds()
+        self.nb.metadata.papermill.update(end_time=self.end_time.isoformat(), duration=duration)
+        self.nb.metadata["runbook"] = {"state": str(self.state), "reason": self.reason}
+        self.cleanup_pbar()
+        self.save()
+        if self.unsaved is not None and self.state is ExecutionState.DONE:
+            self.state, self.reason = ExecutionState.FAILED, str(self.unsaved)
+
+    def error_of_a_cell(self) -> PapermillExecutionError | None:
+        """Papermill's own error for a cell that raised, with its banner put into the notebook; None where none did.
+
+        papermill takes `sys.exit(0)` in a cell for success although the rest did not run; here it is a failure.
+        """
+        try:
+            raise_for_execution_errors(self.nb, None)
+        except PapermillExecutionError as error:
+            self.state, self.reason = ExecutionState.FAILED, self.reason or f"{error.ename}: {error.evalue}"
+            return error
+        failed = [cell for cell in self.nb.cells if cell.metadata.papermill["status"] == self.FAILED]
+        if not failed:
+            return None
+        self.reason = f"{self.reason} (the notebook ended itself before its last cell)"
+        index, cell = self.nb.cells.index(failed[0]), failed[0]
+        self._add_banner(failed)
+        return PapermillExecutionError(index, cell.execution_count, cell.source, "SystemExit", "0", [self.reason])
+
+    def _add_banner(self, failed: list[Any]) -> None:
+        where, tagged = "outside the cells", {"tags": [ERROR_MARKER_TAG]}
+        if failed:
+            anchor = new_cell(ERROR_ANCHOR_MSG, metadata=tagged)
+            self.nb.cells.insert(self.nb.cells.index(failed[0]), anchor)
+            where = f"at '<a href=\"#papermill-error-cell\">In [{failed[0].get('execution_count')}]</a>'"
+        text = f"Execution ended {where} ({self.state}): {escape(self.reason)}. Later cells did not run."
+        self.nb.cells.insert(0, new_cell(f"<span {ERROR_STYLE}>{text}</span>", metadata=tagged))
+
+
+class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
+    """Runs a notebook's cells in a kernel of its own."""
+
+    def __init__(self, execution: Execution, trap: SignalTrap, **traits: Any) -> None:
+        # papermill lets a notebook fail when output lags 4 s behind a cell's end; a busy login node can be slower.
+        super().__init__(execution, **{"iopub_timeout": 30, **traits})
+        self._execution, self._trap, self._streams = execution, trap, Streams()
+        self._sockets: Path | None = None
+        self._group = 0
+        self._logged: dict[str, tuple[float, str]] = {}
+        self._waiting: dict[str, str] = {}
+        execution.before_save = self._streams.flush
+
+    def execute(self) -> None:
+        """Run all cells; whatever stops them is recorded in the notebook before it is raised."""
+        self.reset_execution_trackers()
+        run_sync(self._run)()
+
+    async def _run(self) -> None:
+        before, task, loop = asyncio.all_tasks(), asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._trap.on_signal = lambda: loop.call_soon_threadsafe(task.cancel)
+        beat = asyncio.ensure_future(self._save_now_and_then())
+        stopped = True
+        try:
+            if self._trap.received:
+                raise asyncio.CancelledError
+            await self._start_kernel()
+            await self._run_cells()
+            stopped = False
+        except BaseException as error:  # whatever it is, the notebook says it before it is raised again
+            stop = await self._why(error)
+            self._streams.end_cell()
+            self._execution.stop(*stop)
+            # A signal cancels us, and may have ended the kernel too: then it is what the caller has to hear.
+            if self._trap.received and isinstance(error, asyncio.CancelledError | CellTimeoutError | RuntimeError):
+                raise self._trap.error() from error
+            raise
+        finally:
+            self._trap.on_signal = lambda: None
+            beat.cancel()
+            await self._end_kernel(stopped)
+            left = asyncio.all_tasks() - before - {task}
+            for unfinished in left:
+                unfinished.cancel()
+            await asyncio.gather(*left, return_exceptions=True)  # nobody waits for what they had to say
+
+    async def _run_cells(self) -> None:
+        # Asked before the cells: a kernel that has just answered is now and then interrupted on its way to idle when it
+        # is ended next, and says so.
+        message = await self.async_wait_for_reply(await ensure_async(self.kc.kernel_info()))
+        self.nb.metadata["language_info"] = message["content"]["language_info"]
+        for index, cell in enumerate(self.nb.cells):
+            self._execution.cell_start(cell, index)
+            error = None
+            try:
+                await self.async_execute_cell(cell, index)
+            except CellExecutionError as raised:
+                error = raised
+            self._log_waiting(*self._waiting)
+            self._streams.end_cell()
+            if error is not None:
+                self._execution.cell_exception(cell, cell_index=index, exception=error)
+            self._execution.cell_complete(cell, cell_index=index)
+            if error is not None:
+                break
+        self.set_widgets_metadata()
+
+    async def _start_kernel(self) -> None:
+        self.km = self.create_kernel_manager()
+        self._sockets = private_folder()
+        if self._sockets is not None:
+            self.km.transport = "ipc"
+            self.km.connection_file = str(self._sockets / "kernel.json")
+            self.km.ip = str(self._sockets / "k")
+        await self.async_start_new_kernel(env={**os.environ, ENGINE_VARIABLE: "1"})
+        self._group = getattr(self.km.provisioner, "pgid", None) or 0
+        await self.async_start_new_kernel_client()
+        self.log.info(f"Executing notebook with kernel: {self.kernel_name}")
+
+    async def _end_kernel(self, stopped: bool) -> None:
+        if self.km is not None:
+            if stopped and self.kc is not None and await self.km.is_alive():
+                # A kernel told to end in the middle of a cell closes its sockets first and then trips over them.
+                await self.km.interrupt_kernel()
+                with contextlib.suppress(Empty):
+                    await self.kc.shell_channel.get_msg(timeout=SECONDS_TO_LEAVE_A_CELL)
+            await self._async_cleanup_kernel()
+        if stopped and self._group:
+            # What a cell started and did not detach must not outlive it: a kernel's processes share its group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL)
+        if self._sockets is not None:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+
+    async def _save_now_and_then(self) -> None:
+        """Save while a cell is silent as well; papermill saves only when a message comes."""
+        while self._execution.autosave_cell_every:
+            await asyncio.sleep(self._execution.autosave_cell_every)
+            self._execution.autosave_cell()
+
+    async def _why(self, error: BaseException) -> tuple[ExecutionState, str]:
+        if self._trap.received:
+            return ExecutionState.INTERRUPTED, self._trap.reason()
+        if isinstance(error, CellTimeoutError):
+            return ExecutionState.TIMEOUT, str(error).partition("\n")[0].rstrip(".")
+        if isinstance(error, DeadKernelError):
+            code = await self.km.provisioner.poll() if self.km is not None and self.km.provisioner else None
+            hint = "; a machine that runs out of memory kills so" if code in (-9, 137) else ""
+            how = "" if code is None else f": {how_it_ended(code)}{hint}"
+            return ExecutionState.KERNEL_DIED, f"the kernel died{how}"
+        words = f"{type(error).__name__}: {error}".rstrip(": ")
+        if self.kc is None:
+            return ExecutionState.KERNEL_DIED, f"the kernel did not start: {words}"
+        return ExecutionState.FAILED, words
+
+    def output(self, outs: list[NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int) -> Any:
+        """Append an output to the cell; text of a stream joins the text that is there already."""
+        if msg["msg_type"] != "stream":
+            return super().output(outs, msg, display_id, cell_index)
+        content = msg["content"]
+        redirected = self.output_hook_stack[msg["parent_header"].get("msg_id")] or self.clear_before_next_output
+        if not redirected and self._streams.add(outs, content["name"], content["text"]):
+            return SimpleNamespace(output_type="stream", **content)  # for the log only
+        appended = super().output(outs, msg, display_id, cell_index)
+        if appended is not None:
+            self._streams.watch(appended)
+        return appended
+
+    def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> Any:
+        """Take a message from the kernel; a display updated in place is logged too, now and then."""
+        if self.log_output and msg["msg_type"] == "update_display_data":
+            content = msg["content"]
+            name = (content.get("transient") or {}).get("display_id", "")
+            self._log_update(name, content.get("data", {}).get("text/plain", ""))
+        return super().process_message(msg, cell, cell_index)
+
+    def log_output_message(self, output: Any) -> None:
+        """Log an output; a line that a program redraws by carriage returns is logged now and then."""
+        text = as_terminal(output.text) if output.output_type == "stream" and "\r" in output.text else ""
+        if not self.log_output or not text or "\n" in text:
+            super().log_output_message(output)
+            return
+        file = self.stdout_file if output.name == "stdout" else self.stderr_file
+        if file:
+            file.write(output.text)
+            file.flush()
+        self._log_update(output.name, text)
+
+    def _log_update(self, name: str, text: str) -> None:
+        then, before = self._logged.get(name, (0.0, ""))
+        if text and text != before:
+            self._waiting[name] = text
+            if time.monotonic() - then >= SECONDS_BETWEEN_LOGGED_UPDATES:
+                self._log_waiting(name)
+
+    def _log_waiting(self, *names: str) -> None:
+        for name in names:
+            text = self._waiting.pop(name)
+            self._logged[name] = (time.monotonic(), text)
+            self.log.info(text)
+
+
+def _local_path(output_path: str | None) -> Path | None:
+    """The file papermill would write, or None for a bucket, a pipe or nothing."""
+    handler = papermill_io.get_handler(output_path)
+    if not output_path or not isinstance(handler, LocalHandler):
+        return None
+    # papermill may stand in --cwd; its handler remembers where relative paths begin
+    path = (Path(getattr(handler, "_cwd", None) or ".") / output_path).resolve()
+    return None if path.exists() and not path.is_file() else path

@@ -1,0 +1,265 @@
+"""Execute a notebook as a phase of a run and file its record: notebook, report and twin that say the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runbook.core.atomic_files import utc_now, write_text
+from runbook.core.errors import RecordError, RunbookError
+from runbook.params import parameters_cell as notebook_parameters
+from runbook.records import twin as ipynb
+from runbook.records.engine.execution_end import ExecutionState, NotebookInterrupted, NotebookStopped
+from runbook.records.manifest import note_files, set_aside, write_manifest
+from runbook.records.pages.notebook_page import ERROR_TAG, write_html
+from runbook.records.pages.run_pages import write_campaign, write_runs_index, write_single_file
+from runbook.records.session import MIME, read_master
+from runbook.records.twin import RUNNING, Cell, Twin, commit_of, find_twin, twin_path, verdict_of, versions, write_twin
+
+NEVER_FINISHED = "every cell ran, but the notebook did not finish its record: its last cell is missing"
+
+
+class Announcement(NamedTuple):
+    """What an executed notebook says about itself."""
+
+    run_folder: Path
+    phase: str
+    execution: str
+
+
+def announced_by(notebook: Any) -> Announcement | None:
+    """The run, phase and execution in a notebook's outputs (the last one counts), or None."""
+    outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
+    announced = [data[MIME] for data in outputs if MIME in data]
+    return Announcement(**announced[-1] | {"run_folder": Path(announced[-1]["run_folder"])}) if announced else None
+
+
+def file_execution(
+    notebook: Any,
+    record: tuple[Path, str] | None = None,
+    ended_as: tuple[ExecutionState | None, str] = (None, ""),
+    announced: Announcement | None = None,
+) -> Twin | None:
+    """Write records/<phase>.{ipynb,html,json}, the pages over them and the manifest; None where no run is known.
+
+    `record` names run folder and phase for a notebook that may have failed before it could; `ended_as` is what the
+    engine saw, which counts more than what the kernel could still write; `announced` stands for what the notebook says
+    about itself.
+    """
+    announced = announced or announced_by(notebook)
+    record = record or (announced and announced[:2])
+    if record is None:
+        return None
+    run_folder, phase = record
+    twin = find_twin(run_folder, phase)
+    if twin is not None and (announced is None or twin.started != announced.execution):
+        set_aside(run_folder, phase, keep_newer_notebook=True)
+        twin = None
+    twin = _as_it_ended(twin or _twin_of(notebook, run_folder, phase), notebook, *ended_as)
+    identity = {"run": twin.run, "phase": phase, "execution": twin.started}
+    notebook.metadata["runbook"] = identity | {"state": str(twin.state), "verdict": twin.verdict, "reason": twin.reason}
+    # Of a notebook that another tool executed only the record is ours to note: its kernel noted what it wrote itself.
+    by_us = ended_as[0] is not None
+    try:
+        write_record(notebook, twin, run_folder, ended_phase=phase if by_us else "")
+    except RunbookError as error:
+        path = twin_path(run_folder, phase)
+        with suppress(RunbookError):  # where there is no room for the notebook there may still be some for its twin
+            if by_us:
+                write_twin(_ended(twin, ExecutionState.FAILED, f"not filed: {error}"), path)
+                note_files(run_folder, [path])
+        raise
+    return twin
+
+
+def write_record(notebook: Any, twin: Twin, run_folder: Path, ended_phase: str = "") -> None:
+    """Write the three forms of one record, then the pages over all records and the manifest.
+
+    `ended_phase` is the phase whose execution ends with it: the files that it wrote are recorded as they are now.
+    """
+    path = run_folder / "records" / f"{twin.phase}.ipynb"
+    write_text(path, ipynb.notebook_text(notebook))
+    write_twin(twin, twin_path(run_folder, twin.phase))
+    report = write_html(run_folder, twin.phase)
+    write_campaign(run_folder)
+    write_single_file(run_folder)
+    write_manifest(run_folder, ended_phase, [path, report, twin_path(run_folder, twin.phase)])
+    write_runs_index(run_folder.parent)
+
+
+def _as_it_ended(twin: Twin, notebook: Any, state: ExecutionState | None, reason: str) -> Twin:
+    if state is None:  # executed by another tool: its word about the cells is not taken (papermill's own may be wrong)
+        state, reason = twin.state, twin.reason
+        if twin.is_open:
+            reason = f"the record was never finished: {RUNNING}"
+    elif state is ExecutionState.DONE:
+        state, reason = (ExecutionState.FAILED, NEVER_FINISHED) if twin.is_open else (twin.state, twin.reason)
+    else:
+        if state is ExecutionState.FAILED and twin.state is ExecutionState.FAILED:
+            reason = twin.reason  # of several lines; the kernel's word for an interruption is not: it knows no cause
+        status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
+        twin = replace(twin, cells=tuple(Cell(cell.id, status.get(cell.id) or cell.state) for cell in twin.cells))
+    return _ended(twin, state, reason)
+
+
+def _ended(twin: Twin, state: ExecutionState, reason: str) -> Twin:
+    verdict = verdict_of(state, twin.checks)
+    return replace(twin, state=state, reason=reason, verdict=verdict, ended=twin.ended or utc_now())
+
+
+def _status(cell: Any) -> str:
+    return str(cell["metadata"].get("papermill", {}).get("status", ""))
+
+
+def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
+    """A twin of a notebook that stopped before it could write one."""
+    left_out = {ERROR_TAG, "injected-parameters"}
+    cells = [
+        cell
+        for cell in notebook.cells
+        if cell.cell_type == "code" and cell.source.strip() and not left_out & set(cell.metadata.get("tags", []))
+    ]
+    started = notebook.metadata.get("papermill", {}).get("start_time") or utc_now()
+    return Twin(
+        run=run_folder.name,
+        phase=phase,
+        state=ExecutionState.INTERRUPTED,
+        verdict="unknown",
+        started=started.replace("+00:00", "Z"),
+        ended="",
+        reason=RUNNING,
+        commit=commit_of(run_folder),
+        versions=versions(),
+        cells=tuple(Cell(cell.get("id", ""), _status(cell) or "pending") for cell in cells),
+    )
+
+
+EXIT_CODES = {ExecutionState.DONE: 0, ExecutionState.KERNEL_DIED: 138, ExecutionState.INTERRUPTED: 130}
+"""papermill's own where it has one, 1 for all others; a signal gives 128 and its number."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the execution of a phase ended; 0 is the only good exit code."""
+
+    state: str
+    exit_code: int
+    message: str
+    notebook: Path | None
+
+
+def execute_phase(notebook: Path, run_folder: Path, phase: str, parameters: Mapping[str, object]) -> Outcome:
+    """Execute a notebook by papermill into records/<phase>.ipynb; the earlier record moves to records/history.
+
+    The cells' output is repeated on the log as it comes. Whatever happens to the notebook is in the outcome and the
+    record; only what prevents a record is raised.
+    """
+    import papermill
+    from jupyter_client.kernelspec import NoSuchKernel
+    from nbclient.exceptions import CellControlSignal
+    from papermill.exceptions import PapermillException
+
+    if not notebook.exists():
+        raise RecordError(f"{notebook} does not exist: {phase} has no notebook. Restore it from the repository.")
+    refuse_hand_edits(notebook, parameters)
+    run_folder = run_folder.absolute()
+    set_aside(run_folder, phase)
+    output = run_folder / "records" / f"{phase}.ipynb"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # papermill takes braces in a path for parameters to put in
+    paths = [str(path).replace("{", "{{").replace("}", "}}") for path in (notebook.absolute(), output)]
+    code, error = -1, None
+    with _shown_log():
+        try:
+            papermill.execute_notebook(
+                *paths,
+                parameters=dict(parameters),
+                engine_name="runbook",
+                progress_bar=False,
+                log_output=True,
+                record=(run_folder, phase),
+            )
+        except (NotebookStopped, NotebookInterrupted) as stopped:
+            code = 128 + stopped.number
+        except (PapermillException, CellControlSignal, RuntimeError, NoSuchKernel) as raised:
+            error = raised  # a kernel that died is a RuntimeError; the engine has recorded it in the twin
+    twin = find_twin(run_folder, phase)
+    if twin is None:
+        raise RecordError(
+            f"{phase} left no record in {output.parent}; the log above says why it could not be written."
+        ) from error
+    if error is not None and (twin.is_open or twin.state is ExecutionState.DONE):
+        raise error  # no ending of the notebook's, which the record would say, but a bug of ours
+    return _outcome(twin, output, code)
+
+
+def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
+    """Raise `ParamsError` where the parameters cell of a master is not at its defaults; see `params.notebook`."""
+    for cell in read_master(notebook):
+        if cell.is_parameters:
+            name = notebook.relative_to(notebook.parents[1]).as_posix()
+            notebook_parameters.refuse_hand_edits(cell.source, name, given)
+
+
+def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
+    """File a notebook that stock papermill, nbconvert or JupyterLab executed with the run that it names.
+
+    The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin beside it. Where
+    `run_folder` is given, a notebook of another run is refused.
+    """
+    content = ipynb.read_notebook(notebook)
+    announced = announced_by(content) or _by_its_name(notebook, content, run_folder)
+    if announced is None:
+        raise RecordError(
+            f"{notebook} does not say which run it belongs to: it was not executed, stopped before its record was "
+            "opened, or its outputs were removed. Execute it first; `runbook run` files its notebooks itself."
+        )
+    belongs = f"{notebook} belongs to the run in {announced.run_folder}"
+    if run_folder is not None and announced.run_folder != run_folder.absolute():
+        raise RecordError(f"{belongs}, not to {run_folder}.")
+    if not announced.run_folder.is_dir():
+        raise RecordError(f"{belongs}, and that folder does not exist here.")
+    newest = find_twin(announced.run_folder, announced.phase)
+    if newest is not None and newest.started > announced.execution:
+        raise RecordError(
+            f"{notebook} was executed at {announced.execution}, and the record of {announced.phase} is of a later one "
+            f"({newest.started}). The twin of the earlier one is in records/history; keep the notebook beside it."
+        )
+    twin = file_execution(content, announced=announced)
+    assert twin is not None, "an announced execution is always filed"
+    return _outcome(twin, announced.run_folder / "records" / f"{announced.phase}.ipynb", -1)
+
+
+def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
+    """A notebook that lost the output by which it named its run, because its page was closed meanwhile.
+
+    It is the newest execution of the phase that its file is named after, in the run a person says it belongs to.
+    """
+    if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
+        return None
+    twin = find_twin(run_folder, notebook.stem)
+    return Announcement(run_folder.absolute(), notebook.stem, twin.started) if twin is not None else None
+
+
+def _outcome(twin: Twin, notebook: Path, code: int) -> Outcome:
+    return Outcome(str(twin.state), EXIT_CODES.get(twin.state, 1) if code < 0 else code, twin.reason, notebook)
+
+
+@contextmanager
+def _shown_log() -> Iterator[None]:
+    """Papermill logs to its own logger and leaves it to the program to show it."""
+    logger = logging.getLogger("papermill")
+    level, handler = logger.level, logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    if not logger.hasHandlers():
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

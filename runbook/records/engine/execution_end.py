@@ -1,0 +1,96 @@
+"""How the execution of a notebook ends: its states, and the signals that stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from types import FrameType
+
+
+class ExecutionState(StrEnum):
+    """How an execution ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    TIMEOUT = "timeout"
+    KERNEL_DIED = "kernel-died"
+
+
+MEANING = {
+    signal.SIGINT: "stopped by Ctrl-C (SIGINT)",
+    signal.SIGTERM: "stopped by SIGTERM, as a scheduler sends at cancellation, preemption or the time limit",
+    signal.SIGHUP: "stopped by SIGHUP: its terminal was closed",
+}
+
+
+class NotebookStopped(SystemExit):
+    """A signal ended the notebook, which is saved; the process ends as if by that signal (143 for SIGTERM)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+class NotebookInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended the notebook, which is saved; papermill then says `Aborted!` and ends with 1."""
+
+    number = int(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Let `handler` have these signals meanwhile; in threads, where Python sets no handlers, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        numbers = ()
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
+
+
+class SignalTrap(contextlib.ExitStack):
+    """Remembers the first signal instead of dying of it; a signal that was ignored before stays ignored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received = 0
+        self.on_signal: Callable[[], object] = lambda: None
+
+    def __enter__(self) -> SignalTrap:
+        heard = [number for number in MEANING if signal.getsignal(number) is not signal.SIG_IGN]
+        self.enter_context(_handled_by(self._catch, heard))
+        return self
+
+    def reason(self) -> str:
+        """What the signal means, in words."""
+        return MEANING[signal.Signals(self.received)]
+
+    def error(self) -> BaseException:
+        """What to raise once the notebook is saved."""
+        return NotebookInterrupted() if self.received == signal.SIGINT else NotebookStopped(self.received)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        if not self.received:
+            self.received = number
+            self.on_signal()
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise `NotebookStopped` where they would end the process without a word.
+
+    A lock is then given back, and the exit code is the signal's (143), as after a notebook that was stopped.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise NotebookStopped(number)
+
+    deadly = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    with _handled_by(stop, deadly):
+        yield

@@ -1,0 +1,97 @@
+"""The papermill engine `runbook`: a notebook that was stopped says so, and is filed with its run.
+
+    papermill NOTEBOOK OUTPUT --engine runbook
+    papermill.execute_notebook(..., engine_name="runbook", record=(run_folder, phase))
+
+papermill's own engine marks every cell `completed` when the kernel dies, a cell runs out of time or Ctrl-C is pressed,
+and leaves a notebook `running` for ever on SIGTERM. Here each of them leaves the running cell `failed` with the reason,
+later cells `pending`, a banner on top, an end time, no kernel, and papermill's own exit code.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+RunbookEngine: Any = None  # papermill imports its engines while it is imported itself, so by us it finds us half done
+
+from papermill.engines import Engine, papermill_engines  # noqa: E402
+
+from runbook.core.errors import RunbookError  # noqa: E402
+
+if TYPE_CHECKING:
+    from runbook.records.engine.client import Execution
+
+logger = logging.getLogger("papermill")
+
+
+class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
+    """papermill's nbclient engine, honest about what stopped a notebook."""
+
+    @classmethod
+    def execute_notebook(
+        cls,
+        nb: Any,
+        kernel_name: str,
+        output_path: str | None = None,
+        progress_bar: bool | dict[str, object] = True,
+        log_output: bool = False,
+        autosave_cell_every: int = 30,
+        record: tuple[Path, str] | None = None,
+        start_timeout: int = 60,
+        execution_timeout: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Execute the notebook, save it whatever happens, file it with its run, then raise what stopped it.
+
+        A parameters cell that was changed by hand is refused before that.
+        """
+        from papermill.execute import remove_error_markers
+
+        from runbook.params.parameters_cell import assignments, refuse_hand_edits  # late: pydantic
+        from runbook.records.engine.client import Execution, NotebookRunner
+        from runbook.records.engine.execution_end import SignalTrap
+
+        sources = {tag: cell.source for cell in nb.cells for tag in cell.metadata.get("tags", [])}
+        # What papermill was given wins over the parameters cell, so it is not looked at there.
+        given = assignments(sources.get("injected-parameters", ""))
+        refuse_hand_edits(sources.get("parameters", ""), str(options.pop("input_path", None) or "the notebook"), given)
+        saving = {"output_path": output_path, "progress_bar": progress_bar, "autosave_cell_every": autosave_cell_every}
+        execution = Execution(nb, log_output=log_output, **saving)
+        # The names that nbclient has for papermill's options.
+        traits = {"timeout": execution_timeout, **options, "kernel_name": kernel_name, "startup_timeout": start_timeout}
+        error: BaseException | None = None
+        with SignalTrap() as trap:
+            execution.notebook_start()
+            try:
+                NotebookRunner(execution, trap, log=logger, log_output=log_output, **traits).execute()
+                error = execution.error_of_a_cell()
+            finally:
+                execution.notebook_complete()
+                unfiled = _file(execution, record)
+        if trap.received:  # it came after the last cell: the record is whole, but nothing more is started
+            raise trap.error()
+        if unfiled is not None and error is None:
+            raise unfiled
+        if error is not None and output_path:
+            raise error
+        remove_error_markers(nb)  # papermill itself saves at the end, and puts its banner in then
+        return nb
+
+
+papermill_engines.register("runbook", RunbookEngine)  # again, where papermill has registered the None above
+
+
+def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:
+    """Put the notebook among the records of the run it names; what prevents it is logged and returned."""
+    from runbook.records.engine.execute import file_execution
+
+    ended_as = (execution.state, execution.reason)
+    try:
+        if file_execution(execution.nb, record=record, ended_as=ended_as) is not None:
+            execution.save()
+    except RunbookError as error:
+        logger.error("The notebook could not be filed with its run: %s", error)
+        return error
+    return execution.unsaved

@@ -1,0 +1,153 @@
+"""HTML and SVG read by a parser and written again, with tags, attributes and text changed or left out.
+
+What is written holds no `<` but at the beginning of a tag that the parser saw, and every value is quoted, so
+that a browser which reads broken HTML otherwise than this parser still finds no further tag. By hand on the standard
+library's parser: others (lxml, Beautiful Soup) lower the names of SVG's attributes, and a picture is not drawn then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from html import escape
+from html.parser import HTMLParser
+
+_NAME = re.compile(r"""[\s/]+([^\s/>=][^\s/>=]*)\s*(?:=\s*(?:"[^"]*"|'[^']*'|[^\s>"']*))?""")
+_REMOTE_STYLE = re.compile(r"""url\(\s*["']?\s*(?!\s*["']?(?:data:|#))[^)]*\)|@import[^;]*;?|image-set\(""", re.I)
+
+
+class Rewriter(HTMLParser):
+    """Writes what it reads; a subclass overrides the methods up to `raw`. Comments are left out."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._written: list[str] = []
+        self._own_names: dict[str, str] = {}
+        self._skipped: list[str] = []
+
+    def rewrite(self, text: str) -> str:
+        """The whole text, rewritten."""
+        self.feed(text)
+        self.close()
+        return "".join(self._written)
+
+    def skips(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
+        """Whether an element is left out with all that it encloses."""
+        return False
+
+    def renamed(self, tag: str) -> str | None:
+        """The name that a tag gets; None leaves it out, and what it encloses is looked at all the same."""
+        return tag
+
+    def attribute(self, tag: str, name: str, value: str) -> str | None:
+        """The value that an attribute gets; None leaves it out."""
+        return value
+
+    def text(self, text: str) -> str:
+        """What becomes of text between tags."""
+        return text
+
+    def raw(self, element: str, text: str) -> str:
+        """What becomes of the content of a style or script."""
+        return text
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag with its attributes."""
+        if self._skipped or self.skips(tag, dict(attrs)):
+            self._skipped += [tag] if not self._skipped or tag == self._skipped[0] else []
+            return
+        self._write_tag(tag, attrs, ">")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag that ends itself."""
+        if not self._skipped:
+            self._write_tag(tag, attrs, "/>")
+
+    def handle_endtag(self, tag: str) -> None:
+        """The end of an element."""
+        if self._skipped:
+            self._skipped = self._skipped[1:] if tag == self._skipped[0] else self._skipped
+        elif name := self._shown_name(tag):
+            self._written.append(f"</{name}>")
+
+    def handle_data(self, data: str) -> None:
+        """Text between tags, or the content of an element that is no markup."""
+        if self._skipped:
+            return
+        if self.cdata_elem in (None, "title", "textarea"):
+            self._written.append(escape(self.text(data), quote=False))
+        elif self.renamed(self.cdata_elem):
+            self._written.append(self.raw(self.cdata_elem, data).replace("<", ""))
+
+    def handle_pi(self, data: str) -> None:
+        """The first line of an XML file."""
+        if data.startswith("xml "):
+            self._written.append('<?xml version="1.0" encoding="utf-8"?>')
+
+    def _write_tag(self, tag: str, attrs: list[tuple[str, str | None]], end: str) -> None:
+        source = self.get_starttag_text() or ""
+        own = re.match(r"<([\w:.-]+)", source)
+        self._own_names[tag] = own[1] if own and own[1].lower() == tag else tag
+        # SVG distinguishes large and small letters, the parser does not: names are as they stand in the source.
+        names = [match[1] for match in _NAME.finditer(source, own.end())] if own else []
+        if [name.lower() for name in names] != [name for name, _ in attrs]:
+            names = [name for name, _ in attrs]
+        tag_name = self._shown_name(tag)
+        if tag_name is None:
+            return
+        parts = [tag_name]
+        for shown, (name, value) in zip(names, attrs, strict=True):
+            kept = self.attribute(tag, name, value or "")
+            if kept is not None and re.fullmatch(r"[\w:.@-]+", shown):
+                parts.append(f'{shown}="{escape(kept)}"')
+        self._written.append(f"<{' '.join(parts)}{end}")
+
+    def _shown_name(self, tag: str) -> str | None:
+        name = self.renamed(tag)
+        return name if name != tag else self._own_names.get(tag, tag)
+
+
+_ACTIVE = frozenset({
+    "applet", "base", "body", "embed", "form", "frame", "frameset", "head", "html", "iframe", "link", "meta",
+    "noscript", "object", "plaintext", "portal", "script",
+})  # fmt: skip
+"""Tags that fetch, go elsewhere, submit or run something, or that a page has once; what they enclose stays."""
+_FETCHING = frozenset({
+    "action", "background", "classid", "codebase", "data", "formaction", "http-equiv", "longdesc", "manifest", "ping",
+    "poster", "profile", "src", "srcdoc", "srcset", "target",
+})  # fmt: skip
+_LINK = re.compile(r"(?:https?|mailto):|[^:]*$|[^:/?#]*[/?#]", re.I)
+"""The address of a link that opens a page: of these kinds, or without any."""
+
+
+class WithoutEffects(Rewriter):
+    """HTML that fetches nothing, leads nowhere unless a link is clicked, submits nothing and runs nothing.
+
+    >>> rewrite = lambda html: WithoutEffects().rewrite(html)
+    >>> rewrite('<meta http-equiv=refresh content="0;url=//x"><base href=//x><form action=//x>a<br></form>')
+    'a<br>'
+    >>> rewrite('<a href="https://example.org">b</a><img src=//x onerror=y()><svg viewBox="0 0 1 1"/>')
+    '<a href="https://example.org">b</a><img><svg viewBox="0 0 1 1"/>'
+    >>> rewrite('<a href="java&#9;script:x">c</a><style>p {} <meta http-equiv=refresh></style>')
+    '<a>c</a><style>p {} meta http-equiv=refresh></style>'
+    """
+
+    def renamed(self, tag: str) -> str | None:
+        """Not what is active."""
+        return tag if tag not in _ACTIVE else None
+
+    def attribute(self, tag: str, name: str, value: str) -> str | None:
+        """Not what fetches or acts."""
+        plain = re.sub(r"[\x00-\x20]", "", value)  # a browser reads java&#9;script: as one word
+        if name.startswith("on"):
+            return None
+        if name in _FETCHING:
+            return value if name == "src" and plain.startswith("data:image/") else None
+        if name in ("href", "xlink:href"):
+            leads = tag in ("a", "area") and _LINK.match(plain)
+            return value if leads or plain.startswith(("#", "data:image/")) else None
+        return _REMOTE_STYLE.sub("none", value)
+
+    def raw(self, element: str, text: str) -> str:
+        """A style without addresses of others."""
+        return _REMOTE_STYLE.sub("none", text)

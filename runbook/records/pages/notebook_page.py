@@ -1,0 +1,212 @@
+"""The report of one executed notebook: a single HTML file that needs no network.
+
+Code is folded, figures are inside the page, the result card on top is made from the twin, and nothing the notebook put
+out can make the browser fetch anything.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runbook.core.atomic_files import write_text
+from runbook.core.units import show_duration
+from runbook.records import twin as ipynb
+from runbook.records.pages.html_rewriting import WithoutEffects
+from runbook.records.pages.page_parts import HELP_NAME as HELP
+from runbook.records.pages.page_parts import TEMPLATES, as_json, head, links_for, page, result_rows
+from runbook.records.run_state import evidence_links
+from runbook.records.session import MIME
+from runbook.records.twin import Twin, read_twin, twin_path
+
+LARGEST_PAGE = 3_000_000  # bytes; a mail server still takes it
+TEXT_LIMITS = (60_000, 6_000)
+"""Characters of one output that are kept; the second where the page would else be too large."""
+ERROR_TAG = "papermill-error-cell-tag"
+ERROR_ANCHOR = "papermill-error-cell"
+_MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
+
+
+def write_html(run_folder: Path, phase: str) -> Path:
+    """Write records/<phase>.html anew from the notebook and the twin beside it."""
+    twin = read_twin(twin_path(run_folder, phase))
+    notebook = ipynb.read_notebook(run_folder / "records" / f"{phase}.ipynb")
+    path = run_folder / "records" / f"{phase}.html"
+    more = [(name, f"../{target}") for name, target in evidence_links(run_folder, phase)]
+    write_text(path, report(notebook, twin, more))
+    return path
+
+
+def report(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]] = ()) -> str:
+    """The whole page; long text and large figures are cut short, with a word about it, rather than exceed 3 MB.
+
+    `more` are further links for the card: names and where they lead.
+    """
+    text = ""
+    for limit in TEXT_LIMITS:
+        text = _export(_prepared(notebook, limit), twin, more)
+        if len(text.encode()) < LARGEST_PAGE:
+            break
+    return text
+
+
+def _export(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
+    from nbconvert.exporters import html as nbconvert_html
+    from traitlets.config import Config
+
+    exporter_class: Any = nbconvert_html.HTMLExporter
+    kinds = ["text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain"]
+    config = Config({"NbConvertBase": {"display_data_priority": kinds}})
+    exporter = exporter_class(
+        config=config, template_name="record", extra_template_basedirs=[str(TEMPLATES)], embed_images=True
+    )
+    headings: list[_Heading] = []
+    exporter.register_filter("without_effects", lambda html: _CellHtml(headings).rewrite(html))
+    pieces = {"head": head(f"{twin.run}: {twin.phase}", code_colours()), "card": _card(notebook, twin, more)}
+    text, _ = exporter.from_notebook_node(notebook, resources={"runbook": pieces})
+    return str(text).replace("<!-- contents -->", _contents(headings), 1)
+
+
+def _card(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
+    return page(
+        "card.html.j2",
+        twin=twin,
+        facts=card_facts(twin),
+        helped=links_for(twin.reason, "../../"),
+        results=result_rows(twin),
+        parameters=[(key, *_value_and_origin(entry)) for key, entry in twin.parameters.items()],
+        has_anchor=any(ERROR_ANCHOR in cell.source for cell in notebook.cells),
+        links=[
+            ("Campaign", "../index.html"),
+            ("Notebook", f"{twin.phase}.ipynb"),
+            ("JSON twin", f"{twin.phase}.json"),
+            *[(name.capitalize(), target) for name, target in more],
+        ],
+    )
+
+
+def card_facts(twin: Twin) -> list[tuple[str, str]]:
+    """Where, when and by which code a notebook was executed."""
+    site, _ = _value_and_origin(twin.parameters.get("site", ""))
+    facts = [
+        ("Site", site.strip('"')),
+        ("Started", f"{twin.started[:19].replace('T', ' ')} UTC"),
+        ("Took", show_duration(seconds_taken(twin)) if twin.ended else ""),
+        ("Commit", twin.commit),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def seconds_taken(twin: Twin) -> float:
+    """From start to end; 0 while it has not ended."""
+    if twin.is_open:
+        return 0.0
+    return (datetime.fromisoformat(twin.ended) - datetime.fromisoformat(twin.started)).total_seconds()
+
+
+def _value_and_origin(entry: Any) -> tuple[str, str]:
+    if isinstance(entry, dict) and "value" in entry:
+        return as_json(entry["value"]), str(entry.get("origin", ""))
+    return as_json(entry), ""
+
+
+def _prepared(notebook: Any, limit: int) -> Any:
+    notebook = copy.deepcopy(notebook)
+    notebook.cells = [
+        cell
+        for cell in notebook.cells
+        if (ERROR_TAG not in cell.metadata.get("tags", []) or ERROR_ANCHOR in cell.source)
+        and (cell.source.strip() or cell.get("outputs"))
+    ]
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            source = cell.source.replace("../docs/when-it-fails.md", f"../../{HELP}")  # the page beside the runs
+            cell.source = _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)
+        for output in cell.get("outputs", []):
+            _shorten(output, limit)
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if MIME not in output.get("data", {})]
+    notebook.metadata.pop("widgets", None)
+    return notebook
+
+
+def _shorten(output: Any, limit: int) -> None:
+    if output.output_type == "stream":
+        output.text = _head_and_tail(output.text, limit)
+    data = output.get("data", {})
+    if any(kind.startswith("image/") for kind in data) and not data.get("text/plain", "<").startswith("<"):
+        output.metadata["alt"] = data["text/plain"]
+    for kind in ("text/plain", "text/markdown", "text/latex"):
+        if kind in data:
+            data[kind] = _head_and_tail(data[kind], limit)
+    for kind in ("text/html", "image/svg+xml", "image/png", "image/jpeg"):
+        if kind in data and len(data[kind]) > 20 * limit:
+            data.pop(kind)
+            data["text/plain"] = f"({kind} of this output is too large for the report; it is in the notebook)"
+
+
+def _head_and_tail(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    lines, characters = text.count("\n", half, -half), len(text) - 2 * half
+    return f"{text[:half]}\n... {lines:,} lines ({characters:,} characters) are in the notebook ...\n{text[-half:]}"
+
+
+class _Heading(NamedTuple):
+    tag: str
+    name: str
+    anchor: str  # the name, with a number where an earlier heading has it
+    title: str
+
+
+def _contents(headings: Sequence[_Heading]) -> str:
+    lines = [
+        f'<li style="margin-left:{int(heading.tag[1]) - 1}rem"><a href="#{escape(heading.anchor)}">'
+        f"{escape(heading.title.replace('¶', '').strip(), quote=False)}</a></li>"
+        for heading in headings
+    ]
+    start = '<nav class="contents" aria-label="Contents"><details open><summary>Contents</summary><ul>'
+    return "\n".join([start, *lines, "</ul></details></nav>"]) if lines else ""
+
+
+class _CellHtml(WithoutEffects):
+    """HTML without effects, whose headings are noted: each has an anchor of its own in the page."""
+
+    def __init__(self, headings: list[_Heading]) -> None:
+        super().__init__()
+        self._headings = headings
+        self._name = self._anchor = self._title = ""
+
+    def attribute(self, tag: str, name: str, value: str) -> str | None:
+        if tag in ("h1", "h2", "h3") and name == "id":
+            number = 1 + sum(heading.name == value for heading in self._headings)
+            self._name, self._anchor, self._title = value, value if number == 1 else f"{value}-{number}", ""
+            return self._anchor
+        if self._anchor and (name, value) == ("href", f"#{self._name}"):
+            return f"#{self._anchor}"
+        return super().attribute(tag, name, value)
+
+    def text(self, text: str) -> str:
+        self._title += text
+        return text
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._anchor and tag in ("h1", "h2", "h3"):
+            self._headings.append(_Heading(tag, self._name, self._anchor, self._title))
+            self._anchor = ""
+        super().handle_endtag(tag)
+
+
+def code_colours() -> str:
+    """The style of coloured code, light and dark."""
+    from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+
+    light = HtmlFormatter(style="default", nobackground=True).get_style_defs(".highlight")
+    dark = HtmlFormatter(style="github-dark", nobackground=True).get_style_defs(".highlight")
+    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} }}"

@@ -1,0 +1,117 @@
+"""Parts of every HTML page: templates, values of a twin as they are shown, the page of known failures."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from runbook.core.atomic_files import write_text
+from runbook.records.twin import Twin
+from runbook.results.log_readers.known_failures import PAGE, TITLE, anchor, find_failures
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A result of a twin, with the planned value of the same key beside it."""
+
+    key: str
+    exact: str  # the value as the twin's JSON has it
+    value: Markup
+    planned: Markup
+    ratio: str  # value by plan; empty where one of them is missing or no number
+    is_number: bool  # numbers stand to the right, text to the left
+
+
+@cache
+def environment() -> Environment:
+    """The templates; a missing value stops the page instead of leaving a hole."""
+    return Environment(
+        loader=FileSystemLoader([TEMPLATES, TEMPLATES / "record"]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+
+
+def page(template: str, **values: Any) -> str:
+    """A page or a piece of one."""
+    return environment().get_template(template).render(**values)
+
+
+def head(title: str, extra_style: str = "", script: bool = False) -> str:
+    """The inside of a page's <head>: everything is in the page, and the browser is told to fetch nothing."""
+    module: Any = environment().get_template("parts.j2").module
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    return str(module.head(title, Markup(style + extra_style), script))
+
+
+def result_rows(twin: Twin) -> list[ResultRow]:
+    """Results in the order they were recorded."""
+    rows = []
+    for key, value in twin.results.items():
+        planned = show_value(twin.plan[key]) if key in twin.plan else Markup("")
+        ratio = _ratio(value, twin.plan.get(key))
+        rows.append(ResultRow(key, as_json(value), show_value(value), planned, ratio, is_number(value)))
+    return rows
+
+
+def as_json(value: Any) -> str:
+    """A value as it stands in the twin."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def show_value(value: Any) -> Markup:
+    """A value for reading; the digits are those of the twin, large whole numbers only look grouped.
+
+    >>> str(show_value(64633856)), Markup(show_value(64633856)).striptags()
+    ('64<span class="g">633</span><span class="g">856</span>', '64633856')
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        first, *groups = f"{value:,}".split(",")
+        return Markup(first) + Markup("").join(Markup('<span class="g">{}</span>').format(group) for group in groups)
+    return escape(value if isinstance(value, str) else as_json(value))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value counts or measures something."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _ratio(value: Any, planned: Any) -> str:
+    if not is_number(value) or not is_number(planned) or not planned:
+        return ""
+    ratio = value / planned
+    return f"{ratio:.3g}" if math.isfinite(ratio) else ""
+
+
+HELP_NAME = "when-it-fails.html"
+
+
+def write_help(runs_folder: Path) -> Path:
+    """Write the page anew where it is not the newest."""
+    path = runs_folder / HELP_NAME
+    rows = [(anchor(failure.name), failure.name, failure.remedy, failure.patterns) for failure in PAGE]
+    text = page("help.html.j2", head=head(TITLE), title=TITLE, rows=rows)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+    return path
+
+
+def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
+    """The failures that a reason names and where each is explained; the whole page where it names none.
+
+    >>> links_for("CUDA out of memory", "../../")
+    [('device out of memory', '../../when-it-fails.html#device-out-of-memory')]
+    """
+    page = f"{to_runs}{HELP_NAME}"
+    named = [(one.name, f"{page}#{anchor(one.name)}") for one in find_failures(reason.splitlines())]
+    return named or ([(TITLE, page)] if reason else [])

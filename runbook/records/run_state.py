@@ -1,0 +1,143 @@
+"""The state of a run, read from its folder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import ParamsError, RecordError
+from runbook.core.locks import may_be_held
+from runbook.jobs.job_folder import JobFolder, heartbeat_age, read_end
+from runbook.params.schema.run_file import PHASES
+from runbook.params.yaml12 import read_file
+from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.manifest import earlier_records
+from runbook.records.twin import Twin, find_twin
+
+METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl"}
+"""Where the trainer writes its losses."""
+JOB_FILES = {"job.sh": "script", "out": "log", "err": "errors"}
+
+
+def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
+    """Files that exist, of the phase's newest job first."""
+    job = newest_job(run_folder, phase)
+    files = [(name, job / file) for file, name in JOB_FILES.items()] if job is not None else []
+    files += [("metrics", run_folder / METRICS[phase])] if phase in METRICS else []
+    return [(name, path.relative_to(run_folder).as_posix()) for name, path in files if path.exists()]
+
+
+def newest_job(run_folder: Path, phase: str) -> Path | None:
+    """The folder of the phase's job with the highest number."""
+    jobs = run_folder / "jobs"
+    numbered = [path for path in jobs.glob(f"{phase}-*") if path.name.removeprefix(f"{phase}-").isdecimal()]
+    newest = max(numbered, key=lambda path: int(path.name.removeprefix(f"{phase}-")), default=jobs / phase)
+    return newest if newest.is_dir() else None
+
+
+KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_per_second")
+"""Results that a list of runs shows."""
+ORDER = ("fail", "warn", "unknown", "pass")
+TRACES = ("run.yaml", "run.yaml.part", "plan.json", "records", "jobs", "steps", "events.jsonl", "metrics.jsonl")
+"""Any of them makes a folder one of a run, however much of it is there."""
+BEATS_FOR_SECONDS = 120.0
+"""A job gives a sign of life every few seconds; one that was silent for longer is not called running here."""
+
+
+@dataclass(frozen=True)
+class PhaseState:
+    """A phase as its newest record tells it."""
+
+    phase: str
+    state: str  # a state of a twin, or `running`, `not run`, `unreadable`
+    twin: Twin | None
+    problem: str = ""  # what is wrong with a record that cannot be read
+    files: tuple[str, ...] = ()  # record files that exist, relative to the run's folder
+    earlier: tuple[str, ...] = ()  # files of earlier executions, newest first
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run as its folder tells it."""
+
+    name: str
+    folder: Path
+    state: str  # `done`, `running`, how the newest phase ended badly, `3 of 6 done`, `unreadable` or `no run.yaml`
+    phase: str  # the newest phase that was executed
+    verdict: str  # the worst of all phases; never `pass` before every phase is done
+    changed: datetime
+    phases: tuple[PhaseState, ...]
+    numbers: dict[str, Any]  # key results of the latest phase that has them
+    problem: str = ""  # what is wrong with the folder itself
+
+
+def read_run(run_folder: Path) -> RunState:
+    """State of a run; nothing but files is asked, so a copy on another machine says the same."""
+    phases = tuple(_phase(run_folder, phase) for phase in PHASES)
+    twins = [phase.twin for phase in phases if phase.twin is not None]
+    newest = max(twins, key=lambda twin: twin.started, default=None)
+    missing, problem = not (run_folder / "run.yaml").exists(), _problem(run_folder)
+    state = "unreadable" if problem and not missing else "no run.yaml" if missing and not twins else _state(phases)
+    numbers = {name: twin.results[name] for twin in twins for name in KEY_NUMBERS if name in twin.results}
+    changed = datetime.fromtimestamp(run_folder.stat().st_mtime, UTC)
+    if newest is not None:
+        changed = datetime.fromisoformat(newest.ended or newest.started)
+    verdict = "fail" if state == "unreadable" else run_verdict(phases)
+    phase = newest.phase if newest else ""
+    return RunState(run_folder.name, run_folder, state, phase, verdict, changed, phases, numbers, problem)
+
+
+def run_verdict(phases: Sequence[PhaseState]) -> str:
+    """The worst verdict of some phases; never `pass` before each of them is done."""
+    verdicts = {phase.twin.verdict for phase in phases if phase.twin is not None}
+    verdicts |= {"fail" for phase in phases if phase.problem}
+    verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
+    return next((verdict for verdict in ORDER if verdict in verdicts), "unknown")
+
+
+def read_runs(runs_folder: Path) -> list[RunState]:
+    """Every folder that holds a run or what is left of one, the newest first."""
+    folders = [path for path in runs_folder.glob("*") if any((path / name).exists() for name in TRACES)]
+    return sorted((read_run(folder) for folder in folders), key=lambda run: run.changed, reverse=True)
+
+
+def _problem(run_folder: Path) -> str:
+    path = run_folder / "run.yaml"
+    if not path.exists():
+        return "run.yaml is missing: the folder was not made whole, or only part of it was copied"
+    try:
+        read_file(path, "run.yaml")
+    except ParamsError as error:
+        return str(error)
+    return ""
+
+
+def _phase(run_folder: Path, phase: str) -> PhaseState:
+    names = [f"records/{phase}{suffix}" for suffix in (".html", ".ipynb", ".json")]
+    files = tuple(name for name in names if (run_folder / name).exists())
+    before = tuple(path.relative_to(run_folder).as_posix() for path in earlier_records(run_folder, phase))
+    try:
+        twin = find_twin(run_folder, phase)
+    except RecordError as error:
+        return PhaseState(phase, "unreadable", None, str(error), files, before)
+    if twin is None:
+        return PhaseState(phase, "not run", None, "", files, before)
+    # Whoever executes a notebook holds the run's lock; an open twin without it was left by a killed kernel, or by a
+    # person who closed the page: then its job may go on.
+    running = twin.is_open and may_be_held(run_folder)
+    path = newest_job(run_folder, phase)
+    if twin.state != ExecutionState.DONE and path is not None and read_end(JobFolder(path), "") is None:
+        age = heartbeat_age(JobFolder(path))
+        running = running or (age is not None and age < BEATS_FOR_SECONDS)
+    return PhaseState(phase, "running" if running else str(twin.state), twin, "", files, before)
+
+
+def _state(phases: Sequence[PhaseState]) -> str:
+    states = [phase.state for phase in phases if phase.state != "not run"]
+    if not states or "running" in states:
+        return "running" if states else "not run"
+    bad = [state for state in states if state != ExecutionState.DONE]
+    return bad[-1] if bad else "done" if len(states) == len(phases) else f"{len(states)} of {len(phases)} done"

@@ -1,0 +1,80 @@
+"""How figures are drawn: one style, colours that survive print, and SVG that is the same for the same figure."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runbook.core.curves import Points, thin
+
+# Okabe and Ito's palette: told apart under all common colour blindness; line style or marker tells them apart in print.
+BLUE, ORANGE, GREEN, VERMILION, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#666666"
+SERIES = ((BLUE, "-"), (VERMILION, "--"), (GREEN, "-."), (ORANGE, ":"), (SKY, "-"), (GREY, "--"))
+STYLE: Any = {
+    "font.size": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "figure.dpi": 100,
+    "svg.hashsalt": "runbook",
+}
+
+
+def as_svg(figure: Any) -> str:
+    """The figure as SVG for a notebook; the same figure gives the same text."""
+    import matplotlib as mpl
+
+    out = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write the figure in the format its name ends with (.svg, .png, .pdf)."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
+
+
+@contextmanager
+def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tuple[Any, Any]]:
+    """A figure in our style with one axes or several, without touching pyplot or the caller's settings."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, height), layout="constrained")
+        axes = figure.subplots(1, panels, sharey=True)
+        if panels == 1:
+            axes.set_title(title, loc="left", fontweight="bold")
+        else:
+            figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        yield figure, axes
+
+
+MOST_POINTS = 4000
+"""Points of one curve that are drawn: more cannot be told apart in print, and make an SVG of many megabytes."""
+
+
+def columns(points: Points) -> tuple[list[float], list[float]]:
+    """The curve as a list of places and one of values, thinned."""
+    kept = thin(points, MOST_POINTS)
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which so many seconds are read, and how many seconds it has.
+
+    >>> time_unit(90), time_unit(7200), time_unit(90_000)
+    (('s', 1.0), ('min', 60.0), ('h', 3600.0))
+    """
+    return ("s", 1.0) if seconds < 300 else ("min", 60.0) if seconds < 4 * 3600 else ("h", 3600.0)

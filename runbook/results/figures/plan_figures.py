@@ -1,0 +1,116 @@
+"""Figures of the plan and of the data phase: memory, step time, document lengths, sources, tokenizing speed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runbook.planning.plan_record import Plan
+from runbook.results.figures.drawing import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, drawing
+
+GIB = 2**30
+MEMORY_PARTS = (
+    ("weights", "weights", BLUE, ""),
+    ("gradients", "gradients", SKY, "//"),
+    ("optimizer", "optimizer states", GREEN, ".."),
+    ("activations", "activations", ORANGE, "\\\\"),
+    ("logits", "logits", VERMILION, "xx"),
+)
+"""Key, words, colour and hatching: the parts are told apart in print and without colour too."""
+
+
+def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
+    """Bars of what fills one rank of the fullest stage of each phase, and the line of what there is."""
+    with drawing("Memory of one rank of the fullest stage", height=1.2 + 0.6 * len(phases)) as (figure, axes):
+        for place, (phase, words) in enumerate(phases.items()):
+            memory, left = plan.memory[phase], 0.0
+            for key, name, colour, hatch in MEMORY_PARTS:
+                width = getattr(memory.fullest_stage, key) / GIB
+                label = name if not place else None
+                axes.barh(words, width, left=left, color=colour, hatch=hatch, edgecolor="white", label=label)
+                left += width
+        limit = max(plan.memory[phase].limit_bytes for phase in phases)
+        if limit and all(plan.memory[phase].limit_of == "device" for phase in phases):
+            axes.axvline(limit / GIB, color=GREY, linestyle="--", label=f"a device has {limit / GIB:.0f} GiB")
+        axes.set_xlabel("memory (GiB)")
+        axes.invert_yaxis()
+        figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def step_figure(parts: Mapping[str, float], words: Mapping[str, str]) -> Any:
+    """Bars of the parts of one step, longest first; their shares stand beside them."""
+    ordered = sorted(parts.items(), key=lambda one: -one[1])
+    whole = sum(parts.values())
+    with drawing("Where the time of a step goes", height=1.2 + 0.3 * len(ordered)) as (figure, axes):
+        bars = axes.barh([words.get(name, name) for name, _ in ordered], [value for _, value in ordered], color=BLUE)
+        axes.bar_label(bars, [f" {value / whole:.1%}" for _, value in ordered])
+        axes.axvline(whole, color=GREY, linestyle="--")
+        axes.annotate(f"the whole step: {whole:.3g} s", (whole, len(ordered) - 1), ha="right", va="center")
+        axes.set_xlabel("time (s)")
+        axes.invert_yaxis()
+    return figure
+
+
+SHOWN_SOURCES = 12
+
+
+def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
+    """Documents by their tokens, in steps of two; the line is the model's sequence length."""
+    with drawing("How long documents are") as (figure, axes):
+        first = next((place for place, count in enumerate(lengths) if count), 0)
+        shown = list(range(first, len(lengths)))
+        axes.bar(shown, [lengths[place] for place in shown], width=1.0, align="edge", color=BLUE, edgecolor="white")
+        ticks = range(first, len(lengths) + 1, max(1, -(-len(shown) // 10)))
+        axes.set_xticks(list(ticks), [f"{2**place:,}" for place in ticks])
+        if sequence_length > 0:
+            place = sequence_length.bit_length() - 1 + (sequence_length / 2 ** (sequence_length.bit_length() - 1) - 1)
+            axes.axvline(place, color=VERMILION, linestyle="--", label=f"one sequence: {sequence_length:,} tokens")
+            figure.legend(loc="outside lower center")
+        axes.set_xlabel("tokens in the document, each bar up to twice the one before")
+        axes.set_ylabel("documents")
+    return figure
+
+
+def source_figure(tokens: Mapping[str, int]) -> Any:
+    """Tokens of each source, largest first; the line is what each would have were they equal."""
+    ordered = sorted(tokens.items(), key=lambda one: -one[1])
+    rest = sum(count for _, count in ordered[SHOWN_SOURCES:])
+    shown = ordered[:SHOWN_SOURCES] + ([(f"{len(ordered) - SHOWN_SOURCES} more", rest)] if rest else [])
+    whole = sum(tokens.values()) or 1
+    with drawing("Tokens of each source", height=1.2 + 0.3 * len(shown)) as (figure, axes):
+        bars = axes.barh([name for name, _ in shown], [count / 1e6 for _, count in shown], color=GREEN)
+        axes.bar_label(bars, [f" {count / whole:.1%}" for _, count in shown])
+        axes.axvline(whole / len(ordered) / 1e6, color=GREY, linestyle="--")
+        axes.annotate(
+            " equal shares", (whole / len(ordered) / 1e6, len(shown) - 0.5), ha="left", va="bottom", color=GREY
+        )
+        axes.margins(x=0.12)
+        axes.set_xlabel("tokens (millions)")
+        axes.invert_yaxis()
+    return figure
+
+
+def speed_figure(speed: Sequence[Sequence[float]], planned: float) -> Any:
+    """MB of text a second along the way, whole (line) and of late (points); the plan's rate beside it."""
+    moments = [(seconds, size) for seconds, size in speed if seconds > 0]
+    with drawing("How fast text became tokens") as (figure, axes):
+        axes.plot(
+            [seconds for seconds, _ in moments],
+            [size / seconds / 1e6 for seconds, size in moments],
+            color=BLUE,
+            label="since the start",
+        )
+        late = [
+            (after[0], (after[1] - before[1]) / (after[0] - before[0]) / 1e6)
+            for before, after in itertools.pairwise(moments)
+            if after[0] > before[0]
+        ]
+        axes.plot([x for x, _ in late], [y for _, y in late], ".", color=GREEN, label="between two reports")
+        axes.axhline(planned, color=VERMILION, linestyle="--", label=f"plan: {planned:,.0f} MB/s on these workers")
+        axes.set_xlabel("time since the start (s)")
+        axes.set_ylabel("text (MB/s)")
+        axes.set_ylim(bottom=0)
+        figure.legend(loc="outside lower center", ncols=3)
+    return figure

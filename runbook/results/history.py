@@ -1,0 +1,233 @@
+"""Run files: metrics.jsonl joined over restarts, validation.jsonl and events.jsonl."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import RecordError
+from runbook.core.json_lines import read_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of metrics.jsonl; None where the trainer had no value (a skipped step has no loss)."""
+
+    iteration: int
+    seconds: float
+    loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float = 0.0
+    loss_scale: float = 1.0
+    consumed_tokens: int = 0
+    tokens_per_second: float = 0.0
+    tflops_per_device: float | None = None
+    tflops_convention: str = ""
+    global_batch: int = 0
+    world_size: int = 1
+    skipped: int = 0
+    nan: int = 0
+    segment: int = 0
+    data_wait_seconds: float = 0.0
+    memory_bytes: int = 0
+    time: float = 0.0
+    forward_backward_seconds: float = 0.0
+    """Of the rank that writes; 0 in runs of a trainer that did not tell parts of a step."""
+    communication_seconds: float = 0.0
+    """Part of the one before, where the engine measures it apart."""
+    optimizer_seconds: float = 0.0
+    rank_seconds: tuple[float, ...] = ()
+    """Forward and backward of each rank, communication left out; empty where the trainer did not tell."""
+    line: int = 0
+    """Of metrics.jsonl."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationLoss:
+    """One line of validation.jsonl."""
+
+    iteration: int
+    loss: float
+    perplexity: float
+    samples: int
+    seconds: float
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of events.jsonl; a field is None or empty where events of its name do not have it."""
+
+    name: str
+    time: float = 0.0
+    phase: str = ""
+    job: str = ""
+    iteration: int | None = None
+    segment: int | None = None
+    world_size: int | None = None
+    seconds: float | None = None
+    """Of a save or a reload, whole."""
+    stall_seconds: float | None = None
+    """Of an asynchronous save: the part in which training stood still."""
+    folder: str = ""
+    same_fingerprint: bool = True
+    """Of a resume: whether the checkpoint is one of this training."""
+    at: float | None = None
+    """Of a job's end, where it was noticed later."""
+    failure: str = ""
+    why: str = ""
+    state: str = ""
+    signal: str = ""
+    reason: str = ""
+    saved_iteration: int | None = None
+    loss_before: float | None = None
+    loss_between: float | None = None
+    loss_after: float | None = None
+    ranks: int = 1
+    bytes_per_second: float = 0.0
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Seconds in which a save kept training from its next step."""
+        return self.stall_seconds if self.stall_seconds is not None else self.seconds or 0.0
+
+
+@dataclass(frozen=True)
+class History:
+    """All steps of a run, each iteration once: where two segments hold the same one, the later counts."""
+
+    steps: tuple[Step, ...]
+    repeated: tuple[Step, ...] = ()
+    """Steps done again after a restart: the earlier, replaced ones."""
+    unread_lines: int = 0
+    """Lines that are not whole records, such as one cut off when the writer was killed."""
+    source: str = "metrics.jsonl"
+
+    @property
+    def num_segments(self) -> int:
+        """How many times training was started or resumed and made at least one step."""
+        return len({step.segment for step in (*self.steps, *self.repeated)})
+
+    @property
+    def restarts(self) -> tuple[int, ...]:
+        """First iteration of each segment after the first, in order."""
+        segments = by_segment((*self.steps, *self.repeated))
+        return tuple(min(step.iteration for step in steps) for steps in segments[1:])
+
+    def absent_up_to(self, last: int, first: int = 1) -> tuple[int, ...]:
+        """Iterations from `first` to `last` that no segment holds."""
+        have = {step.iteration for step in self.steps}
+        return tuple(n for n in range(first, last + 1) if n not in have)
+
+    @property
+    def losses(self) -> tuple[tuple[int, float], ...]:
+        """(iteration, loss) of every step that has a finite loss."""
+        return tuple(
+            (step.iteration, step.loss) for step in self.steps if step.loss is not None and math.isfinite(step.loss)
+        )
+
+
+def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
+    """The steps of each segment, in the order of segments; within one as they come."""
+    segments: dict[int, list[Step]] = {}
+    for step in steps:
+        segments.setdefault(step.segment, []).append(step)
+    return [segments[segment] for segment in sorted(segments)]
+
+
+_STEP_FIELDS = {field.name for field in fields(Step)}
+
+
+def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl") -> History:
+    """The history told by the lines of a metrics.jsonl.
+
+    >>> one = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
+    >>> again = '{"iteration": 1, "seconds": 2.5, "loss": 2.9, "segment": 1}'
+    >>> history = parse_metrics([one, again, '{"iteration": 2, "sec'])
+    >>> [step.loss for step in history.steps], len(history.repeated), history.unread_lines
+    ([2.9], 1, 1)
+    """
+    kept: dict[int, Step] = {}
+    repeated: list[Step] = []
+    unread = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        step = _step(line, number)
+        if step is None:
+            unread += 1
+            continue
+        before = kept.setdefault(step.iteration, step)
+        if before is not step:
+            earlier, kept[step.iteration] = sorted((before, step), key=lambda one: one.segment)
+            repeated.append(earlier)
+    return History(tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source)
+
+
+def _step(line: str, number: int) -> Step | None:
+    try:
+        values = json.loads(line)
+        values["rank_seconds"] = tuple(values.get("rank_seconds") or ())
+        values["line"] = number
+        return Step(**{key: values[key] for key in values.keys() & _STEP_FIELDS})
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def read_metrics(path: Path) -> History:
+    """The history in a metrics.jsonl; `RecordError` where the file is missing or holds no whole record."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        remedy = "the training job writes it; is its job still waiting, or did it fail?"
+        raise RecordError(f"{path} does not exist: {remedy}") from None
+    history = parse_metrics(lines, str(path))
+    if not history.steps:
+        why = f"({history.unread_lines} unread lines): no iteration was finished. The job's err file says why."
+        raise RecordError(f"{path} holds no whole record {why}")
+    return history
+
+
+def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
+    """All evaluations, each iteration once (the last one written counts); empty where none was made."""
+    names = {field.name for field in fields(ValidationLoss)}
+    evaluations: dict[int, ValidationLoss] = {}
+    for values in read_lines(path):
+        with contextlib.suppress(TypeError):  # a line that lacks a field
+            one = ValidationLoss(**{key: value for key, value in values.items() if key in names})
+            evaluations[one.iteration] = one
+    return tuple(evaluations[n] for n in sorted(evaluations))
+
+
+def read_events(path: Path, phase: str = "") -> tuple[Event, ...]:
+    """Events as they were appended, those of one phase where `phase` is given; empty where none was written."""
+    return tuple(event for event in parse_events(read_lines(path)) if not phase or event.phase == phase)
+
+
+def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
+    """The lines of events.jsonl as events.
+
+    >>> [event] = parse_events([{"event": "saved", "iteration": 5, "seconds": 0.4, "stall_seconds": 0.1}])
+    >>> event.name, event.iteration, event.stalled_seconds
+    ('saved', 5, 0.1)
+    """
+    names = {field.name for field in fields(Event)} - {"name"}
+    for values in lines:
+        if "event" in values:
+            given = {key: value for key, value in values.items() if key in names and value is not None}
+            yield Event(name=str(values["event"]), **given)
+
+
+def events_named(events: Iterable[Event], name: str) -> list[Event]:
+    """Those events called `name`, in order."""
+    return [event for event in events if event.name == name]
+
+
+def iterations_of(events: Iterable[Event], name: str) -> list[int]:
+    """The iterations of the events called `name`: those that were `saved` whole, or from which a job `resumed`."""
+    return [event.iteration for event in events_named(events, name) if event.iteration is not None]

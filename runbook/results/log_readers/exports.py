@@ -1,0 +1,213 @@
+"""Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import time
+from dataclasses import asdict
+from itertools import accumulate
+from operator import attrgetter
+from pathlib import Path
+from typing import IO, Any
+
+from runbook.core.atomic_files import replacing
+from runbook.core.errors import DataError
+from runbook.results.log_readers.record import KEYS, ParsedLog, Record
+
+_VALUES = attrgetter(*KEYS)
+_STRICT_JSON = json.JSONEncoder(allow_nan=False)
+BATCH = 100
+"""Records encoded as JSON at once, and parameters that MLflow takes at once."""
+
+
+def write_json(log: ParsedLog, stream: IO[str]) -> None:
+    """One object: format, records, validation, notes, unread_lines; null where the log does not say."""
+    stream.write(f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": [')
+    for start in range(0, len(log.records), BATCH):
+        part = log.records[start : start + BATCH]
+        rows = [dict(zip(KEYS, _VALUES(record), strict=True), source=log.source(record)) for record in part]
+        try:
+            text = _STRICT_JSON.encode(rows)
+        except ValueError:  # NaN and infinities are no JSON and become null
+            text = _STRICT_JSON.encode([{key: _finite(value) for key, value in row.items()} for row in rows])
+        # a quote inside a value is escaped: only where two records meet do these characters follow each other
+        text = text[1:-1].replace('}, {"iteration"', '},\n  {"iteration"')
+        stream.write(f"{',' if start else ''}\n  {text}")
+    evaluations = [
+        {key: getattr(one, key) for key in ("iteration", "loss", "perplexity", "name")} | {"source": log.source(one)}
+        for one in log.validation
+    ]
+    rest = {
+        "validation": evaluations,
+        "notes": log.notes,
+        "unread_lines": log.unread_lines,
+        "failures": [asdict(failure) for failure in log.failures],
+    }
+    stream.write(f"],\n {json.dumps(rest, ensure_ascii=False)[1:]}\n")
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_csv(log: ParsedLog, stream: IO[str]) -> None:
+    """One line a record; an empty cell where the log does not say, several states joined by a space."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow((*KEYS, "source"))
+    for record in log.records:
+        *numbers, states = _VALUES(record)
+        writer.writerow([*numbers, " ".join(states), log.source(record)])
+
+
+NUMBERS = {
+    "loss": "loss (nat/token)",
+    "grad_norm": "gradient norm",
+    "learning_rate": "learning rate",
+    "loss_scale": "loss scale",
+    "seconds": "step time (s)",
+    "samples_per_second": "throughput (samples/s)",
+    "tokens_per_second": "throughput (tokens/s)",
+    "tflops": "speed (TFLOP/s/device)",
+}
+"""Numbers of a record that make a curve, and what they are called with their units."""
+WHOLE = ("iteration", "skipped", "nan", "segment")
+
+
+def points(record: Record) -> dict[str, float]:
+    """Every number the record has."""
+    values = {name: getattr(record, name) for name in NUMBERS}
+    return {name: float(value) for name, value in values.items() if value is not None and value == value}
+
+
+def wall_times(log: ParsedLog) -> list[float]:
+    """When each record was made, counted back from the end of the log by the step times it tells."""
+    ends = [Path(file).stat().st_mtime for file in log.files if Path(file).is_file()]
+    seconds = [record.seconds or 0.0 for record in log.records]
+    return list(accumulate(seconds, initial=max(ends, default=time.time()) - sum(seconds)))[1:]
+
+
+def write_csv_file(log: ParsedLog, place: str, name: str) -> None:
+    """Write beside its place and rename."""
+    with replacing(Path(place), error=DataError) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        write_csv(log, text)
+        text.detach()  # flushes, and leaves the stream open for its sync
+
+
+def write_parquet(log: ParsedLog, place: str, name: str) -> None:
+    """Write beside its place and rename; needs the data extra (pyarrow)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {key: (pa.int64(), [getattr(record, key) for record in log.records]) for key in WHOLE}
+    columns |= {key: (pa.float64(), [getattr(record, key) for record in log.records]) for key in NUMBERS}
+    columns |= {
+        "tflops_convention": (pa.string(), [record.tflops_convention for record in log.records]),
+        "states": (pa.string(), [" ".join(record.states) for record in log.records]),
+        "source": (pa.string(), [log.source(record) for record in log.records]),
+    }
+    told = {key: json.dumps(value) for key, value in (("files", log.files), ("units", NUMBERS), ("notes", log.notes))}
+    arrays = {key: pa.array(values, kind) for key, (kind, values) in columns.items()}
+    with replacing(Path(place), error=DataError) as stream:
+        table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
+        pq.write_table(table, stream, compression="zstd")
+
+
+def write_events(log: ParsedLog, place: str, name: str) -> None:
+    """Write into a folder that `tensorboard --logdir` reads; needs the train extra (tensorboard), not torch."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(place, filename_suffix=".runbook")
+
+    def add(step: int, moment: float, values: dict[str, float]) -> None:
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        writer.add_event(Event(wall_time=moment, step=step, summary=summary))
+
+    times = wall_times(log)
+    for record, moment in zip(log.records, times, strict=True):
+        if values := points(record):
+            add(record.iteration, moment, {f"training/{NUMBERS[key]}": value for key, value in values.items()})
+    for one in log.validation:
+        add(one.iteration or 0, times[-1], {f"{one.name}/loss (nat/token)": one.loss})
+    writer.close()
+
+
+LONGEST_PARAMETER = 500
+
+
+def write_mlflow(log: ParsedLog, place: str, name: str) -> None:
+    """A run in the experiment `gpt3-runbook` at a tracking URI, such as sqlite:///runs.db or a server's address."""
+    import mlflow
+    from mlflow.entities import Metric, Param
+
+    mlflow.set_tracking_uri(place)
+    mlflow.set_experiment("gpt3-runbook")
+    times = [int(moment * 1000) for moment in wall_times(log)]
+    with mlflow.start_run(run_name=name) as run:
+        client = mlflow.MlflowClient()
+        told = {"log_format": log.format, "log_files": ", ".join(log.files), **log.arguments}
+        parameters = [Param(key, value[:LONGEST_PARAMETER]) for key, value in told.items()]
+        for start in range(0, len(parameters), BATCH):
+            client.log_batch(run.info.run_id, params=parameters[start : start + BATCH])
+        metrics = [
+            Metric(key, value, moment, record.iteration)
+            for record, moment in zip(log.records, times, strict=True)
+            for key, value in points(record).items()
+        ]
+        metrics += [Metric(f"{one.name}_loss", one.loss, times[-1], one.iteration or 0) for one in log.validation]
+        for start in range(0, len(metrics), 1000):  # as many as MLflow takes at once
+            client.log_batch(run.info.run_id, metrics=metrics[start : start + 1000])
+
+
+def write_trackio(log: ParsedLog, place: str, name: str) -> None:
+    """A run in a project of trackio's local database."""
+    import trackio
+
+    trackio.init(project=place, name=name, config={"log_format": log.format, "log_files": ", ".join(log.files)})
+    evaluated: dict[int, dict[str, Any]] = {}
+    for one in log.validation:
+        evaluated.setdefault(one.iteration or 0, {})[f"{one.name}_loss"] = one.loss
+    for record in log.records:
+        trackio.log({**points(record), **evaluated.pop(record.iteration, {})}, step=record.iteration)
+    for iteration, values in sorted(evaluated.items()):
+        trackio.log(values, step=iteration)
+    trackio.finish()
+
+
+WRITERS = {
+    "csv": write_csv_file,
+    "parquet": write_parquet,
+    "tensorboard": write_events,
+    "mlflow": write_mlflow,
+    "trackio": write_trackio,
+}
+_FORMS = "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as mlflow:sqlite:///runs.db), trackio:PROJECT"
+
+
+def parse_target(word: str) -> tuple[str, str]:
+    """The kind of export and its place, of what a person wrote; `DataError` names the right forms.
+
+    >>> parse_target("out/a.csv"), parse_target("mlflow:sqlite:///x.db"), parse_target("trackio:gpt3")
+    (('csv', 'out/a.csv'), ('mlflow', 'sqlite:///x.db'), ('trackio', 'gpt3'))
+    """
+    kind, colon, place = word.partition(":")
+    if colon and kind in WRITERS and place:
+        return kind, place
+    suffix = Path(word).suffix.removeprefix(".")
+    if suffix in ("csv", "parquet"):
+        return suffix, word
+    raise DataError(f"{word} is no place to export to. Give one of {_FORMS}.")
+
+
+def export(log: ParsedLog, target: tuple[str, str], *, name: str) -> str:
+    """Write the records there; what was written, in words for a person."""
+    if not log.records:
+        raise DataError(f"There is no record to export: {'; '.join(log.notes) or 'the log holds none'}.")
+    kind, place = target
+    WRITERS[kind](log, place, name)
+    return f"{len(log.records)} records and {len(log.validation)} evaluations -> {kind}: {place}"

@@ -1,0 +1,351 @@
+"""Log reader for Megatron-LM and its descendants: Megatron-DeepSpeed, gpt-neox, Bridge, Primus."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from runbook.results.log_readers.megatron_fields import (
+    FAMILY,
+    NVIDIA,
+    WHOLE,
+    canonical,
+    convention,
+    count,
+    layout_of,
+    meaning,
+    tera,
+)
+from runbook.results.log_readers.record import Assembly, LineReader, Record, milliseconds, number
+
+_HEADER = re.compile(r"\biteration\s*=?\s*(\d+)\s*/\s*(?:\d+|infinity)\s*\|")
+_NEOX = re.compile(r"samples/sec:\s*([\d.]+)\s*\|\s*$")
+_EVALUATION = re.compile(
+    r"(?:(?P<name>validation|test)(?:-(?P<set>[\w./-]+))?\s+(?:loss|results)"
+    r"(?: at iteration (?P<iteration>\d+)| at the end of training(?P<end>[^|]*))?[^|]*)\|"
+    r"\s*lm[ _]loss value[:=]\s*(?P<loss>[-+.\w]+?)\s*(?:\||lm)"
+    r"(?:.*?(?:PPL|ppl)(?: value)?[:=]\s*(?P<perplexity>[-+.\dEe]+))?"
+)
+_BRIDGE = re.compile(r"Step Time ?: ([\d.]+)s.*?GPU utilization: ([\d.]+)\s*(?:MODEL_)?TFLOP/s/GPU")
+_OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
+_ARGUMENT = re.compile(r"(?:^|[\s:])([a-z][a-z0-9_]+) \.{3,} ?(\S.*?)\s*$")
+_STARTS = ("done with setup", "[before the start of training step]", "setting training iterations to")
+_REST_OF_NUMBER = re.compile(r"\s*[\d.eE+-]+\s*(?:\||$)")
+
+
+@dataclass
+class _Pending:
+    """A record whose end is not certain before the next line was seen."""
+
+    text: str
+    iteration: int
+    prefix: str
+    values: dict[str, str]
+    open: bool
+    """Not ended by a bar after its last counter."""
+    line: int
+    overflows: int
+    rate_first: bool
+    """gpt-neox: samples/sec stood before the iteration."""
+
+
+@dataclass
+class Megatron(LineReader):
+    """Reads lines with `iteration N/ M |` and fields between bars."""
+
+    name: str = "megatron-lm"
+    pending: _Pending | None = None
+    layout: re.Pattern[str] | None = None
+    _keys: dict[str, str] = field(default_factory=dict)
+    _overflows: int = 0
+    _bridge: tuple[float, float] | None = None
+    _printed_norm: str | None = None
+    _floats: dict[str, float] = field(default_factory=dict)
+    _shared: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    _nvidia: bool = False
+    _exponents: bool = False
+    """Losses in this log are written with an exponent."""
+
+    def feed(self, line: str, out: Assembly) -> bool:
+        """Take the line where it is ours; a record is handed on when the line after it was seen."""
+        if "iteration" in line:
+            starts = [header.start() for header in _HEADER.finditer(line)]
+            if starts:
+                return self._start_all(line, starts, out)
+        if "loss value" in line:
+            return self._evaluate(line, out)
+        return self._other(line, out)
+
+    def quick(self, line: str, out: Assembly) -> bool:
+        """Take a line laid out like the last whole record and remarkable in nothing; all else goes the long way.
+
+        A million lines pass here, so this is one expression match and plain assignments.
+        """
+        assert self.layout is not None, "asked only once a layout is known"
+        found = self.layout.match(line)
+        if found is None or self._overflows:
+            return False
+        texts = found.groupdict()
+        norm = texts.get("grad_norm")
+        if texts["skipped"] != "0" or texts["nan"] != "0" or (norm is not None and norm == self._printed_norm):
+            return False
+        record = Record(int(texts["iteration"]), float(texts["loss"]), line=out.line)
+        record.seconds = float(texts["milliseconds"] + "e-3" if "milliseconds" in texts else texts["seconds"])
+        record.learning_rate = self._same_float(texts.get("learning_rate"))
+        record.loss_scale = self._same_float(texts.get("loss_scale"))
+        if norm is not None:
+            record.grad_norm = float(norm)
+        if record.loss_scale == 0 or record.grad_norm == 0:
+            return False
+        record.skipped = record.nan = 0
+        self._rates(record, texts, texts["prefix"])
+        if record.states:
+            record.states = self._shared.setdefault(record.states, record.states)
+        if self.pending is not None:
+            self.flush(out)
+        self._printed_norm = norm
+        out.add(record, texts["prefix"])
+        return True
+
+    def _same_float(self, text: str | None) -> float | None:
+        """The number; one that stays the same over many records is kept once."""
+        if text is None:
+            return None
+        known = self._floats.get(text)
+        if known is None:
+            if len(self._floats) > 1000:
+                self._floats.clear()
+            known = self._floats[text] = float(text)
+        return known
+
+    def extend(self, line: str, out: Assembly) -> bool:
+        """Join the line to the pending record where it is its rest; else hand the record on."""
+        pending = self.pending
+        assert pending is not None, "extend is called only while a record is pending"
+        meant = pending.open or (
+            "iteration" not in line and "|" in line and self._meaning_of(line.partition(":")[0].partition("|")[0])
+        )
+        if meant and _HEADER.search(line) is None:
+            joined = pending.text + line
+            values = self._values(joined)
+            if len(values) > len(pending.values) or (pending.open and _REST_OF_NUMBER.match(line)):
+                pending.text, pending.values, pending.open = joined, values, _is_open(joined, values)
+                return True
+        self.flush(out)
+        return False
+
+    def flush(self, out: Assembly) -> None:
+        """Hand on the pending record."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return
+        values, record = pending.values, Record(pending.iteration, line=pending.line)
+        if not values:
+            out.counts["lines that begin as a record but hold no field of one"] += 1
+            return
+        if pending.open and (cut := self._cut_off(pending)) is not None:
+            record.mark("cut_line")
+            values.pop(cut, None)
+        self._numbers(record, values)
+        self._counters(record, pending, out.previous())
+        self._rates(record, values, pending.prefix)
+        out.add(record, pending.prefix)
+        timed = "milliseconds" in values or "seconds" in values
+        if not pending.open and self.layout is None and timed and "skipped" in values and "loss" in values:
+            self.layout = layout_of(pending.text, self._meaning_of, rate_first=pending.rate_first)
+
+    def _start_all(self, line: str, starts: list[int], out: Assembly) -> bool:
+        """One record, or several that were glued into one line."""
+        for begin, end in pairwise([0, *starts[1:], len(line)]):
+            self.flush(out)
+            piece = line[begin:end]
+            header = _HEADER.search(piece)
+            taken = header is not None and self._start(piece, header, out)
+        return taken
+
+    def _start(self, line: str, header: re.Match[str], out: Assembly) -> bool:
+        prefix = line[: header.start()]
+        if "Training epoch" in prefix or "Validation epoch" in prefix:
+            return False
+        text = line[header.end() :]
+        values = self._values(text)
+        if "samples/sec:" in prefix and (rate := _NEOX.search(prefix)):
+            self.name = "gpt-neox"
+            values["samples_per_second"] = rate[1]
+            prefix = prefix[: rate.start()]
+        is_open, rate_first = _is_open(text, values), "samples/sec:" in line[: header.start()]
+        overflows, self._overflows = self._overflows, 0
+        self.pending = _Pending(text, int(header[1]), prefix, values, is_open, out.line, overflows, rate_first)
+        return True
+
+    def _values(self, text: str) -> dict[str, str]:
+        values: dict[str, str] = {}
+        keys = self._keys
+        for piece in text.split("|"):
+            key, colon, value = piece.partition(":")
+            if not colon:
+                key, colon, value = piece.partition("=")
+                if not colon:  # version 1: `lm loss 9.4E+00`; some write `300.0 MODEL_TFLOP/s/GPU`
+                    key, _, value = piece.rstrip().rpartition(" ")
+                    if value.endswith("TFLOP/s/GPU"):
+                        key, value = value, key
+            meant = keys.get(key)
+            if meant is None:
+                meant = self._meaning_of(key)
+            if meant and value and not value.isspace() and meant not in values:
+                values[meant] = value
+        return values
+
+    def _meaning_of(self, key: str) -> str:
+        meant = self._keys.get(key)
+        if meant is None:
+            meant = self._keys[key] = meaning(key) if len(key) < 80 else ""
+            self._learn_family(canonical(key) if meant else "")
+        return meant
+
+    def _learn_family(self, key: str) -> None:
+        family = FAMILY.get(key)
+        if key == NVIDIA:
+            self._nvidia = True
+            if self.name == "megatron-deepspeed":
+                self.name = "megatron-lm"
+        elif family and self.name not in ("gpt-neox", "primus") and not (self._nvidia and "deepspeed" in family):
+            self.name = family
+
+    def _cut_off(self, pending: _Pending) -> str | None:
+        """The field whose value the end of the line may have cut; "" where only the rest is missing; None: whole."""
+        last = pending.text.rpartition("|")[2]
+        if not last.strip():
+            return None
+        key, _, value = last.partition(":") if ":" in last else last.partition("=")
+        meant = self._meaning_of(key)
+        if not meant:
+            return "" if "nan" not in pending.values else None
+        form = WHOLE.get(meant)
+        if form is None or form.search(value.rstrip()):
+            return None
+        return meant if meant not in ("loss", "learning_rate") or self._exponents else None
+
+    def _numbers(self, record: Record, values: dict[str, str]) -> None:
+        if "milliseconds" in values:
+            record.seconds = milliseconds(values["milliseconds"])
+        elif "seconds" in values:
+            record.seconds = number(values["seconds"])
+        elif "elapsed" in values:
+            record.mark("unknown_unit_of_time")
+        record.take("loss", values.get("loss"))
+        self._exponents = self._exponents or "E" in values.get("loss", "")
+        record.learning_rate = number(values.get("learning_rate"))
+        record.loss_scale = number(values.get("loss_scale"))
+        if record.loss_scale is not None and record.loss_scale <= 0:
+            record.loss_scale = None
+            record.mark("no_loss_scale")
+        record.take("grad_norm", values.get("grad_norm"))
+        if record.grad_norm == 0:
+            record.grad_norm = None
+            record.mark("no_grad_norm")
+
+    def _counters(self, record: Record, pending: _Pending, before: Record | None) -> None:
+        values = pending.values
+        record.skipped, record.nan = count(values.get("skipped")), count(values.get("nan"))
+        if pending.overflows:
+            record.mark("skipped_by_deepspeed")
+            steps = pending.iteration - (before.iteration if before is not None else 0)
+            told = min(pending.overflows, max(1, steps))  # newer versions tell one overflow by two lines
+            record.skipped = max(record.skipped or 0, told)
+        if record.nan:
+            record.mark("nan_iterations")
+        if record.loss is None and not any(state == "cut_line" or state.endswith("_loss") for state in record.states):
+            record.mark("missing_loss")
+            interval = pending.iteration - before.iteration if before is not None else record.skipped or 0
+            if record.skipped and record.skipped >= interval:
+                record.mark("all_skipped")
+        norm, printed = values.get("grad_norm"), self._printed_norm
+        self._printed_norm = norm
+        if before is None or pending.iteration <= before.iteration:  # the first, or a copy by another rank
+            return
+        fell = (record.loss_scale or 0) < (before.loss_scale or 0)
+        if norm is not None and norm == printed and record.grad_norm is not None and (fell or record.skipped):
+            record.grad_norm = None
+            record.mark("stale_grad_norm")
+
+    def _rates(self, record: Record, values: dict[str, str], prefix: str) -> None:
+        if "tokens_per_second" in values:
+            record.tokens_per_second = number(values["tokens_per_second"])
+            record.mark("tokens_per_second_per_device")
+        elif "all_tokens_per_second" in values:
+            record.tokens_per_second = number(values["all_tokens_per_second"])
+        if "tflops" in values:
+            record.tflops = tera(values["tflops"])
+        elif "tflops_lm" in values:
+            record.tflops = tera(values["tflops_lm"])
+            record.mark("two_tflops_formulas")
+        if record.tflops is not None:
+            record.tflops_convention = convention(self.name, self.arguments, values, prefix)
+        if "samples_per_second" in values:
+            self._samples(record, values)
+        if "all_skipped" in record.states:
+            record.samples_per_second = record.tokens_per_second = record.tflops = record.tflops_convention = None
+        self._use_bridge(record)
+
+    def _samples(self, record: Record, values: dict[str, str]) -> None:
+        """Samples per second, where batch size and seconds do not contradict them."""
+        record.samples_per_second = number(values["samples_per_second"])
+        batch = number(values.get("batch"))
+        if record.samples_per_second is None or not batch or not record.seconds:
+            return
+        expected = batch / record.seconds
+        if abs(record.samples_per_second - expected) > 0.02 * expected + 0.0006:
+            record.samples_per_second = None
+            record.mark("wrong_samples_per_second")
+
+    def _use_bridge(self, record: Record) -> None:
+        """Give a record without a speed the one that Bridge printed in a line of its own, for a step of that time."""
+        if self._bridge is None or record.tflops is not None:
+            return
+        seconds, tflops = self._bridge
+        if abs((record.seconds or 0.0) - seconds) <= 0.0051:
+            record.tflops, record.tflops_convention, self._bridge = tflops, "megatron-bridge", None
+
+    def _evaluate(self, line: str, out: Assembly) -> bool:
+        found = _EVALUATION.search(line)
+        if found is None:
+            return False
+        iteration = int(found["iteration"]) if found["iteration"] else out.last_iteration()
+        name = found["name"] + (f"-{found['set']}" if found["set"] else "")
+        name = "test" if "test" in (found["end"] or "") else name
+        out.evaluate(iteration, number(found["loss"]), number(found["perplexity"]), name)
+        return True
+
+    def _other(self, line: str, out: Assembly) -> bool:
+        """Lines beside the records: arguments, starts, overflows, Bridge's step time, ends."""
+        if " ..." in line and (argument := _ARGUMENT.search(line)):
+            self.arguments[argument[1]] = argument[2]
+            return True
+        if "OVERFLOW!" in line:
+            if (overflow := _OVERFLOW.search(line)) and overflow[1] == "0":
+                self._overflows += 1
+            return False  # DeepSpeed's reader wants it as well
+        if "Step Time" in line and (step := _BRIDGE.search(line)):
+            self._bridge, self.name = (float(step[1]), float(step[2])), "megatron-bridge"
+            if (before := out.previous()) is not None:
+                self._use_bridge(before)
+            return True
+        if any(start in line for start in _STARTS):
+            out.restart()
+            return True
+        if "exiting program" in line:
+            end = line[line.index("exiting program") :].strip(" ]")[:100]
+        elif "exits with return code" in line:
+            end = f"a process {line[line.index('exits with return code') :].strip()[:40]}"
+        elif "sigkill_handler" in line:
+            end = "the launcher killed a process (sigkill_handler)"
+        else:
+            return "time (ms)" in line or "memory (MB)" in line
+        out.counts[f"after iteration {out.last_iteration()}: {end}"] += 1
+        return True
+
+
+def _is_open(text: str, values: dict[str, str]) -> bool:
+    return "nan" not in values or not text.rstrip().endswith("|")

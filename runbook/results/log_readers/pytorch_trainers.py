@@ -1,0 +1,162 @@
+"""Log readers for torchtitan, ezpz, and our own metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.results.log_readers.record import Assembly, LineReader, Record, milliseconds, number
+
+_STEP = re.compile(r"(validate )?\bstep:\s*(\d+)\s+loss:\s*([-+\w.]+)(.*)")
+_FIELD = re.compile(r"([a-z_/()]+):\s*([-+\w.,]+)")
+
+
+@dataclass
+class Torchtitan(LineReader):
+    """One record a step; tps and tflops are those of one device."""
+
+    name: str = "torchtitan"
+
+    def feed(self, line: str, out: Assembly) -> bool:
+        """Take the line where it is ours."""
+        if "step:" not in line:
+            if "Training starts at step" in line:
+                out.restart()
+                return True
+            return False
+        found = _STEP.search(line)
+        if found is None:
+            return False
+        values = dict(_FIELD.findall(found[4]))
+        if found[1]:
+            out.evaluate(int(found[2]), number(found[3]))
+            return True
+        record = Record(int(found[2]), line=out.line)
+        record.take("loss", found[3])
+        record.take("grad_norm", values.get("grad_norm"))
+        record.learning_rate = number(values.get("lr"))
+        record.seconds = number(values.get("iter"))
+        rate = values.get("tps", values.get("wps"))
+        if rate is not None:
+            record.tokens_per_second = number(rate)
+            record.mark("tokens_per_second_per_device")
+        record.tflops = number(values.get("tflops"))
+        if record.tflops is not None:
+            record.tflops_convention = "torchtitan"
+        out.add(record, line[: found.start()])
+        return True
+
+
+_PAIR = re.compile(r"(?<![\w/])((?:train/|train_)?[a-z_]+(?:/[a-z_]+)?)=\s*([-+\w.]+)")
+_CLOCK = re.compile(r"(?<![\w/])(?:train/)?(?:iter|step|global_step)=\s*\d")
+_TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
+
+
+def seconds_of(dt: str, rate: str) -> float | None:
+    """The time of a step. `dt` has no unit of its own: ezpz writes seconds, its forerunner wordplay milliseconds.
+
+    Where the line has samples per second too, they tell which: their product is the number of samples, a whole one.
+
+    >>> seconds_of("0.744", ""), seconds_of("108.1093", "73.9992"), seconds_of("0.182s", "5.49")
+    (0.744, 0.1081093, 0.182)
+    >>> seconds_of("108.1", "3.3") is None
+    True
+    """
+    found = _TIME.match(dt)
+    if found is None:
+        return None
+    value, speed = float(found[1]), number(rate)
+    if found[2]:
+        return value / 1000 if found[2] == "ms" else value
+    if speed and _whole(value * speed / 1000):
+        return milliseconds(found[1])
+    return value if not speed or _whole(value * speed) else None
+
+
+def _whole(samples: float) -> bool:
+    return round(samples) >= 1 and abs(samples - round(samples)) <= min(0.1, 0.01 * samples)
+
+
+@dataclass
+class Ezpz(LineReader):
+    """`dt` is the time of a step; `dtf` and `dtb` are only its forward and backward parts and are not taken for it."""
+
+    name: str = "ezpz"
+
+    def feed(self, line: str, out: Assembly) -> bool:
+        """Take the line where it is ours."""
+        if "loss" not in line or _CLOCK.search(line) is None:
+            return False
+        values: dict[str, str] = {}
+        for key, value in _PAIR.findall(line.partition("/mean=")[0]):  # behind it: the same over all ranks
+            if key[0] == "t":
+                key = key.removeprefix("train/")  # its own `train_loss` is an evaluation of wordplay's
+            values.setdefault(key, value)
+        step = number(values.get("iter", values.get("step", values.get("global_step"))))
+        if step is None or step != int(step):
+            return False
+        if "loss" not in values and "val_loss" in values:
+            self.evaluate_once(int(step), values["val_loss"], out)
+            return True
+        loss = number(values.get("loss", values.get("train_loss")))
+        if loss is None:
+            return False
+        record = Record(int(step), line=out.line)
+        record.take("loss", loss)
+        record.seconds = seconds_of(values.get("dt", ""), values.get("sps", ""))
+        if record.seconds is None and _TIME.match(values.get("dt", "")):
+            record.mark("unknown_unit_of_time")
+        record.learning_rate = number(values.get("lr"))
+        record.grad_norm = number(values.get("grad_norm"))
+        record.tflops = number(values.get("tflops"))
+        if record.tflops is not None:
+            record.tflops_convention = "ezpz"
+        out.add(record, line)
+        self.evaluate_once(record.iteration, values.get("val_loss"), out)
+        return True
+
+
+@dataclass
+class Own(LineReader):
+    """JSON lines that name their fields."""
+
+    name: str = "runbook"
+    _segment: int | None = None
+
+    def feed(self, line: str, out: Assembly) -> bool:
+        """Take the line where it is ours."""
+        if not line.startswith("{") or '"iteration"' not in line:
+            return False
+        try:
+            return self._keep(json.loads(line), out)
+        except (ValueError, TypeError):
+            return False
+
+    def _keep(self, values: dict[str, Any], out: Assembly) -> bool:
+        if "perplexity" in values:
+            out.evaluate(int(values["iteration"]), float(values["loss"]), float(values["perplexity"]))
+            return True
+        if "seconds" not in values or "loss" not in values:
+            return False
+        record = Record(int(values["iteration"]), line=out.line)
+        record.take("loss", values["loss"])
+        record.take("grad_norm", values.get("grad_norm"))
+        record.learning_rate, record.loss_scale = values.get("learning_rate"), values.get("loss_scale")
+        record.seconds, record.tokens_per_second = values["seconds"], values.get("tokens_per_second")
+        record.tflops, record.tflops_convention = values.get("tflops_per_device"), values.get("tflops_convention")
+        record.skipped, record.nan = values.get("skipped"), values.get("nan")
+        if values.get("global_batch") and record.seconds:
+            record.samples_per_second = values["global_batch"] / record.seconds
+        if record.loss is None and not record.states:
+            record.mark("missing_loss")
+        if record.skipped and record.loss is None:
+            record.mark("all_skipped")
+            record.samples_per_second = record.tokens_per_second = record.tflops = record.tflops_convention = None
+        segment = values.get("segment")
+        if None not in (segment, self._segment) and segment != self._segment:
+            out.restart()
+        self._segment = segment
+        out.add(record)
+        return True

@@ -1,0 +1,133 @@
+"""Published results and datasheet peaks, and which of them compare with a run."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+RESULTS = "published_results.csv"
+PEAKS = "hardware_peaks.csv"
+_ALIASES = {
+    "A100-40GB": "A100-SXM4-40GB",
+    "A100-80GB": "A100-SXM4-80GB",
+    "A100-SXM4": "A100-SXM4-80GB",
+    "H100-SXM": "H100-SXM5",
+    "H100-SXM5-80GB": "H100-SXM5",
+    "H100-80GB-HBM3": "H100-SXM5",
+    "H100-SXM5-96GB-HBM2E-500W": "",
+    "H200": "H200-SXM",
+    "B200": "B200-SXM",
+    "MI250X-GCD": "MI250X|per GCD",
+    "PVC-MAX-1550-TILE-(AURORA)": "PVC Max 1550 (Aurora)|per tile (448 EU)",
+    "PVC-MAX-1550-TILE": "PVC Max 1550|per tile/stack (512 EU)",
+    "A100-SXM4-40GB-(POLARIS)": "A100-SXM4-40GB",
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published result; None where its source does not say."""
+
+    model: str
+    parameters: float | None
+    accelerator: str
+    devices: str
+    precision: str
+    sequence_length: int | None
+    tokens_per_second_per_device: float | None
+    tflops_per_device: float | None
+    mfu_percent: float | None
+    hfu_percent: float | None
+    convention: str
+    date: str = ""
+    confidence: str = ""
+    source: str = ""
+    line: int = 0
+    """Of published_results.csv."""
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"[0-9.]+", text or "") else None
+
+
+def read_table(name: str) -> list[dict[str, str]]:
+    """The rows of a table that lies beside this module, as text."""
+    text = files("runbook.results").joinpath("published", name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+@cache
+def published_results() -> tuple[Published, ...]:
+    """Every row of the table of published results."""
+    found = []
+    for line, row in enumerate(read_table(RESULTS), start=2):
+        billions, sequence = _number(row["params_b"]), _number(row["seq_len"])
+        found.append(
+            Published(
+                model=row["model"],
+                parameters=billions * 1e9 if billions else None,
+                accelerator=row["accelerator"],
+                devices=row["n_accel"],
+                precision=row["precision"],
+                sequence_length=int(sequence) if sequence else None,
+                tokens_per_second_per_device=_number(row["tokens_s_per_accel"]),
+                tflops_per_device=_number(row["tflops_per_accel"]),
+                mfu_percent=_number(row["mfu_pct"]),
+                hfu_percent=_number(row["hfu_pct"]),
+                convention=row["flops_convention"] or "not stated",
+                date=row["date"],
+                confidence=row["confidence"],
+                source=row["source"],
+                line=line,
+            )
+        )
+    return tuple(found)
+
+
+def same_device(one: str, other: str) -> bool:
+    """Whether two names mean the same device.
+
+    >>> same_device("H100-SXM", "H100-SXM5-80GB"), same_device("A100-40GB", "A100-SXM4-80GB")
+    (True, False)
+    """
+    return _plain(one) == _plain(other)
+
+
+def _plain(name: str) -> str:
+    text = re.sub(r"[\s_]+", "-", name.strip()).upper()
+    return _ALIASES.get(text) or text
+
+
+def peak_tflops(device: str, precision: str) -> float | None:
+    """Datasheet peak of one device, dense; None where it is not known.
+
+    >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16"), peak_tflops("cpu", "bf16")
+    (989.4, 191.5, None)
+    >>> peak_tflops("MI250X", "fp16") is None  # a GCD or the module? the name does not say
+    True
+    """
+    wanted = _plain(device).upper()
+    matches = [
+        row
+        for row in read_table(PEAKS)
+        if wanted in (row["accelerator"].upper().replace(" ", "-"), f"{row['accelerator']}|{row['unit']}".upper())
+    ]
+    return _number(matches[0].get(f"{precision}_tflops", "")) if len(matches) == 1 else None
+
+
+def nearest(parameters: float, *, device: str, precision: str = "", sequence_length: int = 0) -> list[Published]:
+    """The five most like a run that give a speed: same device first, then size, precision and sequence length."""
+
+    def distance(one: Published) -> tuple[float, int]:
+        size = abs(math.log(one.parameters / parameters)) if one.parameters and parameters > 0 else 10.0
+        away = 0.0 if same_device(device, one.accelerator) else 3.0
+        number = 0.0 if precision and precision in one.precision else 0.5
+        length = abs(math.log((one.sequence_length or sequence_length or 1) / (sequence_length or 1))) / 4
+        return (size + away + number + (length if sequence_length else 0.0), one.line)
+
+    with_speed = [one for one in published_results() if one.tokens_per_second_per_device]
+    return sorted(with_speed, key=distance)[:5]

@@ -1,0 +1,1 @@
+"""Text to token files in one resumable pass: shards, workers, done-marks."""

@@ -1,0 +1,286 @@
+"""Shards written to the .bin in input order: offsets, waiting parts, checksums, resume.
+
+A shard that is finished when all before it have a known size is written to its place at once, so that nothing is
+written twice; one that is not waits in a part of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from io import BufferedRandom
+from multiprocessing.sharedctypes import RawArray
+from typing import Any, BinaryIO
+
+from runbook.core.errors import DataError
+from runbook.tokens.pipeline.options import TokenFiles
+from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, PartsFolder, ShardCounts, ShardMark
+from runbook.tokens.sources.input_files import Shard
+
+_BLOCK = 4 << 20
+MEMORY = 64 << 20
+"""Tokens of an unfinished shard that are kept in memory; more go to a file."""
+
+TURN_SHARE = 0.25
+"""A finished shard waits for its turn this share of the time it took; then its tokens go to a part."""
+
+
+class Placement:
+    """Where each shard's tokens go: behind those of all before it, whose sizes must be known. Shared by all workers."""
+
+    def __init__(self, num_shards: int, joins: bool) -> None:
+        """Without `joins` nothing has a place in the .bin."""
+        self.joins = joins
+        self.sizes: Any = RawArray("q", [-1] * num_shards)
+
+    def offset(self, shard: int) -> int | None:
+        """Where a shard begins; None: not known yet."""
+        before = self.sizes[:shard]
+        return sum(before) if self.joins and -1 not in before else None
+
+    def place(self, shard: Shard, size: int, wait_seconds: float) -> int | None:
+        """Say the size of a finished shard; where it goes, or None where that stays unknown."""
+        known, self.sizes[shard.number] = self.sizes[shard.number], size
+        if known not in (-1, size):  # a worker died after it had said so
+            raise DataError(
+                f"{shard.describe()} gave {known} bytes of tokens first and {size} when it was done again: its file "
+                "changed meanwhile. Run again when nothing writes to the inputs."
+            )
+        deadline = time.monotonic() + wait_seconds
+        while (offset := self.offset(shard.number)) is None and self.joins and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return offset
+
+
+class ShardSink:
+    """Takes a shard's tokens; at the end `finish` makes the mark."""
+
+    def __init__(self, files: TokenFiles, shard: Shard, placement: Placement, *, leaves_mark: bool) -> None:
+        """A sink that `leaves_mark` writes it, because the next shard begins before this one is committed."""
+        self.length = 0
+        self._files = files
+        self._shard = shard
+        self._placement = placement
+        self._leaves_mark = leaves_mark
+        self._parts = PartsFolder(files)
+        self._chunks: list[bytes] = []
+        self._file: BufferedRandom | None = None
+        self._offset = -1
+        self._crc32 = 0
+        self._began = time.monotonic()
+
+    def write(self, data: bytes) -> None:
+        """Append."""
+        if self._file is None and self.length + len(data) > MEMORY:
+            is_new = self._placement.sizes[self._shard.number] < 0
+            self._open(self._placement.offset(self._shard.number) if is_new else None)
+        if self._file is None:
+            self._chunks.append(data)
+        else:
+            self._file.write(data)
+        if self._leaves_mark:
+            self._crc32 = zlib.crc32(data, self._crc32)
+        self.length += len(data)
+
+    def cut(self, length: int) -> None:
+        """Forget all but the first `length` bytes."""
+        self.length = length
+        if self._file is None:
+            self._chunks = [b"".join(self._chunks)[:length]]
+            self._crc32 = zlib.crc32(self._chunks[0])
+            return
+        self._file.seek(max(self._offset, 0))
+        self._crc32 = _crc32(self._file, length)
+        if self._offset < 0:
+            self._file.truncate(length)
+
+    def finish(self, mark: ShardMark, quarantine: list[str]) -> ShardMark:
+        """Bring the tokens to their place, or to a part, and complete the mark."""
+        number = self._shard.number
+        wait_seconds = 0.0 if self._file else max(0.2, (time.monotonic() - self._began) * TURN_SHARE)
+        offset = self._placement.place(self._shard, self.length, wait_seconds)
+        (self._file or self._open(offset)).close()
+        if quarantine:
+            self._parts.write(number, "quarantine", "".join(line + "\n" for line in quarantine).encode())
+        else:
+            self._parts.path(number, "quarantine").unlink(missing_ok=True)
+        if self._offset < 0:
+            self._parts.path(number, "tokens.part").rename(self._parts.path(number, "tokens"))
+        mark = replace(mark, bytes=self.length, offset=self._offset, crc32=self._crc32)
+        if self._leaves_mark:
+            self._parts.write_mark(mark)
+        return mark
+
+    def close(self) -> None:
+        """Close; what is not finished is not kept."""
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self, offset: int | None) -> BufferedRandom:
+        if offset is None:
+            self._file = self._parts.path(self._shard.number, "tokens.part").open("w+b")
+        else:
+            self._offset = offset
+            self._file = self._files.bin_part.open("r+b")
+            self._file.seek(offset)
+        self._file.writelines(self._chunks)
+        self._chunks.clear()
+        return self._file
+
+
+def _chunks(file: BinaryIO, length: int) -> Iterator[bytes]:
+    """The next `length` bytes of a file, or fewer where it ends before."""
+    while length and (chunk := file.read(min(_BLOCK, length))):
+        length -= len(chunk)
+        yield chunk
+
+
+def _crc32(file: BinaryIO, length: int) -> int:
+    checksum = 0
+    for chunk in _chunks(file, length):
+        checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+class Committer:
+    """One for each running prepare(). Shards before `committed` stand in the .bin, hashed and marked."""
+
+    joins = True
+    """False: nothing goes into the .bin; tokens stay in parts."""
+
+    def __init__(self, files: TokenFiles, shards: list[Shard], choices: str) -> None:
+        self._files = files
+        self._parts = PartsFolder(files)
+        self._shards = shards
+        self.hash = hashlib.sha256()  # of the .bin so far
+        self.waiting: dict[int, ShardMark] = {}  # finished shards that are not committed yet
+        self._copied = 0
+        self.fingerprints = [shard.fingerprint(choices) for shard in shards]
+        self.placement = Placement(len(shards), self.joins)
+        self.committed = 0
+        self.length = 0
+        self.totals = ShardCounts()
+        self.problems: list[str] = []
+        self.spans: list[dict[str, int]] = []  # of each committed shard, as the manifest has them
+
+    def resume(self, on_commit: Callable[[], None]) -> list[int]:
+        """Take over what an earlier run left whole; the numbers of the shards still to do.
+
+        The tokens that are there are read again and compared with the marks' checksums; from the first that differs on,
+        nothing is trusted.
+        """
+        part, final = self._files.bin_part, self._files.bin
+        marks = [self._known(shard.number) for shard in self._shards]
+        if marks and marks[0] is not None and marks[0].is_committed and not part.exists() and final.exists():
+            final.rename(part)  # the earlier run was ended between its last renames
+        part.touch()
+        with part.open("rb") as file:
+            for mark in marks:
+                if mark is None or not mark.is_committed or not self._agrees(file, mark):
+                    break
+                self._count(mark)
+                on_commit()
+        for shard, mark in enumerate(marks[self.committed :], self.committed):
+            # Where one before it is made again, perhaps from a changed file, a place in the .bin may be another.
+            has_place = mark is not None and (mark.waits or mark.offset == self.placement.offset(shard))
+            if mark is not None and has_place and not mark.is_committed and self._is_whole(mark):
+                self.finished(mark)
+            else:
+                self._parts.forget(shard)
+        return [number for number in range(self.committed, len(marks)) if number not in self.waiting]
+
+    def finished(self, mark: ShardMark) -> None:
+        """A shard's tokens are written, in the .bin or in a part."""
+        self.waiting[mark.shard] = mark
+        self.placement.sizes[mark.shard] = mark.bytes
+
+    @property
+    def has_work(self) -> bool:
+        """The next shard in order is finished."""
+        return self.committed in self.waiting
+
+    def step(self) -> bool:
+        """Hash, or join, up to a few megabytes of the next shard in order; False where there is nothing to do."""
+        if not self.has_work:
+            return False
+        mark = self.waiting[self.committed]
+        assert mark.waits or mark.offset == self.length, "the same inputs and choices give the same sizes"
+        source = self._parts.path(mark.shard, "tokens") if mark.waits else self._files.bin_part
+        size = min(_BLOCK, mark.bytes - self._copied)
+        with source.open("rb") as file:
+            file.seek(self._copied + max(mark.offset, 0))
+            chunk = file.read(size)
+        if len(chunk) < size:
+            raise DataError(f"{source} is shorter than what was written to it; was it changed? Run again.")
+        if mark.waits:
+            with self._files.bin_part.open("r+b") as target:
+                target.seek(self.length + self._copied)
+                target.write(chunk)
+        self.hash.update(chunk)
+        self._copied += size
+        if self._copied == mark.bytes:
+            self._commit(mark)
+        return True
+
+    def _commit(self, mark: ShardMark) -> None:
+        committed = replace(mark, offset=self.length, sha256=self.hash.hexdigest())
+        self._parts.write_mark(committed)
+        self._parts.path(mark.shard, "tokens").unlink(missing_ok=True)
+        del self.waiting[mark.shard]
+        self._copied = 0
+        self._count(committed)
+
+    def _count(self, mark: ShardMark) -> None:
+        counts = mark.counts
+        self.spans.append(
+            {"offset": mark.offset, "bytes": mark.bytes, "documents": counts.documents, "tokens": counts.tokens}
+        )
+        self.totals.add(counts)
+        self.placement.sizes[mark.shard] = mark.bytes
+        self.length += mark.bytes
+        self.problems += mark.problems[: max(0, MAX_PROBLEMS - len(self.problems))]
+        self.committed += 1
+
+    def _known(self, shard: int) -> ShardMark | None:
+        mark = self._parts.read(shard)
+        return mark if mark is not None and mark.fingerprint == self.fingerprints[shard] else None
+
+    def _agrees(self, file: BinaryIO, mark: ShardMark) -> bool:
+        """The .bin, read on to the end of a committed shard, has the checksum of its mark."""
+        checksum = self.hash.copy()
+        for chunk in _chunks(file, mark.bytes):
+            checksum.update(chunk)
+        if agrees := mark.offset == self.length and checksum.hexdigest() == mark.sha256:
+            self.hash = checksum
+        return agrees
+
+    def _is_whole(self, mark: ShardMark) -> bool:
+        """The tokens of a shard that is finished and not committed are there, in a part or at their place."""
+        path = self._parts.path(mark.shard, "tokens") if mark.waits else self._files.bin_part
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            file.seek(max(mark.offset, 0))
+            return _crc32(file, mark.bytes) == mark.crc32
+        return False
+
+
+class PartCommitter(Committer):
+    """For one of several jobs that share the shards: tokens go to parts, which a last run joins."""
+
+    joins = False
+
+    def missing(self, index: int, count: int) -> list[Shard]:
+        """This job's share of the shards, without those that any job finished before."""
+        return [shard for shard in self._shards[index::count] if not self._is_done(shard.number)]
+
+    def finished(self, mark: ShardMark) -> None:
+        """A part and its mark are written."""
+        self.totals.add(mark.counts)
+        self.committed += 1
+
+    def _is_done(self, shard: int) -> bool:
+        mark, path = self._known(shard), self._parts.path(shard, "tokens")
+        return mark is not None and (not mark.waits or (path.exists() and path.stat().st_size == mark.bytes))

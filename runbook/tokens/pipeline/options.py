@@ -1,0 +1,207 @@
+"""Tokenizing options, the file names of a prefix, and its manifest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import DataError
+from runbook.tokens.indexed_files import read_header
+
+if TYPE_CHECKING:
+    from runbook.params.schema.run_file import Data
+
+POLICIES = ("stop", "skip", "quarantine")
+ENCODERS = ("auto", "fastokens", "tokenizers", "sentencepiece")
+MANIFEST_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class TokenizeOptions:
+    """How text becomes tokens. Only `workers`, `shard_bytes`, `encoder` and `check_space` do not change the result."""
+
+    tokenizer: str = "gpt2"
+    """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or a SentencePiece .model."""
+    text_key: str = "text"
+    """Key of the text in each JSON record, or column of a Parquet file."""
+    append_eod: bool = True
+    """Put the end-of-document token after each document that is not empty."""
+    eod_token: str = ""
+    """Name of that token; empty: the first known name that the tokenizer has."""
+    special_tokens: bool = False
+    """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does."""
+    bad_records: str = "stop"
+    """stop, skip (left out and counted), or quarantine (left out, counted and kept in PREFIX.quarantine)."""
+    keep_empty: bool = True
+    """An empty text keeps its place in the document index, as in Megatron's files; False leaves it out."""
+    source_key: str = "auto"
+    """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first record."""
+    keep_sources: tuple[str, ...] = ()
+    """Only documents of these sources; empty: all."""
+    drop_sources: tuple[str, ...] = ()
+    """No documents of these sources."""
+    workers: int = 0
+    """Processes; 0: one for each core this process may use."""
+    encoder: str = "auto"
+    """auto (the fastest exact one installed), fastokens, tokenizers or sentencepiece."""
+    shard_bytes: int = 64_000_000
+    """Text in one shard, the unit that is done or not done; less where the whole input is small."""
+    check_space: bool = True
+    """Refuse to begin when the disk is too small for the estimate."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their few choices, all in one error."""
+        wrong = []
+        if self.bad_records not in POLICIES:
+            wrong.append(f"bad_records is {self.bad_records!r}: choose one of {', '.join(POLICIES)}")
+        if self.encoder not in ENCODERS:
+            wrong.append(f"encoder is {self.encoder!r}: choose one of {', '.join(ENCODERS)}")
+        if self.workers < 0:
+            wrong.append(f"workers is {self.workers}: give a number of processes, or 0 for one on each core")
+        if self.shard_bytes < 1:
+            wrong.append(f"shard_bytes is {self.shard_bytes}: give a size of at least one byte")
+        if both := sorted(set(self.keep_sources) & set(self.drop_sources)):
+            wrong.append(f"{', '.join(both)} is both in keep_sources and in drop_sources: name it once")
+        if wrong:
+            raise DataError("; ".join(wrong))
+
+    @classmethod
+    def from_params(cls, data: Data) -> TokenizeOptions:
+        """The options a run file's `data` section chooses."""
+        return cls(
+            tokenizer=data.tokenizer,
+            text_key=data.text_key,
+            append_eod=data.append_eod,
+            special_tokens=data.special_tokens,
+            bad_records=str(data.bad_records),
+            workers=data.workers,
+        )
+
+    def choices(self) -> dict[str, Any]:
+        """The options that decide which bytes come out."""
+        others = ("workers", "shard_bytes", "encoder", "check_space")
+        choices = {name: value for name, value in vars(self).items() if name not in others}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in choices.items()}
+
+
+class TokenFiles:
+    """The files of one prefix; `data/corpus` and `data/corpus_text_document` mean the same files.
+
+    With `exact`, the .bin and .idx have the prefix's own name, as files made elsewhere may.
+
+    >>> TokenFiles(Path("data/corpus")).bin.as_posix()
+    'data/corpus_text_document.bin'
+    >>> TokenFiles(Path("data/corpus_text_document")).manifest.as_posix()
+    'data/corpus.manifest.json'
+    """
+
+    def __init__(self, prefix: Path, *, exact: bool = False) -> None:
+        self.prefix = prefix
+        self.base = prefix.with_name(prefix.name.removesuffix("_text_document"))
+        document_prefix = prefix if exact else _suffixed(self.base, "_text_document")
+        self.bin = _suffixed(document_prefix, ".bin")
+        self.idx = _suffixed(document_prefix, ".idx")
+        self.bin_part = _suffixed(self.bin, ".part")  # while it is being written
+        self.idx_part = _suffixed(self.idx, ".part")
+        self.manifest = _suffixed(self.base, ".manifest.json")  # what went in, what came out; written last
+        self.quarantine = _suffixed(self.base, ".quarantine")  # records set aside
+        self.parts = _suffixed(self.base, ".parts")  # folder of unfinished work: locks, done-marks, waiting parts
+
+    @classmethod
+    def existing(cls, prefix: Path) -> TokenFiles:
+        """The files that are there: PREFIX.bin where it exists under that very name, else PREFIX_text_document.bin."""
+        return cls(prefix, exact=_suffixed(prefix, ".bin").exists())
+
+
+def _suffixed(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """Sums over documents, of a shard or of all."""
+
+    records: int = 0  # read from the input, good or bad: documents + skipped_records + dropped
+    documents: int = 0  # in the output, empty ones included
+    empty: int = 0  # of them without a token
+    sequences: int = 0
+    tokens: int = 0  # with end-of-document tokens
+    text_bytes: int = 0
+    skipped_records: int = 0
+    skipped_files: int = 0
+    dropped: int = 0  # left out by choice: empty ones where they are not kept, sources not wanted
+    blank_lines: int = 0
+    judged: int = 0  # documents that were encoded by the judge as well
+    lengths: list[int] = field(default_factory=list)  # documents with 2^i to 2^(i+1) - 1 tokens
+
+
+@dataclass(kw_only=True)
+class Manifest(Counts):
+    """The finished work, as it stands in PREFIX.manifest.json."""
+
+    fingerprint: str  # of the inputs and the choices: equal means that the same tokens would come out
+    inputs: list[dict[str, Any]]  # path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order
+    options: dict[str, Any]
+    tokenizer: dict[str, Any]  # name, vocabulary, sha256 of its files, encoder, judge, end_of_document
+    dtype: str
+    end_of_document_tokens: int
+    problems: list[str]  # the first things left out, in words
+    sources: dict[str, dict[str, int]]  # documents, text_bytes, tokens by source
+    files: dict[str, dict[str, Any]]  # bin and idx: name, bytes, sha256
+    shards: list[dict[str, Any]]  # offset, bytes, documents, tokens of each
+    seconds: dict[str, float]  # wall time of the last call; all workers' time by stage, of every call that did a shard
+    rates: dict[str, float]  # MB of text a second: the whole call, and by stage on one worker
+    speed: list[list[float]]  # seconds since the start and bytes of text done, along the way
+    workers: int
+    made: str  # when, in UTC
+    versions: dict[str, str]
+    reused_shards: int = 0  # shards that an earlier, interrupted call had done
+    schema: int = MANIFEST_SCHEMA
+    reused: bool = field(default=False, compare=False)  # this call found everything done; not in the file
+
+    @property
+    def text_tokens(self) -> int:
+        """Tokens without the end-of-document ones."""
+        return self.tokens - self.end_of_document_tokens
+
+
+def read_manifest(prefix: Path) -> Manifest:
+    """The manifest of a prefix; DataError where there is none, or none that can be read."""
+    path = TokenFiles(prefix).manifest
+    try:
+        content = json.loads(path.read_text())
+        if content.get("schema") != MANIFEST_SCHEMA:
+            raise DataError(
+                f"{path} has schema {content.get('schema')!r}; this version reads {MANIFEST_SCHEMA}. Tokenize again."
+            )
+        if missing := [each.name for each in fields(Counts) if each.name not in content]:
+            raise ValueError(f"no {missing[0]}")
+        return Manifest(**content)
+    except FileNotFoundError:
+        raise DataError(
+            f"{path} does not exist: nothing was tokenized to this prefix, or it was not finished. "
+            "Run `runbook data tokenize INPUT... --out PREFIX` (again); it does only what is missing."
+        ) from None
+    except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
+        raise DataError(f"{path} is not a manifest that can be read ({error}). Tokenize again.") from None
+
+
+def write_manifest(prefix: Path, manifest: Manifest) -> None:
+    """Write PREFIX.manifest.json whole."""
+    content = {name: value for name, value in vars(manifest).items() if name != "reused"}
+    write_text(TokenFiles(prefix).manifest, json.dumps(content, indent=1) + "\n", error=DataError)
+
+
+def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
+    """The manifest, where the same work was done before and its two files are there at full size."""
+    files = TokenFiles(prefix)
+    try:
+        manifest = read_manifest(prefix)
+        sizes = {"bin": files.bin.stat().st_size, "idx": files.idx.stat().st_size}
+        is_same = manifest.fingerprint == fingerprint and read_header(files.idx)[1] == manifest.sequences
+    except (DataError, OSError):
+        return None
+    return manifest if is_same and all(manifest.files[name]["bytes"] == size for name, size in sizes.items()) else None

@@ -1,0 +1,198 @@
+"""PREFIX.parts: the lock, done-marks and waiting parts of an unfinished run."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import json
+import logging
+import os
+import platform
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runbook.core.errors import HeldError
+from runbook.tokens.pipeline.options import Counts, TokenFiles
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from runbook.tokens.indexed_files import IndexPiece
+
+
+_log = logging.getLogger(__name__)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_MARK_SCHEMA = 4
+STAGES = ("read", "parse", "encode", "write")
+MAX_PROBLEMS = 20
+WORKERS_SECONDS = 30.0
+
+
+@contextlib.contextmanager
+def hold_prefix(files: TokenFiles) -> Iterator[None]:
+    """Hold the prefix alone; HeldError says who else does."""
+    with flocked(files.parts / "lock", fcntl.LOCK_EX, f"is tokenizing to {files.base}"):
+        what = f"is the run whose workers still write to {files.parts} after {WORKERS_SECONDS:.0f} s"
+        with flocked(files.parts / "workers.lock", fcntl.LOCK_EX, what, wait_seconds=WORKERS_SECONDS):
+            pass  # they hold it while they live; those of a killed run end within milliseconds
+        yield
+
+
+@contextlib.contextmanager
+def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
+    """Hold the prefix together with other jobs of an array, and one share of the work alone."""
+    what = f"is tokenizing to {files.base}"
+    with flocked(files.parts / "lock", fcntl.LOCK_SH, what), flocked(files.parts / f"{name}.lock", fcntl.LOCK_EX, what):
+        yield
+
+
+@contextlib.contextmanager
+def flocked(path: Path, kind: int, what: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold a lock file by flock; HeldError says which process has it, and `what` it does.
+
+    flock and not `core.locks`: jobs of an array hold a prefix together, and the kernel frees what a killed process
+    held, on whichever machine it ran.
+    """
+    deadline = time.monotonic() + wait_seconds
+    is_there = False
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+") as file:
+            if not _try_lock(file.fileno(), kind, path.parent):
+                if time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+                file.seek(0)
+                owner = file.read(100).strip() or "(one of several jobs)"
+                raise HeldError(
+                    f"process {owner} {what} at this moment. Wait for it, or end it; then run the same command again."
+                )
+            with contextlib.suppress(FileNotFoundError):
+                is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
+            if not is_there:
+                continue  # the holder before us finished and removed the folder; take the new one
+            file.truncate(0)  # several holders have no name, and an earlier one's is wrong
+            if kind == fcntl.LOCK_EX:
+                file.write(f"{os.getpid()} on {platform.node()}\n")
+                file.flush()
+            yield
+            return
+
+
+def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _log.warning("%s: this filesystem has no locks; make sure that only one run writes to it", folder)
+    return True
+
+
+@dataclass(kw_only=True)
+class ShardCounts(Counts):
+    """What a shard brought; the counts of shards add up."""
+
+    input_bytes: int = 0
+    sources: dict[str, list[int]] = field(default_factory=dict)  # documents, bytes of text, tokens by source
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+
+    def add(self, other: ShardCounts) -> None:
+        """Add another shard's counts to these."""
+        for name, value in vars(other).items():
+            setattr(self, name, _sum(getattr(self, name), value))
+
+
+def _sum(left: Any, right: Any) -> Any:
+    """The sum of two numbers, of two lists place by place, or of two dictionaries key by key."""
+    if isinstance(left, dict):
+        return left | {key: _sum(left[key], value) if key in left else value for key, value in right.items()}
+    if isinstance(left, list):
+        return [x + y for x, y in itertools.zip_longest(left, right, fillvalue=0)]
+    return left + right
+
+
+@dataclass(frozen=True)
+class ShardMark:
+    """What a finished shard brought."""
+
+    shard: int
+    fingerprint: str
+    counts: ShardCounts
+    lengths: NDArray[np.int32]  # of its sequences
+    empty: NDArray[np.int64]  # numbers of the empty documents among the shard's documents, rising
+    problems: tuple[str, ...]
+    bytes: int = 0  # of tokens
+    offset: int = -1  # where its tokens stand in the .bin; -1: in a part of their own, waiting
+    crc32: int = 0  # of its own tokens, while they are not committed
+    sha256: str = ""  # of the .bin up to and with a committed shard
+
+    @property
+    def waits(self) -> bool:
+        """Its tokens are in a part."""
+        return self.offset < 0
+
+    @property
+    def is_committed(self) -> bool:
+        """Its tokens, and those of all shards before it, are in the .bin and hashed."""
+        return self.sha256 != ""
+
+
+class PartsFolder:
+    """The folder of marks and parts of one prefix."""
+
+    def __init__(self, files: TokenFiles) -> None:
+        self.folder = files.parts
+
+    def path(self, shard: int, ending: str) -> Path:
+        """A file of a shard: mark, tokens or quarantine."""
+        return self.folder / f"{shard:06d}.{ending}"
+
+    def write(self, shard: int, ending: str, content: bytes) -> None:
+        """Write a small file of a shard whole, by rename; not synced, because every shard writes one."""
+        part = self.path(shard, f"{ending}.part")
+        part.write_bytes(content)
+        part.rename(self.path(shard, ending))
+
+    def write_mark(self, mark: ShardMark) -> None:
+        """Write a mark: a line of JSON, then the arrays of its piece."""
+        arrays = mark.lengths.astype("<i4").tobytes() + mark.empty.astype("<i8").tobytes()
+        head = vars(mark) | {"counts": vars(mark.counts), "lengths": len(mark.lengths), "empty": zlib.crc32(arrays)}
+        head["schema"] = _MARK_SCHEMA
+        self.write(mark.shard, "mark", json.dumps(head).encode() + b"\n" + arrays)
+
+    def read(self, shard: int) -> ShardMark | None:
+        """The mark of a shard; None where there is none, or one that was not written whole (after a power cut)."""
+        import numpy as np
+
+        try:
+            line, _, arrays = self.path(shard, "mark").read_bytes().partition(b"\n")
+            head = json.loads(line)
+            if head.pop("schema") != _MARK_SCHEMA or zlib.crc32(arrays) != head["empty"]:
+                return None
+            end = 4 * head["lengths"]
+            head |= {"counts": ShardCounts(**head["counts"]), "problems": tuple(head["problems"])}
+            head |= {"lengths": np.frombuffer(arrays[:end], "<i4"), "empty": np.frombuffer(arrays[end:], "<i8")}
+            return ShardMark(**head)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def pieces(self, count: int) -> Iterator[IndexPiece]:
+        """The index of shards 0 to count - 1, whose marks must all be there."""
+        for mark in map(self.read, range(count)):
+            assert mark is not None, "each mark was there a moment ago"
+            yield mark.lengths, mark.empty
+
+    def forget(self, shard: int) -> None:
+        """Remove everything of a shard."""
+        for ending in ("mark", "tokens", "tokens.part", "quarantine"):
+            self.path(shard, ending).unlink(missing_ok=True)

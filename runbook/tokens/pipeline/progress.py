@@ -1,0 +1,137 @@
+"""Progress of tokenizing and downloading: how far, how fast, time left."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from runbook.core.units import show_bytes, show_count, show_duration
+from runbook.tokens.pipeline.bin_writer import Committer
+from runbook.tokens.pipeline.options import Counts, Manifest
+from runbook.tokens.pipeline.parts_folder import ShardCounts
+from runbook.tokens.sources.input_files import Shard, text_estimate
+
+EVERY_SECONDS = 0.2
+SPEED_POINTS = 400
+
+
+@dataclass(frozen=True)
+class DataProgress:
+    """One moment of the work."""
+
+    stage: str  # resume, tokenize, index, done; download for downloads
+    files: int
+    files_total: int
+    bytes: int  # of input files, as they are on disk
+    bytes_total: int
+    seconds: float  # since this call began
+    mb_per_second: float  # text (or bytes of a download), in megabytes of 10^6, since this call began
+    eta_seconds: float | None  # None: not known yet
+    workers: int
+    failures: int  # records and files left out, workers that died
+    text_bytes: int = 0
+    documents: int = 0
+    tokens: int = 0
+    shards: int = 0
+    shards_total: int = 0
+
+    def as_text(self) -> str:
+        """One line for a terminal."""
+        eta = "" if self.eta_seconds is None else f", {show_duration(self.eta_seconds)} to go"
+        failures = f", {self.failures} failures" if self.failures else ""
+        text = f"{self.stage}: {self.files}/{self.files_total} files, {show_bytes(self.bytes)} of "
+        text += f"{show_bytes(self.bytes_total)}, "
+        if self.stage == "download":
+            return f"{text}{self.mb_per_second:.1f} MB/s{eta}{failures}"
+        text += f"{show_count(self.documents)} documents, {show_count(self.tokens)} tokens, "
+        workers = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
+        return f"{text}{self.mb_per_second:.1f} MB/s of text, {workers}{eta}{failures}"
+
+
+ProgressCallback = Callable[[DataProgress], None]
+
+
+class ProgressReporter:
+    """Reports one call of prepare()."""
+
+    def __init__(
+        self, shards: list[Shard], committer: Committer, callback: ProgressCallback | None, began: float
+    ) -> None:
+        self._committer = committer
+        self._callback = callback or (lambda progress: None)
+        self._began = began
+        self._estimates = [sum(map(text_estimate, shard.segments)) for shard in shards]
+        self._bytes = sum(shard.bytes for shard in shards)
+        ends = (sum(segment.end == segment.size for segment in shard.segments) for shard in shards)
+        self._files = [0, *itertools.accumulate(ends)]
+        self._last = 0.0
+        self._text_before = 0
+        self._deaths = 0
+        self._first: tuple[float, float] | None = None
+        self.workers = 0
+        self.speed: list[list[float]] = []  # seconds and bytes of text along the way
+
+    def report_resumed(self) -> None:
+        """Report a shard that an earlier run had done."""
+        self._text_before = self._committer.totals.text_bytes
+        self.report("resume")
+
+    def text_done(self) -> int:
+        """Bytes of text tokenized by this call."""
+        return self._committer.totals.text_bytes - self._text_before
+
+    def report(self, stage: str, in_hand: Sequence[ShardCounts] = (), deaths: int = 0, *, force: bool = False) -> None:
+        """Call the callback, unless it was called a moment ago; `in_hand` are the unfinished shards so far."""
+        now = time.monotonic()
+        self._deaths = max(self._deaths, deaths)
+        if not force and now - self._last < EVERY_SECONDS:
+            return
+        self._last = now
+        waiting = self._committer.waiting.values()
+        counts = [self._committer.totals, *(mark.counts for mark in waiting), *in_hand]
+        if len(self.speed) >= SPEED_POINTS:
+            self.speed = self.speed[::2]
+        text = sum(each.text_bytes for each in counts)
+        self.speed.append([round(now - self._began, 3), text - self._text_before])
+        done = sum(self._estimates[: self._committer.committed])
+        done += sum(self._estimates[mark.shard] for mark in waiting)
+        done += sum(min(each.input_bytes, max(self._estimates)) for each in in_hand)
+        share = min(1.0, done / max(1.0, sum(self._estimates)))
+        eta = self._eta(share, now) if stage == "tokenize" else None
+        self._send(stage, counts, share, self._committer.committed, eta)
+
+    def report_done(self, manifest: Manifest) -> None:
+        """The last report."""
+        if manifest.reused:
+            self._text_before = manifest.text_bytes
+        self._send("done", [manifest], 1.0, len(self._estimates), 0.0)
+
+    def _send(self, stage: str, counts: Sequence[Counts], share: float, shards: int, eta: float | None) -> None:
+        seconds = time.monotonic() - self._began
+        sums = {name: sum(getattr(each, name) for each in counts) for name in ("text_bytes", "documents", "tokens")}
+        self._callback(
+            DataProgress(
+                stage=stage,
+                files=self._files[shards],
+                files_total=self._files[-1],
+                bytes=int(share * self._bytes),
+                bytes_total=self._bytes,
+                seconds=seconds,
+                mb_per_second=(sums["text_bytes"] - self._text_before) / max(seconds, 1e-9) / 1e6,
+                eta_seconds=eta,
+                workers=self.workers,
+                failures=sum(each.skipped_records + each.skipped_files for each in counts) + self._deaths,
+                shards=shards,
+                shards_total=len(self._estimates),
+                **sums,
+            )
+        )
+
+    def _eta(self, share: float, now: float) -> float | None:
+        """Time left at the speed since the first report; not known in the first second."""
+        if self._first is None:
+            self._first = (now, share)
+        passed, gained = now - self._first[0], share - self._first[1]
+        return (1 - share) / gained * passed if passed > 1 and gained > 0 else None

@@ -1,0 +1,272 @@
+"""One shard: read, parse, encode, join; what a worker does between two done-marks."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import itertools
+import json
+import operator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runbook.core.errors import DataError
+from runbook.plan_file.token_index import DTYPES, dtype_code
+from runbook.tokens.pipeline.bin_writer import ShardSink
+from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
+from runbook.tokens.sources.documents import BadRecord, BadTextError, DocumentBatch, Parser, read_documents
+from runbook.tokens.sources.input_files import Segment, Shard, kind_of
+from runbook.tokens.sources.reading import BrokenFileError, line_number
+from runbook.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SAMPLE_CHARACTERS = 1024
+SAMPLE_EVERY = 4_000_000
+"""Bytes of text between two samples that the judge encodes as well."""
+
+Report = Callable[[ShardCounts], None]
+
+
+class ShardMaker:
+    """Tokenizes shards, one after the other, with one tokenizer and one set of options."""
+
+    def __init__(self, tokenizer: Tokenizer, options: TokenizeOptions, source_key: str, report: Report) -> None:
+        import numpy as np
+
+        self._tokenizer = tokenizer
+        self._options = options
+        self._parser = Parser(options.text_key, source_key)
+        self._report = report
+        self._dtype = np.dtype(DTYPES[dtype_code(tokenizer.vocabulary)])
+        eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None
+        self._eod = None if eod is None else np.array([eod], dtype=self._dtype)
+
+    def make(self, shard: Shard, fingerprint: str, sink: ShardSink) -> ShardMark:
+        """Tokenize a shard into the sink; a broken file leaves nothing of itself behind."""
+        import numpy as np
+
+        work = _Work(shard, sink)
+        for segment in shard.segments:
+            before = work.position()
+            try:
+                self._segment(segment, work)
+            except BrokenFileError as error:
+                if self._options.bad_records == "stop":
+                    raise
+                work.go_back(before)
+                work.counts.skipped_files += 1
+                work.set_aside(str(error), {"file": error.path, "offset": error.offset, "reason": error.reason})
+        lengths = np.concatenate([np.empty(0, dtype=np.int32), *work.lengths])
+        counts = work.counts
+        counts.sequences, counts.empty = len(lengths), len(work.empty)
+        counts.tokens = int(lengths.sum(dtype=np.int64))
+        counts.lengths = np.bincount(np.log2(lengths).astype(np.int64)).tolist()
+        empty = np.array(work.empty, dtype=np.int64)
+        mark = ShardMark(shard.number, fingerprint, counts, lengths, empty, tuple(work.problems))
+        return sink.finish(mark, work.quarantine)
+
+    def _segment(self, segment: Segment, work: _Work) -> None:
+        batches, counts = read_documents(segment, self._parser, self._options.text_key), work.counts
+        while True:
+            with work.timed("read"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            counts.seconds["parse"] += batch.parse_seconds
+            counts.seconds["read"] -= batch.parse_seconds
+            counts.records += batch.records
+            counts.input_bytes += batch.read_bytes
+            counts.blank_lines += batch.blank_lines
+            for bad in batch.bad:
+                self._set_aside_record(bad, segment, work)
+            if batch.huge is not None:
+                self._encode_huge(batch, segment, work)
+                continue
+            self._drop_unwanted(batch, work)
+            if batch.texts:
+                self._encode(batch, work)
+            self._report(counts)
+
+    def _set_aside_record(self, bad: BadRecord, segment: Segment, work: _Work) -> None:
+        stops = self._options.bad_records == "stop"
+        line, at = 0, f"byte {bad.offset}"
+        if kind_of(Path(segment.path))[0] == ".parquet":
+            line, at = bad.offset + 1, f"row {bad.offset}"
+        elif stops or work.counts.skipped_records < MAX_PROBLEMS:  # counting lines reads the file again: not for many
+            line = line_number(segment, bad.offset)
+            at = f"line {line}, {at}"
+        problem = f"{bad.file}, {at}: {bad.reason}"
+        if stops:
+            raise DataError(
+                f"{problem}. Mend the record, or leave such records out: --bad-records skip (counted) or quarantine "
+                "(kept aside as well)."
+            )
+        work.counts.skipped_records += 1
+        record = {"file": bad.file, "line": line, "offset": bad.offset, "reason": bad.reason}
+        work.set_aside(problem, record | {"base64": base64.b64encode(bad.raw).decode()})
+
+    def _encode_huge(self, batch: DocumentBatch, segment: Segment, work: _Work) -> None:
+        """Encode one document in pieces, with a report after each, so that progress is seen."""
+        import numpy as np
+
+        huge, batch.huge = batch.huge, None
+        assert huge is not None
+        if batch.sources and not self._is_wanted(batch.sources[0]):
+            work.counts.dropped += 1
+            return
+        before, tokens, text_bytes = work.sink.length, 0, 0
+        try:
+            for piece in huge.pieces(self._tokenizer.judge.splits_words):
+                with work.timed("encode"):
+                    ids, _ = self._tokenizer.encode_batch([piece])
+                if not text_bytes:
+                    work.counts.judged += self._tokenizer.check_sample(piece[:SAMPLE_CHARACTERS], segment.path)
+                work.sink.write(ids.astype(self._dtype).tobytes())
+                tokens += len(ids)
+                text_bytes += utf8_sizes([piece])[0]
+                self._report(work.counts)
+        except BadTextError as error:
+            work.sink.cut(before)
+            raw = f"(the record has {batch.read_bytes} bytes and is not kept)".encode()
+            self._set_aside_record(BadRecord(segment.path, batch.offset, str(error), raw), segment, work)
+            return
+        if self._eod is not None and tokens:
+            work.sink.write(self._eod.tobytes())
+            tokens += 1
+        work.add(np.array([tokens]), [text_bytes], batch.sources)
+
+    def _is_wanted(self, source: str) -> bool:
+        keep, drop = self._options.keep_sources, self._options.drop_sources
+        return source not in drop and (not keep or source in keep)
+
+    def _drop_unwanted(self, batch: DocumentBatch, work: _Work) -> None:
+        wanted = [True] * len(batch.texts)
+        if (self._options.keep_sources or self._options.drop_sources) and batch.sources is not None:
+            wanted = list(map(self._is_wanted, batch.sources))
+        if not self._options.keep_empty:
+            wanted = [want and text != "" for want, text in zip(wanted, batch.texts, strict=True)]
+        if all(wanted):
+            return
+        work.counts.dropped += wanted.count(False)
+        if batch.sources is not None:
+            batch.sources = list(itertools.compress(batch.sources, wanted))
+        batch.texts = list(itertools.compress(batch.texts, wanted))
+
+    def _encode(self, batch: DocumentBatch, work: _Work) -> None:
+        import numpy as np
+
+        with work.timed("encode"):
+            ids, offsets = self._tokenizer.encode_batch(batch.texts)
+        text_bytes = utf8_sizes(batch.texts)
+        sample = batch.texts[work.num_batches * 7919 % len(batch.texts)][:SAMPLE_CHARACTERS]
+        batch.texts.clear()  # a huge document is not needed next to its tokens
+        if work.counts.text_bytes >= work.next_sample:
+            work.next_sample += SAMPLE_EVERY
+            work.counts.judged += self._tokenizer.check_sample(sample, f"in {work.shard.describe()}")
+        with work.timed("write"):
+            lengths = np.diff(offsets)
+            if self._eod is not None:
+                lengths = lengths + (lengths > 0)
+            work.sink.write(join_ids(ids, offsets, self._dtype, self._eod))
+            work.add(lengths, text_bytes, batch.sources)
+
+
+def utf8_sizes(texts: list[str]) -> list[int]:
+    """Bytes of each text in UTF-8, without a loop over those that are ASCII.
+
+    >>> utf8_sizes(["abc", "é", ""])
+    [3, 2, 0]
+    """
+    sizes = list(map(len, texts))
+    for place in itertools.compress(itertools.count(), map(operator.not_, map(str.isascii, texts))):
+        sizes[place] = len(texts[place].encode())
+    return sizes
+
+
+def join_ids(
+    ids: NDArray[np.uint32], offsets: NDArray[np.int64], dtype: np.dtype[Any], eod: NDArray[Any] | None
+) -> bytes:
+    """Ids as bytes of the output's type, with the end-of-document token after each text that has tokens."""
+    import numpy as np
+
+    narrow = ids.astype(dtype)
+    if eod is None:
+        return narrow.tobytes()
+    ends = offsets[1:][np.diff(offsets) > 0]
+    if len(ends) * 200 > len(narrow):  # short texts: one pass of numpy beats a slice for each
+        return np.insert(narrow, ends, eod[0]).tobytes()
+    view, end = memoryview(narrow.data), eod.tobytes()
+    pieces: list[bytes | memoryview] = []
+    before = 0
+    for after in ends.tolist():
+        pieces += (view[before:after], end)
+        before = after
+    return b"".join(pieces)
+
+
+@dataclass
+class _Work:
+    """What has been made of the shard in hand."""
+
+    shard: Shard
+    sink: ShardSink
+    counts: ShardCounts = field(default_factory=ShardCounts)
+    lengths: list[NDArray[np.int32]] = field(default_factory=list)
+    empty: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    quarantine: list[str] = field(default_factory=list)
+    num_batches: int = 0
+    next_sample: int = 0
+
+    @contextlib.contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.counts.seconds[stage] += time.perf_counter() - started
+
+    def add(self, lengths: NDArray[np.int64], text_bytes: list[int], sources: list[str] | None) -> None:
+        import numpy as np
+
+        self.num_batches += 1
+        counts = self.counts
+        counts.text_bytes += sum(text_bytes)
+        counts.tokens += int(lengths.sum())
+        self.empty += (np.flatnonzero(lengths == 0) + counts.documents).tolist()
+        counts.documents += len(lengths)
+        self.lengths.append(lengths[lengths > 0].astype(np.int32))
+        if not sources:
+            return
+        if sources.count(sources[0]) == len(sources):  # files often hold one source: no loop over documents
+            rows = [(sources[0], len(sources), sum(text_bytes), int(lengths.sum()))]
+        else:
+            rows = list(zip(sources, [1] * len(sources), text_bytes, lengths.tolist(), strict=True))
+        for source, documents, size, tokens in rows:
+            totals = counts.sources.setdefault(source, [0, 0, 0])
+            totals[0] += documents
+            totals[1] += size
+            totals[2] += tokens
+
+    def set_aside(self, problem: str, record: dict[str, Any]) -> None:
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(problem)
+        self.quarantine.append(json.dumps(record))
+
+    def position(self) -> tuple[int, list[int], ShardCounts]:
+        return self.sink.length, list(map(len, self._lists())), copy.deepcopy(self.counts)
+
+    def go_back(self, position: tuple[int, list[int], ShardCounts]) -> None:
+        written, sizes, self.counts = position
+        self.sink.cut(written)
+        for kept, size in zip(self._lists(), sizes, strict=True):
+            del kept[size:]
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.lengths, self.empty, self.problems, self.quarantine

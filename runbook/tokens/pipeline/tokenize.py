@@ -1,0 +1,330 @@
+"""Text to .bin/.idx in one go: plan the shards, make what is missing, index, verify, write the manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from runbook.core.atomic_files import replacing, sha256_of
+from runbook.core.errors import DataError, HeldError
+from runbook.core.units import show_bytes
+from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
+from runbook.tokens.indexed_files import write_index
+from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
+from runbook.tokens.pipeline.options import (
+    Counts,
+    Manifest,
+    TokenFiles,
+    TokenizeOptions,
+    finished_manifest,
+    write_manifest,
+)
+from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
+from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
+from runbook.tokens.pipeline.shard import ShardMaker
+from runbook.tokens.pipeline.worker_pool import Pool, disk_error
+from runbook.tokens.sources.documents import DocumentBatch, Parser, find_source_key, read_documents
+from runbook.tokens.sources.input_files import Shard, cut_shards, find_inputs, text_estimate
+from runbook.tokens.sources.reading import decompression_errors, expansion
+from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, use_one_thread
+
+BIN_BYTES_PER_TEXT_BYTE = 0.7
+"""Where nothing could be read: two bytes for each 3.1 bytes of text (technical English), and the index."""
+BYTES_PER_DOCUMENT = 24
+"""In the .idx 20: length, place and number; in a mark 4 more, until all is done."""
+SAMPLE = 200_000
+"""Characters of each piece that are encoded."""
+_log = logging.getLogger(__name__)
+
+
+def prepare(
+    inputs: Sequence[Path],
+    prefix: Path,
+    options: TokenizeOptions | None = None,
+    *,
+    progress: ProgressCallback | None = None,
+) -> Manifest:
+    """Tokenize files and folders to PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
+
+    Nothing is done twice: finished work is recognised by its manifest, unfinished work goes on at the first missing
+    shard. Interrupted at any moment and called again, it gives the same bytes.
+
+    Raises:
+        DataError: input missing or broken, tokenizer unusable, disk full; finished shards are kept.
+        HeldError: another process is tokenizing to this prefix.
+    """
+    job = _Job(inputs, TokenFiles(Path(prefix)), options or TokenizeOptions(), progress)
+    if manifest := finished_manifest(prefix, job.fingerprint):
+        return job.report_finished(manifest)
+    try:
+        with hold_prefix(job.files):
+            return job.run()
+    except OSError as error:
+        raise disk_error(error, job.files) from error
+
+
+def prepare_share(
+    inputs: Sequence[Path],
+    prefix: Path,
+    share: tuple[int, int],
+    options: TokenizeOptions | None = None,
+    *,
+    progress: ProgressCallback | None = None,
+) -> tuple[int, int]:
+    """One job of an array: tokenize every n-th shard to a part; how many were made, and how many the share has.
+
+    `share` is (index, count), the index from 0. Any number of jobs may run at once, on any number of nodes that see the
+    same folder, and come back in any other number; `prepare` with the same arguments joins the parts afterwards.
+
+    Raises:
+        DataError: as `prepare`.
+        HeldError: a run that joins is at work, or another job has this share.
+    """
+    index, count = share
+    if not 0 <= index < count:
+        raise DataError(f"share {index}/{count}: the index counts from 0 and must be below the number of jobs")
+    job = _Job(inputs, TokenFiles(Path(prefix)), options or TokenizeOptions(), progress)
+    try:
+        with hold_share(job.files, f"share-{index}-of-{count}"):
+            return job.run_share(index, count)
+    except OSError as error:
+        raise disk_error(error, job.files) from error
+
+
+class _Job:
+    """One call of prepare()."""
+
+    def __init__(
+        self, inputs: Sequence[Path], files: TokenFiles, options: TokenizeOptions, progress: ProgressCallback | None
+    ) -> None:
+        self.files = files
+        self._began = time.monotonic()
+        self._encoder = ""
+        self._reused = 0
+        self._options = options
+        self._progress = progress
+        self._shards = cut_shards(find_inputs(inputs), options.shard_bytes, empty=options.bad_records != "stop")
+        first = self._shards[0].segments[0]
+        self._source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
+        segments = {segment.path: segment for shard in self._shards for segment in shard.segments}
+        self._inputs = [(segment.path, segment.size, segment.mtime_ns, segment.sample) for segment in segments.values()]
+        tokenizer, path = options.tokenizer, tokenizer_path(options.tokenizer)
+        if tokenizer != "gpt2" and path.is_file():  # load_tokenizer says what is wrong with a missing one
+            tokenizer = sha256_of(path)
+        self._choices = json.dumps([options.choices(), tokenizer], sort_keys=True)
+        everything = "".join(map(repr, self._inputs)) + self._choices
+        self.fingerprint = hashlib.sha256(everything.encode()).hexdigest()
+        self._committer = Committer(files, self._shards, self._choices)
+        self._reporter = ProgressReporter(self._shards, self._committer, progress, self._began)
+
+    def report_finished(self, manifest: Manifest) -> Manifest:
+        if self.files.parts.exists():
+            with contextlib.suppress(HeldError, OSError), hold_prefix(self.files):  # not while another run works there
+                shutil.rmtree(self.files.parts)
+        reused = replace(manifest, reused=True)
+        self._reporter.report_done(reused)
+        return reused
+
+    def run(self) -> Manifest:
+        todo = self._committer.resume(self._reporter.report_resumed)
+        self._reused = len(self._shards) - len(todo)
+        if self._reused:
+            counts = self._reused, len(self._shards)
+            _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
+        tokenizer = self._make([self._shards[number] for number in todo], self._shards)
+        self._reporter.report("index", force=True)
+        manifest = self._close(tokenizer)
+        self._reporter.report_done(manifest)
+        return manifest
+
+    def run_share(self, index: int, count: int) -> tuple[int, int]:
+        """Make what is missing of one share; the work stays unfinished."""
+        self._committer = committer = PartCommitter(self.files, self._shards, self._choices)
+        missing = committer.missing(index, count)
+        self._reporter = ProgressReporter(missing, committer, self._progress, self._began)
+        if missing:
+            self._make(missing, missing)
+        return len(missing), len(range(index, len(self._shards), count))
+
+    def _make(self, shards: list[Shard], stored: list[Shard]) -> Tokenizer:
+        """Tokenize shards, in this process where one worker is enough, else in several; `stored` need the disk."""
+        reporter, committer, options = self._reporter, self._committer, self._options
+        self._refuse_small_disk(stored)
+        self.files.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
+        reporter.workers = min(options.workers or _num_cores(), max(1, len(shards)))
+        if reporter.workers > 1:
+            with contextlib.closing(Pool(self.files, options, self._source_key, committer)) as pool:
+                pool.start(reporter.workers)
+                tokenizer = self._load_tokenizer("tokenizers")  # only looked at here, and sooner there than a fast one
+                pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
+            self._encoder = pool.encoder
+            return tokenizer
+        tokenizer = self._load_tokenizer(options.encoder)
+        self._encoder = tokenizer.encoder.name
+        maker = ShardMaker(tokenizer, options, self._source_key, lambda counts: reporter.report("tokenize", [counts]))
+        for shard in shards:
+            sink = ShardSink(self.files, shard, committer.placement, leaves_mark=not committer.joins)
+            with contextlib.closing(sink):
+                committer.finished(maker.make(shard, committer.fingerprints[shard.number], sink))
+            self._commit()
+        self._commit()
+        return tokenizer
+
+    def _commit(self) -> None:
+        while self._committer.step():
+            self._reporter.report("tokenize")
+
+    def _load_tokenizer(self, encoder: str) -> Tokenizer:
+        options = self._options
+        use_one_thread()
+        tokenizer = load_tokenizer(options.tokenizer, special_tokens=options.special_tokens, encoder=encoder)
+        if options.append_eod:
+            tokenizer.end_of_document(options.eod_token)  # refuse a tokenizer without one before the work, not after
+        return tokenizer
+
+    def _refuse_small_disk(self, shards: list[Shard]) -> None:
+        if not self._options.check_space:
+            return
+        needed = bytes_needed(shards, self._load_tokenizer("tokenizers"), self._options) - self._committer.length
+        free = shutil.disk_usage(self.files.base.parent).free
+        if needed > free:
+            raise DataError(
+                f"about {show_bytes(needed)} are needed below {self.files.base.parent} and {show_bytes(free)} are "
+                "free. Make room, or give a prefix on a larger disk; --no-check-space begins all the same."
+            )
+
+    def _close(self, tokenizer: Tokenizer) -> Manifest:
+        """Index, renames, manifest; the order lets an interruption anywhere be mended by a second run."""
+        files, totals = self.files, self._committer.totals
+        self._refuse_no_tokens()
+        parts = PartsFolder(files)
+        os.truncate(files.bin_part, self._committer.length)
+        with files.idx_part.open("wb") as file:
+            written = write_index(file, dtype_code(tokenizer.vocabulary), lambda: parts.pieces(len(self._shards)))
+        assert written == (totals.sequences, totals.documents)
+        idx_sha256 = sha256_of(files.idx_part)
+        self._join_quarantine(parts)
+        for part in (files.bin_part, files.idx_part):
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+        files.idx_part.rename(files.idx)
+        files.bin_part.rename(files.bin)
+        manifest = self._manifest(tokenizer, idx_sha256)
+        write_manifest(files.prefix, manifest)
+        shutil.rmtree(files.parts, ignore_errors=True)  # another run may ask for the lock just now
+        return manifest
+
+    def _refuse_no_tokens(self) -> None:
+        """An input without a single token is a mistake: a wrong key, a wrong folder, files that are all broken."""
+        totals = self._committer.totals
+        if totals.tokens:
+            return
+        shutil.rmtree(self.files.parts)
+        self.files.bin_part.unlink(missing_ok=True)
+        why = "".join(f"\n  {problem}" for problem in self._committer.problems[:5])
+        raise DataError(
+            f"the input holds no text: {totals.records:,} records read, {totals.skipped_records:,} of them bad, "
+            f"{totals.dropped:,} left out by choice, {totals.empty:,} empty; {totals.skipped_files:,} files could not "
+            f"be read.{why}\nNothing was written. Look at the input, the text key and the choice of sources."
+        )
+
+    def _join_quarantine(self, parts: PartsFolder) -> None:
+        quarantine = self.files.quarantine
+        quarantine.unlink(missing_ok=True)
+        if self._options.bad_records != "quarantine":
+            return
+        with replacing(quarantine, error=DataError) as target:
+            for path in (parts.path(shard.number, "quarantine") for shard in self._shards):
+                target.write(path.read_bytes() if path.exists() else b"")
+
+    def _manifest(self, tokenizer: Tokenizer, idx_sha256: str) -> Manifest:
+        import numpy as np
+
+        options, files, committer, totals = self._options, self.files, self._committer, self._committer.totals
+        eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None
+        wall = time.monotonic() - self._began
+        rates = {"wall": self._reporter.text_done() / wall / 1e6}
+        rates |= {stage: totals.text_bytes / took / 1e6 for stage, took in totals.seconds.items() if took > 0}
+        return Manifest(
+            fingerprint=self.fingerprint,
+            inputs=[dict(zip(("path", "bytes", "mtime_ns", "sample"), file, strict=True)) for file in self._inputs],
+            options=options.choices() | {"source_key": self._source_key},
+            tokenizer={
+                "name": tokenizer.name,
+                "vocabulary": tokenizer.vocabulary,
+                "sha256": tokenizer.sha256,
+                "encoder": self._encoder,
+                "judge": tokenizer.judge.name,
+                "end_of_document": eod,
+            },
+            dtype=np.dtype(DTYPES[dtype_code(tokenizer.vocabulary)]).name,
+            end_of_document_tokens=totals.sequences if options.append_eod else 0,
+            problems=committer.problems,
+            sources={
+                name: dict(zip(("documents", "text_bytes", "tokens"), values, strict=True))
+                for name, values in sorted(totals.sources.items())
+            },
+            files={
+                "bin": {"name": files.bin.name, "bytes": committer.length, "sha256": committer.hash.hexdigest()},
+                "idx": {"name": files.idx.name, "bytes": files.idx.stat().st_size, "sha256": idx_sha256},
+            },
+            shards=committer.spans,
+            seconds={"wall": wall} | totals.seconds,
+            rates={name: round(rate, 1) for name, rate in rates.items()},
+            speed=self._reporter.speed,
+            workers=self._reporter.workers,
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=_versions(),
+            reused_shards=self._reused,
+            **{each.name: getattr(totals, each.name) for each in fields(Counts)},
+        )
+
+
+def _num_cores() -> int:
+    """Cores this process may use (a job often gets fewer than the node has)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("gpt3-runbook", "fastokens", "tokenizers", "msgspec", "backports.zstd", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
+
+
+def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: TokenizeOptions) -> int:
+    """Bytes of the .bin, the .idx and the marks of these shards; from the first, the middle and the last of them."""
+    text = measured = estimated = 0.0
+    tokens = documents = 0
+    unreadable: tuple[type[BaseException], ...] = (DataError, *decompression_errors())
+    for number in sorted({0, len(shards) // 2, len(shards) - 1}):
+        segment = shards[number].segments[0]
+        try:
+            batch = next(read_documents(segment, Parser(options.text_key), options.text_key), DocumentBatch())
+            measured += expansion(segment)
+        except unreadable:  # the work itself will say what is wrong with the file
+            continue
+        estimated += text_estimate(segment) / (segment.end - segment.start)
+        starts = itertools.accumulate(map(len, batch.texts), initial=0)
+        pieces = [piece[: SAMPLE - start] for start, piece in zip(starts, batch.texts, strict=False) if start < SAMPLE]
+        tokens += len(tokenizer.encode_batch(pieces)[0]) + len(pieces) * options.append_eod
+        documents += len(pieces)
+        text += batch.read_bytes * sum(map(len, pieces)) / max(1, sum(map(len, batch.texts)))
+    whole = sum(text_estimate(segment) for shard in shards for segment in shard.segments)
+    if not text:
+        return int(whole * BIN_BYTES_PER_TEXT_BYTE)
+    made = tokens * token_bytes(tokenizer.vocabulary) + documents * BYTES_PER_DOCUMENT
+    return int(whole * measured / estimated * made / text)

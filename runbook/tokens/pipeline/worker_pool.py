@@ -1,0 +1,219 @@
+"""Worker processes that tokenize shards, and the pool that deals shards to them.
+
+A dead worker's shard is dealt again; nothing hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from runbook.core.errors import DataError
+from runbook.tokens.pipeline.bin_writer import Committer, Placement, ShardSink
+from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
+from runbook.tokens.pipeline.parts_folder import ShardCounts
+from runbook.tokens.pipeline.shard import ShardMaker
+from runbook.tokens.sources.input_files import Shard
+from runbook.tokens.tokenizer import load_tokenizer, use_one_thread
+
+REPORT_SECONDS = 0.25
+ATTEMPTS = 3
+"""How often a shard may kill its worker."""
+_PR_SET_PDEATHSIG = 1
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "a file may grow no more"}
+
+
+def disk_error(error: OSError, files: TokenFiles) -> DataError:
+    """A failed write in our words: what is done stays done."""
+    folder = files.base.parent
+    reason = _FULL.get(error.errno or 0, f"writing failed: {error.strerror or error}")
+    try:
+        free = f"{shutil.disk_usage(folder).free:,} bytes are free there"
+    except OSError:
+        free = "the free space is not known"
+    return DataError(
+        f"{reason} while writing below {folder} ({free}). Finished shards are kept: make room and run the same command "
+        "again, and it goes on where it stopped."
+    )
+
+
+def work(
+    pipe: Connection, prefix: Path, options: TokenizeOptions, source_key: str, parent: int, placement: Placement
+) -> None:
+    """Life of a worker; ends with its parent, whatever ends that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    if sys.platform == "linux":  # none may be left to write into files that a new run works on
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+    files, last_report = TokenFiles(prefix), 0.0
+
+    def report(counts: ShardCounts) -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report >= REPORT_SECONDS:
+            last_report = time.monotonic()
+            pipe.send(("progress", counts))
+
+    try:
+        with (files.parts / "workers.lock").open("ab") as lock:
+            with contextlib.suppress(OSError):  # Lustre without -o flock; the parent's own lock has the same limit
+                fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
+            use_one_thread()
+            tokenizer = load_tokenizer(
+                options.tokenizer, special_tokens=options.special_tokens, encoder=options.encoder
+            )
+            maker = ShardMaker(tokenizer, options, source_key, report)
+            pipe.send(("ready", tokenizer.encoder.name))
+            while (task := pipe.recv()) is not None:
+                shard, fingerprint = task
+                with contextlib.closing(ShardSink(files, shard, placement, leaves_mark=True)) as sink:
+                    pipe.send(("done", maker.make(shard, fingerprint, sink)))
+    except DataError as error:
+        pipe.send(("error", str(error)))
+    except (EOFError, ConnectionError):
+        return  # the parent is gone
+    except OSError as error:
+        pipe.send(("error", str(disk_error(error, files))))
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    shard: Shard | None = None
+    counts: ShardCounts | None = None  # of the shard in hand, so far
+
+
+class Pool:
+    """Runs shards through worker processes into a committer."""
+
+    def __init__(self, files: TokenFiles, options: TokenizeOptions, source_key: str, committer: Committer) -> None:
+        self.deaths = 0
+        self.encoder = ""  # name of the encoder that the workers use
+        self.workers: list[_Worker] = []
+        self._arguments = (files.prefix, options, source_key, os.getpid(), committer.placement)
+        self._committer = committer
+        self._attempts: Counter[int] = Counter()
+        self._todo: deque[Shard] = deque()
+
+    def start(self, count: int) -> None:
+        """Start workers; they load their tokenizers while the caller does the same."""
+        context = multiprocessing.get_context("spawn")
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            arguments = (theirs, *self._arguments)
+            process = context.Process(target=work, args=arguments, daemon=True, name="runbook-tokenize")
+            with without_main():
+                process.start()
+            theirs.close()
+            self.workers.append(_Worker(process, ours))
+
+    def close(self) -> None:
+        """End all workers; what they have in hand is dropped."""
+        for worker in self.workers:
+            worker.process.kill()
+        for worker in self.workers:
+            worker.process.join()
+            worker.pipe.close()
+        self.workers.clear()
+
+    def run(self, shards: Iterable[Shard], report: Callable[[], None]) -> None:
+        """Make all shards; `report` is called a few times a second."""
+        self._todo = deque(shards)
+        while self._todo or any(worker.shard for worker in self.workers) or self._committer.has_work:
+            worked = self._committer.step()
+            self._listen(0.0 if worked else 0.1)
+            report()
+
+    @property
+    def in_hand(self) -> list[ShardCounts]:
+        """How far each shard in hand is."""
+        return [worker.counts for worker in self.workers if worker.counts is not None]
+
+    def _listen(self, seconds: float) -> None:
+        channels: dict[Any, _Worker] = {}
+        for worker in self.workers:
+            channels |= {worker.pipe: worker, worker.process.sentinel: worker}
+        for worker in {id(channels[channel]): channels[channel] for channel in wait(list(channels), seconds)}.values():
+            alive = worker.process.is_alive()  # asked first: what a dead worker said last is in the pipe by now
+            try:
+                while worker.pipe.poll():
+                    self._answer(worker, worker.pipe.recv())
+            except (EOFError, OSError):  # it died, perhaps in the middle of a message
+                worker.process.join()
+                alive = False
+            if not alive:
+                self._replace(worker)
+
+    def _answer(self, worker: _Worker, message: tuple[Any, ...]) -> None:
+        match message:
+            case ("ready", encoder):
+                self.encoder = encoder
+                self._deal(worker)
+            case ("progress", counts):
+                worker.counts = counts
+            case ("done", mark):
+                self._committer.finished(mark)
+                worker.shard = worker.counts = None
+                self._deal(worker)
+            case ("error", text):
+                raise DataError(text)
+
+    def _deal(self, worker: _Worker) -> None:
+        if not self._todo:
+            worker.pipe.send(None)
+            return
+        worker.shard = self._todo.popleft()
+        worker.pipe.send((worker.shard, self._committer.fingerprints[worker.shard.number]))
+
+    def _replace(self, worker: _Worker) -> None:
+        """Start another worker for a dead one, and deal its shard again, unless that shard killed too many."""
+        self.workers.remove(worker)
+        worker.pipe.close()
+        code = worker.process.exitcode
+        if worker.shard is None and (code == 0 or not self._todo):
+            return
+        self.deaths += 1
+        number = worker.shard.number if worker.shard else -1
+        self._attempts[number] += 1
+        if self._attempts[number] >= ATTEMPTS:
+            how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+            when = f"working on {worker.shard.describe()}" if worker.shard else "starting"
+            raise DataError(
+                f"{self._attempts[number]} workers died while {when}; the last was {how}. Signal 9 often means that "
+                "memory ran out: use fewer workers. Finished shards are kept; run again to go on."
+            )
+        if worker.shard is not None:
+            self._todo.appendleft(worker.shard)
+        self.start(1)
+
+
+@contextlib.contextmanager
+def without_main() -> Iterator[None]:
+    """Start a process that does not import the caller's program again: it needs only this package.
+
+    Without it a plain script that calls prepare() without `if __name__ == "__main__":` would start itself again.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

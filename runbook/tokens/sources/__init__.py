@@ -1,0 +1,1 @@
+"""Where text comes from: downloads, buckets, compressed files, documents."""

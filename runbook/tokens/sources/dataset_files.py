@@ -1,0 +1,216 @@
+"""Files of a catalogue dataset: on disk, at a URL, in a bucket or on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from runbook.core.atomic_files import sha256_of
+from runbook.core.errors import DataError
+from runbook.params.schema.entries import TOKENIZED, Dataset, SourceFile
+from runbook.tokens.pipeline.options import TokenFiles
+from runbook.tokens.sources.input_files import find_inputs, natural_key, path_inside
+
+HUB = "https://huggingface.co"
+"""Where `HF_ENDPOINT` names no mirror."""
+_HF = re.compile(r"hf://(datasets/|)([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_MAGIC = {".zst": b"\x28\xb5\x2f\xfd", ".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\x00", ".parquet": b"PAR1"}
+
+GetPage = Callable[[str], tuple[bytes, str]]
+"""Takes a URL; gives the body and the URL of the next page."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to fetch, and what is known of it: 0 or an empty text where nothing is."""
+
+    path: str  # below the dataset's folder
+    url: str
+    bytes: int = 0
+    sha256: str = ""
+    md5: str = ""  # what a bucket says of a file
+
+
+def expected_files(dataset: Dataset) -> list[SourceFile]:
+    """The files that the catalogue promises, as they are fetched; numbered ones are written out."""
+    files = list(dataset.files)
+    for group in dataset.parts or dataset.groups:
+        if "{number}" not in group.path or group.last < group.first:
+            raise DataError(
+                f"the dataset {dataset.title!r} has the group {group.path!r} from {group.first} to {group.last}: its "
+                "path needs {number} in it, and the last number may not be below the first"
+            )
+        numbers = range(group.first, group.last + 1)
+        files += [SourceFile(path=group.path.replace("{number}", str(number))) for number in numbers]
+    return files
+
+
+def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
+    """The files with their addresses; the Hub is asked for sizes and checksums (a thousand files a request)."""
+    if not dataset.url:
+        raise DataError(
+            f"the dataset {dataset.title!r} has no url to fetch from. Put its files where data.folder says, or give "
+            "the catalogue an url."
+        )
+    if match := _HF.fullmatch(dataset.url):
+        return _hub_files(match[1] + match[2], match[3] or "main", dataset, get)
+    if not dataset.url.startswith(("https://", "http://")):
+        raise DataError(
+            f"{dataset.url!r} is no address to fetch from: https://, http://, s3:// or hf://datasets/OWNER/NAME@REVISION"
+        )
+    files = expected_files(dataset)
+    if not files:
+        raise DataError(f"the dataset {dataset.title!r} names no files; list them under files or groups")
+    base = dataset.url.rstrip("/") + "/"
+    return [
+        RemoteFile(file.path, base + urllib.parse.quote(file.path), file.bytes, file.sha256.lower()) for file in files
+    ]
+
+
+def choose_files(listed: dict[str, RemoteFile], dataset: Dataset, source: str, remedy: str) -> list[RemoteFile]:
+    """Of what a source lists, the files that the catalogue names; where it names none, those that match its pattern.
+
+    Raises:
+        DataError: a named file is not at the source, or has another size there.
+    """
+    promised = expected_files(dataset)
+    if not promised:
+        matching = [file for path, file in listed.items() if fnmatch.fnmatch(PurePosixPath(path).name, dataset.pattern)]
+        if not matching:
+            raise DataError(f"{source} has no file matching {dataset.pattern!r}. {remedy}")
+        return matching
+    if missing := [file.path for file in promised if file.path not in listed]:
+        shown = join_first(missing, 10, ", ", " and {} more")
+        raise DataError(f"{len(missing)} of {len(promised)} files are not at {source}: {shown}. {remedy}")
+    pairs = [(file, listed[file.path]) for file in promised]
+    for file, there in pairs:
+        if file.bytes and there.bytes != file.bytes:
+            raise DataError(f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: another file")
+    return [replace(there, sha256=file.sha256.lower() or there.sha256) for file, there in pairs]
+
+
+def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list[RemoteFile]:
+    """List a repository of the Hub by hand: huggingface_hub's client has no sha256 check and no shared pause on 429."""
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+    listed: dict[str, RemoteFile] = {}
+    files = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/"
+    kind = "" if name.startswith("datasets/") else "models/"
+    for folder in sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [""]:
+        place = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
+        url = f"{endpoint}/api/{kind}{name}/tree/{place}?recursive=true"
+        while url:
+            body, next_url = get(url)
+            try:
+                for entry in (entry for entry in json.loads(body) if entry["type"] == "file"):
+                    path, sha256 = str(entry["path"]), str((entry.get("lfs") or {}).get("oid", ""))
+                    listed[path] = RemoteFile(path, files + urllib.parse.quote(path), int(entry["size"]), sha256)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise DataError(
+                    f"{url} did not answer with a list of files but with {body[:80]!r}; is it a Hub?"
+                ) from None
+            url = urllib.parse.urljoin(url, next_url) if next_url else ""
+    source = f"{endpoint}/{name} (revision {revision})"
+    return choose_files(listed, dataset, source, "Correct the catalogue, or name the revision that has them.")
+
+
+def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
+    """The folder of a dataset: the given one, else the catalogue's (inside the package for the shipped corpus)."""
+    if folder:
+        return project / Path(folder).expanduser()
+    if not dataset.folder:
+        raise DataError(f"the dataset {dataset.title!r} names no folder; set data.folder to where its files lie")
+    base = Path(__file__).parents[2] if dataset.kind == "corpus" else project
+    return base / Path(dataset.folder).expanduser()
+
+
+def dataset_files(dataset: Dataset, *, project: Path, folder: str = "", checksums: bool = True) -> list[Path]:
+    """The files to tokenize, in order; files that the catalogue names are compared with it, all at once.
+
+    Raises:
+        DataError: a file is missing, or has another size or checksum than the catalogue says; each is named.
+    """
+    if reason := {"mock": "has no text", TOKENIZED: "is tokens already"}.get(dataset.kind):
+        raise DataError(f"the dataset {dataset.title!r} {reason}: nothing is to be tokenized")
+    home = dataset_folder(dataset, project=project, folder=folder)
+    listed = expected_files(dataset)
+    if dataset.parts and any((home / path).exists() for path in dataset.paths):
+        listed = [SourceFile(path=path) for path in dataset.paths]  # what the parts become on the documents' way
+    _refuse_faults(dataset, home, listed, checksums)
+    if not listed:
+        return find_inputs([home], dataset.pattern)
+    return find_inputs([path_inside(home, file.path) for file in listed])
+
+
+def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "", checksums: bool = False) -> list[Path]:
+    """The prefixes of a dataset that is tokens already, in natural order; each has its .bin and its .idx.
+
+    `runbook.tokens.verify` takes such a prefix as well; without a manifest it checks what the two files say themselves.
+
+    Raises:
+        DataError: no token files, one of a pair is missing, or a listed file is not the one that the catalogue names.
+    """
+    home = dataset_folder(dataset, project=project, folder=folder)
+    listed = expected_files(dataset)
+    _refuse_faults(dataset, home, listed, checksums)
+    found = [path_inside(home, file.path) for file in listed] or sorted(home.rglob("*.bin"), key=natural_key)
+    bins = [path for path in found if path.suffix == ".bin"]
+    if not bins:
+        raise DataError(f"{home} holds no .bin files; set data.folder to where the token files lie")
+    prefixes = [path.with_suffix("") for path in bins]
+    if single := [prefix.name for prefix in prefixes if not TokenFiles.existing(prefix).idx.is_file()]:
+        raise DataError(
+            f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: {', '.join(single[:5])}"
+        )
+    return prefixes
+
+
+def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile], checksums: bool) -> None:
+    if wrong := [fault for file in listed if (fault := file_fault(home, file, checksums=checksums))]:
+        raise DataError(
+            f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or not the ones "
+            f"that the catalogue names, in {home}:\n  {join_first(wrong, 20)}\n"
+            "Fetch these again (runbook data download), or correct the catalogue."
+        )
+
+
+def join_first(texts: list[str], most: int, between: str = "\n  ", more: str = "\n  ... and {} more") -> str:
+    """The first of many texts, and how many more there are."""
+    return between.join(texts[:most]) + (more.format(len(texts) - most) if len(texts) > most else "")
+
+
+def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
+    """What is wrong with one file of a list, with its name; empty where nothing is, as far as the list says."""
+    fault = content_fault(path_inside(folder, file.path), file, checksums=checksums)
+    return fault and f"{file.path}: {fault}"
+
+
+def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
+    """What is wrong with a file: its size, and with `checksums` its first bytes and its sum; empty where nothing is."""
+    if not path.is_file():
+        return "missing"
+    size, suffix = path.stat().st_size, Path(file.path).suffix
+    if file.bytes and size != file.bytes:
+        return f"{size} bytes, {file.bytes} expected"
+    if size == 0:
+        return "empty"
+    if not checksums:
+        return ""
+    with path.open("rb") as content:
+        head = content.read(6)
+    if not head.startswith(_MAGIC.get(suffix, b"")):
+        return f"it begins with {head!r} and is no {suffix} file (an error page?)"
+    if file.sha256 and (sha256 := sha256_of(path)) != file.sha256.lower():
+        return f"sha256 {sha256}, {file.sha256} expected"
+    if isinstance(file, RemoteFile) and file.md5:
+        with path.open("rb") as content:
+            md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if md5 != file.md5:
+            return f"md5 {md5}, and the bucket says {file.md5}"
+    return ""

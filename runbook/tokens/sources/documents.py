@@ -1,0 +1,299 @@
+"""Documents from blocks of lines: parsed in one call, or line by line with reasons for bad records."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import operator
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import DataError
+from runbook.tokens.sources.input_files import Segment, kind_of
+from runbook.tokens.sources.reading import AGAIN, BLOCK, EMPTY, HUGE, BrokenFileError, open_segment, read_blocks
+
+PIECE = 4 << 20
+KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
+UNKNOWN_SOURCE = "unknown"
+_WHITE = b" \t\r\n\x0b\x0c"
+_LINE_END = re.compile(rb"[\r\n]|\Z")
+# The space before the word makes sure that its letters are not part of a JSON escape such as \n or \u00e9.
+_BORDER = re.compile(rb" [A-Za-z]+(?= [A-Za-z])")
+
+
+class BadTextError(Exception):
+    """A record, or a piece of one, that is not text; the whole document is bad."""
+
+
+@dataclass(frozen=True)
+class HugeText:
+    """The text of one document, still as bytes.
+
+    Python's str takes up to four bytes a character, and encoders copy what they are given; a document of 100 MB would
+    need half a gigabyte. A piece ends only where GPT-2's pre-tokenizer ends a token whatever comes before and after:
+    after a word of ASCII letters that a space and another letter follow. The ids are those of the whole text.
+    """
+
+    content: memoryview
+    decode: Callable[[bytes], str]  # a piece to text; raises BadTextError
+
+    def pieces(self, cut: bool) -> Iterator[str]:
+        """The text in pieces of a few megabytes; in one where `cut` is False, or where no border is found."""
+        start = 0
+        while start < len(self.content):
+            border = _BORDER.search(self.content, start + PIECE) if cut else None
+            end = border.end() if border else len(self.content)
+            yield self.decode(bytes(self.content[start:end]))
+            start = end
+
+
+def decode_plain(piece: bytes) -> str:
+    """A piece of a text file."""
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadTextError(f"invalid UTF-8: {error.reason}") from None
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that cannot be read, and where it stands."""
+
+    file: str
+    offset: int  # of its first byte, in the file's (decompressed) text; a row number in a Parquet file
+    reason: str
+    raw: bytes
+
+
+@dataclass
+class DocumentBatch:
+    """The documents of one block, in order."""
+
+    texts: list[str] = field(default_factory=list)
+    sources: list[str] | None = None  # one for each text, where a source key is read
+    huge: HugeText | None = None  # instead of texts: one document too large to be held twice
+    offset: int = 0  # where the huge document's record begins
+    bad: list[BadRecord] = field(default_factory=list)
+    blank_lines: int = 0
+    records: int = 0  # in the input: texts and bad ones
+    read_bytes: int = 0  # of decompressed input
+    parse_seconds: float = 0.0  # spent between bytes and texts
+
+
+class Parser:
+    """Takes texts, and their sources, out of JSON lines."""
+
+    def __init__(self, text_key: str, source_key: str = "") -> None:
+        import msgspec
+
+        self._text_key = text_key
+        path = source_key.split(".") if source_key else []
+        if path[:1] == [text_key]:
+            raise DataError(f"source key {source_key!r} lies inside the text key {text_key!r}; choose another")
+        text = ("text", str, msgspec.field(name=text_key))
+        raw = ("text", msgspec.Raw, msgspec.field(name=text_key))
+        holder: Any = str
+        for key in reversed(path[1:]):
+            holder = msgspec.defstruct("Holder", [("inner", holder, msgspec.field(name=key))], gc=False)
+        source = [("inner", holder, msgspec.field(name=path[0]))] if path else []
+        self._texts = _decoder([text])
+        self._raw = _decoder([raw])
+        self._sources: Any = _decoder(source) if path else None
+        self._records = _decoder([text, *source])
+        self._text_of = operator.attrgetter("text")
+        self._source_of = operator.attrgetter(".".join(["inner"] * len(path)) or "text")
+
+    def parse(self, data: bytes | bytearray, file: str, offset: int) -> DocumentBatch:
+        """Texts of a block of lines; every line that gives none is a bad record, a blank line is only counted."""
+        started = time.perf_counter()
+        batch = (self._huge(data, offset) if len(data) > HUGE else None) or self._fast(data)
+        if batch is None:
+            batch = DocumentBatch(sources=[] if self._sources else None)
+            for line in io.BytesIO(data):
+                self._add(batch, line, file, offset)
+                offset += len(line)
+        batch.records = len(batch.texts) + len(batch.bad) + (batch.huge is not None)
+        batch.read_bytes, batch.parse_seconds = len(data), time.perf_counter() - started
+        return batch
+
+    def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
+        """A huge line's text, not decoded yet; None where it is no text, or more than one line."""
+        try:
+            raw = memoryview(self._raw.decode(line).text)
+        except (ValueError, RecursionError):
+            return None
+        if bytes(raw[:1]) != b'"':
+            return None
+        sources = [self.source_of(line)] if self._sources else None
+        return DocumentBatch(sources=sources, huge=HugeText(raw[1:-1], self._decode_piece), offset=offset)
+
+    def _decode_piece(self, piece: bytes) -> str:
+        return self._text(b"{" + json.dumps(self._text_key).encode() + b':"' + piece + b'"}')
+
+    def _fast(self, data: bytes | bytearray) -> DocumentBatch | None:
+        """All lines in one call; None unless each line is exactly one whole record."""
+        try:
+            records = self._records.decode_lines(data)
+        except (ValueError, RecursionError):
+            return None
+        if len(records) != data.count(b"\n") + (not data.endswith(b"\n")):
+            return None
+        sources = list(map(self._source_of, records)) if self._sources else None
+        return DocumentBatch(list(map(self._text_of, records)), sources)
+
+    def _add(self, batch: DocumentBatch, line: bytes, file: str, offset: int) -> None:
+        if not line.strip(_WHITE):
+            batch.blank_lines += 1
+            return
+        lines = line.rstrip(b"\r\n").split(b"\r")
+        try:
+            batch.texts.append(self._text(line))
+        except BadTextError as error:
+            if len(lines) == 1:
+                batch.bad.append(BadRecord(file, offset, str(error), line))
+                return
+            # A carriage return alone ends a line too, as where Megatron's tool opens the file in Python's text mode.
+            for part in lines:
+                self._add(batch, part, file, offset)
+                offset += len(part) + 1
+        else:
+            if batch.sources is not None:
+                batch.sources.append(self.source_of(line))
+
+    def _text(self, line: bytes) -> str:
+        """The text of a record; BadTextError says why it has none."""
+        with contextlib.suppress(ValueError, RecursionError):  # stricter than Python's json, which decides
+            return str(self._texts.decode(line).text)
+        try:
+            record = _loads(line.rstrip(_WHITE))
+        except UnicodeDecodeError as error:
+            raise BadTextError(f"invalid UTF-8: {error.reason} at byte {error.start} of the line") from None
+        except ValueError as error:
+            raise BadTextError(f"invalid JSON: {error}") from None
+        except RecursionError:
+            raise BadTextError("invalid JSON: nested too deeply") from None
+        if not isinstance(record, dict):
+            raise BadTextError(f"the record is a {_json_name(record)}, not an object")
+        if self._text_key not in record:
+            keys = ", ".join(map(repr, list(record)[:8])) or "none"
+            raise BadTextError(f"no key {self._text_key!r}; its keys: {keys}")
+        text = record[self._text_key]
+        if not isinstance(text, str):
+            raise BadTextError(f"{self._text_key!r} is a {_json_name(text)}, not a text")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(text[error.start]):04x}"
+            reason = f"a lone surrogate {half}, half of a UTF-16 pair, is no character and has no tokens"
+            raise BadTextError(reason) from None
+        return text
+
+    def source_of(self, line: bytes | bytearray | memoryview) -> str:
+        """The source that a record names."""
+        try:
+            return str(self._source_of(self._sources.decode(line)))
+        except (ValueError, RecursionError):
+            return UNKNOWN_SOURCE
+
+
+def _decoder(fields: list[Any]) -> Any:
+    import msgspec
+
+    return msgspec.json.Decoder(msgspec.defstruct("Record", fields, gc=False))
+
+
+def _loads(line: bytes) -> Any:
+    """What json makes of a line, however deep in calls we are: a thread of its own begins at the top of its stack."""
+    try:
+        return json.loads(line)
+    except RecursionError:
+        with ThreadPoolExecutor(max_workers=1) as fresh:
+            return fresh.submit(json.loads, line).result()
+
+
+def _json_name(value: Any) -> str:
+    names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "text", list: "list"}
+    return names.get(type(value), "object")
+
+
+def read_documents(segment: Segment, parser: Parser, text_key: str) -> Iterator[DocumentBatch]:
+    """The documents of a segment, a few megabytes at a time."""
+    kind = kind_of(Path(segment.path))[0]
+    if kind == ".txt":
+        yield _one_text(segment)
+    elif kind == ".parquet":
+        yield from _parquet(segment, text_key)
+    else:
+        for offset, data in read_blocks(segment):
+            batch = parser.parse(data, segment.path, offset)
+            del data  # so that a block is not kept while its texts are encoded
+            yield batch
+
+
+def _one_text(segment: Segment) -> DocumentBatch:
+    content = bytearray()
+    with open_segment(segment) as stream:
+        while chunk := stream.read(BLOCK):
+            content += chunk
+    if not content:
+        raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
+    batch = DocumentBatch(records=1, read_bytes=len(content))
+    try:
+        if len(content) > HUGE:
+            batch.huge = HugeText(memoryview(content), decode_plain)
+        else:
+            batch.texts.append(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        around = bytes(content[max(0, error.start - 100) : error.start + 100])
+        batch.bad.append(BadRecord(segment.path, error.start, f"invalid UTF-8: {error.reason}", around))
+    return batch
+
+
+def _parquet(segment: Segment, text_key: str) -> Iterator[DocumentBatch]:
+    try:
+        import pyarrow.parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        raise DataError(
+            f"{segment.path} is a Parquet file, and the package pyarrow is not installed. "
+            "Install it (pip install pyarrow), or convert the file to .jsonl.zst."
+        ) from None
+    row = 0
+    with open_segment(segment) as raw:
+        try:
+            file = pyarrow.parquet.ParquetFile(raw)
+            if text_key not in file.schema_arrow.names:
+                columns = ", ".join(file.schema_arrow.names)
+                raise DataError(
+                    f"{segment.path} has no column {text_key!r}; its columns: {columns}. Set data.text_key."
+                )
+            for part in file.iter_batches(batch_size=1024, columns=[text_key]):
+                batch = DocumentBatch(read_bytes=int(part.nbytes), records=part.num_rows)
+                for value in part.column(0).to_pylist():
+                    if isinstance(value, str):
+                        batch.texts.append(value)
+                    else:
+                        reason = f"{text_key!r} is {_json_name(value)}, not a text"
+                        batch.bad.append(BadRecord(segment.path, row, reason, repr(value).encode()))
+                    row += 1
+                yield batch
+        except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors or OSErrors
+            reason, remedy = f"not a whole Parquet file: {error}", "Fetch it again, or use --bad-records skip."
+            raise BrokenFileError(segment.path, row, reason, remedy) from error
+
+
+def find_source_key(segment: Segment) -> str:
+    """The known source key that the first record of a file has, or nothing."""
+    if kind_of(Path(segment.path))[0] != ".jsonl":
+        return ""
+    try:
+        _, data = next(read_blocks(segment))
+    except (StopIteration, DataError):
+        return ""  # the work itself will say what is wrong with the file
+    line = memoryview(data)[: next(_LINE_END.finditer(data)).start()]
+    return next((key for key in KNOWN_SOURCE_KEYS if Parser("", key).source_of(line) != UNKNOWN_SOURCE), "")

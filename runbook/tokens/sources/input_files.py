@@ -1,0 +1,226 @@
+"""Input files: which are read, in which order, and how they are cut into shards."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+
+from runbook.core.errors import DataError
+
+LINES = (".jsonl", ".ndjson", ".json")
+COMPRESSIONS = (".zst", ".gz", ".xz")
+KINDS = (*LINES, ".txt", ".parquet")
+MAX_SHARDS = 20_000
+MANY_SHARDS = 48
+"""A smaller input is cut into about so many, so that workers end at about the same time; but not below SMALL_SHARD."""
+SMALL_SHARD = 4_000_000
+SAMPLE = 4096
+"""Bytes of each of three places of a file."""
+MOST_SAMPLED = 1000
+"""Of more files only size and date are looked at: to open each of them takes a network's file system minutes."""
+_EXPANSION = {".zst": 3.0, ".gz": 3.0, ".xz": 3.5, ".parquet": 2.5}
+"""Text in a byte of file, for estimates; measured on English at the compressors' usual levels."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The lines of a file that begin in [start, end); the whole file where it cannot be cut."""
+
+    path: str
+    start: int
+    end: int
+    size: int
+    mtime_ns: int
+    sample: int = 0  # `content_sample`, against another text of the same size and date; 0: none was taken
+
+    @property
+    def whole(self) -> bool:
+        """Nothing of the file lies outside."""
+        return self.start == 0 and self.end == self.size
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A unit of work: done, or not done."""
+
+    number: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of file."""
+        return sum(segment.end - segment.start for segment in self.segments)
+
+    def fingerprint(self, choices: str) -> str:
+        """Changes when any of its files or the choices change."""
+        content = repr([astuple(segment) for segment in self.segments]) + choices
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def describe(self) -> str:
+        """Its files in words, for errors."""
+        first = self.segments[0]
+        cut = "" if first.whole else f" (bytes {first.start} to {first.end})"
+        more = f" and {len(self.segments) - 1} more files" if len(self.segments) > 1 else ""
+        return f"shard {self.number}: {first.path}{cut}{more}"
+
+
+def kind_of(path: Path) -> tuple[str, str]:
+    """What a file holds and how it is compressed, by its name.
+
+    >>> kind_of(Path("a/b.jsonl.zst")), kind_of(Path("b.txt")), kind_of(Path("b.json.gz"))
+    (('.jsonl', '.zst'), ('.txt', ''), ('.jsonl', '.gz'))
+    """
+    name = path.name.lower()
+    compression = next((ending for ending in COMPRESSIONS if name.endswith(ending)), "")
+    kind = next((ending for ending in KINDS if name.removesuffix(compression).endswith(ending)), "")
+    if not kind or (kind == ".parquet" and compression):
+        raise DataError(
+            f"{path}: its name does not say what it holds. Known: {', '.join(KINDS)}, "
+            f"each (Parquet excepted) also with {', '.join(COMPRESSIONS)}. Rename the file."
+        )
+    return (".jsonl" if kind in LINES else kind), compression
+
+
+def natural_key(path: Path) -> list[tuple[int, int | str]]:
+    """Sorting key that puts chunk_2 before chunk_10."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", str(path)) if part]
+
+
+def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
+    """The files of the given files and folders, in the given order, a folder's own in natural order.
+
+    A folder gives the .jsonl, .ndjson, .txt and .parquet files under it (compressed ones too) that match `pattern`;
+    .json files must be named, because manifests are such. What is missing is an error: nothing is left out silently.
+    """
+    files: list[Path] = []
+    for path in inputs:
+        if path.is_dir():
+            files += _in_folder(path, pattern)
+        elif path.exists():
+            kind_of(path)
+            files.append(path)
+        else:
+            raise DataError(f"input {path} does not exist. Check the path, or download the dataset first.")
+    if not files:
+        raise DataError("no input: name at least one file or folder")
+    times = Counter(str(file.resolve()) for file in files)
+    if doubled := [path for path, count in times.items() if count > 1]:
+        raise DataError(
+            f"named more than once: {', '.join(doubled[:5])}. Its documents would be trained on twice; name it once."
+        )
+    return files
+
+
+def _in_folder(folder: Path, pattern: str) -> list[Path]:
+    found, root = [], folder.resolve()
+    for path in sorted(folder.rglob(pattern), key=natural_key):
+        if not (path.is_file() or path.is_symlink()) or not _says_its_kind(path):
+            continue
+        if not path.resolve().is_relative_to(root):
+            raise DataError(
+                f"{path} leads out of {folder}, to {path.resolve()}. Name that file itself as an input, "
+                "or take the link away."
+            )
+        if not path.exists():
+            raise DataError(f"{path} is a link to nothing; restore the file, or take the link away")
+        found.append(path)
+    if not found:
+        raise DataError(
+            f"{folder} holds no {', '.join(KINDS)} file (or one with {', '.join(COMPRESSIONS)}) matching {pattern!r}"
+        )
+    return found
+
+
+def _says_its_kind(path: Path) -> bool:
+    with contextlib.suppress(DataError):
+        return kind_of(path)[0] != ".jsonl" or ".json" not in map(str.lower, path.suffixes)
+    return False
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """The path of a listed file below a folder; a name that leaves the folder is an error.
+
+    >>> path_inside(Path("/data"), "../etc")
+    Traceback (most recent call last):
+    ...
+    runbook.core.errors.DataError: '../etc' leaves the folder /data; a listed file must lie below it: correct the list
+    """
+    parts = Path(name).parts
+    path = folder / name
+    if not parts or Path(name).is_absolute() or ".." in parts or "\\" in name or "\x00" in name:
+        raise DataError(f"{name!r} leaves the folder {folder}; a listed file must lie below it: correct the list")
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{name!r} leaves the folder {folder} through a link; a listed file must lie below it")
+    return path
+
+
+def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
+    """Each file as one segment; an empty file is an error, unless `empty` leaves that to whoever reads it."""
+    files, segments = list(files), []
+    for path in files:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise DataError(f"input {path} cannot be read: {error.strerror}") from None
+        if status.st_size == 0 and not empty:
+            raise DataError(
+                f"input {path} is empty (0 bytes): a download that failed? Fetch it again, or do not name it."
+            )
+        sample = content_sample(path) if len(files) <= MOST_SAMPLED else 0
+        segments.append(Segment(str(path.resolve()), 0, status.st_size, status.st_size, status.st_mtime_ns, sample))
+    return segments
+
+
+def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -> list[Shard]:
+    """Shards of about `most_bytes` of text or less, in file order: small files together, big ones cut at newlines.
+
+    A compressed file is never cut. The same files give the same shards, whatever the number of workers.
+    """
+    segments = whole_files(files, empty=empty)
+    total = int(sum(map(text_estimate, segments)))
+    shard_bytes = max(min(most_bytes, max(SMALL_SHARD, total // MANY_SHARDS)), total // MAX_SHARDS)
+    groups: list[list[Segment]] = []
+    weight = math.inf
+    for piece in itertools.chain.from_iterable(_pieces(segment, shard_bytes) for segment in segments):
+        weight += text_estimate(piece)
+        if weight > shard_bytes:
+            groups.append([])
+            weight = text_estimate(piece)
+        groups[-1].append(piece)
+    return [Shard(number, tuple(group)) for number, group in enumerate(groups)]
+
+
+def text_estimate(segment: Segment) -> float:
+    """Bytes of text expected in a segment."""
+    kind, compression = kind_of(Path(segment.path))
+    return (segment.end - segment.start) * _EXPANSION.get(compression or kind, 1.0)
+
+
+def content_sample(path: Path) -> int:
+    """A checksum of the beginning, the middle and the end of a file: other text of the same size has another one."""
+    checksum = 0
+    try:
+        size = path.stat().st_size
+        with path.open("rb", buffering=0) as file:
+            for place in (0, (size - SAMPLE) // 2, size - SAMPLE):
+                file.seek(max(0, place))
+                checksum = zlib.crc32(file.read(SAMPLE), checksum)
+    except OSError as error:
+        raise DataError(f"input {path} cannot be read: {error.strerror}") from None
+    return checksum
+
+
+def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
+    if kind_of(Path(segment.path)) != (".jsonl", "") or segment.size <= shard_bytes * 3 // 2:
+        return [segment]
+    count = -(-segment.size // shard_bytes)
+    borders = [segment.size * number // count for number in range(count + 1)]
+    return [replace(segment, start=start, end=end) for start, end in itertools.pairwise(borders)]

@@ -1,0 +1,413 @@
+"""Tokenizers: GPT-2 from the shipped files, any tokenizer.json, SentencePiece; a fast encoder and its judge."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from runbook.core.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+GPT2_FOLDER = Path(__file__).parent / "gpt2"
+GPT2_SHA256 = {
+    "vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+GPT2_VOCABULARY = 50257
+END_OF_TEXT = "<|endoftext|>"
+EOD_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<eod>", "[EOS]")
+PROBES: tuple[str, ...] = (
+    *("", " ", "  ", "\n", "\n\n\n", "\t \t", " \n \n ", "\r\n\r\n", "a", " a", "a ", "a  b   c    d", "Hello world"),
+    "Hello, world! How's it going? We'll see; they've said I'd, you're, it's, isn't.",
+    *("HELLO'S WE'LL THEY'VE I'D", "'s't're've'm'll'd", "don\u2019t \u201cquote\u201d \u2018me\u2019"),
+    *("0 1 12 123 1234 12345 1,234,567.89 3.14159e-10 0xFF", "\u0660\u0661\u0662 \u00bd \u2167 \u00b2 \u2460"),
+    *("!@#$%^&*()_+-=[]{}|;':\",./<>?`~", "....... ------ ====== ###### /////"),
+    "snake_case camelCase PascalCase kebab-case SCREAMING_SNAKE",
+    "def f(x):\n    return x ** 2  # square\n\n\tindented\n",
+    '{"text": "a\\nb", "n": [1, 2.5, null, true]}',
+    "https://example.org/a/b?c=d&e=f#g name@example.org C:\\Temp\\x.txt",
+    *('<p class="x">&amp;&nbsp;</p>', "$\\frac{a}{b} = \\sum_{i=0}^{n} x_i^2$"),
+    *("<|endoftext|>", "before<|endoftext|>after", " <|endoftext|> <|endoftext|>\n", "<|endoftext", "|endoftext|>"),
+    "caf\u00e9 na\u00efve \u00fcber Stra\u00dfe \u0141\u00f3d\u017a \u010cesk\u00fd",
+    "cafe\u0301 (combining) \u1e69 s\u0323\u0307",
+    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
+    "\u0393\u03b5\u03b9\u03ac \u03c3\u03bf\u03c5 \u039a\u03cc\u03c3\u03bc\u03b5",
+    "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u200f\u202b\u202c",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u3053\u3093\u306b\u3061\u306f \uc548\ub155\ud558\uc138\uc694",
+    "\u0928\u092e\u0938\u094d\u0924\u0947 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \u1019\u103c\u1014\u103a\u1019\u102c",
+    "\U0001f600 \U0001f469\u200d\U0001f469\u200d\U0001f467",
+    "\U0001f3f4\U000e0067\U000e0062\U000e007f \U0001f1eb\U0001f1f7 \u2764\ufe0f",
+    *("a\U0001f600b\U0001f600\U0001f600", "\U0001d54f \U00010348 \U0002070e \U0010ffff"),
+    *("\x00", "a\x00b\x00\x00c", "\x01\x02\x1b[31mred\x1b[0m\x7f"),
+    "\u0085 \u00a0 \u1680 \u2000\u2003\u2009 \u2028\u2029 \u202f \u205f \u3000",
+    *("x\u00a0y\u00a0\u00a0z", "x\u2028y\u2029z\u0085w", "\ufeffbyte order mark", "\u200b\u200c\u200d\u2060\u00ad"),
+    *("\ufffd \ufffe \uffff \ufdd0", "\ue000 \uf8ff \U000f0000", "\u0130\u0131 \u017f \u1e9e \ufb01 \u01c5"),
+    *("\u0378 \u1ac8 \u2fe0 \U0001fae8", "i\u0307\u0300\u0301\u0302\u0303\u0304"),
+    *("Aa1!Bb2@Cc3#Dd4$", "the the the THE The tHE"),
+    "antidisestablishmentarianism pneumonoultramicroscopicsilicovolcanoconiosis",
+    *("a" * 300, "ab" * 200, " " * 100 + "x" + " " * 33, "\n" * 50 + "\t" * 20, "1" * 77 + "." * 77),
+    *("\u00e9" * 60, "\u4e2d" * 40, "'" * 40),
+    "It was the best of times, it was the worst of times, it was the age of wisdom...\n\n  -- A Tale",
+)
+"""Covers: contractions, runs of white space of every kind, digits, other scripts, combining marks, emoji, control and
+unassigned characters, the special token and parts of it, long runs without a space."""
+
+
+class Encoder(Protocol):
+    """Turns texts into ids; no token is added at either end."""
+
+    name: str
+
+    def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """All ids in a row, and len(texts) + 1 offsets: text i has ids[offsets[i] : offsets[i + 1]]."""
+        ...
+
+
+class Fastokens:
+    """The fastokens package: exact BPE at several hundred MB/s on one core."""
+
+    def __init__(self, tokenizer_json: str, special_tokens: bool) -> None:
+        import fastokens
+
+        self.name = f"fastokens {version('fastokens')}"
+        self._split = not special_tokens
+        self._tokenizer: Any = fastokens.Tokenizer.from_json_str(tokenizer_json)
+
+    def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """As `Encoder` says."""
+        import numpy as np
+
+        ids, offsets = self._tokenizer.encode_batch_flat(texts, False, self._split)
+        return np.frombuffer(ids, dtype="<u4"), np.frombuffer(offsets, dtype="<u8").astype(np.int64)
+
+
+class HuggingFace:
+    """The tokenizers package: the reference, and the encoder where fastokens is not installed."""
+
+    def __init__(self, tokenizer_json: str, special_tokens: bool) -> None:
+        from tokenizers import Tokenizer
+
+        self.name = f"tokenizers {version('tokenizers')}"
+        self.tokenizer = Tokenizer.from_str(tokenizer_json)
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.tokenizer.encode_special_tokens = not special_tokens
+        self._is_byte_level = "ByteLevel" in repr(self.tokenizer.decoder)
+
+    def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """As `Encoder` says."""
+        return _flat([each.ids for each in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)])
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids that the vocabulary has."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+
+    def piece(self, token: int) -> str:
+        """The text of one token."""
+        if token in self.special or not self._is_byte_level:
+            return self.special.get(token) or self.decode([token])
+        spelled = bytes(map(byte_letters().__getitem__, str(self.tokenizer.id_to_token(token))))
+        return spelled.decode("utf-8", errors="backslashreplace")
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its name in the vocabulary."""
+        token_id: int | None = self.tokenizer.token_to_id(token)
+        return token_id
+
+    @functools.cached_property
+    def special(self) -> dict[int, str]:
+        """The added tokens' names by their ids."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {int(number): str(token.content) for number, token in added.items()}
+
+    @functools.cached_property
+    def splits_words(self) -> bool:
+        """Whether no token reaches over the border between two words.
+
+        True only for GPT-2's own splitting: byte-level with its expression, no normalizer, no added token with a space.
+        """
+        content = json.loads(self.tokenizer.to_str())
+        splitter = content["pre_tokenizer"] or {}
+        has_gpt2_words = (
+            splitter.get("type") == "ByteLevel" and splitter["use_regex"] and not splitter["add_prefix_space"]
+        )
+        flags = ("lstrip", "rstrip", "single_word", "normalized")
+        return (
+            has_gpt2_words
+            and not any(" " in token["content"] or any(map(token.get, flags)) for token in content["added_tokens"])
+            and not content["normalizer"]
+        )
+
+
+class SentencePiece:
+    """A SentencePiece model, where that package is installed; its own judge."""
+
+    special: ClassVar[dict[int, str]] = {}
+    splits_words = False
+
+    def __init__(self, model: Path) -> None:
+        try:
+            import sentencepiece  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        except ImportError:
+            raise DataError(
+                f"{model} is a SentencePiece model, and the package sentencepiece is not installed. "
+                "Install it (pip install sentencepiece), or give a Hugging Face tokenizer.json."
+            ) from None
+        self.name = f"sentencepiece {version('sentencepiece')}"
+        try:
+            self.processor: Any = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        except (OSError, RuntimeError) as error:
+            raise DataError(f"{model} is not a SentencePiece model: {error}") from None
+
+    def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """As `Encoder` says."""
+        return _flat(self.processor.encode(texts, out_type=int))
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids that the vocabulary has."""
+        return str(self.processor.decode(ids))
+
+    def piece(self, token: int) -> str:
+        """The text of one token."""
+        return str(self.processor.id_to_piece(token))
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its name in the vocabulary."""
+        number = int(self.processor.piece_to_id(token))  # that of the unknown token where there is none
+        return number if self.piece(number) == token else None
+
+
+def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    import numpy as np
+
+    offsets = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum(list(map(len, lists)), out=offsets[1:])
+    return np.fromiter(itertools.chain.from_iterable(lists), dtype=np.uint32, count=int(offsets[-1])), offsets
+
+
+def choose_encoder(kind: str, tokenizer_json: str, special_tokens: bool, name: str) -> tuple[Encoder, HuggingFace]:
+    """The encoder for the work and the judge; fastokens is used only after it agreed on every probe."""
+    with ThreadPoolExecutor(1) as thread:  # both take a tenth of a second, most of it outside Python
+        fast = thread.submit(_fast_encoder, kind, tokenizer_json, special_tokens)
+        try:
+            judge = HuggingFace(tokenizer_json, special_tokens)
+        except ImportError:
+            remedy = "install the data extra: pip install 'gpt3-runbook[data]'"
+            raise DataError(f"the package tokenizers is missing; {remedy}") from None
+        except Exception as error:  # noqa: BLE001 - the package raises bare Exception and nothing narrower
+            raise DataError(f"{name} is refused by the tokenizers package: {error}") from None
+        encoder = fast.result()
+    if encoder is None:
+        return judge, judge
+    compare(encoder, judge, list(PROBES), "the built-in edge texts")
+    return encoder, judge
+
+
+def _fast_encoder(kind: str, tokenizer_json: str, special_tokens: bool) -> Fastokens | None:
+    """The fast encoder; None where it is not wanted, or cannot be used and was not asked for by name."""
+    if kind not in ("auto", "fastokens"):
+        return None
+    try:
+        return Fastokens(tokenizer_json, special_tokens)
+    except ImportError:
+        reason = "the package fastokens is not installed; choose encoder tokenizers, or install it"
+    except ValueError as error:  # a kind of tokenizer.json that it does not know
+        reason = f"fastokens cannot read this tokenizer.json: {error}. Choose encoder tokenizers."
+    if kind == "fastokens":
+        raise DataError(reason)
+    return None
+
+
+def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None:
+    """Raise DataError unless both give the same ids for every text."""
+    ids, offsets = fast.encode_batch(texts)
+    expected, expected_offsets = judge.encode_batch(texts)
+    for number, text in enumerate(texts):
+        ours = ids[offsets[number] : offsets[number + 1]].tolist()
+        theirs = expected[expected_offsets[number] : expected_offsets[number + 1]].tolist()
+        if ours != theirs:
+            raise DataError(
+                f"{fast.name} and {judge.name} encode {text[:80]!r} ({where}) differently: "
+                f"{ours[:12]} and {theirs[:12]}. Nothing was kept of it. "
+                "Run with --encoder tokenizers (slower), and report the text."
+            )
+
+
+def use_one_thread() -> None:
+    """Keep both encoders' thread pool at one thread: the processes are the parallel part. Call before the first encode.
+
+    The pool reads the variable once, at its first use, which is why it is taken back at once: jobs that this process
+    starts later must not inherit it.
+    """
+    before = os.environ.get("RAYON_NUM_THREADS")
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    tiny = '{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}'
+    try:
+        for kind in (Fastokens, HuggingFace):
+            with contextlib.suppress(ImportError):
+                kind(tiny, False).encode_batch(["a", "a"])
+    finally:
+        if before is None:
+            del os.environ["RAYON_NUM_THREADS"]
+        else:
+            os.environ["RAYON_NUM_THREADS"] = before
+
+
+@dataclass
+class Tokenizer:
+    """One vocabulary: text to ids and back. Made by `load_tokenizer`."""
+
+    name: str
+    sha256: dict[str, str]
+    encoder: Encoder
+    judge: HuggingFace | SentencePiece
+    vocabulary: int
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one text, without an end-of-document token."""
+        ids: list[int] = self.encode_batch([text])[0].tolist()
+        return ids
+
+    def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """All ids in a row, and where each text begins and ends."""
+        return self.encoder.encode_batch(texts)
+
+    def check_sample(self, text: str, where: str) -> int:
+        """Compare the encoder with the judge on a text of a corpus; how many were compared."""
+        if self.encoder is self.judge:
+            return 0
+        compare(self.encoder, self.judge, [text], where)
+        return 1
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; what is not whole UTF-8 becomes U+FFFD.
+
+        A model may sample an id between the vocabulary and its padding; it is shown as <id 50300>.
+        """
+        runs = itertools.groupby(map(int, ids), key=range(self.vocabulary).__contains__)
+        return "".join(self.judge.decode(list(run)) if is_known else _unknown(run) for is_known, run in runs)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        r"""The text of each token alone; bytes that are part of a longer character are shown as \xNN."""
+        return [self.judge.piece(each) if 0 <= each < self.vocabulary else _unknown([each]) for each in map(int, ids)]
+
+    def end_of_document(self, name: str = "") -> int:
+        """The id put after each document: the named token, or the first known name that the vocabulary has."""
+        for candidate in (name,) if name else EOD_NAMES:
+            if (token_id := self.judge.token_id(candidate)) is not None:
+                return token_id
+        asked = f"has no token {name!r}" if name else f"has none of {', '.join(EOD_NAMES)}"
+        special = ", ".join(sorted(self.judge.special.values())) or "none"
+        raise DataError(
+            f"the tokenizer {self.name} {asked}, which would end each document; its special tokens: {special}. "
+            "Name the token (--eod-token), or choose --no-append-eod."
+        )
+
+
+def _unknown(ids: Iterable[int]) -> str:
+    return "".join(f"<id {each}>" for each in ids)
+
+
+@functools.cache
+def byte_letters() -> dict[str, int]:
+    r"""GPT-2's letter for each byte, turned round: printable bytes stand for themselves, others for U+0100 upwards.
+
+    >>> byte_letters()["A"], byte_letters()["\u0120"], len(byte_letters())
+    (65, 32, 256)
+    """
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
+def tokenizer_path(name: str) -> Path:
+    """The file that a tokenizer's name, which may be that of its folder, stands for."""
+    path = Path(name).expanduser()
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
+def load_tokenizer(name: str = "gpt2", *, special_tokens: bool = False, encoder: str = "auto") -> Tokenizer:
+    """The tokenizer called `gpt2`, or of a tokenizer.json or SentencePiece .model at a path."""
+    if name == "gpt2":
+        return _gpt2(special_tokens, encoder)
+    path = tokenizer_path(name)
+    content = _content(path, name)
+    sums = {path.name: hashlib.sha256(content).hexdigest()}
+    if path.suffix == ".model":
+        model = SentencePiece(path)
+        return Tokenizer(name, sums, model, model, int(model.processor.vocab_size()))
+    text = content.decode("utf-8", errors="replace")
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON ({error}); a tokenizer.json of Hugging Face is needed") from None
+    if not isinstance(document, dict) or "model" not in document:
+        hint = " It looks like GPT-2's vocab.json: for that one, give gpt2." if "Ġthe" in text[:1_000_000] else ""
+        raise DataError(f"{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}")
+    fast, judge = choose_encoder(encoder, text, special_tokens, str(path))
+    vocabulary = max(judge.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    return Tokenizer(name, sums, fast, judge, vocabulary)
+
+
+@functools.lru_cache(maxsize=4)
+def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
+    """Kept: it is asked for again and again, and takes 0.3 s to load."""
+    fast, judge = choose_encoder(encoder, _gpt2_json(), special_tokens, "gpt2")
+    return Tokenizer("gpt2", dict(GPT2_SHA256), fast, judge, GPT2_VOCABULARY)
+
+
+def _content(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"tokenizer {name!r} is neither gpt2 nor a file that can be read ({error.strerror}). "
+            "Give gpt2, or the path of a tokenizer.json or of a SentencePiece .model."
+        ) from None
+
+
+def _gpt2_json() -> str:
+    """GPT-2 as one tokenizer.json, from the two shipped files, whose checksums are compared first."""
+    content = {}
+    for name, expected in GPT2_SHA256.items():
+        content[name] = _content(GPT2_FOLDER / name, name)
+        if (sha256 := hashlib.sha256(content[name]).hexdigest()) != expected:
+            raise DataError(
+                f"{GPT2_FOLDER / name} has sha256 {sha256}, and GPT-2's has {expected}: "
+                "the file was changed. Install the package again."
+            )
+    merges = [line for line in content["merges.txt"].decode().split("\n")[1:] if line]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    document = {
+        "version": "1.0",
+        "added_tokens": [{"id": 50256, "content": END_OF_TEXT, **flags, "special": True}],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {}, "merges": merges},
+    }
+    # The vocabulary is JSON already: reading and writing it again would take a tenth of what a start takes.
+    return json.dumps(document).replace('"vocab": {}', '"vocab": ' + content["vocab.json"].decode(), 1)
+
+
+def encode(text: str, tokenizer: str = "gpt2", *, special_tokens: bool = False) -> list[int]:
+    """The ids of a prompt."""
+    return load_tokenizer(tokenizer, special_tokens=special_tokens).encode(text)
+
+
+def decode(ids: Iterable[int], tokenizer: str = "gpt2") -> str:
+    """The text of a sample."""
+    return load_tokenizer(tokenizer).decode(ids)

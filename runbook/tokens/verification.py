@@ -1,0 +1,187 @@
+"""Verification of token files: index, checksums, counts, and documents decoded back to text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from runbook.core.atomic_files import sha256_of
+from runbook.core.checks import Check, judge
+from runbook.core.errors import DataError
+from runbook.tokens.indexed_files import IndexedReader
+from runbook.tokens.pipeline.options import Manifest, TokenFiles, read_manifest
+from runbook.tokens.tokenizer import load_tokenizer
+
+AGAIN = "Tokenize again: remove the two files and run the same command."
+_BLOCK = 16 << 20
+SAMPLED_DOCUMENTS = 2_000_000
+
+
+def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
+    """Named checks of PREFIX_text_document.bin and .idx, each with its value and rule.
+
+    A broken file is a failed check, never an exception. Reads every byte once; `checksums=False` leaves the content
+    of the .bin out, for a look while other work runs.
+    """
+    files = TokenFiles.existing(Path(prefix))
+    rule = "the .idx is Megatron's and agrees with both file sizes"
+    try:
+        reader = IndexedReader(files.bin, files.idx)
+    except DataError as error:
+        return [Check("header", "fail", str(error), rule, AGAIN)]
+    value = f"{reader.num_sequences:,} sequences, {reader.num_documents:,} documents, {reader.dtype.name}"
+    checks = [Check("header", "pass", value, rule)]
+    checks += _index_checks(reader)
+    try:
+        manifest = read_manifest(prefix)
+    except DataError as error:
+        checks.append(Check("manifest", "warn", str(error), "a manifest is next to the two files", AGAIN))
+        return checks
+    checks += _count_checks(reader, manifest)
+    if checksums:
+        checks += _content_checks(reader, manifest, files)
+    return checks
+
+
+def _index_checks(reader: IndexedReader) -> Iterator[Check]:
+    import numpy as np
+
+    smallest, total, fault, size = np.iinfo(np.int32).max, 0, "", reader.dtype.itemsize
+    for part in reader.steps(reader.num_sequences):
+        lengths = reader.lengths[part].astype(np.int64)
+        smallest = min(smallest, int(lengths.min()))
+        expected = (total + np.cumsum(lengths) - lengths) * size
+        wrong = np.flatnonzero(reader.pointers[part] != expected)
+        if len(wrong) and not fault:
+            first = int(wrong[0])
+            fault = f"sequence {part.start + first} at {reader.pointers[part][first]}, expected {expected[first]}"
+        total += int(lengths.sum())
+    rule = "each sequence has at least one token"
+    value = f"shortest {smallest}" if reader.num_sequences else "no sequence"
+    yield judge("lengths", reader.num_sequences > 0 and smallest > 0, value, rule, AGAIN)
+    yield judge("offsets", not fault, fault or "each follows the one before", "pointers rise by the lengths", AGAIN)
+    value = f"{total:,} in the index, {reader.num_tokens:,} in the .bin"
+    yield judge("sizes", total == reader.num_tokens, value, "lengths add up to the size of the .bin", AGAIN)
+    entries = reader.document_index
+    rises = all(
+        bool((np.diff(entries[part.start : part.stop + 1]) >= 0).all()) for part in reader.steps(len(entries) - 1)
+    )
+    ends = int(entries[0]), int(entries[-1])
+    good = rises and ends == (0, reader.num_sequences)
+    value = f"{ends[0]} to {ends[1]:,}" + ("" if rises else ", not rising")
+    yield judge("document index", good, value, f"rises from 0 to the {reader.num_sequences:,} sequences", AGAIN)
+
+
+def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
+    """The index against the manifest, the input against the output."""
+    counted = f"{reader.num_documents:,} documents, {reader.num_sequences:,} sequences, {reader.num_tokens:,} tokens"
+    promised = f"{manifest.documents:,} documents, {manifest.sequences:,} sequences, {manifest.tokens:,} tokens"
+    yield judge("counts", counted == promised, counted, f"as in the manifest: {promised}", AGAIN)
+    out = manifest.documents + manifest.skipped_records + manifest.dropped
+    value = (
+        f"{manifest.records:,} read, {manifest.documents:,} written, {manifest.skipped_records:,} bad, "
+        f"{manifest.dropped:,} left out by choice"
+    )
+    yield judge("nothing lost", manifest.records == out, value, "records read = written + bad + left out", AGAIN)
+    left_out = manifest.skipped_records + manifest.skipped_files
+    value = f"{manifest.skipped_records:,} records, {manifest.skipped_files:,} files"
+    remedy = "See `problems` in the manifest: " + "; ".join(manifest.problems[:2])
+    yield judge("bad input", left_out == 0, value, "every record and file could be read", remedy, otherwise="warn")
+    joined = all(before["offset"] + before["bytes"] == after["offset"] for before, after in pairwise(manifest.shards))
+    value = f"{len(manifest.shards)} shards"
+    yield judge("shards", joined, value, "each begins in the .bin where the one before ends", AGAIN)
+
+
+def _content_checks(reader: IndexedReader, manifest: Manifest, files: TokenFiles) -> Iterator[Check]:
+    """Every token, and both checksums, in one pass over the .bin."""
+    import numpy as np
+
+    bin_sum = hashlib.sha256()
+    lowest, highest = 0, 0
+    with files.bin.open("rb") as file:
+        while chunk := file.read(_BLOCK):
+            bin_sum.update(chunk)
+            tokens = np.frombuffer(chunk, reader.dtype, count=len(chunk) // reader.dtype.itemsize)
+            if len(tokens):
+                lowest, highest = min(lowest, int(tokens.min())), max(highest, int(tokens.max()))
+    vocabulary = int(manifest.tokenizer["vocabulary"])
+    is_inside = lowest >= 0 and highest < vocabulary
+    rule = f"tokens lie between 0 and {vocabulary - 1:,}"
+    yield judge("token range", is_inside, f"{lowest} to {highest:,}", rule, AGAIN)
+    if (eod := manifest.tokenizer["end_of_document"]) is not None:
+        yield _eod_check(reader, int(eod))
+    yield _duplicates(reader)
+    for name, sha256 in (("bin", bin_sum.hexdigest()), ("idx", sha256_of(files.idx))):
+        promised = str(manifest.files[name]["sha256"])
+        rule = f"as in the manifest: {promised[:16]}..."
+        yield judge(f"sha256 of .{name}", sha256 == promised, sha256[:16] + "...", rule, AGAIN)
+
+
+def _duplicates(reader: IndexedReader) -> Check:
+    """How many documents are the same, judged by their length and sixteen of their tokens, in a sample by content.
+
+    Whether a document is in the sample depends on its own tokens, so that copies are in it together.
+    """
+    import numpy as np
+
+    interval = max(1, reader.num_sequences // SAMPLED_DOCUMENTS)
+    signatures = []
+    for part in reader.steps(reader.num_sequences):
+        lengths = reader.lengths[part].astype(np.int64)
+        starts = reader.pointers[part] // reader.dtype.itemsize
+        signature = lengths.astype(np.uint64)
+        for place in range(16):
+            at = np.clip(starts + lengths * place // 16, 0, max(0, reader.num_tokens - 1))
+            signature = (signature ^ reader.tokens[at].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            signature ^= signature >> np.uint64(29)
+        signatures.append(signature[signature % np.uint64(interval) == 0])
+    sample = np.concatenate(signatures) if signatures else np.empty(0, dtype=np.uint64)
+    copies = len(sample) - len(np.unique(sample))
+    share = copies / len(sample) if len(sample) else 0.0
+    value = f"{copies:,} of {len(sample):,} sampled documents repeat another ({share:.2%})"
+    rule = "fewer than 1 in 20 documents repeat another"
+    return judge("duplicates", share < 0.05, value, rule, "Remove duplicates before training.", otherwise="warn")
+
+
+def _eod_check(reader: IndexedReader, eod: int) -> Check:
+    wrong = 0
+    for part in reader.steps(reader.num_sequences):
+        last = (reader.pointers[part] // reader.dtype.itemsize) + reader.lengths[part] - 1
+        inside = last[(last >= 0) & (last < reader.num_tokens)]
+        wrong += len(last) - len(inside) + int((reader.tokens[inside] != eod).sum())
+    value = f"{reader.num_sequences - wrong:,} of {reader.num_sequences:,}"
+    return judge("end of document", wrong == 0, value, f"every document ends with token {eod}", AGAIN)
+
+
+@dataclass(frozen=True)
+class DecodedDocument:
+    """One document of the output."""
+
+    number: int
+    tokens: int  # all of its tokens, of which at most a few are shown
+    ids: list[int]
+    pieces: list[str]  # the text of each id
+    text: str  # the ids decoded together
+
+
+def sample_documents(
+    prefix: Path, count: int = 3, *, max_tokens: int = 200, numbers: list[int] | None = None
+) -> list[DecodedDocument]:
+    """Documents spread evenly over the output (or the given ones), each cut after `max_tokens` tokens."""
+    files = TokenFiles.existing(Path(prefix))
+    reader = IndexedReader(files.bin, files.idx)
+    tokenizer = load_tokenizer(str(read_manifest(prefix).tokenizer["name"]))
+    if numbers is None:
+        count = min(count, reader.num_documents)
+        numbers = [place * reader.num_documents // count for place in range(count)]
+    if not numbers:
+        raise DataError(f"{files.idx} has no documents to show")
+    documents = []
+    for number in numbers:
+        tokens = reader.document(number)
+        ids = tokens[:max_tokens].tolist()
+        documents.append(DecodedDocument(number, len(tokens), ids, tokenizer.pieces(ids), tokenizer.decode(ids)))
+    return documents

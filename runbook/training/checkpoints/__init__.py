@@ -1,0 +1,1 @@
+"""Checkpoints: saved, found, checked, loaded, exported."""

@@ -1,0 +1,199 @@
+"""Folders of checkpoints that are whole or not there: names, checksums, the tracker, what to load; no torch.
+
+A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every file last, and is
+renamed; the tracker `latest_checkpointed_iteration.txt` follows by rename. So a kill at any moment leaves either the
+new checkpoint or the ones before it, and a later change of one byte is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runbook.training.health import faults
+
+TRACKER = "latest_checkpointed_iteration.txt"
+METADATA = "metadata.json"
+SHARDS = "torch_dist"  # folder inside a checkpoint with the state in megatron-core's own layout
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """A checkpoint folder and what its metadata says."""
+
+    folder: Path
+    iteration: int
+    metadata: dict[str, Any]
+
+    def shards(self) -> set[str]:
+        """The files of its folder of shards that have a checksum."""
+        return {name.removeprefix(f"{SHARDS}/") for name in self.metadata["files"] if name.startswith(f"{SHARDS}/")}
+
+
+def folder_name(iteration: int) -> str:
+    """Folder name of a checkpoint, as Megatron-LM writes it."""
+    return f"iter_{iteration:07d}"
+
+
+def remove_leftovers(root: Path) -> list[str]:
+    """Remove what a killed save left behind; its names."""
+    left = sorted(path for path in root.glob("iter_*.part") if path.is_dir())
+    left += root.glob(f"{TRACKER}.part")
+    for path in left:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return [path.name for path in left]
+
+
+def begin_checkpoint(root: Path, iteration: int) -> Path:
+    """An empty folder to write the shards of a new checkpoint into."""
+    part = root / f"{folder_name(iteration)}.part"
+    if part.exists():
+        shutil.rmtree(part)
+    (part / SHARDS).mkdir(parents=True)
+    return part
+
+
+def seal_checkpoint(
+    part: Path, metadata: dict[str, Any], checksums: dict[str, str], keep: int, keep_every: int = 0
+) -> Path:
+    """Seal, rename, point the tracker at it, then remove all but the newest `keep` and those of each `keep_every`."""
+    root, final = part.parent, part.with_suffix("")
+    metadata = {**metadata, "files": checksums}
+    faults.armed().save("metadata")
+    _write(part / METADATA, json.dumps({**metadata, "seal": _seal(metadata)}, indent=1, sort_keys=True) + "\n")
+    for folder in (part / SHARDS, part):
+        sync_folder(folder)
+    if final.exists():  # a broken one of this iteration, which was not loaded
+        shutil.rmtree(final)
+    faults.armed().save("rename")
+    part.rename(final)
+    sync_folder(root)
+    faults.armed().save("tracker")
+    write_tracker(root, int(metadata["iteration"]))
+    faults.armed().save("pruning")
+    for old in _folders(root)[keep:]:
+        if keep_every and _iteration(old) % keep_every == 0:
+            continue
+        doomed = old.rename(old.with_suffix(".old.part"))  # killed from here on, `remove_leftovers` ends the work
+        shutil.rmtree(doomed)
+    return final
+
+
+def write_tracker(root: Path, iteration: int) -> None:
+    """Write the tracker in one step."""
+    _write(root / f"{TRACKER}.part", f"{iteration}\n")
+    (root / f"{TRACKER}.part").rename(root / TRACKER)
+    sync_folder(root)
+
+
+def tracked_iteration(root: Path) -> int | None:
+    """The iteration the tracker names; None where it is missing, empty or garbage."""
+    try:
+        text = (root / TRACKER).read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
+    """Point the tracker, maybe one behind after a kill, at a checkpoint; its fault if any, and the newest iteration."""
+    tracker, named, fault = root / TRACKER, tracked_iteration(root), ""
+    newest = _iteration(_folders(root)[0])
+    if named is not None and not (root / folder_name(named)).is_dir():
+        fault = f"{tracker} names {folder_name(named)}, which is not there"
+    elif named is None and newest:  # weights that were imported are of iteration 0
+        content = tracker.read_bytes()[:40] if tracker.exists() else None
+        holds = f"holds {content!r}" if content and content.strip() else "is empty"
+        fault = f"{tracker} is missing" if content is None else f"{tracker} {holds}"
+    if named != iteration:
+        write_tracker(root, iteration)
+    return fault, newest
+
+
+def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
+    """Checkpoints by their folders, newest first, and what is wrong with those that cannot even be opened.
+
+    The folders are asked, not the tracker: it may be older than the newest checkpoint (killed between the two
+    renames), empty or garbage.
+    """
+    checkpoints, problems = [], []
+    for folder in _folders(root):
+        try:
+            metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
+            if metadata.pop("seal") != _seal(metadata):
+                raise ValueError("its seal does not match: it was changed after it was written")
+            checkpoints.append(CheckpointFolder(folder, int(metadata["iteration"]), metadata))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            problems.append(f"{folder / METADATA} cannot be used: {error}")
+    return checkpoints, problems
+
+
+def has_checkpoints(root: Path) -> bool:
+    """Whether a checkpoint was ever finished here."""
+    return bool(_folders(root)) or (root / TRACKER).exists()
+
+
+def checksum_fault(checkpoint: CheckpointFolder, files: list[str]) -> str:
+    """What is wrong with these files of a checkpoint: the file, what is expected and what is there; or nothing."""
+    for name in files:
+        path, expected = checkpoint.folder / name, str(checkpoint.metadata["files"][name])
+        try:
+            actual = sha256(path)
+        except FileNotFoundError:
+            return f"{path} is missing"
+        except OSError as error:
+            return f"{path} cannot be read: {error}"
+        if actual != expected:
+            return f"{path} has sha256 {actual[:16]}..., expected {expected[:16]}... ({path.stat().st_size} bytes)"
+    return ""
+
+
+def differences(values: Mapping[str, object], wanted: Mapping[str, object], whose: str = "plan") -> str:
+    """Every value that is not the one wanted, and whose that is; nothing where all are."""
+    return ", ".join(
+        f"{key} {values.get(key)} ({whose}: {value})" for key, value in wanted.items() if values.get(key) != value
+    )
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file's content."""
+    with path.open("rb", buffering=0) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    folders = (path for path in root.iterdir() if re.fullmatch(r"iter_\d{7,}", path.name) and path.is_dir())
+    return sorted(folders, key=_iteration, reverse=True)
+
+
+def _iteration(folder: Path) -> int:
+    return int(folder.name[5:])
+
+
+def _seal(metadata: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())

@@ -1,0 +1,278 @@
+"""Save and resume a training: its state, on all ranks together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.tensor_parallel import get_cuda_rng_tracker
+
+from runbook.plan_file import identity
+from runbook.plan_file.errors import RefusedError, TrainingError
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.checkpoints import folders, torch_dist
+from runbook.training.checkpoints.folders import CheckpointFolder
+from runbook.training.engines.engine import CommonState, TrainingEngine
+from runbook.training.health import faults
+from runbook.training.process_groups import device, run_on_all_ranks, run_on_first_rank, seed_ranks
+from runbook.training.ranks import on_gpu
+from runbook.training.report import say
+
+_SHAPE_KEYS = (
+    "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "positions", "padded_vocabulary", "tied_embeddings",
+    "position_embedding", "normalization", "activation", "biases",
+)  # fmt: skip
+
+
+@dataclass
+class TrainingProgress:
+    """How far a training is."""
+
+    iteration: int = 0
+    consumed_samples: int = 0
+    segment: int = 0
+    skipped: int = 0
+    nan: int = 0
+    passed_over: list[list[int]] = field(default_factory=list)
+    """First and last samples of the steps that are left out since a rollback."""
+
+
+def model_shape(spec: PhasePlan) -> dict[str, object]:
+    """Every value of the model that its weights depend on."""
+    return {key: getattr(spec.model, key) for key in _SHAPE_KEYS}
+
+
+def random_state() -> ShardedObject:
+    """This rank's random states, under its place among the ranks."""
+    state = {"torch": torch.get_rng_state(), "tracker": get_cuda_rng_tracker().get_states()}
+    if on_gpu():
+        state["cuda"] = torch.cuda.get_rng_state()
+    groups = (
+        parallel_state.get_pipeline_model_parallel_group(),
+        parallel_state.get_tensor_model_parallel_group(),
+        parallel_state.get_data_parallel_group(),
+    )
+    return ShardedObject(
+        "random", state, tuple(group.size() for group in groups), tuple(group.rank() for group in groups)
+    )
+
+
+@dataclass(frozen=True)
+class SaveResult:
+    """What a save cost."""
+
+    iteration: int
+    seconds: float  # from its beginning until it was sealed
+    stall_seconds: float  # how long the training waited for it
+    bytes: int
+    folder: Path
+
+
+class PendingSave:
+    """A checkpoint on its way to the disk: started, written (here or in a thread), sealed."""
+
+    def __init__(
+        self, spec: PhasePlan, engine: TrainingEngine, progress: TrainingProgress, *, in_background: bool
+    ) -> None:
+        """Agree with all ranks on who writes what; a state that is written in the background is copied first."""
+        self.spec = spec
+        self.iteration = progress.iteration
+        self.started = time.monotonic()
+        self._part = spec.path(spec.checkpoint.folder) / f"{folders.folder_name(progress.iteration)}.part"
+        self._metadata = {
+            **dataclasses.asdict(progress),
+            "fingerprint": spec.fingerprint,
+            "recipe": identity.recipe(spec),
+            "engine": spec.engine,
+            "precision": spec.precision.format,
+            "model": model_shape(spec),
+            "parallel": dataclasses.asdict(spec.parallel),
+            "common": dataclasses.asdict(engine.common_state()),
+            "saved_at": time.time(),
+        }
+        state = {**engine.sharded_state(loading=False), "random": {"state": random_state()}}
+        self._needed = torch_dist.state_bytes(state)
+        self._background: Future[torch_dist.WrittenShards] | None = None
+        with self._cleaning():
+            run_on_first_rank(self._begin)
+            faults.armed().save("begin")
+            self._writing = torch_dist.ShardWriter(state, self._part / folders.SHARDS, copied=in_background)
+        if in_background:
+            executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+            self._background = executor.submit(self._writing.write)
+            executor.shutdown(wait=False)
+        self.stall_seconds = time.monotonic() - self.started  # how long the training waited for it so far
+
+    def _begin(self) -> None:
+        """Find a full disk before gigabytes are written to it; a quota shows only while writing."""
+        part = folders.begin_checkpoint(self._part.parent, self.iteration)
+        if (free := shutil.disk_usage(part).free) < self._needed:
+            raise TrainingError(f"only {free:,} bytes are free on its disk")
+
+    def is_written(self) -> bool:
+        """Whether all ranks have written their files; asked on all ranks together."""
+        ready = self._background is None or self._background.done()
+        message = torch.tensor([int(ready)], dtype=torch.int64, device=device())
+        torch.distributed.all_reduce(message, op=torch.distributed.ReduceOp.MIN)
+        return bool(message.item())
+
+    def finish(self) -> SaveResult:
+        """Wait for the files, seal and rename; `TrainingError` on all ranks, and nothing left, where one failed."""
+        start = time.monotonic()
+        write = self._background.result if self._background else self._writing.write
+        with self._cleaning():
+            sums = self._writing.finish(run_on_all_ranks(write))
+            faults.armed().save("shards")
+            files = {f"{folders.SHARDS}/{name}": digest for name, digest in sums.items()}
+            size = run_on_first_rank(lambda: sum((self._part / name).stat().st_size for name in files))
+            keep, every = self.spec.checkpoint.keep, self.spec.checkpoint.keep_every
+            final = run_on_first_rank(lambda: folders.seal_checkpoint(self._part, self._metadata, files, keep, every))
+        now = time.monotonic()
+        self.stall_seconds += now - start
+        return SaveResult(self.iteration, now - self.started, self.stall_seconds, size, final)
+
+    @contextlib.contextmanager
+    def _cleaning(self) -> Iterator[None]:
+        try:
+            yield
+        except TrainingError as error:
+            run_on_first_rank(lambda: shutil.rmtree(self._part, ignore_errors=True))
+            failure = TrainingError(
+                f"checkpoint {self._part.with_suffix('')} of {self._needed:,} bytes could not be written: {error}. "
+                f"Nothing of it is left, earlier checkpoints are untouched. Make room (the disk, the quota), then run "
+                f"again"
+            )
+            failure.on_all_ranks = True
+            raise failure from error
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """The checkpoint a run resumes from, and what was wrong with newer ones."""
+
+    progress: TrainingProgress
+    folder: Path
+    problems: list[str]
+    changes: list[str]  # values it was trained with that are not the plan's and change what going on means
+    harmless: list[str]  # those that do not
+    weights_only: bool  # whether it is another engine's, so that its optimizer state was left out
+    tracker_fault: str  # what was wrong with the tracker, which is rewritten; empty: nothing
+    lost_iterations: int  # how many iterations the newest checkpoint, which is not whole, was ahead
+
+
+def load_checkpoint(spec: PhasePlan, engine: TrainingEngine) -> LoadedCheckpoint | None:
+    """Load the newest whole checkpoint; None where there never was one, `RefusedError` where none is whole or fits."""
+    root = spec.path(spec.checkpoint.folder)
+    run_on_first_rank(lambda: folders.remove_leftovers(root))
+    checkpoints, problems = run_on_first_rank(lambda: folders.candidates(root))
+    shape = dict(sorted(model_shape(spec).items()))
+    for checkpoint in checkpoints:
+        if difference := folders.differences(checkpoint.metadata.get("model", {}), shape):
+            raise RefusedError(
+                f"{checkpoint.folder} is of another model: {difference}. Use the plan it was trained with, or another "
+                f"checkpoint folder"
+            )
+        problem = _verify(checkpoint)
+        if not problem:
+            return _load_candidate(spec, engine, checkpoint, problems)
+        problems.append(problem)
+    if run_on_first_rank(lambda: folders.has_checkpoints(root)):
+        problems = problems or [f"{root / folders.TRACKER} names one that is not there"]
+        raise RefusedError(
+            "\n  ".join([f"{root} has held checkpoints, but none of them is whole:", *problems])
+            + "\nTraining does not silently start again: bring one back, or move the folder away to start anew"
+        )
+    return None
+
+
+def _load_candidate(
+    spec: PhasePlan, engine: TrainingEngine, checkpoint: CheckpointFolder, problems: list[str]
+) -> LoadedCheckpoint:
+    metadata = checkpoint.metadata
+    room = engine.sharded_state(loading=True)
+    weights_only = metadata["engine"] != spec.engine
+    if weights_only:  # each engine's optimizer state is its own
+        del room["optimizer"]
+    # What ZeRO shares out does not change how a layout numbers its ranks.
+    same_ranks = {**metadata["parallel"], "zero_stage": 0} == {**dataclasses.asdict(spec.parallel), "zero_stage": 0}
+    if same_ranks:
+        room["random"] = {"state": random_state()}
+    loaded = torch_dist.read_shards(room, checkpoint)
+    engine.restore(loaded, CommonState(**metadata["common"]))
+    if same_ranks:
+        random: Any = loaded["random"]["state"]
+        torch.set_rng_state(random["torch"])
+        get_cuda_rng_tracker().set_states(random["tracker"])
+        if "cuda" in random and on_gpu():
+            torch.cuda.set_rng_state(random["cuda"])
+    else:  # the ranks of another layout have no states to restore: draw new numbers, not those drawn before
+        seed_ranks(spec.seed + 7919 * checkpoint.iteration)
+    root = spec.path(spec.checkpoint.folder)
+    tracker_fault, newest = run_on_first_rank(lambda: folders.mend_tracker(root, checkpoint.iteration))
+    progress = TrainingProgress(**{key.name: metadata[key.name] for key in dataclasses.fields(TrainingProgress)})
+    changes, harmless = _changes(spec, checkpoint)
+    if weights_only:
+        lost = "whose optimizer state is its own, so that the weights alone are taken up and Adam begins anew"
+        harmless = [f"the engine {metadata['engine']} (plan: {spec.engine}), {lost}", *harmless]
+    lost_iterations = newest - checkpoint.iteration
+    return LoadedCheckpoint(
+        progress, checkpoint.folder, problems, changes, harmless, weights_only, tracker_fault, lost_iterations
+    )
+
+
+def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], list[str]]:
+    """Differences between the training that wrote a checkpoint and the plan: serious ones, and harmless ones."""
+    metadata = checkpoint.metadata
+    if metadata.get("fingerprint") == spec.fingerprint:
+        return [], []
+    if "recipe" not in metadata:
+        return [f"a fingerprint of {str(metadata.get('fingerprint'))[:12]} (plan: {spec.fingerprint[:12]})"], []
+    return identity.differences(metadata["recipe"], json.loads(json.dumps(identity.recipe(spec))))
+
+
+def _verify(checkpoint: CheckpointFolder) -> str:
+    """What is wrong with the checkpoint's files, of which each rank reads a share."""
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    problems = [""] * ranks
+    own = sorted(checkpoint.metadata["files"])[rank::ranks]
+    torch.distributed.all_gather_object(problems, folders.checksum_fault(checkpoint, own))
+    return next(filter(None, problems), "")
+
+
+def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
+    """`spec` with the padded vocabulary of the newest checkpoint, where it has the same vocabulary and can be cut so.
+
+    By Megatron's rule the padding is a multiple of 128 x tensor, so that another cut would change it; padded rows take
+    part in the loss, and would move it by their share of all rows.
+    """
+    model, tensor = spec.model, spec.parallel.tensor
+    padded = run_on_first_rank(lambda: _newest_padding(spec))
+    if padded in (0, model.padded_vocabulary) or padded < model.vocabulary or padded % tensor:
+        return spec
+    if torch.distributed.get_rank() == 0:
+        say(
+            f"the vocabulary of {model.vocabulary:,} stays padded to {padded:,} as in the checkpoint (plan: "
+            f"{model.padded_vocabulary:,})"
+        )
+    return dataclasses.replace(spec, model=dataclasses.replace(model, padded_vocabulary=padded, parameters=0))
+
+
+def _newest_padding(spec: PhasePlan) -> int:
+    """The padding of the newest checkpoint that says its vocabulary, where that is the plan's; else 0."""
+    checkpoints, _ = folders.candidates(spec.path(spec.checkpoint.folder))
+    for checkpoint in checkpoints:
+        if "recipe" in checkpoint.metadata:
+            same = checkpoint.metadata["recipe"].get("model.vocabulary") == spec.model.vocabulary
+            return int(checkpoint.metadata["model"]["padded_vocabulary"]) if same else 0
+    return 0

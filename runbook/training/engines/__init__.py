@@ -1,0 +1,1 @@
+"""Engines: megatron-core and DeepSpeed behind one interface."""

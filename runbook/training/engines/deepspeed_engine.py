@@ -1,0 +1,305 @@
+"""The DeepSpeed engine: ZeRO 0 to 3 around GPTModel, tensor parallelism through DeepSpeed's `mpu`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from deepspeed.runtime.utils import clip_grad_norm_
+from deepspeed.runtime.zero import GatheredParameters
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import is_main_replica
+
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.engines import engine, gpt_model
+from runbook.training.engines.deepspeed_start import initialize_engine, join_deepspeed
+from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, WeightPart, whole_shape
+from runbook.training.process_groups import device
+
+_COLLECTIVES = (
+    "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor",
+    "all_gather", "all_gather_base", "all_gather_into_tensor", "all_gather_coalesced",
+)  # fmt: skip
+"""Methods of a `deepspeed.comm` backend that are timed: they bring gradients together, and the weights of ZeRO 3. What
+pipeline stages send one another is not among them."""
+
+_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+class DeepSpeedEngine(engine.TrainingEngine):
+    """GPTModel in DeepSpeed's engine."""
+
+    def __init__(self, spec: PhasePlan) -> None:
+        super().__init__(spec, gpt_model.build_model(spec))
+        (self.model,) = self.models
+        # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
+        self._shards = gpt_model.sharded_weights(self.model)
+        self.adam = _adam(spec, self.model)
+        self.norm = math.nan  # gradient norm of fp32 without ZeRO, which DeepSpeed does not keep
+        self.waiting = False  # whether there are gradients that no optimizer step has used
+        self.discards = False
+        join_deepspeed()
+        self.engine = self._begin()
+        if self.timer:
+            backend = deepspeed.comm.comm.cdb
+            for name in _COLLECTIVES:
+                if hasattr(backend, name):
+                    setattr(backend, name, self.timer.timed(getattr(backend, name)))
+        self._mend()
+
+    def _begin(self) -> Any:
+        return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
+
+    def _mend(self) -> None:
+        """Correct what DeepSpeed gets wrong for this loop."""
+        for state in self.adam.state.values():
+            state["step"].zero_()  # it has made a step of length 0 to get room for the moments
+        step_adam = self.adam.step
+
+        def step_unless_bad(*_: Any, **__: Any) -> None:
+            """Skip a step that was given up or has bad gradients; all of DeepSpeed's optimizers come through here."""
+            if not self.discards and math.isfinite(self._norm()):
+                step_adam()
+
+        self.adam.step = step_unless_bad  # type: ignore[method-assign]
+        if self.engine.fp16_enabled():
+            self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False  # the loop has its own answer to it
+            self._let_scale_grow_later()
+        if self.spec.parallel.zero_stage == 0:
+            take_step = self.engine._take_model_step
+            prepare = self._clip if self.spec.precision.format == "fp32" else self._mark_gradients
+
+            def prepare_and_step(arguments: Any) -> None:
+                prepare()
+                take_step(arguments)
+
+            self.engine._take_model_step = prepare_and_step
+            self.engine.clip_fp32_gradients = lambda: None
+
+    def _let_scale_grow_later(self) -> None:
+        """Raise the loss scale after the step: DeepSpeed raises it before, and then divides by the new scale."""
+        optimizer, take_step = self.engine.optimizer, self.engine._take_model_step
+        change, well = optimizer._update_scale, []
+
+        def note(overflow: bool) -> None:
+            change(overflow) if overflow else well.append(True)
+
+        def step_and_change(arguments: Any) -> None:
+            take_step(arguments)
+            if well:
+                well.clear()
+                change(False)
+
+        optimizer._update_scale, self.engine._take_model_step = note, step_and_change
+
+    def _norm(self) -> float:
+        """Norm of the whole gradient; DeepSpeed gives inf or -1 where it is not finite."""
+        norm = getattr(self.engine.optimizer, "_global_grad_norm", None)
+        value = self.norm if norm is None else float(norm)
+        return value if value >= 0 else math.inf
+
+    def _clip(self) -> None:
+        """Clip in fp32: DeepSpeed does not keep the norm it clips by, and computes none where nothing is clipped."""
+        limit = self.spec.optimizer.clip_gradient or math.inf
+        self.norm = float(clip_grad_norm_(list(self.engine.module.parameters()), limit, mpu=self.engine.mpu))
+
+    def _mark_gradients(self) -> None:
+        """Copy the marks of the weights to their gradients, where DeepSpeed's norm in 16 bits looks for them.
+
+        Without marks, the parts of the other tensor-parallel ranks are missing from the norm.
+        """
+        for weight in self.model.parameters():
+            if weight.grad is not None:
+                for mark in ("tensor_model_parallel", "model_parallel", "ds_pipe_replicated"):
+                    setattr(weight.grad, mark, getattr(weight, mark, False))
+
+    def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
+        """Forward and backward of one step."""
+        self._expect(num_microbatches)
+        total = torch.zeros((), device=device())
+        for index in range(num_microbatches):
+            self.engine.set_gradient_accumulation_boundary(index + 1 == num_microbatches)
+            loss = self.engine(**next(batches))
+            self.engine.backward(loss)
+            total += loss.detach()
+        return float(total)
+
+    def update(self, learning_rate: float) -> OptimizerUpdate:
+        """Step the optimizer."""
+        for group in self.adam.param_groups:
+            group["lr"] = learning_rate
+        self._step()
+        self.waiting = False
+        norm = self._norm()
+        scale = float(self.engine.optimizer.loss_scale) if self.engine.fp16_enabled() else 1.0
+        if self.spec.precision.format == "fp16" and not self.engine.was_step_applied():
+            return OptimizerUpdate(math.nan, True, scale)
+        return OptimizerUpdate(norm, not math.isfinite(norm), scale)
+
+    def _step(self) -> None:
+        self.engine.step()
+
+    def _expect(self, num_microbatches: int) -> None:
+        """Start a step of so many micro-batches; gradients of a step that was given up are discarded."""
+        if self.waiting:
+            self.discards = True
+            self._step()  # DeepSpeed clears all its buffers in a step, and nowhere else
+            self.discards = False
+        self.waiting = True
+        batch, parallel = self.spec.batch, self.spec.parallel
+        if num_microbatches != self.engine.gradient_accumulation_steps():
+            self.engine.set_train_batch_size(batch.micro * parallel.data * num_microbatches)
+        if self.timer:
+            self.timer.seconds = 0.0
+
+    def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
+        """Forward alone."""
+        total = torch.zeros((), device=device())
+        with self._evaluating():
+            for _ in range(num_microbatches):
+                total += self.engine.module(**next(batches))
+        return float(total)
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        self.engine.module.eval()
+        with torch.no_grad():
+            yield
+        self.engine.module.train()
+
+    def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """Scores of all tokens after each prefix."""
+        with self._evaluating():
+            logits = self.engine.module(ids, torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
+        return engine.whole_logits(logits)
+
+    def weights(self) -> engine.State:
+        """The weights of the model."""
+        return {"model0": {name: copy.copy(shard) for name, shard in self._shards.items()}}
+
+    def sharded_state(self, *, loading: bool) -> engine.State:
+        """Weights under Megatron's names, optimizer state under optimizer.state.*."""
+        state = super().sharded_state(loading=loading)
+        if self.spec.parallel.zero_stage == 3:
+            # One weight brought together after the other, on the host of the copy that writes it.
+            state["model0"] = {name: self._gathered(shard, loading) for name, shard in state["model0"].items()}
+        return state
+
+    def _gathered(self, shard: engine.Shard, loading: bool) -> engine.Shard:
+        """The shard with its whole weight: on the host of the copy that writes it, or room for it to load."""
+        weight = shard.data
+        if not isinstance(weight, torch.nn.Parameter):
+            return shard
+        is_written = not loading and is_main_replica(shard.replica_id)
+        data = torch.empty(whole_shape(weight), dtype=weight.dtype, device="cpu" if loading or is_written else "meta")
+        if not loading:
+            with self._gather(weight):
+                if is_written:
+                    data.copy_(weight.detach())
+        return dataclasses.replace(shard, data=data)
+
+    def _gather(self, weight: torch.nn.Parameter, *, change: bool = False) -> contextlib.AbstractContextManager[Any]:
+        if not hasattr(weight, "ds_id"):
+            return contextlib.nullcontext()
+        gathering: contextlib.AbstractContextManager[Any] = GatheredParameters([weight], 0 if change else None)
+        return gathering
+
+    def _scaler_values(self) -> dict[str, float]:
+        scaler = self._loss_scaler()
+        return {key: float(getattr(scaler, key)) for key in _SCALER if getattr(scaler, key, None) is not None}
+
+    def _restore_scaler(self, values: dict[str, float]) -> None:
+        scaler = self._loss_scaler()
+        for key, value in values.items():
+            if hasattr(scaler, key):
+                setattr(scaler, key, value if key == "cur_scale" else int(value))
+
+    def _loss_scaler(self) -> Any:
+        """The fp16 loss scaler, or None."""
+        return self.engine.optimizer.loss_scaler if self.engine.fp16_enabled() else None
+
+    def _owned(self) -> engine.OwnedState:
+        optimizer, adam, weights = self.engine.optimizer, self.adam, list(self.model.parameters())
+        if optimizer is adam:  # fp32 without ZeRO
+            return engine.OwnedState.whole(weights, weights, adam)
+        if isinstance(optimizer, FP16_UnfusedOptimizer):  # 16 bits without ZeRO
+            halves, mains = (chain.from_iterable(groups) for groups in (optimizer.fp16_groups, optimizer.fp32_groups))
+            return engine.OwnedState.whole(halves, mains, adam)
+        parts = {weight: part for weight in weights if (part := _cut_part(optimizer, adam, weight))}
+        return engine.OwnedState(parts, is_cut=True)
+
+
+class GptWithLoss(torch.nn.Module):
+    """GPTModel that gives the mean loss over the tokens that count, as DeepSpeed wants one number for its backward."""
+
+    def __init__(self, gpt: torch.nn.Module) -> None:
+        super().__init__()
+        self.gpt = gpt
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        position_ids: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        loss_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The loss, or logits [batch, sequence, vocabulary of this rank] where no labels are given."""
+        output: torch.Tensor = self.gpt(tokens, position_ids, None, labels=labels)
+        return output if loss_mask is None else engine.mean_loss(output, loss_mask)
+
+
+_GROUPS = {
+    "data_parallel": "data_parallel",
+    "model_parallel": "tensor_model_parallel",
+    "tensor_model_parallel": "tensor_model_parallel",
+    "pipeline_model_parallel": "pipeline_model_parallel",
+}
+"""DeepSpeed's names of process groups, and megatron-core's."""
+
+MODEL_PARALLEL_UNIT = SimpleNamespace(
+    **{
+        f"get_{theirs}_{fact}": getattr(parallel_state, f"get_{ours}_{fact}")
+        for theirs, ours in _GROUPS.items()
+        for fact in ("group", "rank", "world_size")
+    }
+)
+"""megatron-core's groups as the `mpu` that DeepSpeed expects."""
+
+
+def _adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
+    """AdamW over two groups as Megatron makes them: matrices decay, biases and norms do not."""
+    parameters = list(gpt.named_parameters())
+    decaying = [weight for name, weight in parameters if not name.endswith(".bias") and weight.dim() > 1]
+    others = [weight for name, weight in parameters if name.endswith(".bias") or weight.dim() == 1]
+    optimizer = spec.optimizer
+    return torch.optim.AdamW(
+        [{"params": decaying, "weight_decay": optimizer.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=0.0,  # `update` sets it
+        betas=(optimizer.beta1, optimizer.beta2),
+        eps=optimizer.epsilon,
+        fused=True,
+    )
+
+
+def _cut_part(optimizer: Any, adam: torch.optim.Optimizer, weight: torch.nn.Parameter) -> WeightPart | None:
+    """The range of a weight that ZeRO gave this rank, inside the flat buffer that Adam steps."""
+    if hasattr(weight, "ds_id"):  # stage 3: every weight is cut into equal pieces, the last one padded
+        group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]
+        whole = whole_shape(weight).numel()
+        start = min(whole, length * optimizer._get_param_partition_rank(weight))
+        flat = optimizer.fp32_partitioned_groups_flat[group]
+        return WeightPart(start, min(start + length, whole), flat, adam, offset)
+    mapping = weight._hp_mapping  # type: ignore[attr-defined]
+    if mapping is None:
+        return None
+    place, flat = mapping.lp_fragment_address, adam.param_groups[mapping.param_group_index]["params"][0]
+    return WeightPart(place.start, place.start + place.numel, flat, adam, mapping.hp_fragment_address.start)

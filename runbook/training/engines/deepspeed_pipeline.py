@@ -1,0 +1,176 @@
+"""DeepSpeed's pipeline over GPTModel: its layers as a list, embedding and head tied, a step cut in two."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import checkpoint
+
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.engines.deepspeed_engine import DeepSpeedEngine
+from runbook.training.engines.deepspeed_start import initialize_engine, local_rank_variable, quiet_stdout
+from runbook.training.engines.engine import MicroBatch, MicroBatches, mean_loss, whole_logits
+
+
+class DeepSpeedPipeline(DeepSpeedEngine):
+    """See `engine.TrainingEngine`; each rank has built its stage of GPTModel, and the layer list names its modules."""
+
+    def _begin(self) -> Any:
+        parallel = self.spec.parallel
+        gpt = self.model
+        with quiet_stdout(), local_rank_variable(), torch.no_grad():  # it makes the copies of the tied weight alike
+            module = PipelineModule(
+                layers=layer_list(self.spec, gpt),
+                topology=PipeModelDataParallelTopology(parallel.pipeline, parallel.tensor, parallel.data),
+                loss_fn=lambda logits, labels: mean_loss(gpt.compute_language_model_loss(labels[0], logits), labels[1]),
+                partition_method=f"type:^{Block.__name__}$",
+            )
+        last = len(module._layer_specs)
+        own = self.spec.model.layers // parallel.pipeline
+        expected = [0, *(1 + own * stage for stage in range(1, parallel.pipeline)), last]  # as megatron-core built them
+        assert list(module.parts) == expected, f"stages begin at {module.parts}, not at {expected}"
+        _count_once(gpt)
+        engine = initialize_engine(module, self.adam, self.spec, None)
+        engine.set_batch_fn(_inputs_and_labels)
+        # The loop looks at the loss of all ranks before the optimizer steps; `update` steps it.
+        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, schedule.OptimizerStep: _nothing}
+        return engine
+
+    def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
+        """Forward and backward of one step."""
+        self._expect(num_microbatches)
+        return self._run(batches, self.engine._train_schedule())
+
+    def _step(self) -> None:
+        self.engine._exec_optimizer_step()
+
+    def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
+        """Forward alone."""
+        with self._evaluating():
+            return self._run(batches, self.engine._inference_schedule(num_microbatches))
+
+    def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """Scores of all tokens after each prefix."""
+        positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+        batch = {"tokens": ids, "position_ids": positions, "labels": ids, "loss_mask": torch.ones_like(ids)}
+        self.engine.reset_activation_shape()  # a prefix is shorter than a sequence of the training
+        with self._evaluating():
+            self._run(iter([batch]), self.engine._inference_schedule(1), compute_loss=False)
+        self.engine.reset_activation_shape()
+        if not self.engine.is_last_stage():
+            return None
+        return whole_logits(self.engine.fwd_outputs[0].transpose(0, 1).contiguous())
+
+    def _run(self, batches: MicroBatches, instructions: Any, *, compute_loss: bool = True) -> float:
+        """Carry out a schedule; the sum of the losses on the last stage."""
+        self.engine.set_dataiterator(batches)
+        self.engine.total_loss = None
+        self.engine._compute_loss = compute_loss
+        self.engine._exec_schedule(instructions)
+        total = self.engine.total_loss
+        return float(total) if compute_loss and self.engine.is_last_stage() else 0.0
+
+
+def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
+    """The layers of the whole model; only those of this rank's stage are built, of the modules that `gpt` has."""
+    own = spec.model.layers // spec.parallel.pipeline
+    first = own * parallel_state.get_pipeline_model_parallel_rank()
+    blocks = [LayerSpec(Block, gpt, index - first) for index in range(spec.model.layers)]
+    if not spec.model.tied_embeddings:
+        embedding, head = LayerSpec(Part, gpt, "embedding", _embed), LayerSpec(Part, gpt, "output_layer", _score)
+    else:
+        embedding = TiedLayerSpec("vocabulary", Vocabulary, gpt, forward_fn=_embed)
+        head = TiedLayerSpec("vocabulary", Vocabulary, gpt, forward_fn=_score)
+    return [embedding, *blocks, LayerSpec(Part, gpt, "decoder.final_layernorm", _normalize), head]
+
+
+def _embed(part: Any, inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Hidden states [sequence, batch, hidden] of (tokens, position ids)."""
+    tokens, positions = inputs
+    return part.embedding(input_ids=tokens, position_ids=positions)  # type: ignore[no-any-return]
+
+
+def _normalize(part: Any, hidden: torch.Tensor) -> torch.Tensor:
+    return part.final_layernorm(hidden)  # type: ignore[no-any-return]
+
+
+def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """Logits [sequence, batch, vocabulary of this rank]."""
+    return part.stage[0].output_layer(hidden, weight=part.weight)[0]  # type: ignore[no-any-return]
+
+
+class Part(torch.nn.Module):
+    """One module of a stage, under its own name; the stage is at hand, but its other weights are not this part's."""
+
+    weight = None  # the head's, where it is not its own
+
+    def __init__(self, gpt: Any, path: str, forward: Callable[[Any, Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.stage = [gpt]
+        self.add_module(path.rpartition(".")[2], gpt.get_submodule(path))
+        self.forward = functools.partial(forward, self)
+
+
+class Vocabulary(torch.nn.Module):
+    """Both ends of a tied model: on the first stage the embeddings, on the last the copy of their weight.
+
+    DeepSpeed adds up the gradients of `weight` over the two stages, and takes all weights here for copies on the last.
+    """
+
+    def __init__(self, gpt: Any) -> None:
+        super().__init__()
+        self.stage = [gpt]
+        if gpt.pre_process:
+            self.embedding = gpt.embedding
+        self.weight = gpt.shared_embedding_or_output_weight()
+
+
+class Block(torch.nn.Module):
+    """One transformer layer."""
+
+    def __init__(self, gpt: Any, index: int) -> None:
+        super().__init__()
+        self.stage = [gpt]
+        self.layer = gpt.decoder.layers[index]
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states to hidden states."""
+        if self.training and self.layer.config.recompute_granularity == "full":
+            recomputed: torch.Tensor = checkpoint(self._forward, False, hidden)
+            return recomputed
+        return self._forward(hidden)
+
+    def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        (gpt,) = self.stage
+        rotary = gpt.rotary_pos_emb(hidden.shape[0]) if gpt.position_embedding_type == "rope" else None
+        output, _ = self.layer(hidden_states=hidden, attention_mask=None, rotary_pos_emb=rotary)
+        return output  # type: ignore[no-any-return]
+
+
+def _inputs_and_labels(batch: MicroBatch) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    return (batch["tokens"], batch["position_ids"]), (batch["labels"], batch["loss_mask"])
+
+
+def _nothing(_engine: Any, **_arguments: Any) -> None:
+    pass
+
+
+def _count_once(gpt: Any) -> None:
+    """Mark the weights so that DeepSpeed's gradient norm has each number of the whole model once.
+
+    Its norm in fp32 takes from all ranks but the very first only what is marked as cut, so that later stages' biases
+    and norms would be left out, and the copy of the tied weight be counted again.
+    """
+    first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0
+    for weight in gpt.parameters():
+        if getattr(weight, "ds_pipe_replicated", False):
+            weight.tensor_model_parallel = weight.model_parallel = False
+        else:
+            weight.model_parallel = first_of_tensor

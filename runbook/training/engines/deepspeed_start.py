@@ -1,0 +1,100 @@
+"""DeepSpeed as a library: imported and started without its output, compilation and probing of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import datetime
+import io
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+from runbook.plan_file.deepspeed import configuration
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.ranks import on_gpu
+
+OLDEST_VERSION = (0, 19)  # the oldest DeepSpeed that the engine was tested with; it relies on undocumented behaviour
+
+
+def import_deepspeed() -> Any:
+    """The `deepspeed` module, on a CPU where there is no GPU; `RefusedError` where it is missing or too old."""
+    try:
+        version = metadata.version("deepspeed")
+    except metadata.PackageNotFoundError:
+        raise RefusedError(
+            "training.engine deepspeed: the package deepspeed is not installed here. Install gpt3-runbook[train], or "
+            "set training.engine to megatron-core"
+        ) from None
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < OLDEST_VERSION:
+        raise RefusedError(
+            f"training.engine deepspeed: deepspeed {version} is installed, and the engine needs "
+            f"{'.'.join(map(str, OLDEST_VERSION))} or newer. Update it, or set training.engine to megatron-core"
+        )
+    if not on_gpu():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    with quiet_stdout():
+        import deepspeed
+    logger = logging.getLogger("DeepSpeed")
+    logger.setLevel(logging.ERROR)
+    for handler in logger.handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(sys.stderr)  # standard output is the training log
+    # DeepSpeed would compile a C++ extension for sums over shared memory in every process; gloo makes them as well.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def join_deepspeed() -> None:
+    """Let DeepSpeed use the current process groups, not those of an earlier run in this process."""
+    deepspeed = import_deepspeed()
+    deepspeed.comm.comm.cdb = None
+    deepspeed.utils.groups._release_process_group_references()
+    with quiet_stdout(), local_rank_variable():
+        deepspeed.init_distributed()
+
+
+def initialize_engine(model: torch.nn.Module, optimizer: torch.optim.Optimizer, spec: PhasePlan, mpu: Any) -> Any:
+    """DeepSpeed's engine around `model`; `mpu` is None for a pipeline, which has its own."""
+    config = copy.deepcopy(configuration(spec))
+    with quiet_stdout(), local_rank_variable():
+        engine, *_ = import_deepspeed().initialize(model=model, optimizer=optimizer, mpu=mpu, config=config)
+    # DeepSpeed gives its own process groups torch's half an hour.
+    timeout = datetime.timedelta(seconds=spec.limits.process_group_timeout_seconds)
+    for group in list(distributed_c10d._world.pg_map):
+        distributed_c10d._set_pg_timeout(timeout, group)
+    return engine
+
+
+@contextlib.contextmanager
+def quiet_stdout() -> Iterator[None]:
+    """Discard standard output: DeepSpeed prints to it."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
+def local_rank_variable() -> Iterator[None]:
+    """Name the GPU of this rank as DeepSpeed asks for it.
+
+    It reads LOCAL_RANK as a number of a GPU, which is wrong where each rank sees one GPU alone, and requires Open MPI's
+    variable to be equal; without a launcher neither is set.
+    """
+    before = dict(os.environ)
+    os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu() else 0)
+    os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
+    try:
+        yield
+    finally:
+        for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]

@@ -1,0 +1,354 @@
+"""What the training loop asks of an engine, and the one form in which every engine saves Adam's state.
+
+megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's Adam (a missing
+'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the gradient buffers. Here each weight has
+three float32 tensors of its own shape, `optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`, cut over tensor and
+pipeline ranks as the weight is; each data-parallel copy takes the range it owns. So a checkpoint fits any layout.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory, is_main_replica
+from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
+from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
+
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.process_groups import device
+
+MicroBatch: TypeAlias = dict[str, torch.Tensor]  # a micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
+MicroBatches: TypeAlias = Iterator[MicroBatch]  # micro-batches of this rank's data-parallel copy
+
+Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
+"""This rank's part of a tensor or object, with its place in the whole, as megatron-core describes it."""
+Shards: TypeAlias = dict[str, Shard]
+State: TypeAlias = dict[str, Shards]
+"""Shards by section: `model0`, `model1` ... (a chunk of the model each), `optimizer`, `random`."""
+LoadedState: TypeAlias = dict[str, dict[str, torch.Tensor]]
+"""The tensors that were loaded into a `State`, by the same keys."""
+
+STATE_KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class OptimizerUpdate:
+    """What one optimizer step did."""
+
+    gradient_norm: float  # norm of the whole gradient before clipping; NaN where the step was skipped
+    skipped: bool  # whether the step was left out because a gradient overflowed (fp16)
+    loss_scale: float
+
+
+@dataclass(frozen=True)
+class CommonState:
+    """The part of a checkpoint that is the same on all ranks."""
+
+    optimizer_step: int = 0
+    loss_scaler: dict[str, float] = field(default_factory=dict)  # state of fp16's loss scale; empty in other formats
+
+
+class CollectiveTimer:
+    """Seconds spent in collectives that bring gradients together, waiting included."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._depth = 0
+
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed; where it returns a handle, waiting for the handle is timed too."""
+
+        @functools.wraps(call)
+        def timed(*arguments: Any, **options: Any) -> Any:
+            with self.running():
+                answer = call(*arguments, **options)
+            return _TimedHandle(answer, self) if hasattr(answer, "wait") else answer
+
+        return timed
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Add the seconds of the body; a body within another is counted once."""
+        self._depth += 1
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self.seconds += time.monotonic() - start
+
+
+class _TimedHandle:
+    """A collective under way."""
+
+    def __init__(self, work: Any, timer: CollectiveTimer) -> None:
+        self._work = work
+        self._timer = timer
+
+    def wait(self, *arguments: Any) -> Any:
+        """As the handle's own."""
+        with self._timer.running():
+            return self._work.wait(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+@dataclass(frozen=True)
+class WeightPart:
+    """The flat range of one weight whose optimizer state is on this rank, and where its float32 copy is."""
+
+    start: int
+    stop: int
+    main: torch.Tensor
+    """What Adam steps: the float32 weight itself, a part of it, or a buffer of many that has it at `offset`."""
+    adam: torch.optim.Optimizer
+    offset: int = 0
+
+    def tensor(self, kind: str) -> torch.Tensor:
+        """The float32 weight, or one of Adam's moments (zeros where Adam has not stepped yet), as a flat view."""
+        whole = self.main.detach()
+        if kind != "fp32_param":
+            state = self.adam.state[self.main]
+            if kind not in state:
+                state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
+            whole = state[kind]
+        return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
+
+    def num_steps(self) -> int:
+        """Steps Adam has made; skipped ones do not count."""
+        groups = (int(group.get("step", 0)) for group in self.adam.param_groups)
+        return max([int(self.adam.state[self.main].get("step", 0)), *groups])
+
+    def set_group_steps(self, steps: int) -> None:
+        """Set the steps of an Adam that counts by group, as the fused one of Apex and Transformer Engine does."""
+        for group in self.adam.param_groups:
+            if "step" in group:
+                group["step"] = steps
+
+
+@dataclass(frozen=True)
+class OwnedState:
+    """The optimizer state that this rank has: by weight, and whether the data-parallel copies share it out."""
+
+    parts: dict[torch.nn.Parameter, WeightPart]
+    is_cut: bool
+
+    @classmethod
+    def whole(
+        cls, weights: Iterable[torch.nn.Parameter], mains: Iterable[torch.Tensor], adam: torch.optim.Optimizer
+    ) -> OwnedState:
+        """State that every copy has all of, with the float32 copy of each weight."""
+        pairs = zip(weights, mains, strict=True)
+        return cls({weight: WeightPart(0, weight.numel(), main, adam) for weight, main in pairs}, is_cut=False)
+
+
+class TrainingEngine(abc.ABC):
+    """A model, of which a rank holds the chunks `models`, that can learn; every method is called on every rank."""
+
+    def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
+        self.spec = spec
+        self.models = models
+        self.timer = CollectiveTimer() if device().type == "cpu" else None
+        """Collectives of the last `compute` that bring gradients (and ZeRO 3's weights) together; None on a GPU, which
+        overlaps them with the computation."""
+
+    @abc.abstractmethod
+    def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
+        """Forward and backward of one step: the sum of the micro-batches' mean losses, or 0 on a rank without them.
+
+        The number of micro-batches may change from step to step: a batch that ramps up has fewer at first.
+        """
+
+    @abc.abstractmethod
+    def update(self, learning_rate: float) -> OptimizerUpdate:
+        """Step the optimizer with the gradients of the last `compute`."""
+
+    @abc.abstractmethod
+    def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
+        """Forward alone; the same sum as `compute` gives."""
+
+    @abc.abstractmethod
+    def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """Scores of all tokens after each prefix in `ids` [1, length]; None on ranks of earlier pipeline stages."""
+
+    @abc.abstractmethod
+    def weights(self) -> State:
+        """The weights of each chunk of the model as sharded tensors under Megatron's names."""
+
+    @abc.abstractmethod
+    def _owned(self) -> OwnedState: ...
+
+    @abc.abstractmethod
+    def _scaler_values(self) -> dict[str, float]: ...
+
+    @abc.abstractmethod
+    def _restore_scaler(self, values: dict[str, float]) -> None: ...
+
+    def _gather(self, weight: torch.nn.Parameter, *, change: bool = False) -> contextlib.AbstractContextManager[Any]:
+        """Make a weight of ZeRO 3 whole for a while; with `change`, what was written to it is shared out again."""
+        return contextlib.nullcontext()
+
+    def sharded_state(self, *, loading: bool) -> State:
+        """Weights and optimizer state as sharded tensors, with data to save or room to load.
+
+        To save, the optimizer's state of each weight is brought together on the one data-parallel copy that writes it;
+        the others name it without holding it. To load, every copy has room for all of it. The writing of the weights
+        themselves is shared out in the same way.
+        """
+        weights, owned, optimizer_state = self.weights(), self._owned(), Shards()
+        sizes = {
+            f"{kind}.{name}": whole_shape(shard.data).numel()
+            for name, shard in trained_weights(weights)
+            for kind in (*STATE_KINDS, "weight")
+        }
+        writers = assign_writers(sizes, parallel_state.get_data_parallel_world_size())
+        for name, weight in trained_weights(weights):
+            for kind in STATE_KINDS:
+                writer = writers[f"{kind}.{name}"]
+                if loading:
+                    whole = torch.empty(whole_shape(weight.data), dtype=torch.float32)
+                else:
+                    whole = _whole_state(weight.data, owned, kind, writer)
+                shard = make_sharded_optimizer_tensor(weight, whole, f"optimizer.state.{kind}")
+                _assign_writer(shard, writer)
+                optimizer_state[f"{kind}.{name}"] = shard
+            _assign_writer(weight, writers[f"weight.{name}"])
+        return {**weights, "optimizer": optimizer_state}
+
+    def common_state(self) -> CommonState:
+        """Most steps Adam has made on any rank, and loss scale."""
+        own = max((part.num_steps() for part in self._owned().parts.values()), default=0)
+        steps = torch.tensor([own], dtype=torch.int64, device=device())
+        torch.distributed.all_reduce(steps, op=torch.distributed.ReduceOp.MAX)
+        return CommonState(int(steps), self._scaler_values())
+
+    def restore(self, state: LoadedState, common: CommonState) -> None:
+        """Take over what was loaded into `sharded_state`; without "optimizer", the weights alone."""
+        with torch.no_grad():
+            for index, model in enumerate(self.models):
+                for name, weight in model.named_parameters():
+                    with self._gather(weight, change=True):
+                        weight.copy_(state[f"model{index}"][name])
+            if "optimizer" in state:
+                self._restore_optimizer(state["optimizer"], common.optimizer_step)
+                self._restore_scaler(common.loss_scaler)
+            else:
+                self._reset_optimizer()
+
+    def _restore_optimizer(self, state: dict[str, torch.Tensor], steps: int) -> None:
+        """Take each weight's own range out of the whole tensors that were loaded."""
+        parts = self._owned().parts
+        for name, shard in trained_weights(self.weights()):
+            part = parts.get(shard.data)
+            if part is None:
+                continue
+            for kind in STATE_KINDS:
+                part.tensor(kind).copy_(state[f"{kind}.{name}"].reshape(-1)[part.start : part.stop])
+            if "step" not in part.adam.param_groups[0]:
+                part.adam.state[part.main]["step"] = torch.tensor(float(steps), device=part.main.device)
+            part.set_group_steps(steps)
+
+    def _reset_optimizer(self) -> None:
+        """Take the float32 copies from the weights and let Adam begin anew."""
+        for weight, part in self._owned().parts.items():
+            part.adam.state[part.main].clear()
+            part.set_group_steps(0)
+            with self._gather(weight):
+                part.tensor("fp32_param").copy_(weight.detach().reshape(-1)[part.start : part.stop])
+
+    def num_parameters(self) -> int:
+        """Trained numbers of the whole model: those this rank is the first to hold, summed over all ranks."""
+        own = sum(
+            whole_shape(shard.data).numel()
+            for _, shard in trained_weights(self.weights())
+            if is_main_replica(shard.replica_id)
+        )
+        total = torch.tensor([own], dtype=torch.int64, device=device())
+        torch.distributed.all_reduce(total)
+        return int(total)
+
+    def holds_loss(self) -> bool:
+        """Whether this rank's share of the loss counts: last pipeline stage, first tensor-parallel rank."""
+        is_last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+        return bool(is_last_stage and parallel_state.get_tensor_model_parallel_rank() == 0)
+
+
+def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over the tokens that count."""
+    return (losses.float() * mask).sum() / mask.sum().clamp(min=1)
+
+
+def whole_logits(logits: torch.Tensor) -> torch.Tensor:
+    """Logits of the whole vocabulary, from those of each tensor-parallel rank."""
+    whole: torch.Tensor = gather_from_tensor_model_parallel_region(logits.float())
+    return whole
+
+
+def whole_shape(weight: torch.Tensor) -> torch.Size:
+    """Shape of a weight, also while ZeRO 3 has it cut up."""
+    return getattr(weight, "ds_shape", weight.shape)
+
+
+def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
+    """Which copy writes what, so that all write about as much: the largest first, each to the one with least.
+
+    >>> assign_writers({"a": 5, "b": 3, "c": 1, "d": 1}, 2)
+    {'a': 0, 'b': 1, 'c': 1, 'd': 1}
+    """
+    load = [0] * copies
+    writers = {}
+    for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
+        writers[name] = load.index(min(load))
+        load[writers[name]] += size
+    return writers
+
+
+def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:
+    """Every trained weight of a model's chunks, by `<chunk>.<name>`."""
+    for chunk, shards in weights.items():
+        for name, shard in shards.items():
+            if isinstance(shard, ShardedTensor | ShardedTensorFactory) and isinstance(shard.data, torch.nn.Parameter):
+                yield f"{chunk}.{name}", shard
+
+
+def each_shard(node: Any) -> Iterator[Shard]:
+    """Every sharded tensor and object in a nested state, those that a factory makes included."""
+    if isinstance(node, ShardedTensorFactory):
+        yield from each_shard(node.build())
+    elif isinstance(node, ShardedTensor | ShardedObject):
+        yield node
+    elif isinstance(node, dict | list | tuple):
+        for child in node.values() if isinstance(node, dict) else node:
+            yield from each_shard(child)
+
+
+def _assign_writer(shard: Any, writer: int) -> None:
+    """Make one data-parallel copy the one that writes: it has 0 as the last number of its replica id."""
+    group = parallel_state.get_data_parallel_group()
+    shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())
+
+
+def _whole_state(weight: torch.nn.Parameter, owned: OwnedState, kind: str, writer: int) -> torch.Tensor:
+    """The state of one weight on the host of the copy that writes it; elsewhere only its shape."""
+    group, part = parallel_state.get_data_parallel_group(), owned.parts.get(weight)
+    if not owned.is_cut or group.size() == 1:
+        assert part is not None, "where nothing is shared out, every rank has all of its state"
+        whole = part.tensor(kind)
+    else:
+        whole = torch.zeros(whole_shape(weight).numel(), dtype=torch.float32, device=weight.device)
+        if part is not None:
+            whole[part.start : part.stop] = part.tensor(kind)
+        torch.distributed.reduce(whole, torch.distributed.get_global_rank(group, writer), group=group)
+    if group.rank() != writer:
+        return torch.empty(whole_shape(weight), dtype=torch.float32, device="meta")
+    return whole.view(whole_shape(weight)).cpu()

@@ -1,0 +1,286 @@
+"""megatron-core's GPTModel, built from the plan: configuration, layers, first weights.
+
+Each weight is drawn whole, in float32 on the CPU, from a generator seeded by the run's seed and the weight's own name
+(with its layer's number); a rank then keeps its slice. So TP 2, PP 2 and DP 2 start from the very weights that one
+process starts from, and their losses can be compared digit by digit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import hashlib
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedTensor
+from megatron.core.models.gpt import gpt_layer_specs
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel import get_cuda_rng_tracker, layers
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from runbook.plan_file.schema import PhasePlan, PlannedModel
+from runbook.training import cpu
+from runbook.training.engines.engine import Shards, each_shard
+from runbook.training.engines.kernels import blocked_attention, blocked_is_faster, cross_entropy
+from runbook.training.ranks import on_gpu
+
+TEMPERATURE = 0.7
+NUM_CHOICES = 40
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Gpt(GPTModel):  # type: ignore[misc]
+    """GPTModel with our cross entropy."""
+
+    def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Loss of each token [batch, sequence] from logits [sequence, batch, vocabulary of this rank]."""
+        losses = cross_entropy(logits, labels.transpose(0, 1).contiguous(), self.pg_collection.tp)
+        return losses.transpose(0, 1).contiguous()
+
+
+def build_model(spec: PhasePlan) -> list[GPTModel]:
+    """The chunks of the model that this rank holds (one, or virtual_pipeline of them), with their first weights."""
+    config = transformer_config(spec)
+    chunks = []
+    for chunk in range(spec.parallel.virtual_pipeline):
+        stage = chunk if spec.parallel.virtual_pipeline > 1 else None
+        model = Gpt(
+            config=config,
+            transformer_layer_spec=layer_specs(config, stage, spec.engine),
+            vocab_size=spec.model.padded_vocabulary,
+            max_sequence_length=spec.model.positions,
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+            share_embeddings_and_output_weights=spec.model.tied_embeddings,
+            position_embedding_type="rope" if spec.model.position_embedding == "rope" else "learned_absolute",
+            vp_stage=stage,
+        )
+        if on_gpu():
+            model.cuda(torch.cuda.current_device())
+        model.to(DTYPES[spec.precision.format])
+        _mark_cut_weights(model)
+        if spec.precision.format == "fp32":
+            cpu.use_onednn(model)
+        else:
+            cpu.widen_half_matmuls()
+        fill_first_weights(sharded_weights(model), spec.model, spec.seed)
+        chunks.append(model)
+    return chunks
+
+
+def sharded_weights(model: GPTModel) -> Shards:
+    """The weights as megatron-core's sharded tensors, each layer under its own number in the whole model."""
+    weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
+    if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
+        # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle more than data.
+        weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
+    return weights
+
+
+def _mark_cut_weights(model: GPTModel) -> None:
+    """Mark the weights that are cut over tensor-parallel ranks; megatron-core does so only where it initializes them.
+
+    Without a mark, such a weight counts as a copy, and the gradient norm lacks the other ranks' parts.
+    """
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        is_cut = isinstance(
+            module, layers.ColumnParallelLinear | layers.RowParallelLinear | layers.VocabParallelEmbedding
+        )
+        if is_cut and weight is not None and not hasattr(weight, "tensor_model_parallel"):
+            dimension = 1 if isinstance(module, layers.RowParallelLinear) else 0
+            layers.set_tensor_model_parallel_attributes(weight, True, dimension, 1)
+
+
+def transformer_config(spec: PhasePlan) -> TransformerConfig:
+    """The plan as megatron-core's configuration."""
+    model, parallel = spec.model, spec.parallel
+    activation, fuses_bias = _activation(spec)
+    recomputes_all = spec.recompute == "full"
+    return TransformerConfig(
+        num_layers=model.layers,
+        hidden_size=model.hidden,
+        num_attention_heads=model.heads,
+        num_query_groups=model.kv_heads,
+        ffn_hidden_size=model.ffn_hidden,
+        kv_channels=model.hidden // model.heads,
+        hidden_dropout=model.dropout,
+        attention_dropout=model.dropout,
+        layernorm_epsilon=1e-5,
+        normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
+        gated_linear_unit=model.activation == "swiglu",
+        add_bias_linear=model.biases,
+        init_method_std=model.init_std,
+        perform_initialization=False,  # `fill_first_weights` does it
+        use_cpu_initialization=not on_gpu(),
+        params_dtype=DTYPES[spec.precision.format],
+        pipeline_dtype=DTYPES[spec.precision.format],
+        bf16=spec.precision.format == "bf16",
+        fp16=spec.precision.format == "fp16",
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        sequence_parallel=parallel.sequence and parallel.tensor > 1,
+        attention_softmax_in_fp32=True,
+        masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False,  # needs Apex
+        apply_rope_fusion=False,
+        deallocate_pipeline_outputs=True,
+        # Two interleaved stages are each other's next and previous at once: batched, their messages would be mixed up.
+        batch_p2p_comm=parallel.virtual_pipeline == 1,
+        activation_func=activation,
+        bias_activation_fusion=fuses_bias,
+        bias_dropout_fusion=uses_fused_kernels(),
+        recompute_granularity=None if spec.recompute == "none" else spec.recompute,
+        recompute_method="uniform" if recomputes_all else None,
+        recompute_num_layers=1 if recomputes_all else None,
+        recompute_modules=["core_attn"] if spec.recompute == "selective" else None,
+    )
+
+
+def uses_fused_kernels() -> bool:
+    """Whether a bias with the activation after it, and one with dropout and sum, become one kernel each.
+
+    megatron-core does so by torch.compile, which on a GPU needs a C compiler; where it finds none, torch says so and
+    the parts are computed one by one. On a CPU the kernels gain too little to ask for a compiler.
+    """
+    return on_gpu()
+
+
+def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor], bool]:
+    """The activation function, and whether it is fused with the bias before it."""
+    fused, gated = uses_fused_kernels(), spec.model.activation == "swiglu"
+    if fused:
+        from torch import _dynamo
+
+        _dynamo.config.suppress_errors = True
+    # GPT-2's GELU is the tanh form; megatron-core's fused one is too, goes by the other's name, and wants a bias.
+    gelu = torch.nn.functional.gelu if fused and spec.model.biases else _TANH_GELU
+    return (torch.nn.functional.silu if gated else gelu), fused and (gated or spec.model.biases)
+
+
+_TANH_GELU = functools.partial(torch.nn.functional.gelu, approximate="tanh")
+
+
+TRANSFORMER_ENGINE_VARIABLE = "RUNBOOK_TRANSFORMER_ENGINE"
+"""Environment: 0 leaves Transformer Engine aside where it is installed."""
+
+
+def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
+    """The layers of this rank's `chunk` of the model, as GPTModel takes them: Transformer Engine's where it can run."""
+    # DeepSpeed gathers the weights of megatron-core's own layers, and lets them go, one module at a time.
+    is_wanted = engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
+    if is_wanted and on_gpu() and gpt_layer_specs.HAVE_TE:
+        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
+    # megatron-core's own layer, with our core attention and norms in it.
+    layer = copy.deepcopy(gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization))
+    parts = layer.submodules
+    parts.self_attention.submodules.core_attention = CausalAttention
+    parts.input_layernorm = parts.pre_mlp_layernorm = Norm
+    num_layers = get_num_layers_to_build(config, vp_stage=chunk)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=Norm)
+
+
+class CausalAttention(MegatronModule):  # type: ignore[misc]
+    """Causal attention of the heads on this tensor-parallel rank; a drop-in for DotProductAttention.
+
+    Queries and keys come as [sequence, batch, heads, head size]; the result is [sequence, batch, heads x head size].
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        attn_mask_type: AttnMaskType,
+        attention_type: str,
+        attention_dropout: float | None = None,
+        softmax_scale: float | None = None,
+        **_: Any,
+    ) -> None:
+        super().__init__(config=config)
+        if attn_mask_type != AttnMaskType.causal:
+            raise ValueError(f"layer {layer_number}: only causal attention is computed here, not {attn_mask_type}")
+        self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
+        self.scale = softmax_scale or 1.0 / math.sqrt(config.kv_channels)
+        self.grouped = config.num_query_groups != config.num_attention_heads
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Attend; a mask that is passed is not looked at, since the causal one is meant."""
+        # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and sequence.
+        query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
+        if self.training and self.dropout:
+            # Where sequences are cut, the whole block is in that fork already; a second one would start it again, and
+            # the masks of scores and hidden states would be the same random numbers.
+            with contextlib.nullcontext() if self.config.sequence_parallel else get_cuda_rng_tracker().fork():
+                mixed = self._attend(query, key, value, self.dropout)
+        else:
+            mixed = self._attend(query, key, value, 0.0)
+        batch, heads, sequence, size = mixed.shape
+        return mixed.permute(2, 0, 1, 3).reshape(sequence, batch, heads * size)
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
+        if blocked_is_faster(query, key, dropout):
+            return blocked_attention(query, key, value, self.scale)
+        number_format = query.dtype
+        if query.device.type == "cpu" and not cpu.multiplies_half():
+            query, key, value = query.float(), key.float(), value.float()
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, is_causal=True, scale=self.scale, enable_gqa=self.grouped
+        )
+        return mixed.to(number_format)
+
+
+class Norm:
+    """torch's LayerNorm or RMSNorm; megatron-core's own wrapper of them refuses sequence parallelism.
+
+    A norm looks at one token at a time, so a part of the sequence is all it needs. Its weights are the same on all
+    tensor-parallel ranks and see other tokens on each: marked, their gradients are added up over these ranks.
+    """
+
+    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+        """The norm itself."""
+        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+        norm = kind(hidden_size, eps=eps)
+        for weight in norm.parameters():
+            weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        return norm
+
+
+def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
+    """Write the first weights into the shards of a model."""
+    with torch.no_grad():
+        for shard in each_shard(shards):
+            if isinstance(shard, ShardedTensor):
+                whole = first_weight(shard.key, shard.global_shape, model, seed)
+                places = zip(shard.global_offset, shard.data.shape, strict=True)
+                shard.data.copy_(whole[tuple(slice(start, start + length) for start, length in places)])
+
+
+def first_weight(key: str, shape: tuple[int, ...], model: PlannedModel, seed: int) -> torch.Tensor:
+    """The whole first value of one weight: GPT-2's rule, with what adds to the residual stream scaled by depth."""
+    if key.endswith("bias"):
+        return torch.zeros(shape)
+    if "norm" in key:
+        return torch.ones(shape)
+    deep = key.endswith(("linear_proj.weight", "linear_fc2.weight"))
+    std = model.init_std / math.sqrt(2 * model.layers) if deep else model.init_std
+    digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.empty(shape).normal_(0.0, std, generator=generator)
+
+
+def draw_token(logits: torch.Tensor, generator: torch.Generator, temperature: float = TEMPERATURE) -> int:
+    """One of the likeliest tokens, by chance: small models repeat the likeliest, taken at temperature 0, for ever."""
+    best, tokens = torch.topk(logits, min(NUM_CHOICES, len(logits)))
+    if not temperature:
+        return int(tokens[0])
+    return int(tokens[torch.multinomial(torch.softmax(best / temperature, 0), 1, generator=generator)])

@@ -1,0 +1,198 @@
+"""The megatron-core engine: GPTModel in DDP, distributed optimizer, 1F1B schedule."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.engines import engine, gpt_model
+from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, OwnedState, State
+
+
+class MegatronEngine(engine.TrainingEngine):
+    """GPTModel and optimizer as megatron-core itself trains them."""
+
+    def __init__(self, spec: PhasePlan) -> None:
+        super().__init__(spec, gpt_model.build_model(spec))
+        self.config = self.models[0].config
+        data_parallel = DistributedDataParallelConfig(
+            grad_reduce_in_fp32=True,
+            use_distributed_optimizer=_shares_optimizer(spec),
+            check_for_nan_in_grad=False,  # the loop looks at loss and gradient norm itself, on all ranks at once
+        )
+        self.chunks = [
+            DistributedDataParallel(self.config, data_parallel, chunk, disable_bucketing=index > 0)
+            for index, chunk in enumerate(self.models)
+        ]
+        self.optimizer = get_megatron_optimizer(_optimizer_config(spec), self.chunks, use_gloo_process_groups=False)
+        adam = _inner_optimizer(self.optimizer).optimizer
+        if isinstance(adam, torch.optim.Adam):  # Apex's and Transformer Engine's step all weights in one kernel anyway
+            for group in adam.param_groups:
+                group["fused"], group["foreach"] = True, False
+        self.config.grad_scale_func = self.optimizer.scale_loss
+        finalize = self.timer.timed(finalize_model_grads) if self.timer else finalize_model_grads
+        self.config.finalize_model_grads_func = finalize
+        self.schedule = get_forward_backward_func()
+
+    def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
+        """Forward and backward of one step."""
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        if self.timer:
+            self.timer.seconds = 0.0
+        return _total(self._run(_forward_loss, batches, num_microbatches, forward_only=False))
+
+    def update(self, learning_rate: float) -> OptimizerUpdate:
+        """Step the optimizer."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+            group["weight_decay"] = self.spec.optimizer.weight_decay * group["wd_mult"]
+        overflowed = self.optimizer.prepare_grads()  # lowers the loss scale where it is too high
+        scale = float(self.optimizer.get_loss_scale())
+        if overflowed:
+            return OptimizerUpdate(math.nan, True, scale)
+        norm = float(self.optimizer.get_grad_norm())
+        if not math.isfinite(norm):
+            return OptimizerUpdate(norm, True, scale)  # Adam would carry it into every weight
+        limit = self.spec.optimizer.clip_gradient
+        if 0 < limit < norm:
+            clip_grad_by_total_norm_fp32(self.optimizer.get_parameters(), limit, norm)
+        self.optimizer.step_with_ready_grads()
+        return OptimizerUpdate(norm, False, scale)
+
+    def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
+        """Forward alone."""
+        return _total(self._run(_forward_loss, batches, num_microbatches, forward_only=True))
+
+    def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """Scores of all tokens after each prefix."""
+        length = ids.shape[1]
+        if self.config.sequence_parallel:
+            # A sequence is cut evenly; what comes after a token does not change its scores.
+            ids = torch.nn.functional.pad(ids, (0, -length % self.config.tensor_model_parallel_size))
+        positions = torch.arange(ids.shape[1], device=ids.device).clamp_(max=self.spec.model.positions - 1)
+        batch = {"tokens": ids, "position_ids": positions.unsqueeze(0)}
+        # The interleaved schedule takes micro-batches by groups of as many as there are stages.
+        count = self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
+        shape = {"seq_length": ids.shape[1], "micro_batch_size": 1}
+        batches = iter([batch] * count)
+        outputs = self._run(_forward_logits, batches, count, forward_only=True, collect_non_loss_data=True, **shape)
+        return outputs[0][:, :length] if outputs else None
+
+    def weights(self) -> State:
+        """The weights of each chunk of the model."""
+        return {f"model{index}": gpt_model.sharded_weights(chunk) for index, chunk in enumerate(self.models)}
+
+    def _scaler_values(self) -> dict[str, float]:
+        scaler = self._loss_scaler()
+        return {key: float(value) for key, value in scaler.state_dict().items()} if scaler is not None else {}
+
+    def _restore_scaler(self, values: dict[str, float]) -> None:
+        scaler = self._loss_scaler()
+        if scaler is not None and values:
+            whole = {key: int(value) for key, value in values.items()}
+            scaler.load_state_dict({**whole, "scale": torch.tensor([values["scale"]])})
+
+    def _loss_scaler(self) -> Any:
+        """The fp16 loss scaler, or None."""
+        return getattr(_inner_optimizer(self.optimizer), "grad_scaler", None)
+
+    def _owned(self) -> OwnedState:
+        inner = _inner_optimizer(self.optimizer)
+        adam = inner.optimizer
+        if isinstance(inner, DistributedOptimizer):
+            parts = {}
+            for weight, (group, order) in inner.model_param_group_index_map.items():
+                owned = inner._get_model_param_range_map(weight)["param"]
+                main = adam.param_groups[group]["params"][order]
+                parts[weight] = engine.WeightPart(owned.start, owned.end, main, adam)
+            return OwnedState(parts, is_cut=True)
+        weights = mains = [group["params"] for group in adam.param_groups]
+        if isinstance(inner, Float16OptimizerWithFloat16Params):
+            weights, mains = inner.float16_groups, inner.fp32_from_float16_groups
+        return OwnedState.whole(itertools.chain(*weights), itertools.chain(*mains), adam)
+
+    def _run(
+        self, forward_step: Any, batches: MicroBatches, num_microbatches: int, *, forward_only: bool, **options: Any
+    ) -> Any:
+        """Carry out the schedule; what the last stage has of each micro-batch."""
+        for chunk in self.chunks:
+            if chunk.training is forward_only:
+                chunk.train(not forward_only)
+        arguments = {
+            "forward_step_func": forward_step,
+            # The interleaved schedule reads each micro-batch once for every chunk.
+            "data_iterator": list(itertools.tee(batches, len(self.chunks))) if len(self.chunks) > 1 else batches,
+            "model": self.chunks,
+            "num_microbatches": num_microbatches,
+            "seq_length": self.spec.model.sequence_length,
+            "micro_batch_size": self.spec.batch.micro,
+            "forward_only": forward_only,
+        }
+        with torch.set_grad_enabled(not forward_only):
+            return self.schedule(**{**arguments, **options})
+
+
+def _total(losses: Any) -> float:
+    return float(torch.stack(losses).sum()) if losses else 0.0
+
+
+def _forward_loss(batches: MicroBatches, chunk: Any) -> tuple[torch.Tensor, Any]:
+    batch = next(batches)
+
+    def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # The loss to differentiate, which the schedule divides by the number of micro-batches, and a copy to report.
+        mean = engine.mean_loss(losses, batch["loss_mask"])
+        return mean, mean.detach().clone()
+
+    return chunk(batch["tokens"], batch["position_ids"], None, labels=batch["labels"]), loss_to_report
+
+
+def _forward_logits(batches: MicroBatches, chunk: Any) -> tuple[torch.Tensor, Any]:
+    batch = next(batches)
+    logits = chunk(batch["tokens"], batch["position_ids"], None)
+    return logits, lambda logits, non_loss_data: engine.whole_logits(logits)
+
+
+def _inner_optimizer(optimizer: Any) -> Any:
+    chained = getattr(optimizer, "chained_optimizers", [optimizer])
+    assert len(chained) == 1, "a dense model has one optimizer"
+    return chained[0]
+
+
+def _shares_optimizer(spec: PhasePlan) -> bool:
+    """Whether each copy steps a part of the weights; one copy alone would only send gradients and weights to itself."""
+    return spec.parallel.zero_stage == 1 and spec.parallel.data > 1
+
+
+def _optimizer_config(spec: PhasePlan) -> OptimizerConfig:
+    return OptimizerConfig(
+        optimizer="adam",
+        lr=spec.learning_rate.peak,
+        min_lr=spec.learning_rate.minimum,
+        weight_decay=spec.optimizer.weight_decay,
+        adam_beta1=spec.optimizer.beta1,
+        adam_beta2=spec.optimizer.beta2,
+        adam_eps=spec.optimizer.epsilon,
+        clip_grad=spec.optimizer.clip_gradient,
+        bf16=spec.precision.format == "bf16",
+        fp16=spec.precision.format == "fp16",
+        params_dtype=gpt_model.DTYPES[spec.precision.format],
+        use_distributed_optimizer=_shares_optimizer(spec),
+        initial_loss_scale=spec.precision.initial_loss_scale,
+        min_loss_scale=min(spec.precision.minimum_loss_scale, spec.precision.initial_loss_scale),
+        loss_scale=spec.precision.static_loss_scale or None,
+        loss_scale_window=spec.precision.loss_scale_window,
+        hysteresis=spec.precision.hysteresis,
+    )

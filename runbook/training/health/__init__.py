@@ -1,0 +1,1 @@
+"""Signs of life, hangs, stops, bad steps, and faults on purpose."""

@@ -1,0 +1,134 @@
+"""When a training stops: signals, time limits, and losses or gradients that are not finite."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from types import FrameType
+
+from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.schema import PhasePlan
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
+"""Seconds the job still has when its ranks are started; the job's script knows. Absent: no limit is known."""
+SMALLEST_RESERVE_SECONDS = 2.0
+LONGEST_GUESS_SECONDS = 600.0
+
+
+class StopConditions:
+    """Notes signals and the time worked; the loop asks between two steps.
+
+    Before the job's limit it keeps a reserve: twice the longest save seen so far and twice the longest step, so that
+    the last save is whole before the queue kills the job. Before the first save a twentieth of the time counts as one.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._limit = 0
+        self._left = _seconds(os.environ.get(SECONDS_LEFT_VARIABLE, ""))
+        self._signal = 0
+        self._longest_save = min(self._left / 20, LONGEST_GUESS_SECONDS)
+        self._measured = False
+        self._longest_step = 0.0
+        for number in SIGNALS:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._signal = number
+
+    def limit(self, seconds: int) -> None:
+        """Stop this long after the beginning; 0: never."""
+        self._limit = seconds
+
+    def stepped(self, seconds: float) -> None:
+        """A step took so long."""
+        self._longest_step = max(self._longest_step, seconds)
+
+    def saved(self, seconds: float) -> None:
+        """A save took so long; the first one replaces the guess."""
+        self._longest_save = max(self._longest_save, seconds) if self._measured else seconds
+        self._measured = True
+
+    def reserve(self) -> float:
+        """Seconds kept before the job's limit."""
+        return max(SMALLEST_RESERVE_SECONDS, 2 * self._longest_save + 2 * self._longest_step)
+
+    def stop_request(self) -> int:
+        """Number of the signal that asked to stop, -1 for the clock, 0 for none."""
+        if self._signal:
+            return self._signal
+        return -1 if self._clock() else 0
+
+    def reason(self, request: int) -> str:
+        """A stop request by name: the signal's name, exit_duration or time_limit."""
+        return signal.Signals(request).name if request > 0 else self._clock() or "exit_duration"
+
+    def _clock(self) -> str:
+        worked = time.monotonic() - self._started
+        if self._limit and worked >= self._limit:
+            return "exit_duration"
+        return "time_limit" if self._left and worked >= self._left - self.reserve() else ""
+
+
+def _seconds(text: str) -> float:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class BadStep:
+    """A step that was computed and must not change the weights."""
+
+    iteration: int
+    fault: str  # which number is not finite
+    value: float
+    first_sample: int
+    last_sample: int
+
+    def as_event(self) -> dict[str, object]:
+        """For events.jsonl: which step, what was wrong with it, and which samples it took."""
+        samples = list(range(self.first_sample, self.last_sample + 1))
+        facts = {**vars(self), "what": self.fault, "value": str(self.value), "samples": samples}
+        del facts["fault"]
+        return facts
+
+
+class BadStepPolicy:
+    """Counts bad steps and decides what to do; alike on all ranks, which all see the same numbers."""
+
+    def __init__(self, spec: PhasePlan) -> None:
+        self.policy, self.limit = spec.limits.nan_policy, spec.limits.nan_limit
+        self.in_a_row = 0
+        self.rollbacks = 0
+
+    def action(self, *, has_checkpoint: bool) -> str:
+        """What to do about the bad step that was just met: one of `NAN_POLICIES`."""
+        self.in_a_row += 1
+        if self.policy == "skip":
+            return "skip" if self.in_a_row <= self.limit else "stop"
+        if self.policy == "rollback":
+            self.rollbacks += 1
+            return "rollback" if has_checkpoint and self.rollbacks <= self.limit else "stop"
+        return "stop"
+
+    def error(self, bad: BadStep) -> TrainingError:
+        """Why the training ends here."""
+        remedy = {
+            "skip": f"{self.in_a_row} such steps in a row are more than training.nan_limit {self.limit}",
+            "rollback": "there is no checkpoint to go back to"
+            if self.rollbacks <= self.limit
+            else f"{self.rollbacks - 1} rollbacks are all that training.nan_limit {self.limit} allows",
+            "stop": "training.nan_policy is stop; skip leaves such a step out, rollback goes back to the last save",
+        }[self.policy]
+        error = TrainingError(
+            f"{bad.fault} is {bad.value} at iteration {bad.iteration} (samples {bad.first_sample} to "
+            f"{bad.last_sample}); nothing of this step was saved. {remedy}. Lower the learning rate or lengthen the "
+            f"warm-up and go on from the last checkpoint with training.resume_changed, or look at these samples"
+        )
+        error.on_all_ranks = True
+        return error

@@ -1,0 +1,186 @@
+"""Process groups: rendezvous, agreement between ranks, end."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import distributed_c10d
+
+from runbook.plan_file.errors import FAILED, TrainingError
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.ranks import Ranks, claim_gpu, on_gpu, own_gpu
+
+T = TypeVar("T")
+
+
+def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
+    """Join the other ranks over nccl (GPU) or gloo (CPU); every wait ends after `timeout_seconds`."""
+    cuda = on_gpu()
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    if cuda:
+        number = own_gpu(ranks.local_rank, torch.cuda.device_count())
+        torch.cuda.set_device(number)
+    elif ranks.master_address in ("127.0.0.1", "localhost"):
+        # gloo otherwise listens on what the host name resolves to, which on a laptop or in a container may be nothing.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    address = "env://" if ranks.launcher == "torchrun" else f"tcp://{ranks.master_address}:{ranks.master_port}"
+    meeting_point: dict[str, Any] = {"init_method": address} if ranks.world_size > 1 else {"store": HashStore()}
+    with rendezvous(ranks, timeout_seconds):
+        torch.distributed.init_process_group(
+            "nccl" if cuda else "gloo", rank=ranks.rank, world_size=ranks.world_size, timeout=timeout, **meeting_point
+        )
+    if cuda and ranks.world_size > 1:
+        claim_gpu(distributed_c10d._get_default_store(), ranks.rank, number)
+
+
+def make_parallel_groups(spec: PhasePlan) -> int:
+    """Make the groups of tensor, pipeline and data parallel ranks, seed this rank's random numbers; its stage."""
+    from megatron.core import parallel_state
+
+    parallel = spec.parallel
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        distributed_timeout_minutes=spec.limits.process_group_timeout_seconds / 60,
+        create_gloo_process_groups=False,
+    )
+    seed_ranks(spec.seed)
+    return int(parallel_state.get_pipeline_model_parallel_rank())
+
+
+def seed_ranks(seed: int) -> None:
+    """Seed dropout: the same masks on ranks that compute the same activations, other masks on all others."""
+    from megatron.core import parallel_state, tensor_parallel
+
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    copy = parallel_state.get_data_parallel_rank()
+    own = seed + 10_000 * (stage * parallel_state.get_data_parallel_world_size() + copy)
+    torch.manual_seed(own)
+    tensor_parallel.model_parallel_cuda_manual_seed(own, force_reset_rng=True)
+
+
+def leave_process_groups() -> None:
+    """Leave all groups; another run can then start in the same process."""
+    from megatron.core import parallel_state
+
+    parallel_state.destroy_model_parallel()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def device() -> torch.device:
+    """Where this rank computes."""
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu() else torch.device("cpu")
+
+
+def wait_for_gpu() -> None:
+    """Wait until the GPU, if this rank has one, has done what it was given."""
+    if on_gpu():
+        torch.cuda.synchronize()
+
+
+def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
+    """Median seconds of a sum over all ranks, and bus bandwidth as nccl-tests counts it: 2 (n - 1) / n x bytes / s."""
+    ranks = torch.distributed.get_world_size()
+    message = torch.zeros(num_bytes // 4, dtype=torch.float32, device=device())
+    seconds = []
+    for _ in range(rounds + 1):  # the first one opens connections
+        torch.distributed.barrier()
+        wait_for_gpu()
+        start = time.monotonic()
+        torch.distributed.all_reduce(message)
+        wait_for_gpu()
+        seconds.append(time.monotonic() - start)
+    median = statistics.median(seconds[1:])
+    return median, 2 * (ranks - 1) / ranks * num_bytes / median if median else 0.0
+
+
+def share_value(value: T, source: int = 0) -> T:
+    """The value that rank `source` has."""
+    box = [value]
+    torch.distributed.broadcast_object_list(box, src=source)
+    return box[0]
+
+
+def gather_on_first_rank(value: T) -> list[T]:
+    """The values of all ranks, on rank 0; elsewhere nothing."""
+    values = [value] * torch.distributed.get_world_size() if torch.distributed.get_rank() == 0 else None
+    torch.distributed.gather_object(value, values)
+    return values or []
+
+
+def run_on_all_ranks(action: Callable[[], T]) -> T:
+    """Run an action on every rank; where it fails on one, every rank raises that error instead of waiting for ever."""
+    result, error = None, None
+    try:
+        result = action()
+    except (TrainingError, OSError, RuntimeError) as caught:
+        error = caught if isinstance(caught, TrainingError) else TrainingError(f"{type(caught).__name__}: {caught}")
+    errors: list[TrainingError | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(errors, error)
+    for first_error in filter(None, errors):
+        first_error.on_all_ranks = True
+        raise first_error
+    return result  # type: ignore[return-value]
+
+
+def run_on_first_rank(action: Callable[[], T]) -> T:
+    """Run an action on rank 0 alone and give its result to all."""
+    first = torch.distributed.get_rank() == 0
+    return share_value(run_on_all_ranks(lambda: action() if first else None))  # type: ignore[return-value]
+
+
+RENDEZVOUS_MARGIN_SECONDS = 5
+"""After torch's own time-out, which does not cover a server that accepts the connection and never answers."""
+
+_RENDEZVOUS_CAUSES = {
+    "eaddrinuse|address already in use": (
+        "another process uses this port: choose another one, for example from the job's number"
+    ),
+    "clients joined": "not all ranks came: look for a rank that failed before, or a node that is missing",
+    "gaierror|could not be resolved": (
+        "MASTER_ADDR is no host that can be found: it must be a name or address of rank 0's node"
+    ),
+    "failed to listen": "rank 0 cannot listen there: the port is in use, or the address is another node's",
+    "timed out": "rank 0 does not answer: it failed, runs elsewhere, or a firewall is between",
+    "connection refused": "nothing listens there: rank 0 failed, or MASTER_ADDR is another node",
+}
+
+
+@contextlib.contextmanager
+def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
+    """Join the others in the body: `TrainingError` with the cause where it fails, end the process where it hangs."""
+    where = f"{ranks.master_address}:{ranks.master_port}"
+    text = f"rank {ranks.rank} of {ranks.world_size} did not meet the others at {where}"
+
+    def end_process() -> None:
+        """End this process at once: its main thread is blocked in torch."""
+        cause = "Cause: something else than rank 0 listens at that port, or rank 0 hangs"
+        sys.stderr.write(f"{text} within {timeout_seconds} s: no answer. {cause}\n")
+        sys.stderr.flush()
+        os._exit(FAILED)
+
+    late = threading.Timer(timeout_seconds + RENDEZVOUS_MARGIN_SECONDS, end_process)
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError) as error:
+        message = str(error)
+        causes = (cause for signs, cause in _RENDEZVOUS_CAUSES.items() if re.search(signs, message.lower()))
+        cause = next(causes, "see the words before")
+        raise TrainingError(f"{text}: {message.splitlines()[0] if message else error!r}. Cause: {cause}") from None
+    finally:
+        late.cancel()

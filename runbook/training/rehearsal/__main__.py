@@ -1,0 +1,39 @@
+"""`python -m runbook.training.rehearsal plan.json --phase 04-training --ranks 0,8`: a line of JSON for each rank."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.schema import read_plan
+
+
+def main() -> int:
+    """Rehearse ranks one after the other; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m runbook.training.rehearsal", description=__doc__)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--phase", default="04-training")
+    parser.add_argument("--ranks", required=True, help="numbers with commas between them")
+    parser.add_argument("--microbatches", type=int, default=0, help="run this many instead of as many as show the peak")
+    arguments = parser.parse_args()
+    results, sys.stdout = sys.stdout, sys.stderr  # libraries print what they like
+    try:
+        spec = read_plan(arguments.plan, arguments.phase)
+        from runbook.training.rehearsal.rank import rehearse
+
+        for rank in arguments.ranks.split(","):
+            result = rehearse(spec, int(rank), microbatches=arguments.microbatches)
+            results.write(json.dumps(dataclasses.asdict(result)) + "\n")
+            results.flush()
+    except TrainingError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Everything that a step allocates, computes, sends and waits for, counted operator by operator.
+
+The same counter runs over fake tensors and over a real training on CPUs, so the two can be compared.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+SNAPSHOT_STEP = 1.01
+"""The tensors of the peak are noted again when it has grown by this factor."""
+LARGEST = 8
+TIMELINE_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An allocation that was alive at the peak."""
+
+    bytes: int
+    operator: str
+    shape: list[int]
+    dtype: str
+
+
+@dataclass
+class StepCounts:
+    """What was counted since the last `OperatorCounter.reset`."""
+
+    peak_bytes: int = 0
+    peak_moment: str = ""
+    host_peak_bytes: int = 0
+    flops: int = 0
+    operators: int = 0
+    collectives: Counter[tuple[str, str]] = field(default_factory=Counter)
+    collective_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    synchronizations: Counter[str] = field(default_factory=Counter)
+    largest: list[Tensor] = field(default_factory=list)
+    timeline: list[tuple[str, int]] = field(default_factory=list)
+
+
+class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """StepCounts what runs under it; with `fake`, answers what needs numbers and sends nothing."""
+
+    def __init__(self, *, fake: bool, device_type: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fake = fake
+        self.device_type = device_type
+        self.moment = ""
+        self.groups: dict[str, str] = {}
+        """Names of process groups for people, by torch's own."""
+        self.counts = StepCounts()
+        self.bytes = Counter[str]()
+        self._alive: dict[int, tuple[Any, Tensor, str]] = {}
+        self._snapshot_at = 0.0
+
+    def reset(self) -> StepCounts:
+        """What was counted so far; count anew, with what is alive as the first peak."""
+        counts, self.counts, self._snapshot_at = self.counts, StepCounts(), 0.0
+        self.counts.peak_bytes = self.bytes[self.device_type]
+        return counts
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """One operator."""
+        options = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **options)
+        self.counts.operators += 1
+        if func is torch.ops.aten._local_scalar_dense.default:
+            if args[0].device.type == self.device_type:
+                self.counts.synchronizations[_asked_by()] += 1
+            if self.fake and getattr(args[0], "constant", None) is not None:
+                return args[0].constant.item()
+            if self.fake:
+                return _NUMBERS.get(args[0].dtype, 0.0 if args[0].dtype.is_floating_point else 0)
+        if func.namespace == "c10d" and func._opname != "barrier":
+            self._collective(func, args)
+            if self.fake:
+                if self.device_type == "cpu" and "reduce_scatter" in func._opname:
+                    self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))  # gloo sums in a copy
+                return _unsent(func, args)
+        if self.fake and func is torch.ops.aten._to_copy.default and args[0].constant is not None:
+            args[0].constant = None  # torch would move the number itself, to a device that is not there
+        result = func(*args, **options)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.counts.flops += formula(*args, **options, out_val=result)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._allocated(leaf, func)
+        return result
+
+    def _allocated(self, tensor: torch.Tensor, func: Any) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive:
+            return
+        place, size = tensor.device.type, storage.nbytes()
+        reference = weakref.ref(storage, lambda _: self._freed(key))
+        self._alive[key] = (reference, Tensor(size, str(func), list(tensor.shape), str(tensor.dtype)), place)
+        self.bytes[place] += size
+        counts, now = self.counts, self.bytes[place]
+        if place != self.device_type:
+            counts.host_peak_bytes = max(counts.host_peak_bytes, now)
+            return
+        self._seen(now)
+
+    def _seen(self, now: int) -> None:
+        """Note these bytes of the device as a point of the timeline, and perhaps as the peak."""
+        counts = self.counts
+        if now > counts.peak_bytes:
+            counts.peak_bytes, counts.peak_moment = now, self.moment
+            if now > SNAPSHOT_STEP * self._snapshot_at:
+                self._snapshot_at = now
+                there = (made for _, made, place in self._alive.values() if place == self.device_type)
+                counts.largest = sorted(there, key=lambda made: -made.bytes)[:LARGEST]
+        counts.timeline.append((self.moment, now))
+
+    def _freed(self, key: int) -> None:
+        _, made, place = self._alive.pop(key)
+        self.bytes[place] -= made.bytes
+
+    def _collective(self, func: Any, args: tuple[Any, ...]) -> None:
+        group = next(
+            torch.distributed.ProcessGroup.unbox(value)
+            for value, parameter in zip(args, func._schema.arguments, strict=False)
+            if "ProcessGroup" in str(parameter.type)
+        )
+        key = (self.groups.get(group.group_name, f"{group.size()} ranks"), func._opname.strip("_"))
+        self.counts.collectives[key] += 1
+        self.counts.collective_bytes[key] += max(_tensor_bytes(argument) for argument in args[:2])
+
+    def bytes_of(self, tensors: Iterable[torch.Tensor]) -> int:
+        """Bytes of the storages behind these tensors, each counted once."""
+        return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
+_NUMBERS: dict[torch.dtype, Any] = {torch.bool: False}
+"""What a fake tensor's value is taken for: nothing overflowed, nothing is wrong, and every sum is zero."""
+
+
+def _tensor_bytes(argument: Any) -> int:
+    leaves = tree_leaves(argument)
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
+    """What a collective gives back, with nothing sent: its own tensors, and a handle that has nothing to wait for."""
+    from torch._C._distributed_c10d import FakeWork
+
+    returned = [FakeWork().boxed() if "Work" in str(value.type) else args[0] for value in func._schema.returns]
+    return returned[0] if len(returned) == 1 else tuple(returned)
+
+
+def _asked_by() -> str:
+    """The innermost line of the trainer, megatron-core or DeepSpeed that waits for a number of the device."""
+    for module, function, line in _callers():
+        if module.startswith(("runbook.training", "megatron", "deepspeed")) and ".rehearsal" not in module:
+            return f"{module}.{function}:{line}"
+    return "torch"
+
+
+def _callers() -> Iterator[tuple[str, str, int]]:
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        yield frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_lineno
+        frame = frame.f_back
+
+
+def thinned(timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS) -> list[tuple[str, int]]:
+    """The course of memory in few points: the highest of each stretch.
+
+    >>> thinned([("a", 1), ("a", 5), ("a", 2), ("b", 3)], 2)
+    [('a', 5), ('b', 3)]
+    """
+    stretch = max(1, -(-len(timeline) // points))
+    return [
+        max(timeline[start : start + stretch], key=lambda point: point[1]) for start in range(0, len(timeline), stretch)
+    ]

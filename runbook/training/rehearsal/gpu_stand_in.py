@@ -1,0 +1,166 @@
+"""A GPU that is not there: torch.cuda answers as on the target, and fake tensors live on a device of their own.
+
+A PyTorch for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd. torch's device type for
+backends written in Python has one; what asks for CUDA gets that device instead. A tensor that stayed on the host still
+fails where it meets one on the GPU, as it would on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from runbook.plan_file.errors import RefusedError
+
+NAME = "gpu"
+_IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+
+
+class _Stream:
+    """Streams and events: everything is in order here."""
+
+    cuda_stream = 0
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def install() -> None:
+    """Answer torch.cuda's questions as a GPU would, in this process, for good."""
+    try:
+        from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+    except ImportError:
+        raise RefusedError(
+            f"torch {torch.__version__} has no devices written in Python, which a rehearsal for GPUs needs: "
+            "install torch 2.10 or newer here (a build for the CPU will do)"
+        ) from None
+    from megatron.core.tensor_parallel import random
+
+    _setup_privateuseone_for_python_backend(NAME)
+    cuda: Any = torch.cuda
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "max_memory_allocated": lambda *_: 0,
+        "get_device_capability": lambda *_: (9, 0),
+        "current_stream": lambda *_: _Stream(),
+        "Stream": lambda *_, **__: _Stream(),
+        "Event": lambda *_, **__: _Stream(),
+        "stream": lambda *_: _Stream(),
+        "get_rng_state": lambda *_, **__: torch.get_rng_state(),
+    }
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "_lazy_init", "set_rng_state"):
+        answers[name] = lambda *_, **__: None
+    for name in ("manual_seed", "manual_seed_all"):
+        answers[name] = lambda *_: None
+    for name, answer in answers.items():
+        setattr(cuda, name, answer)
+    random._get_cuda_rng_state = answers["get_rng_state"]
+    random._set_cuda_rng_state = answers["set_rng_state"]
+
+
+class StandIn(TorchFunctionMode):
+    """What names CUDA gets the stand-in's device; what reads numbers out of fake tensors in C++ gets them here."""
+
+    def __init__(self, *, on_gpu: bool) -> None:
+        super().__init__()
+        self.device = torch.device(NAME, 0) if on_gpu else torch.device("cpu")
+
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """One call of torch from Python."""
+        options = dict(kwargs or {})
+        if func is _original(torch.tensor) and isinstance(args[0], list | tuple):
+            args = (tree_map_only(torch.Tensor, torch.Tensor.item, args[0]), *args[1:])
+        if "device" in options:
+            options["device"] = self._meant(options["device"])
+        if func is torch.Tensor.cuda:
+            return args[0].to(self.device)
+        if func is torch.Tensor.to:
+            args = tuple(self._meant(argument) for argument in args)
+        elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
+            options.pop("device")  # torch fills it on the host and would move the numbers, which are not there
+            made = func(*args, **options)
+            return torch.empty(made.shape, dtype=made.dtype, device=self.device)
+        elif func is torch.Tensor.type and len(args) == 1:
+            return func(*args).replace(f"torch.{NAME}.", "torch.cuda.")
+        elif func == _IS_CUDA:
+            return args[0].device == self.device
+        elif func is torch.nn.functional.scaled_dot_product_attention:
+            return _flash_attention(*args, **options)
+        return func(*args, **options)
+
+    def _meant(self, value: Any) -> Any:
+        is_cuda = isinstance(value, str | torch.device) and str(value).startswith("cuda")
+        return self.device if is_cuda else value
+
+
+def _original(factory: Any) -> Any:
+    """The function of torch that `cpu.answer_for_cpu` may have wrapped."""
+    return getattr(factory, "__wrapped__", factory)
+
+
+def _flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """The kernel that torch takes on a GPU for 16-bit numbers; elsewhere it would make the whole matrix of scores."""
+    if enable_gqa:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
+    kernels: Any = torch.ops.aten
+    if query.device.type == "cpu":
+        mixed = kernels._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, dropout_p, is_causal, scale=scale
+        )
+    else:
+        mixed = kernels._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)
+    return mixed[0]  # type: ignore[no-any-return]
+
+
+def move_module(module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    """In place of `Module._apply`, which swaps tensors and cannot swap fake ones: new parameters with the old marks."""
+    for child in module.children() if recurse else ():
+        move_module(child, change)
+    for kept in (module._parameters, module._buffers):
+        for name, tensor in kept.items():
+            if tensor is None:
+                continue
+            with torch.no_grad():
+                moved = change(tensor)
+            if moved is tensor:
+                continue
+            if isinstance(tensor, torch.nn.Parameter):
+                moved = torch.nn.Parameter(moved.detach(), tensor.requires_grad)
+                vars(moved).update({key: mark for key, mark in vars(tensor).items() if key not in vars(moved)})
+            kept[name] = moved  # type: ignore[assignment]
+    return module
+
+
+def list_of_zeros(tensor: torch.Tensor) -> Any:
+    """In place of `FakeTensor.tolist`, which asks for each number apart; a real one is copied at once."""
+    if tensor.numel():
+        tensor.view(-1)[0].item()
+    return _zeros(tensor.shape)
+
+
+def _zeros(shape: Iterable[int]) -> Any:
+    first, *rest = (*shape, -1)
+    return 0.0 if first == -1 else [_zeros(rest[:-1]) for _ in range(first)]

@@ -1,0 +1,378 @@
+"""One rank of a job, rehearsed: the engine and step that would run there, at full size, on fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from runbook.plan_file.schema import Batch, PhasePlan
+from runbook.training import cpu, process_groups
+from runbook.training.rehearsal import gpu_stand_in
+from runbook.training.rehearsal.counter import OperatorCounter, StepCounts, Tensor, thinned
+
+FORWARD_BACKWARD, OPTIMIZER, EVALUATION = "forward and backward", "optimizer", "evaluation"
+SAVE, RESUME = "save", "resume"
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of message of a step of the whole global batch."""
+
+    group: str
+    op: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RehearsedRank:
+    """What one rank of the job needs, does and sends in one step of the whole global batch."""
+
+    rank: int
+    stage: int
+    peak_bytes: int
+    peak_moment: str
+    parts: dict[str, int]
+    """Bytes of weights, gradients and optimizer, and of everything else at the peak (`activations`)."""
+    moments: dict[str, int]
+    """Peak of each part of the step."""
+    flops: int
+    operators: int
+    collectives: list[Collective]
+    synchronizations: dict[str, int]
+    """Reads of a number from the device that the step waits for, by the line that asks."""
+    saved_bytes: int
+    """What this rank writes of a checkpoint."""
+    save_host_bytes: int
+    resume_bytes: int
+    """What this rank reads of a checkpoint, and holds on the host meanwhile."""
+    largest: list[Tensor]
+    timeline: list[tuple[str, int]]
+    microbatches: int
+    """Micro-batches that were run; the counts of the others are added, as each adds the same."""
+    seconds: float
+
+
+def rehearse(spec: PhasePlan, rank: int, *, microbatches: int = 0) -> RehearsedRank:
+    """One rank of the job, built and stepped; `microbatches`: as many as these, instead of as many as show the peak."""
+    start = time.monotonic()
+    if spec.engine == "deepspeed":  # its accelerator layer knows no device but its own list
+        spec = dataclasses.replace(spec, device="cpu")
+    on_gpu = spec.device != "cpu"
+    with _quiet(), _job_of(spec, rank):
+        device_type = gpu_stand_in.NAME if on_gpu else "cpu"
+        counter = OperatorCounter(fake=True, device_type=device_type)
+        with gpu_stand_in.StandIn(on_gpu=on_gpu), FakeTensorMode(allow_non_fake_inputs=True), counter:
+            stage = process_groups.make_parallel_groups(spec)
+            counter.groups = group_names()
+            return _rehearsed(_Rehearsal(spec, counter), rank, stage, microbatches, start)
+
+
+def measure(spec: PhasePlan, counter: OperatorCounter, microbatches: int) -> StepCounts:
+    """One step of so many micro-batches after a first one, in the process groups that are joined."""
+    rehearsal = _Rehearsal(spec, counter)
+    rehearsal.step(microbatches)
+    counter.reset()
+    rehearsal.step(microbatches)
+    return counter.reset()
+
+
+def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, start: float) -> RehearsedRank:
+    spec, counter = rehearsal.spec, rehearsal.counter
+    counter.reset()
+    whole = spec.batch.num_microbatches
+    least = spec.parallel.pipeline if spec.parallel.virtual_pipeline > 1 else 1
+    run = min(whole, microbatches or microbatches_to_the_peak(spec))
+    rehearsal.step(least)  # the first step makes room for Adam's moments
+    once = counter.reset()
+    if spec.engine == "deepspeed":  # which tells the next stage the shapes to come in the first step
+        rehearsal.step(least)
+        once = counter.reset()
+    rehearsal.step(run)
+    step = counter.reset()
+    parts = rehearsal.parts()
+    rehearsal.evaluate(least)
+    evaluation = counter.reset()
+    saved_bytes = rehearsal.save()
+    save = counter.reset()
+    resume_bytes = rehearsal.load()
+    states = sum(parts.values())
+    moments = {moment: max(value for name, value in step.timeline if name == moment) for moment in rehearsal.moments}
+    moments[EVALUATION] = evaluation.peak_bytes
+    grown = _Grown(once, step, least, run, whole)
+    return RehearsedRank(
+        rank=rank,
+        stage=stage,
+        peak_bytes=max(step.peak_bytes, evaluation.peak_bytes),
+        peak_moment=step.peak_moment if step.peak_bytes >= evaluation.peak_bytes else EVALUATION,
+        parts={**parts, "activations": max(step.peak_bytes, evaluation.peak_bytes) - states},
+        moments=moments,
+        flops=grown.number(once.flops, step.flops),
+        operators=grown.number(once.operators, step.operators),
+        collectives=[
+            Collective(
+                *key,
+                grown.number(once.collectives[key], count),
+                grown.number(once.collective_bytes[key], step.collective_bytes[key]),
+            )
+            for key, count in sorted(step.collectives.items())
+        ],
+        synchronizations={
+            line: grown.number(once.synchronizations[line], count)
+            for line, count in step.synchronizations.most_common()
+        },
+        saved_bytes=saved_bytes,
+        save_host_bytes=save.host_peak_bytes,
+        resume_bytes=resume_bytes,
+        largest=step.largest,
+        timeline=thinned(step.timeline),
+        microbatches=run,
+        seconds=time.monotonic() - start,
+    )
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """StepCounts of the whole batch from those of two smaller ones: every micro-batch adds the same."""
+
+    once: StepCounts
+    step: StepCounts
+    least: int
+    run: int
+    whole: int
+
+    def number(self, few: int, more: int) -> int:
+        if self.run in (self.whole, self.least):
+            return round(more * self.whole / self.run) if self.run < self.whole else more
+        return more + round((more - few) / (self.run - self.least) * (self.whole - self.run))
+
+
+def microbatches_to_the_peak(spec: PhasePlan) -> int:
+    """Micro-batches after which a step of more needs no more memory: what the pipeline holds at once, and a few.
+
+    >>> from types import SimpleNamespace as N
+    >>> [microbatches_to_the_peak(N(parallel=N(pipeline=p, virtual_pipeline=v))) for p, v in ((1, 1), (16, 1), (4, 2))]
+    [2, 18, 8]
+    """
+    stages = spec.parallel.pipeline
+    return 2 * stages if spec.parallel.virtual_pipeline > 1 else stages + (2 if stages > 1 else 1)
+
+
+class _Rehearsal:
+    """The engine of this rank, and what the training loop does with it."""
+
+    def __init__(self, spec: PhasePlan, counter: OperatorCounter) -> None:
+        from runbook.training.health.stopping import StopConditions
+        from runbook.training.loop import make_engine
+
+        self.spec, self.counter = spec, counter
+        self.moments: list[str] = []
+        self.engine = make_engine(spec)
+        self.stopping = StopConditions()
+        compute, update = self.engine.compute, self.engine.update
+        self._mark("compute", compute, FORWARD_BACKWARD)
+        self._mark("update", update, OPTIMIZER)
+
+    def _mark(self, name: str, call: Any, moment: str) -> None:
+        def marked(*arguments: Any) -> Any:
+            self.counter.moment = moment
+            return call(*arguments)
+
+        self.moments.append(moment)
+        setattr(self.engine, name, marked)
+
+    def step(self, microbatches: int) -> None:
+        """One iteration as the training loop makes it."""
+        from runbook.training.checkpoints.state import TrainingProgress
+        from runbook.training.loop import Stepper
+
+        self.counter.moment = FORWARD_BACKWARD
+        Stepper(_with_microbatches(self.spec, microbatches), self.engine, self.stopping).step(
+            _Samples(self.spec.model.sequence_length), TrainingProgress()
+        )
+
+    def evaluate(self, microbatches: int) -> None:
+        """One evaluation of this many micro-batches."""
+        from runbook.training.samples import BatchReader
+        from runbook.training.token_files import DataParallelShare
+
+        self.counter.moment = EVALUATION
+        reader = BatchReader(
+            DataParallelShare(self.spec.batch.micro, 1, 0), self.spec.model.vocabulary, process_groups.device()
+        )
+        self.engine.evaluate(reader.step(_Samples(self.spec.model.sequence_length), 0, microbatches), microbatches)
+
+    def save(self) -> int:
+        """Bytes that this rank writes of a checkpoint."""
+        from megatron.core.dist_checkpointing.mapping import is_main_replica
+
+        self.counter.moment = SAVE
+        shards = list(self._shards(loading=False))
+        return _bytes_of(shard.data for shard in shards if is_main_replica(shard.replica_id))
+
+    def load(self) -> int:
+        """Bytes that this rank reads of a checkpoint before each weight's own range is taken."""
+        self.counter.moment = RESUME
+        return _bytes_of(shard.data for shard in self._shards(loading=True))
+
+    def _shards(self, *, loading: bool) -> Iterator[Any]:
+        from runbook.training.engines.engine import each_shard
+
+        for shard in each_shard(self.engine.sharded_state(loading=loading)):
+            if isinstance(shard.data, torch.Tensor):
+                yield shard
+
+    def parts(self) -> dict[str, int]:
+        """Bytes of weights, gradients and optimizer state."""
+        engine, alive = self.engine, self.counter.bytes_of
+        owned = engine._owned()
+        weights = list(owned.parts)
+        mains = [part.main for part in owned.parts.values()]
+        gradients = [
+            gradient
+            for tensor in (*weights, *mains)
+            for gradient in (getattr(tensor, "main_grad", None), tensor.grad)
+            if gradient is not None
+        ]
+        moments = [
+            value
+            for part in owned.parts.values()
+            for value in part.adam.state[part.main].values()
+            if isinstance(value, torch.Tensor)
+        ]
+        held = alive(weights)
+        return {
+            "weights": held,
+            "gradients": alive(gradients),
+            "optimizer": alive([*weights, *mains, *moments]) - held,
+        }
+
+
+class _Samples:
+    """A data set of made-up samples."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        numbers = torch.zeros(self.length, dtype=torch.int64)
+        return {
+            "tokens": numbers,
+            "labels": numbers,
+            "loss_mask": torch.ones(self.length),
+            "position_ids": torch.arange(self.length),
+        }
+
+
+def _with_microbatches(spec: PhasePlan, number: int) -> PhasePlan:
+    batch = Batch(spec.batch.micro, spec.batch.micro * spec.parallel.data * number, number)
+    return dataclasses.replace(spec, batch=batch)
+
+
+def _bytes_of(tensors: Iterable[Any]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.device.type != "meta")
+
+
+@contextlib.contextmanager
+def _job_of(spec: PhasePlan, rank: int) -> Iterator[None]:
+    """The process groups of the whole job, with this rank as the only one that is there."""
+    if spec.device == "cpu":
+        cpu.answer_for_cpu()
+    else:
+        torch._dynamo.config.disable = True  # fused kernels are computed part by part
+        backend: Any = torch.distributed.Backend
+        if gpu_stand_in.NAME not in backend.backend_capability["fake"]:
+            gpu_stand_in.install()
+            backend.backend_capability["fake"].append(gpu_stand_in.NAME)
+            backend.default_device_backend_map[gpu_stand_in.NAME] = "fake"
+    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it without a launcher too
+    devices = "cpu:fake" if spec.device == "cpu" else f"cpu:fake,{gpu_stand_in.NAME}:fake"
+    distributed: Any = torch.distributed
+    replaced = {
+        (torch.nn.Module, "_apply"): gpu_stand_in.move_module,
+        (FakeTensor, "tolist"): gpu_stand_in.list_of_zeros,
+        (distributed, "all_gather_object"): _gather_own,
+        (distributed, "broadcast_object_list"): lambda *_, **__: None,
+    }
+    if spec.engine == "deepspeed":
+        replaced |= _answers_for_deepspeed(spec)
+    before = {place: getattr(*place) for place in replaced}
+    for (owner, name), answer in replaced.items():
+        setattr(owner, name, answer)
+    distributed.init_process_group(devices, rank=rank, world_size=spec.parallel.world_size, store=FakeStore())
+    try:
+        yield
+    finally:
+        process_groups.leave_process_groups()
+        for (owner, name), answer in before.items():
+            setattr(owner, name, answer)
+
+
+def _answers_for_deepspeed(spec: PhasePlan) -> dict[tuple[Any, str], Any]:
+    """What DeepSpeed reads out of a message from another rank: the same messages, and what would be in them."""
+    from runbook.training.engines.deepspeed_start import import_deepspeed
+    from runbook.training.engines.gpt_model import DTYPES
+
+    import_deepspeed()
+    from deepspeed.accelerator import get_accelerator
+    from deepspeed.runtime.pipe import engine as pipeline
+    from deepspeed.runtime.zero import utils
+
+    shape = [spec.model.sequence_length, spec.batch.micro, spec.model.hidden]
+    ask = utils.get_lst_from_rank0
+
+    def hidden_states(engine: Any, source: int) -> Any:
+        pipeline.p2p.recv(torch.empty(pipeline.TENSOR_META_SIZE, dtype=torch.int32, device=engine.device), source)
+        return engine._allocate_or_extend_buffers(0, shape, DTYPES[spec.precision.format])
+
+    def agree_on_length(_: list[int]) -> None:
+        utils.dist.broadcast(torch.zeros((), dtype=torch.int64, device=process_groups.device()), src=0)
+
+    def own_numbers(numbers: list[int]) -> list[int]:
+        ask(numbers)
+        return numbers
+
+    return {
+        (type(get_accelerator()), "is_fp16_supported"): lambda _: True,
+        (pipeline.PipelineEngine, "_recv_tensor_meta"): hidden_states,
+        (utils, "assert_lst_len_same_as_other_ranks"): agree_on_length,
+        (utils, "get_lst_from_rank0"): own_numbers,
+    }
+
+
+def _gather_own(objects: list[Any], own: Any, group: Any = None) -> None:
+    objects[:] = [own] * len(objects)
+
+
+def group_names() -> dict[str, str]:
+    """What the groups of this rank are called, by their names in torch."""
+    from megatron.core import parallel_state
+
+    named = {
+        "everyone": torch.distributed.group.WORLD,
+        "data": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        "pipeline": parallel_state.get_pipeline_model_parallel_group(),
+        "tensor and pipeline": parallel_state.get_model_parallel_group(),
+        "tensor": parallel_state.get_tensor_model_parallel_group(),
+        "embeddings": parallel_state.get_embedding_group(check_initialized=False),
+    }
+    return {group.group_name: name for name, group in named.items() if hasattr(group, "group_name")}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    logging.getLogger("megatron.core").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,154 @@
+"""Samples in an order that depends only on the seed and the text: megatron-core's datasets, our order and sampler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import torch
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
+
+from runbook.plan_file.errors import RefusedError, TrainingError
+from runbook.plan_file.schema import PhasePlan, Source
+from runbook.training.process_groups import run_on_first_rank
+from runbook.training.token_files import DataParallelShare, shuffled_epochs
+
+
+def datasets(spec: PhasePlan) -> tuple[Any, Any]:
+    """Training and validation samples (None: no evaluation); rank 0 builds the caches: call it on all ranks."""
+    data, evaluates = spec.data, spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
+    train_files = None if data.mock else _weighted(spec, data.train)
+    separate = not data.mock and bool(data.held_out)  # files of their own for validation and test
+    held_out = _weighted(spec, data.validation) if data.validation else None
+    if not data.mock:
+        indexes = [Path(f"{spec.path(source.prefix)}.idx") for source in (*data.train, *data.validation)]
+        run_on_first_rank(lambda: _prepare_cache(spec.path(data.cache), indexes))
+    # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
+    end_of_document, vocabulary = spec.sampling.end_of_document, spec.model.vocabulary
+    tokenizer = SimpleNamespace(vocab_size=vocabulary, eod=end_of_document, unique_identifiers=())
+    config = GPTDatasetConfig(
+        random_seed=spec.seed,
+        sequence_length=spec.model.sequence_length,
+        path_to_cache=None if data.mock else str(spec.path(data.cache)),
+        tokenizer=tokenizer,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        blend=None if separate else train_files,
+        blend_per_split=[train_files, held_out, None] if separate else None,
+        split=None if data.mock or separate else data.split,
+    )
+    if config.split_matrix is not None:
+        # No test samples are drawn here, and megatron-core loops for ever on a split without documents.
+        config.split_matrix = [config.split_matrix[0], config.split_matrix[1] if evaluates else None, None]
+    sizes = [spec.duration.samples, spec.evaluation.iterations * spec.batch.global_, 0]
+    kind = MockEpochDataset if data.mock else EpochDataset
+    train, validation, _ = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()
+    return train, validation if evaluates else None
+
+
+SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
+"""Document order, start of each sample in it, and training order of the samples."""
+
+
+class EpochDataset(GPTDataset):  # type: ignore[misc]
+    """megatron-core's samples of one token file, with each epoch shuffled separately.
+
+    megatron-core shuffles all epochs together, so another number of epochs changes the data from the first step on.
+    Here a longer training starts with exactly the samples of a shorter one. A single epoch is in megatron-core's own
+    order. Blends need no change: megatron-core picks the next text from the weights and the samples drawn so far.
+    The names of the cache files hash this class and the number of samples, so two lengths never share a file.
+    """
+
+    def _build_document_sample_shuffle_indices(self) -> SampleOrder:
+        if self.config.path_to_cache is None:
+            return self._order()
+        stem = f"{self.unique_description_hash}-{type(self).__name__}-{self.index_split.name}"
+        parts = ("document_index", "sample_index", "shuffle_index")
+        paths = [Path(self.config.path_to_cache) / f"{stem}-{part}.npy" for part in parts]
+        is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+        if is_first and not all(path.exists() for path in paths):
+            for path, array in zip(paths, self._order(), strict=True):
+                numpy.save(path, array)
+        documents, samples, shuffled = (numpy.load(path, mmap_mode="r") for path in paths)
+        return documents, samples, shuffled
+
+    def _order(self) -> SampleOrder:
+        from megatron.core.datasets import helpers  # compiled; a source checkout builds it at startup
+
+        lengths = self.dataset.sequence_lengths
+        if 2 * len(self.indices) > len(lengths):
+            lengths = numpy.array(lengths)  # one sequential read instead of page faults in document order
+        tokens = int(lengths[self.indices].sum(dtype=numpy.int64))
+        length = self.config.sequence_length
+        wanted = self.num_samples * length + 1 if self.num_samples else 1
+        epochs = max(1, -(-wanted // tokens))
+        ends = [(epoch * tokens - 1) // length for epoch in range(1, epochs + 1)]
+        documents, shuffled = shuffled_epochs(self.indices, ends, self.config.random_seed)
+        return documents, helpers.build_sample_idx(lengths, documents, length, epochs, tokens, True, True), shuffled
+
+
+class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
+    """megatron-core's synthetic documents, each epoch shuffled separately."""
+
+
+def _prepare_cache(folder: Path, indexes: list[Path]) -> None:
+    """Remove cached orders that a killed run left unfinished, and those older than a token file.
+
+    megatron-core knows them by the file's path alone, and would take them for whole and for the text that is there now.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(f"data.cache {folder} cannot be made: {error}") from error
+    # ctime as well: a file that was moved or copied here keeps the mtime it had elsewhere.
+    states = [path.stat() for path in indexes if path.exists()]
+    newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
+    for path in folder.glob("*.npy"):
+        try:
+            numpy.load(path, mmap_mode="r")
+            is_sound = path.stat().st_mtime_ns >= newest
+        except (ValueError, OSError):
+            is_sound = False
+        if not is_sound:
+            path.unlink()
+
+
+def _weighted(spec: PhasePlan, sources: tuple[Source, ...]) -> tuple[list[str], list[float] | None]:
+    prefixes = [str(spec.path(source.prefix)) for source in sources]
+    return prefixes, [source.weight for source in sources] if len(sources) > 1 else None
+
+
+class BatchReader:
+    """Micro-batches of this rank's data-parallel copy, on its device."""
+
+    def __init__(self, share: DataParallelShare, vocabulary: int, device: torch.device) -> None:
+        self.share = share
+        self.vocabulary = vocabulary
+        self.device = device
+        self.seconds = 0.0  # spent on reading since the caller last set it to 0
+
+    def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[dict[str, torch.Tensor]]:
+        """The micro-batches of one step, read one by one as they are asked for."""
+        for indices in self.share.indices(consumed_samples, num_microbatches):
+            start = time.monotonic()
+            samples = [dataset[index] for index in indices]
+            batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
+            highest = int(max(batch["tokens"].max(), batch["labels"].max()))
+            if highest >= self.vocabulary:
+                raise TrainingError(
+                    f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the model's vocabulary "
+                    f"is {self.vocabulary}: the data was tokenized with another vocabulary"
+                )
+            batch = {key: value.to(self.device) for key, value in batch.items()}
+            self.seconds += time.monotonic() - start
+            yield batch
+
+
+_KEYS = ("tokens", "labels", "loss_mask", "position_ids")

@@ -1,0 +1,271 @@
+"""05-analysis: how well it ran, against the plan, its variants and what others published."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.core.atomic_files import write_text
+from runbook.core.checks import judge
+from runbook.core.errors import PlanError, RecordError
+from runbook.core.table import Table
+from runbook.display import show_figure, show_table, show_text
+from runbook.params import Settings
+from runbook.planning import FULL, SMOKE, Check
+from runbook.planning.cost.step_inputs import memory_of, peak_of
+from runbook.planning.layout import full_choice
+from runbook.results import documents, gates, metrics, run_tables, wall_time
+from runbook.results.compare import compare, read_run
+from runbook.results.figures import run_figures
+from runbook.results.figures.drawing import as_svg
+from runbook.workflow import report
+from runbook.workflow.open_phase import OpenPhase, binder
+from runbook.workflow.prerequisites import machine
+from runbook.workflow.run_files import read_plan_file
+from runbook.workflow.trainings import training_results
+from runbook.workflow.trainings.training_results import TrainingResults, read_results
+
+PHASE = "05-analysis"
+TRAININGS = (SMOKE, FULL)
+RESULTS = "results.csv"
+VARIANTS = "variants.csv"
+DOCUMENTS = "lumi-table.csv"
+bind = binder(PHASE)
+
+
+def show_numbers(open_phase: OpenPhase) -> None:
+    """The numbers of each training phase; kept as results.csv too."""
+    rows = []
+    for one in both_trainings(open_phase):
+        table = run_tables.numbers_table(one.summary, title=one.phase, history=one.history)
+        show(table)
+        rows += [{"phase": one.phase, **row} for row in table]
+    write_text(open_phase.folder / RESULTS, Table(rows).to_csv())
+
+
+def show_plan_versus_actual(open_phase: OpenPhase) -> None:
+    """Each promise of the plan beside what came true, with the reason where it did not; kept in the record."""
+    trainings = both_trainings(open_phase)
+    for one in trainings:
+        table = training_results.plan_versus_actual(one)
+        show(table)
+        for row in table:
+            open_phase.session.plan[f"{one.phase}: {row['what']}"] = row["planned"]
+            open_phase.session.result(f"{one.phase}: {row['what']}", training_results.rounded(row["actual"]))
+    for key, value in trainings[-1].results().items():
+        open_phase.session.result(key, value)
+
+
+def show_loss(open_phase: OpenPhase) -> None:
+    """The loss curves, with restarts and spikes, and the numbers in them."""
+    training_results.show_loss(open_phase, TRAININGS)
+    for one in both_trainings(open_phase):
+        vocabulary = one.phase_plan.model.padded_vocabulary
+        show(run_tables.loss_table(one.history, one.validation, padded_vocabulary=vocabulary))
+
+
+def show_throughput(open_phase: OpenPhase) -> None:
+    """Tokens per second over time, with the planned line."""
+    for one in both_trainings(open_phase):
+        length, planned = one.phase_plan.model.sequence_length, one.planned.tokens_per_second
+        title = f"Throughput of {one.phase}"
+        figure = run_figures.throughput_figure(
+            one.history, sequence_length=length, planned_tokens_per_second=planned, title=title
+        )
+        draw(figure, f"{one.phase}: median {one.summary.tokens_per_second or 0:,.0f} tokens/s")
+        show(run_tables.throughput_table(one.history, sequence_length=length, planned=planned))
+
+
+def show_step_parts(open_phase: OpenPhase) -> None:
+    """What a step of the training is made of, and whether a rank is slower than the others."""
+    one = read_results(open_phase, FULL)
+    planned = one.planned.seconds_per_iteration
+    draw(run_figures.step_time_figure(one.history, planned_seconds=planned), "Seconds of each step by part.")
+    show(metrics.step_parts_table(one.history))
+    show(metrics.straggler_table(one.history))
+
+
+def show_time_parts(open_phase: OpenPhase) -> None:
+    """Where the wall time went over all jobs, what each interruption cost, and what stood still."""
+    for one in both_trainings(open_phase):
+        if (account := one.account) is None:
+            show_text(f"{one.phase} has made no step.")
+            continue
+        draw(run_figures.goodput_figure(account, f"Where the wall time of {one.phase} went"), one.phase)
+        show(wall_time.wall_time_table(account))
+        if account.interruptions:
+            show(wall_time.interruptions_table(account, f"Interruptions of {one.phase}"))
+        show(wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds))
+
+
+def show_timeline(open_phase: OpenPhase) -> None:
+    """Training, waiting for data, evaluations and saves over time."""
+    one = read_results(open_phase, FULL)
+    happened = (one.history, one.validation, one.events)
+    draw(run_figures.timeline_figure(*happened, planned_seconds=one.planned.seconds), "What happened when.")
+    show(run_tables.timeline_table(*happened))
+
+
+def show_cost(open_phase: OpenPhase) -> None:
+    """What the training cost, and what the paper's 300 billion tokens would at this speed."""
+    one = read_results(open_phase, FULL)
+    rates, account = training_results.device_rates(open_phase.settings), one.account
+    if account is not None:
+        show(wall_time.cost_table(one.summary, account, rates))
+    goodput = account.goodput if account else None
+    show(wall_time.projection_table(one.summary, target_tokens=300_000_000_000, goodput=goodput, rates=rates))
+
+
+def show_published(open_phase: OpenPhase) -> None:
+    """Published results nearest in size, and whether they can be compared."""
+    one = read_results(open_phase, FULL)
+    device, precision = open_phase.settings.site.hardware.device, one.phase_plan.precision.format
+    shape, peak = one.phase_plan.model, peak_of(open_phase.settings.site, precision)
+    show(run_tables.speed_table(one.summary, shape, device=device, precision=precision, own_peak=peak))
+    table = run_tables.published_table(
+        one.summary, parameters=shape.parameters, device=device, precision=precision, own_peak=peak
+    )
+    draw(run_figures.published_figure(table), "Tokens per second and device; the numbers stand in the table below.")
+    draw(run_figures.mfu_figure(table), "Share of the peak; the numbers stand in the table below.")
+    show(table)
+
+
+def show_variants(open_phase: OpenPhase) -> None:
+    """The LUMI document's table for this run and its variants; those that were run are compared."""
+    settings, runs = open_phase.settings, open_phase.folder.parent
+    run, variants = settings.run.run, [settings]  # as it was bound, and its siblings
+    if run in params.run_names(settings.project):
+        variants += [one for one in variants_of(run, settings.project) if one.name != settings.name]
+    table = variants_table(variants, runs)
+    show(table)
+    write_text(open_phase.folder / VARIANTS, table.to_csv())
+    trained = [folder for one in variants if ((folder := runs / one.name) / "metrics.jsonl").exists()]
+    if len(trained) < 2:
+        show_text(f"Nothing to compare: runbook run {run} --all-variants runs the others, runbook compare A B any two.")
+        return
+    scaling = variants_scaling(variants, runs)
+    draw(run_figures.scaling_figure(scaling), "Speed by number of devices.")
+    show(scaling)
+    facts = [read_run(folder) for folder in trained]
+    result = compare(facts)
+    draw(run_figures.comparison_figure({fact.name: fact.history for fact in facts}), "By tokens and by time trained.")
+    for one in (result.parameters, result.metrics, result.environment):
+        show(one)
+
+
+def show_documents(open_phase: OpenPhase) -> None:
+    """The result tables of the documents this project starts from, recomputed and judged; the same for every run."""
+    lumi = documents.results_table(documents.lumi_rows())
+    show(lumi)
+    show(documents.azure_checkpoint_table())
+    write_text(open_phase.folder / DOCUMENTS, lumi.to_csv())
+
+
+def finish(open_phase: OpenPhase) -> None:
+    """Judge the plan by what came true, write the record and mark the phase done."""
+    open_phase.check([plan_check(one) for one in both_trainings(open_phase)])
+    report.finish(open_phase, [open_phase.folder / name for name in (RESULTS, VARIANTS, DOCUMENTS)])
+
+
+def both_trainings(open_phase: OpenPhase) -> list[TrainingResults]:
+    """The results of the smoke test and of the training."""
+    return [read_results(open_phase, phase) for phase in TRAININGS]
+
+
+def plan_check(one: TrainingResults) -> Check:
+    """Whether the plan's step time came true; an estimate that was far off is worth a question, not a failure."""
+    name = f"{one.phase}: plan came true"
+    rule = f"the measured step time is within a factor of {gates.CREDIBLE_FACTOR:g} of the plan's"
+    planned, actual = one.planned.seconds_per_iteration, one.summary.seconds_per_iteration
+    band = gates.credible_step_seconds(planned)
+    if not planned or not band or not actual:
+        return Check(name, "unknown", "nothing to compare", rule)
+    return judge(name, band[0] <= actual <= band[1], f"{actual / planned:.2f} of the plan's", rule, otherwise="warn")
+
+
+def show(table: Table) -> None:
+    """A table with its source and notes below."""
+    show_table(replace(table, notes=[f"Source: {table.source}.", *table.notes]))
+
+
+def draw(figure: Any, caption: str) -> None:
+    """A figure as SVG, with its caption."""
+    show_figure(as_svg(figure), caption)
+
+
+def variants_of(run: str, project: Path | None = None) -> list[Settings]:
+    """The run named, and each of its variants."""
+    names = [run, *(f"{run}:{variant}" for variant in params.variant_names(run, project))]
+    return [params.load(name, project=project) for name in names]
+
+
+def variants_table(runs_of: Sequence[Settings], runs: Path) -> Table:
+    """One row for each; what was not run stands there as never measured."""
+    hardware = runs_of[0].site.hardware
+    return documents.results_table(
+        [_variant_row(one, runs) for one in runs_of],
+        device=hardware.device,
+        precision=str(runs_of[0].run.training.precision),
+        device_bytes=memory_of(runs_of[0].site),
+        source="metrics.jsonl of each run",
+    )
+
+
+def variants_scaling(runs_of: Sequence[Settings], runs: Path) -> Table:
+    """Efficiency over the numbers of devices that were measured."""
+    rows = [_variant_row(one, runs) for one in runs_of]
+    return documents.scaling_table(
+        [(one.name, one.devices, one.samples_per_second) for one in rows if one.samples_per_second]
+    )
+
+
+def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
+    """The table for a terminal; kept as NAME.variants.csv beside the run folders."""
+    found = variants_table(runs_of, runs)
+    path = runs / f"{Path(name).stem}.variants.csv"
+    write_text(path, found.to_csv())
+    shown = [{key: value for key, value in row.items() if key != "source"} for row in found]
+    return Table(shown, found.title, (*found.notes, f"as CSV: {path}")).as_text()
+
+
+def _variant_row(settings: Settings, runs: Path) -> documents.ThroughputRow:
+    folder, name = runs / settings.name, settings.name
+    summary, source = None, "not run"
+    if (folder / "plan.json").exists():
+        plan, source = read_plan_file(folder), f"{name}/plan.json"
+        with contextlib.suppress(RecordError):  # it has made no step yet
+            one = training_results.read_results_folder(folder, plan, FULL)
+            first, last = one.history.steps[0], one.history.steps[-1]
+            summary, source = one.summary, f"{name}/{one.history.source}:{first.line}-{last.line}"
+    else:
+        try:
+            plan = machine.make_plan_here(settings)
+        except PlanError as error:
+            return _refused_row(settings, str(error))
+    per_node = settings.site.hardware.devices_per_node
+    return documents.throughput_row(plan.phases[FULL], summary, devices_per_node=per_node, name=name, source=source)
+
+
+def _refused_row(settings: Settings, text: str) -> documents.ThroughputRow:
+    """A variant that the plan would not start, with the first reason."""
+    choice = full_choice(settings)
+    devices = choice.nodes * choice.devices_per_node
+    reasons = [line.strip().partition(". ")[2].partition(" Rule:")[0] for line in text.splitlines()[1:]]
+    return documents.ThroughputRow(
+        model=choice.model.label,
+        shape=choice.shape,
+        nodes=choice.nodes,
+        devices=devices,
+        pipeline=choice.pipeline,
+        tensor=choice.tensor,
+        data=devices // (choice.pipeline * choice.tensor),
+        zero_stage=choice.zero_stage,
+        samples_per_second=None,
+        name=settings.name,
+        refused=next(filter(None, reasons), "its values do not fit together"),
+        source="not run",
+    )

@@ -1,0 +1,308 @@
+"""02-data: from text to verified token files, and what they contain."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from html import escape
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from runbook import tokens
+from runbook.core.checks import judge
+from runbook.core.errors import DataError
+from runbook.core.table import Row
+from runbook.core.units import show_bytes, show_duration
+from runbook.display import Progress, show_figure, show_html, show_table, show_text
+from runbook.jobs.render.task_job import asks_for_queue, data_tasks
+from runbook.params.schema.entries import TOKENIZED, TextShare
+from runbook.planning import Check
+from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
+from runbook.results.figures.drawing import as_svg
+from runbook.results.figures.plan_figures import length_figure, source_figure, speed_figure
+from runbook.tokens.pipeline.options import Manifest, TokenFiles
+from runbook.tokens.sources.dataset_files import dataset_folder, file_fault, token_prefixes
+from runbook.tokens.sources.download import download
+from runbook.workflow import run_files
+from runbook.workflow.open_phase import VERSIONS, OpenPhase, binder
+from runbook.workflow.prerequisites.token_files import input_files, link_ready_tokens, ready_pairs, token_groups
+from runbook.workflow.report import finish as finish
+from runbook.workflow.trainings import jobs
+
+PHASE = "02-data"
+STEP = "02-data--tokenize"
+SHADES = ("rgba(0,114,178,.28)", "rgba(230,159,0,.32)", "rgba(0,158,115,.28)", "rgba(204,121,167,.30)")
+"""Backgrounds of tokens in turn; the boundary is also a thin line, and a bar in the text form."""
+bind = binder(PHASE)
+
+
+def show_source(open_phase: OpenPhase) -> None:
+    """Where the text comes from, and whether every file is the promised one."""
+    texts = open_phase.settings.texts
+    for text in texts:
+        dataset = text.dataset
+        rows = [
+            ("dataset", f"{text.name}: {dataset.title}"),
+            ("licence", dataset.licence),
+            ("source", dataset.source),
+            ("documents", f"{dataset.documents:,}" if dataset.documents else "not known before they are read"),
+            ("tokens", f"{dataset.tokens:,}" if dataset.tokens else "not known before they are counted"),
+        ]
+        if len(texts) > 1:
+            share = text.weight / sum(one.weight for one in texts)
+            rows.append(("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)"))
+        show_table([{"what": what, "value": value} for what, value in rows], title="The text")
+    open_phase.check([check for text in texts for check in source_checks(open_phase, text)])
+
+
+def fetch(open_phase: OpenPhase) -> None:
+    """Download what is not there, where the catalogue says from where; each file is checked."""
+    settings = open_phase.settings
+    if not (remote := [text.dataset for text in settings.texts if text.dataset.url and not text.folder]):
+        show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
+    for dataset in remote:
+        with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
+            found = download(dataset, project=settings.project, progress=partial(_show_progress, progress))
+        show_text(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {found.fetched:,} fetched now")
+
+
+def tokenize(open_phase: OpenPhase) -> None:
+    """Make the token files, or find them done; finished shards are never made again."""
+    if open_phase.plan.data.mock:
+        show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
+        return
+    digest = open_phase.fingerprint
+    if not run_files.what_is_missing(open_phase.folder, STEP, digest):
+        show_text("tokenize: done, verified. Nothing is made again.")
+        return
+    settings, plan = open_phase.settings, open_phase.plan.data
+    placed = link_ready_tokens(settings, plan, open_phase.folder)
+    if ready := ready_pairs(settings, plan, open_phase.folder):
+        show_text(f"{len(ready)} pairs of token files were made elsewhere; they are read as they are.")
+    groups = token_groups(settings, plan, open_phase.folder)
+    if groups and asks_for_queue(settings, PHASE):
+        jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
+    elif groups:
+        options = tokens.TokenizeOptions.from_params(settings.run.data)
+        with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
+            for inputs, prefix in groups:
+                tokens.prepare(inputs, prefix, options, progress=partial(_show_progress, progress))
+    made = [TokenFiles(prefix) for _, prefix in groups]
+    outputs = [path for one in made for path in (one.bin, one.idx, one.manifest)]
+    run_files.write_mark(open_phase.folder, STEP, VERSIONS[PHASE], digest, [*outputs, *placed])
+    if groups:
+        manifests = {prefix.name: tokens.read_manifest(prefix) for _, prefix in groups}
+        rows = [
+            {
+                "files": name,
+                "documents": manifest.documents,
+                "text (B)": manifest.text_bytes,
+                "tokens": manifest.tokens,
+                "left out (records)": manifest.skipped_records,
+                "time (s)": round(sum(manifest.seconds.values()), 2),
+                "workers": manifest.workers,
+            }
+            for name, manifest in manifests.items()
+        ]
+        show_table(rows, title="Token files")
+
+
+def _show_progress(progress: Progress, now: tokens.DataProgress) -> None:
+    """The moment as facts beside the bar: per stage, with files, speed, time left, workers and failures."""
+    facts: dict[str, Any] = {
+        "done": now.bytes,
+        "total": now.bytes_total,
+        "stage": None if now.stage == "done" else now.stage,
+        "files": f"{now.files:,} of {now.files_total:,}",
+        **({"shards": f"{now.shards} of {now.shards_total}"} if now.shards_total else {}),
+        "GB": f"{now.bytes / 1e9:.3f} of {now.bytes_total / 1e9:.3f}",
+        **({"documents": now.documents, "tokens": now.tokens} if now.tokens else {}),
+        "MB/s" if now.stage == "download" else "MB/s of text": round(now.mb_per_second, 1),
+        "to go": show_duration(now.eta_seconds) if now.eta_seconds else None,
+        "workers": now.workers,
+        "failures": now.failures,
+    }
+    progress.update(**facts)
+
+
+def verify(open_phase: OpenPhase) -> None:
+    """Hold the token files against their manifests and against themselves."""
+    if open_phase.plan.data.mock:
+        open_phase.check([Check("token files", "unknown", "mock data", "there are no token files")])
+        return
+    found = token_prefixes_of(open_phase)
+    for prefix in found:
+        named = f"{prefix.name}: " if len(found) > 1 else ""
+        open_phase.check([replace(check, name=f"{named}{check.name}") for check in tokens.verify(prefix)])
+    ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
+    readers = [tokens.IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
+    manifests = [tokens.read_manifest(prefix) for prefix in found if prefix not in ready]
+    counted = ("documents", "tokens", "text_bytes", "skipped_records", "empty") if manifests else ()
+    sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in counted}
+    sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
+    sums["tokens"] = sums.get("tokens", 0) + sum(reader.num_tokens for reader in readers)
+    for key, value in sums.items():
+        open_phase.session.result(key, value)
+    open_phase.session.plan["tokens"] = open_phase.plan.data.estimated_tokens or None
+
+
+def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
+    """Every file of a text there, with the promised size and checksum where they are promised."""
+    settings, dataset = open_phase.settings, text.dataset
+    if dataset.kind == "mock":
+        return [Check("files", "unknown", "mock data", "no text is needed")]
+    if dataset.kind == TOKENIZED:
+        prefixes = token_prefixes(dataset, project=settings.project, folder=text.folder)
+        sizes = {prefix.name: TokenFiles.existing(prefix).bin.stat().st_size for prefix in prefixes}
+        return [Check(name, "pass", f"{size:,} bytes", "each .bin has its .idx") for name, size in sizes.items()]
+    if text.folder or not dataset.files:
+        rule = "there is text; its checksums are not known beforehand"
+        files = input_files(settings, text)
+        return [Check(path.name, "pass", f"{path.stat().st_size:,} bytes", rule) for path in files]
+    home = dataset_folder(dataset, project=settings.project)
+    rule = "the file is there with the promised size and checksum"
+    faults = [(one, file_fault(home, one)) for one in dataset.files]
+    return [judge(one.path, not fault, fault or f"{one.bytes:,} bytes", rule) for one, fault in faults]
+
+
+def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
+    """The prefixes of all token files of the run: those that are made here, or those that came ready."""
+    settings, data = open_phase.settings, open_phase.plan.data
+    made = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]
+    return made + ready_pairs(settings, data, open_phase.folder)
+
+
+def show_what_it_is(open_phase: OpenPhase) -> None:
+    """One table of what came out, and pictures of how long documents are and where they come from."""
+    if not (found := _read_manifests(open_phase)):
+        show_text("There is no manifest: no text became tokens in this run.")
+        return
+    show_table([{"what": what, "value": value} for what, value in _manifest_facts(found)], title="What the data is")
+    if sources := _source_rows(found):
+        show_table(sources, title="By source")
+    lengths = [sum(counts) for counts in zip_longest(*(manifest.lengths for manifest in found), fillvalue=0)]
+    words = ", ".join(
+        f"{count:,} of {2**place:,} to {2 ** (place + 1) - 1:,}" for place, count in enumerate(lengths) if count
+    )
+    figure = length_figure(lengths, open_phase.plan.model.sequence_length)
+    show_figure(as_svg(figure), f"Documents by their number of tokens: {words}.")
+    if sources:
+        figure = source_figure({row["source"]: row["tokens"] for row in sources})
+        show_figure(as_svg(figure), "Tokens of each source; the numbers are in the table.")
+
+
+def show_plan_beside(open_phase: OpenPhase) -> None:
+    """The plan's estimates beside what was counted, with the difference; and the speed along the way."""
+    if not (found := _read_manifests(open_phase)):
+        show_text("There is nothing to compare: no text became tokens in this run.")
+        return
+    plan = open_phase.plan
+    hours = plan.data_work[0].core_hours if plan.data_work else None
+    stages = ("read", "parse", "encode", "write")
+    core_seconds = sum(manifest.seconds.get(stage, 0.0) for manifest in found for stage in stages)
+    written = sum(file["bytes"] for manifest in found for file in manifest.files.values())
+    sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
+    catalogued = sum(sizes) if all(sizes) else None
+    rows: list[tuple[str, float | None, float, Callable[[float], str]]] = [
+        ("tokens", plan.data.estimated_tokens or None, sum(one.tokens for one in found), "{:,.0f}".format),
+        ("token files", plan.data.estimated_bytes or None, written, show_bytes),
+        ("text", catalogued, sum(one.text_bytes for one in found), show_bytes),
+        ("time on one core", None if hours is None else 3600 * hours, core_seconds, show_duration),
+    ]
+    table = [
+        {
+            "what": what,
+            "planned": "not known" if planned is None else show(planned),
+            "found": show(actual),
+            "difference": f"{actual / planned - 1:+.1%}" if planned else "",
+        }
+        for what, planned, actual, show in rows
+    ]
+    show_table(table, title="Planned and found")
+    longest = max(found, key=lambda manifest: len(manifest.speed))
+    speed = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
+    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
+    show_figure(as_svg(speed_figure(longest.speed, speed)), f"MB of text a second: {rates}; plan {speed:,.0f}.")
+
+
+def show_documents(open_phase: OpenPhase) -> None:
+    """Documents decoded back, each token in another colour than the next."""
+    if open_phase.plan.data.mock:
+        show_text("Mock data has no documents.")
+        return
+    prefix = token_prefixes_of(open_phase)[0]
+    if not TokenFiles.existing(prefix).manifest.exists():
+        show_text(f"{prefix.name} has no manifest, which would name the tokenizer that can decode it.")
+        return
+    for document in tokens.sample_documents(prefix, 2, max_tokens=120):
+        title = f"Document {document.number}, first {len(document.ids)} of {document.tokens:,} tokens"
+        spans = coloured_tokens(zip(document.ids, document.pieces, strict=True))
+        html = f'<div><b>{title}</b><pre style="white-space:pre-wrap;line-height:1.6">{spans}</pre></div>'
+        show_html(html, f"{title}:\n" + "|".join(document.pieces))
+
+
+def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
+    """Tokens as HTML that needs no script and no style sheet: the same in a saved notebook, a report, a mail."""
+    return "".join(
+        f'<span title="{number}" style="background:{SHADES[place % len(SHADES)]};'
+        f'border-left:1px solid rgba(128,128,128,.7)">{escape(piece)}</span>'
+        for place, (number, piece) in enumerate(pieces)
+    )
+
+
+def _read_manifests(open_phase: OpenPhase) -> list[Manifest]:
+    """Of all pairs that were made here."""
+    found = []
+    for prefix in [] if open_phase.plan.data.mock else token_prefixes_of(open_phase):
+        with contextlib.suppress(DataError):  # made elsewhere
+            found.append(tokens.read_manifest(prefix))
+    return found
+
+
+def _manifest_facts(found: list[Manifest]) -> list[tuple[str, str]]:
+    """What came out, in words."""
+
+    def total(key: str) -> int:
+        return sum(getattr(manifest, key) for manifest in found)
+
+    files = [file for manifest in found for file in manifest.inputs]
+    tokenizer = found[0].tokenizer
+    out = {kind: sum(manifest.files[kind]["bytes"] for manifest in found) for kind in ("bin", "idx")}
+    text_bytes, text_tokens = total("text_bytes"), total("text_tokens")
+    return [
+        ("input", f"{len(files):,} files, {show_bytes(sum(file['bytes'] for file in files))}"),
+        ("text", f"{text_bytes:,} bytes in {total('documents'):,} documents, {total('empty'):,} of them empty"),
+        ("tokens", f"{total('tokens'):,}, {total('tokens') - text_tokens:,} of them ends of documents"),
+        ("bytes of text to a token", f"{text_bytes / max(1, text_tokens):.2f}"),
+        ("mean document", f"{text_tokens / max(1, total('sequences')):,.0f} tokens"),
+        ("tokenizer", f"{tokenizer['name']}, {tokenizer['vocabulary']:,} tokens, by {tokenizer['encoder']}"),
+        ("compared with", f"{tokenizer['judge']}: {total('judged'):,} sampled texts, none differs"),
+        ("token files", f"{show_bytes(out['bin'])} .bin ({found[0].dtype}), {show_bytes(out['idx'])} .idx"),
+        ("left out as bad", f"{total('skipped_records'):,} records, {total('skipped_files'):,} files"),
+        ("left out by choice", f"{total('dropped'):,} documents"),
+    ]
+
+
+def _source_rows(found: list[Manifest]) -> list[Row]:
+    """Documents, bytes and tokens of each source over all pairs, largest first, with shares."""
+    sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for manifest in found:
+        for name, values in manifest.sources.items():
+            sources[name].update(values)
+    whole = sum(values["tokens"] for values in sources.values()) or 1
+    return [
+        {
+            "source": name,
+            "documents": values["documents"],
+            "text (B)": values["text_bytes"],
+            "tokens": values["tokens"],
+            "share": f"{values['tokens'] / whole:.1%}",
+            "bytes to a token": round(values["text_bytes"] / max(1, values["tokens"]), 2),
+        }
+        for name, values in sorted(sources.items(), key=lambda one: -one[1]["tokens"])
+    ]

@@ -1,0 +1,266 @@
+"""00-plan: what will be trained, on what, for how long; and the form that changes it.
+
+The form starts from what the parameters cell says over the run file, and a run file that it writes keeps that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import ParamsError, PlanError
+from runbook.display import Table, show_figure, show_table, show_text
+from runbook.display.jupyter.form import Answer, Field, show_form
+from runbook.params import Settings
+from runbook.params.catalogues import read_datasets, read_models
+from runbook.params.editing import edited_text
+from runbook.params.layers import GIVEN, REHEARSAL
+from runbook.params.problems import InvalidParams
+from runbook.params.schema.keys import all_keys
+from runbook.params.schema.value_types import is_name
+from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
+from runbook.planning import FULL, SMOKE, plan_tables
+from runbook.planning.plan_tables import data_table, summary_table
+from runbook.planning.prediction.search import what_if, what_if_table
+from runbook.planning.site_limits import site_tables
+from runbook.results.figures import plan_figures
+from runbook.results.figures.drawing import as_svg
+from runbook.workflow import plan_commands, report
+from runbook.workflow.open_phase import OpenPhase, bind_phase, runs_folder
+from runbook.workflow.prerequisites import machine
+
+PHASE = "00-plan"
+
+
+def bind(namespace: Mapping[str, object]) -> OpenPhase:
+    """Check the parameters, compute the plan, open the record, and show what one decides by."""
+    open_phase = bind_phase(PHASE, namespace)
+    show_table(summary_table(open_phase.plan))
+    return open_phase
+
+
+def choose(open_phase: OpenPhase) -> None:
+    """The values of the run as a form that shows what a change does, and writes a run file; else a table of them."""
+    settings = open_phase.settings
+    run = str(run_file_of(settings))
+    given = values_over_file(run, settings)
+    sections = form_fields(settings)
+    keys = [one.key for group in sections.values() for one in group]
+
+    def write(name: str, changes: Mapping[str, str]) -> str:
+        path = write_run_file(run, name, changes, given)
+        shown = path.relative_to(settings.project)
+        return f'{shown} is written and passes runbook check. Next: run = "{path.stem}" in the first cell.'
+
+    consider = partial(consider_changes, run, keys=keys, given=given)
+    show_form(sections, consider, write, values_table(settings), f"{settings.run.run}-mine")
+
+
+def show_sizes(open_phase: OpenPhase) -> None:
+    """Parameters part by part, and what the labels should have said."""
+    show_table(plan_tables.sizes_table(open_phase.plan))
+
+
+def show_layout(open_phase: OpenPhase) -> None:
+    """The layout in one table, and every rule that it was checked against."""
+    show_table(plan_tables.layout_table(open_phase.plan))
+    open_phase.check(open_phase.plan.checks)
+
+
+def show_memory(open_phase: OpenPhase) -> None:
+    """Bytes by part on the fullest device, against what it has."""
+    plan = open_phase.plan
+    show_table(plan_tables.memory_table(plan))
+    figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
+    show_figure(as_svg(figure), "Memory of one rank of the fullest stage; its numbers are in the table.")
+
+
+def show_time(open_phase: OpenPhase) -> None:
+    """Operations, seconds, checkpoints; an estimate names its basis."""
+    plan = open_phase.plan
+    show_table(plan_tables.time_table(plan))
+    if parts := plan.time[FULL].parts:
+        show_table(plan_tables.parts_table(plan))
+        figure = plan_figures.step_figure(parts, plan_tables.PART_WORDS)
+        show_figure(as_svg(figure), "Where the time of a training step goes; its numbers are in the table.")
+    show_table(plan_tables.endurance_table(plan))
+    show_table(plan_tables.flops_table(plan))
+
+
+def show_storage(open_phase: OpenPhase) -> None:
+    """Bytes of checkpoints and data, and what preparing the text takes, our way and the documents'."""
+    plan, settings = open_phase.plan, open_phase.settings
+    beside = site_tables(settings.site, plan, settings.run.training.precision)
+    for table in (plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)):
+        show_table(table)
+
+
+def show_what_if(open_phase: OpenPhase) -> None:
+    """The training with one thing changed, and the best layout that a search finds."""
+    settings = open_phase.settings
+    measured = machine.calibrations_of_run(settings, open_phase.folder)
+    found = what_if(settings, machine.measure_machine(settings.site), measured)
+    show_table(what_if_table(found, settings.site.currency))
+
+
+def show_scripts(open_phase: OpenPhase) -> None:
+    """The job scripts word for word."""
+    for phase, job in plan_commands.render_jobs(open_phase.settings, open_phase.plan).items():
+        show_text(f"jobs/{phase}/job.sh\n\n{job.script}")
+
+
+def finish(open_phase: OpenPhase) -> None:
+    """Write the record and mark the phase done."""
+    plan = open_phase.plan
+    for (phase, phase_plan), label in zip(plan.phases.items(), plan.labels, strict=False):
+        numbers = {
+            "model": label.text,
+            "parameters": phase_plan.model.parameters,
+            "tokens": phase_plan.duration.tokens,
+            "expected seconds": plan.time[phase].seconds,
+            "memory of a node (B)": plan.memory[phase].least_bytes,
+            "checkpoint (B)": plan.checkpoint[phase].checkpoint_bytes,
+        }
+        for key, value in numbers.items():
+            open_phase.session.result(f"{phase}: {key}", value)
+    report.finish(open_phase, [open_phase.folder / "run.yaml", open_phase.folder / "plan.json"])
+
+
+FIRST = (
+    *("site", "model", "data.dataset", "jobs.training.nodes", "jobs.training.devices_per_node"),
+    *("parallel.tensor", "parallel.pipeline", "parallel.zero_stage", "training.engine", "training.precision"),
+    *("training.iterations", "training.samples", "training.tokens", "training.micro_batch"),
+    *("training.global_batch", "training.learning_rate", "training.recompute"),
+)
+"""What one mostly changes; every other key of the schema is in the folded sections below."""
+MADE_BY = "# Written by the form of 00-plan from run "
+"""First line of a file that the form may write again."""
+
+
+def run_file_of(settings: Settings) -> Path:
+    """The file in params/ that a run is named after."""
+    return settings.project / "params" / f"{settings.run.run}.yaml"
+
+
+def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
+    """What the run has over its file, nested and as it was written: a variant's values, those given by hand."""
+    file = params.load(run)
+    chosen = _chosen_values(settings)
+    return nest({key: value for key, value in chosen.items() if settings.value(key) != file.value(key)})
+
+
+def _chosen_values(settings: Settings) -> dict[str, Any]:
+    """Every value that is neither built-in nor the site's, as it was written."""
+    newest, layers = settings.origins, ("run file", "variant", REHEARSAL, *GIVEN)
+    return {key: newest[key][-1].value for key in settings.values() if newest[key][-1].layer in layers}
+
+
+def form_fields(settings: Settings) -> dict[str, list[Field]]:
+    """Every key of the schema as a field: the usual ones first, then by section."""
+    named = {
+        "site": tuple(params.site_names(settings.project)),
+        "model": tuple(read_models(settings.project).names),
+        "data.dataset": tuple(read_datasets(settings.project).names),
+    }
+    found: dict[str, list[Field]] = {"": []}
+    for key in sorted(all_keys().values(), key=lambda key: FIRST.index(key.name) if key.name in FIRST else len(FIRST)):
+        if key.name == "run":
+            continue
+        section = "" if key.name in FIRST else key.name.rpartition(".")[0]
+        choices = named.get(key.name, ())
+        if isinstance(key.kind, type) and issubclass(key.kind, StrEnum):
+            choices = tuple(str(one) for one in key.kind)
+        elif key.kind is bool or isinstance(key.default, bool):
+            choices = ("false", "true")
+        found.setdefault(section, []).append(Field(key.name, key.help, value_as_written(settings, key.name), choices))
+    return found
+
+
+def values_table(settings: Settings) -> Table:
+    """The usual values with their origin and meaning."""
+    origins = settings.parameters()
+    values = {key: (value_as_written(settings, key), origins[key]["origin"], all_keys()[key].help) for key in FIRST}
+    rows = [{"key": key, "value": value, "from": origin, "what": text} for key, (value, origin, text) in values.items()]
+    note = "In JupyterLab this is a form. Elsewhere: runbook plan RUN --set KEY=VALUE shows what a change would do."
+    return Table(rows, "Values one mostly changes", [note])
+
+
+def consider_changes(
+    run: str, changes: Mapping[str, str], keys: Iterable[str], given: Mapping[str, Any] | None = None
+) -> Answer:
+    """What the changes do: the plan in short, or each error beside the field that it is about."""
+    try:
+        settings = params.load(run, overrides=given, set_words=_set_words(changes))
+        plan = machine.make_plan_here(settings, machine.known_calibrations(settings, runs_folder(settings.project)))
+    except InvalidParams as error:
+        return Answer(_problems_by_field([(problem.key, problem.rule) for problem in error.problems], keys))
+    except PlanError as error:
+        lines = [line.strip().partition(". ")[2] for line in str(error).splitlines()[1:]]
+        return Answer(_problems_by_field([(_field_of(line, changes, keys), line) for line in lines], keys))
+    except ParamsError as error:
+        return Answer({"": str(error)})
+    table = summary_table(plan)
+    return Answer({}, Table(table.rows, table.title), {key: value_as_written(settings, key) for key in keys})
+
+
+def write_run_file(run: str, name: str, changes: Mapping[str, str], given: Mapping[str, Any] | None = None) -> Path:
+    """Write params/<name>.yaml with what the run's own file and the changes say; another person's file is kept."""
+    name = name.removesuffix(".yaml")
+    if not is_name(name):
+        raise ParamsError(f"{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80.")
+    settings = params.load(run, overrides=given, set_words=_set_words(changes))
+    machine.make_plan_here(settings)
+    path = settings.project / "params" / f"{name}.yaml"
+    if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):
+        raise ParamsError(f"{path.name} exists already and was not written by this form. Choose another file name.")
+    write_text(path, file_text(settings, name))
+    params.check(str(path), project=settings.project)
+    return path
+
+
+def file_text(settings: Settings, name: str) -> str:
+    """The run's own file with every value that was chosen: comments, order and what stays are kept as written there."""
+    values = {"run": name} | _chosen_values(settings) | {"run": name}
+    head = f"{MADE_BY}{settings.run.run}; runbook check {name} says whether it still fits.\n"
+    path = run_file_of(settings)
+    try:
+        lines = read_text(path, path.name).splitlines(keepends=True)
+        own = "".join(line for line in lines if not line.startswith(MADE_BY))
+        return head + edited_text(own, path.name, values)
+    except ParamsError:  # no file of that name, or one that has to be written whole
+        return head + write_tree(nest(values))
+
+
+def value_as_written(settings: Settings, key: str) -> str:
+    """A value as it was written where it was chosen: 00:30:00, where the run has 1800 seconds."""
+    value, origin = settings.value(key), settings.origins[key][-1]
+    if isinstance(origin.value, str) and not isinstance(value, str):
+        return origin.value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return write_scalar(value) if isinstance(value, float) else str(value)
+
+
+def _set_words(changes: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in changes.items()]
+
+
+def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str]) -> dict[str, str]:
+    own = set(keys)
+    found: dict[str, list[str]] = {}
+    for key, text in problems:
+        line = text if key in own or not key else f"{key}: {text}"
+        found.setdefault(key if key in own else "", []).append(line)
+    return {place: "\n".join(lines) for place, lines in found.items()}
+
+
+def _field_of(line: str, changes: Mapping[str, str], keys: Iterable[str]) -> str:
+    """The field that a broken rule is shown beside: one it names, one that was changed before others."""
+    named = [key for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", line)]
+    return next(iter([key for key in named if key in changes] or list(changes)[-1:] or named), "")

@@ -1,0 +1,233 @@
+"""`runbook check`, `plan`, `why`, `render`: a run before it is started, forecasts and layout search included."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from runbook import params
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import ParamsError
+from runbook.core.units import show_bytes, show_duration
+from runbook.display import CheckTable, Table
+from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.render.preparation import preparation_files, render_preparation
+from runbook.jobs.render.task_job import asks_for_queue, data_tasks, render_task
+from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_job, write_job
+from runbook.params import Settings
+from runbook.params.catalogues import read_models
+from runbook.params.problems import differences
+from runbook.params.project import find_run_file, project_root
+from runbook.params.schema.site import SchedulerKind
+from runbook.params.settings import require_values, with_placeholders
+from runbook.params.yaml12 import read_text
+from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
+from runbook.planning.layout import Choice, full_choice
+from runbook.planning.prediction.predict import Prediction, check_columns, predict_rows
+from runbook.planning.prediction.search import Candidate, Search, growth, search, what_if, what_if_table
+from runbook.planning.schedule import duration
+from runbook.planning.site_limits import site_tables
+from runbook.workflow.open_phase import runs_folder
+from runbook.workflow.prerequisites import machine
+from runbook.workflow.run_files import write_plan_file
+
+MAX_BYTES = 64 * 2**20
+
+
+def load_plan(run: str, set_words: Sequence[str], *, measured: bool = False) -> tuple[Settings, Plan]:
+    """A run's settings and plan, without a folder; `measured`: smoke tests run here correct the step times."""
+    settings = params.load(run, set_words=set_words)
+    found = machine.known_calibrations(settings, runs_folder(settings.project)) if measured else None
+    return settings, machine.make_plan_here(settings, found)
+
+
+def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
+    """The job of each training phase, as it would be submitted."""
+    return {phase: render_job(settings, plan, phase, python=sys.executable) for phase in plan.phases}
+
+
+def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False) -> list[Path]:
+    """Write what would be submitted into `out`; a value nobody gave is refused, or with `placeholders` marked."""
+    settings, plan = load_plan(run, set_words)
+    if placeholders:
+        settings = with_placeholders(settings)
+        plan = machine.make_plan_here(settings)
+    require_values(settings)
+    jobs = render_jobs(settings, plan)
+    write_plan_file(settings, plan, out)
+    if asks_for_queue(settings, "02-data"):
+        tasks = data_tasks(settings, sys.executable)
+        jobs |= {task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE) for task in tasks}
+    for name, job in jobs.items():
+        write_job(JobFolder(out / name), job)
+    if settings.site.scheduler is not SchedulerKind.LOCAL:
+        preparation = out / "01-environment"
+        write_text(preparation / "prepare.sh", render_preparation(settings, PACKAGE), mode=0o777)
+        for name, content in preparation_files(settings).items():
+            write_text(preparation / name, content)
+    return [path for path in sorted(out.rglob("*")) if path.is_file()]
+
+
+def plan_text(settings: Settings, plan: Plan) -> str:
+    """The whole plan for a terminal."""
+    title = f"{settings.name} on {settings.site.site}: {settings.site.title}"
+    measured = machine.known_calibrations(settings, runs_folder(settings.project))
+    others = what_if_table(what_if(settings, machine.measure_machine(settings.site), measured), settings.site.currency)
+    changed = sorted(settings.rehearsed().items())
+    rehearsal = Table(
+        [{"key": key, "here": settings.value(key), "because": why} for key, why in changed],
+        f"Changed because the run file was written for another site than {settings.site.site}",
+    )
+    site = site_tables(settings.site, plan, settings.run.training.precision)
+    tables = [*([rehearsal] if changed else []), *plan_tables.tables(plan), *site, others]
+    end = f"The scripts, word for word: runbook render {settings.run.run} --out DIR"
+    return "\n\n".join([title, *(table.as_text() for table in tables), end])
+
+
+def check_text(run: str, set_words: Sequence[str]) -> str:
+    """Every rule that the plan of a run keeps, what another reader would take otherwise, and how many to look at."""
+    settings, plan = load_plan(run, set_words)
+    file = find_run_file(run)
+    # What papermill -f would read otherwise in the run file; our own reader, of every command, takes it as meant.
+    found = differences(read_text(file.path, file.where), file.where)
+    rule = "the run file means the same to readers of YAML 1.1 and 1.2"
+    checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found] + [*plan.checks]
+    counts = [(sum(check.verdict == verdict for check in checks), verdict) for verdict in ("warn", "unknown")]
+    words = {"warn": "to be looked at", "unknown": "that cannot be known yet"}
+    open_ = " and ".join(f"{count} {words[verdict]}" for count, verdict in counts if count)
+    end = f"no rule is broken; {open_}, at the top." if open_ else "every value is right, and they fit together."
+    return f"{CheckTable(checks).as_text()}\n{settings.name}: {end}"
+
+
+def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
+    """A value's chain of origins, and what the plan derives from it."""
+    settings, plan = load_plan(run, set_words)
+    explanation = params.why(settings, key)
+    derived = _derived_text(explanation.key, plan)
+    return explanation.text() + ("\n  the plan makes of it: " + "; ".join(derived) if derived else "")
+
+
+def _derived_text(key: str, plan: Plan) -> list[str]:
+    phase_plan = plan.phases[SMOKE if "smoke" in key else FULL]
+    model, parallel, duration = phase_plan.model, phase_plan.parallel, phase_plan.duration
+    name = key.rpartition(".")[2]
+    if name == "model":
+        return [f"{model.parameters:,} parameters", f"{model.layers} layers x {model.hidden}"]
+    if key.startswith("parallel.") or name in ("nodes", "devices_per_node", "tensor", "pipeline"):
+        return [f"world size {parallel.world_size}", f"{parallel.data} data-parallel copies"]
+    if name in ("iterations", "samples", "tokens", "global_batch", "micro_batch", "sequence_length"):
+        return [
+            f"{duration.iterations:,} iterations, {duration.samples:,} sequences, {duration.tokens:,} tokens",
+            f"{phase_plan.batch.num_microbatches} micro-batches a step on each copy",
+        ]
+    if name.startswith(("warmup", "decay")):
+        rate = phase_plan.learning_rate
+        return [f"warm-up over {rate.warmup_samples:,} sequences, decay over {rate.decay_samples:,}"]
+    return []
+
+
+def predict_file(path: Path) -> list[Prediction]:
+    """A prediction for each row of a table in the columns of published_results.csv; `ParamsError` for another file."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ParamsError(f"{path} has more than {MAX_BYTES // 2**20} MiB: that is no table of results.")
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+        check_columns(reader.fieldnames)
+        rows = list(reader)
+    except csv.Error as error:
+        raise ParamsError(f"{path}, line {reader.line_num}: {error}. Save the table as CSV with commas.") from error
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path} is not UTF-8 text (byte {error.start}). Save the table as CSV in UTF-8.") from error
+    except OSError as error:
+        raise ParamsError(f"{path}: {error.strerror}. Give the path of a CSV file.") from error
+    catalogue = read_models(project_root())
+    return predict_rows(rows, {name: catalogue.get(name) for name in catalogue.names})
+
+
+def predictions_text(predictions: Iterable[Prediction]) -> str:
+    """The predictions for a terminal."""
+    lines = []
+    for made in predictions:
+        row, speed = made.row, f"unknown: {made.reason}"
+        if made.tokens_s_per_accel is not None:
+            speed = f"{made.tokens_s_per_accel:g} tokens/s, {made.tflops_per_accel:g} TFLOP/s ({row.convention})"
+        lines.append(f"{row.number:4d}  {row.model} on {row.accelerator}: {speed}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class RunSearch:
+    """Every layout of a run's training that fits its nodes, best first, and the best on more and more nodes."""
+
+    run: str
+    choice: Choice
+    tokens: float
+    found: Search
+    growth: tuple[Candidate | str, ...]
+    """The best layout on twice the nodes, again and again; a reason where there is none."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything for --json."""
+        return {
+            "run": self.run,
+            "device": self.choice.site.hardware.device,
+            "nodes": self.choice.nodes,
+            "tokens": self.tokens,
+            "global_batch": self.choice.global_batch,
+            "looked_at": self.found.looked_at,
+            "did_not_fit": self.found.did_not_fit,
+            "broke_a_rule": self.found.broke_a_rule,
+            "reason": self.found.reason or None,
+            "currency": self.choice.site.currency or None,
+            "layouts": [asdict(layout) for layout in self.found.candidates],
+            "growth": [{"reason": step} if isinstance(step, str) else asdict(step) for step in self.growth],
+        }
+
+    def as_text(self) -> str:
+        """The best layouts and the growth for a terminal."""
+        found, choice = self.found, self.choice
+        head = (
+            f"{self.run}: {found.looked_at:,} layouts over {choice.nodes:,} nodes of {choice.site.hardware.device}; "
+            f"{found.did_not_fit:,} do not fit the memory, {found.broke_a_rule:,} break a rule"
+        )
+        if found.reason:
+            return f"{head}\nNo layout: {found.reason}."
+        row = partial(_layout_row, currency=choice.site.currency or "")
+        best = Table([*map(row, found.candidates[:10])], "Best layouts")
+        layouts = [row(step) for step in self.growth if isinstance(step, Candidate)]
+        reasons = [step for step in self.growth if isinstance(step, str)]
+        grown = Table(layouts, "Best layout on more nodes, with the same global batch", reasons)
+        return "\n\n".join([head, best.as_text(), grown.as_text()])
+
+
+def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
+    """Search the layouts of a run's training."""
+    settings = params.load(run, set_words=set_words)
+    choice = full_choice(settings)
+    tokens = float(duration(choice).tokens)
+    found = search(choice, tokens)
+    return RunSearch(settings.name, choice, tokens, found, tuple(growth(choice, tokens)) if found.looked_at else ())
+
+
+def _layout_row(layout: Candidate, currency: str) -> dict[str, str]:
+    return {
+        "GPUs": f"{layout.devices:,}",
+        "tensor": str(layout.tensor),
+        "pipeline": str(layout.pipeline),
+        "virtual": str(layout.virtual_pipeline),
+        "copies": str(layout.data),
+        "micro": str(layout.micro_batch),
+        "recompute": layout.recompute,
+        "ZeRO": str(layout.zero_stage),
+        "memory": show_bytes(layout.memory_bytes),
+        "a step": show_duration(layout.seconds_per_step),
+        "MFU": f"{layout.mfu:.1%}",
+        "days": "not known" if layout.days is None else f"{layout.days:,.3g}",
+        "cost": "not known" if layout.cost is None else f"{layout.cost:,.0f} {currency}".strip(),
+        "nodes in multiples of": str(layout.nodes_in_multiples_of),
+    }

@@ -1,0 +1,1 @@
+"""What must be there before a training: machine, software, project, token files."""

@@ -1,0 +1,305 @@
+"""`runbook doctor`: what this machine has and lacks, and what a run finds on its site."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from runbook import params
+from runbook.core import shell
+from runbook.core.checks import judge
+from runbook.core.errors import ParamsError, ProgramError
+from runbook.core.units import show_bytes
+from runbook.jobs.pbs import Pbs, keeps_history
+from runbook.jobs.render.preparation import FLEET
+from runbook.params import Settings, resolve_secret
+from runbook.params.schema.site import ContainerKind, SchedulerKind
+from runbook.params.settings import STAGE, missing_values
+from runbook.planning import Check, Plan
+from runbook.workflow.open_phase import runs_folder
+from runbook.workflow.prerequisites import machine
+from runbook.workflow.prerequisites.node_probe import NEEDED, probe_checks, probe_run
+
+ASK = """
+import importlib.metadata as m, json, platform
+def version(name):
+    try:
+        return m.version(name)
+    except m.PackageNotFoundError:
+        return None
+import torch
+print(json.dumps({"python": platform.python_version(), "torch": torch.__version__,
+  "cuda devices": torch.cuda.device_count(),
+  "bf16 on this CPU": bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()),
+  **{name: version(name) for name in ("megatron-core", "deepspeed", "numpy", "tensorboard")}}))
+"""
+MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
+SHUT = ("inact", "drain", "down")
+"""Availabilities of a partition, in sinfo's words, with which no job starts."""
+
+
+def all_checks() -> list[Check]:
+    """Python, the trainer's software, cores, memory, disk, and the tools that are used where they exist."""
+    python = Check("python", "pass", platform.python_version(), "3.11 or newer; the trainer alone runs on 3.10")
+    checks = [python, *software_checks(), *machine_checks(), *place_checks()]
+    for program, use in (("git", "the commit in every record"), ("shellcheck", "the tests of job scripts")):
+        found = shutil.which(program) is not None
+        state, remedy = "found" if found else "not found", f"Install {program}."
+        checks.append(judge(program, found, state, f"for {use}", remedy, otherwise="warn"))
+    return checks
+
+
+def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
+    """Everything that a run needs of its site; the probe works in a folder that is removed again."""
+    settings = params.load(run, set_words=set_words)
+    plan = machine.make_plan_here(settings)
+    folder = runs_folder(settings.project) / settings.name
+    own = machine_checks() if settings.site.scheduler is SchedulerKind.LOCAL else []
+    checks = [*own, writable_check(_nearest(folder)), *site_checks(settings, plan, folder)]
+    framework = settings.run.training.framework
+    return [*checks, *probe_checks(probe_run(settings, plan), settings.site, plan, framework)]
+
+
+def software_checks() -> list[Check]:
+    """What the trainer's Python can import, asked of a process."""
+    remedy = "make setup installs what requirements.lock pins"
+    try:
+        found = ask_software()
+    except ProgramError as error:
+        return [Check("trainer", "fail", str(error).splitlines()[-1], f"torch can be imported; {remedy}", remedy)]
+    rule = f"the trainer imports it; {remedy}"
+    checks = [judge(name, bool(found.get(name)), str(found.get(name) or "missing"), rule, remedy) for name in NEEDED]
+    devices = found["cuda devices"]
+    rule = "site local computes on the CPU and hides them; site local-gpu takes those that torch sees, one a process"
+    checks.append(Check("GPUs", "pass" if devices else "warn", str(devices), rule))
+    return checks
+
+
+def machine_checks() -> list[Check]:
+    """Cores, memory and matrix instructions."""
+    cores = Check("cores", "pass", str(machine.num_cores()), "each process takes its share")
+    memory, rule = psutil.virtual_memory(), "about 3 GiB for each process of the 12 x 512 smoke test"
+    free = f"{show_bytes(memory.available)} of {show_bytes(memory.total)} free"
+    remedy = "End what else runs here, or choose a smaller model (training.smoke.model)."
+    enough = judge("memory", memory.available > 6 * 2**30, free, rule, remedy, otherwise="warn")
+    fast, rule = sorted(machine.cpu_flags() & {"avx512_bf16", "amx_bf16"}), "bf16 on a CPU is fast only with them"
+    found = ", ".join(fast) or "neither avx512_bf16 nor amx_bf16"
+    remedy = "Set training.precision to fp32 here, which is then faster."
+    return [cores, enough, judge("matrix instructions", bool(fast), found, rule, remedy, otherwise="warn")]
+
+
+def place_checks() -> list[Check]:
+    """The project folder, and where runs go."""
+    try:
+        near = _nearest(runs_folder(params.project_root()))
+    except ParamsError as error:
+        rule = f"{sys.argv[0]} is started inside the project's folder"
+        return [Check("project", "fail", str(error), rule, "cd into the clone, or runbook init DIR.")]
+    free = shutil.disk_usage(near).free
+    rule = "8 GiB for params/local.yaml"
+    disk = judge("disk", free > 8 * 2**30, f"{show_bytes(free)} free", rule, "Free space.", otherwise="warn")
+    return [writable_check(near), disk]
+
+
+def site_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
+    """One row a question; what cannot be known on this machine is unknown."""
+    lacking = missing_values(settings)
+    remedy = "; ".join(f"--set {key}=VALUE ({what})" for key, what in lacking.items())
+    return [
+        judge(
+            "required values", not lacking, ", ".join(lacking) or "all given", "what the site requires is given", remedy
+        ),
+        *secret_checks(settings),
+        modules_check(settings),
+        *queue_checks(settings),
+        image_check(settings),
+        *space_checks(settings, plan, folder),
+        locks_check(settings),
+    ]
+
+
+def secret_checks(settings: Settings) -> list[Check]:
+    """Passwords that the set-up and the text's source ask for; no value is shown."""
+    references = {step.secret: step.title for step in settings.site.preparation if step.secret}
+    references |= {text.dataset.token: f"the text {text.name}" for text in settings.texts if text.dataset.token}
+    checks = []
+    for reference, use in references.items():
+        kind, _, place = reference.partition(":")
+        value, rule, remedy = "there", f"for {use}", ""
+        try:
+            resolve_secret(reference)
+        except ParamsError as error:
+            value, remedy = "not there", str(error)
+        if kind == "file" and not remedy:
+            rule += "; a file is readable by you alone"
+            if (mode := Path(place).expanduser().stat().st_mode & 0o777) & 0o077:
+                value, remedy = f"there, and others can read it (mode {mode:04o})", f"chmod 600 {place}"
+        checks.append(Check(f"secret {reference}", "warn" if remedy else "pass", value, rule, remedy))
+    return checks
+
+
+def modules_check(settings: Settings) -> Check:
+    """The environment modules that jobs load."""
+    wanted, check = settings.site.modules, partial(Check, "modules", rule="every module that jobs load can be loaded")
+    if not wanted:
+        return check("pass", "none are loaded")
+    script = 'type module >/dev/null 2>&1 || exit 3; for one in "$@"; do module load "$one" || exit 1; done'
+    said = shell.run(["bash", "-lc", script, "modules", *wanted], check=False, timeout=120)
+    if said.exit_code == 3:
+        remedy = f"This is not a login node of {settings.site.site}, or its module system is not set up here."
+        return check("unknown", "there is no module command here", remedy=remedy)
+    if said.exit_code:
+        words = shell.last_lines(said.err or said.out, 2).replace("\n", " ")
+        remedy = "module avail shows what is there; params/sites names what is loaded."
+        return check("fail", words or "a module cannot be loaded", remedy=remedy)
+    return check("pass", f"{len(wanted)} load")
+
+
+def queue_checks(settings: Settings) -> list[Check]:
+    """Whether the scheduler answers, and knows the partitions that the run's jobs ask for."""
+    kind, check = settings.site.scheduler, partial(Check, "scheduler", rule="the scheduler answers")
+    if kind is SchedulerKind.LOCAL:
+        return [check("pass", "this machine runs the jobs itself")]
+    question = ["sinfo", "-h", "-o", "%R|%a|%D|%l"] if kind is SchedulerKind.SLURM else ["qstat", "-Q", "-f"]
+    try:
+        said = shell.run(question, timeout=30)
+    except ProgramError as error:
+        verdict = "fail" if shutil.which(question[0]) else "unknown"
+        remedy = f"This is not a login node of {settings.site.site}, or its scheduler is down."
+        return [check(verdict, str(error).splitlines()[0], remedy=remedy)]
+    checks = [check("pass", f"{question[0]} answers")]
+    if kind is SchedulerKind.PBS:
+        checks.append(_history_check())
+        states = {queue.name: "up" if queue.state == "UP" else "inact" for queue in Pbs().parse_limits(said.out)}
+    else:
+        rows = [line.split("|") for line in said.out.splitlines() if line.strip()]
+        states = {row[0].split()[0]: row[1] if len(row) > 1 else "" for row in rows}
+    sections = ("environment", "data", "smoke", "training")
+    partitions = {name: getattr(settings.run.jobs, name).partition for name in sections}
+    return checks + [_queue_check(settings, name, asked, states) for name, asked in partitions.items() if asked]
+
+
+def _queue_check(settings: Settings, section: str, partition: str, states: Mapping[str, str]) -> Check:
+    """Whether a job's queue is there and takes jobs; a rented cluster's is shut while its machines are stopped."""
+    check = partial(Check, f"queue of jobs.{section}", rule="the queue that the job asks for is there and takes jobs")
+    if (state := states.get(partition)) is None:
+        return check("fail", partition, remedy=f"Set jobs.{section}.partition to one of {', '.join(sorted(states))}.")
+    if state not in SHUT:
+        return check("pass", partition)
+    remedy = "Its administrator has shut it: choose another, or wait."
+    if settings.site.fleet:
+        remedy = f"Start the machines where the cluster is managed: bash environment/{FLEET} start CLUSTER REGION."
+    verdict = "warn" if state == "down" else "fail"  # a partition that is down still queues jobs
+    return check(verdict, f"{partition} is {state}", remedy=remedy)
+
+
+def _history_check() -> Check:
+    """Whether PBS remembers jobs that have ended."""
+    rule = "PBS can be asked how a job ended that could not write it down itself"
+    said = shell.run(["qstat", "-B", "-f"], timeout=30, check=False)
+    if said.exit_code:
+        return Check("job history", "unknown", shell.last_lines(said.err, 1), rule)
+    remedy = (
+        "Nothing must be done: a job that ends without a word is then `lost`, whatever ended it. An admin switches it "
+        'on: qmgr -c "set server job_history_enable = True".'
+    )
+    kept = keeps_history(said.out)
+    value = "kept" if kept else "not kept, which is PBS's default"
+    return judge("job history", kept, value, rule, remedy, otherwise="warn")
+
+
+def image_check(settings: Settings) -> Check:
+    """The container image: there, readable, and of a kind that can be started."""
+    container, check = settings.site.container, partial(Check, "image", rule="the image of the jobs can be read")
+    if container.kind is ContainerKind.NONE:
+        return check("pass", "the site uses no container")
+    image = container.image or os.environ.get(container.variable, "")
+    if not image:
+        remedy = f"Load the site's module that sets {container.variable}." if container.variable else "Set jobs.image."
+        return check("unknown", "no image is named here", remedy=remedy)
+    if STAGE in image:
+        return check("unknown", image, remedy="Give jobs.stage, the folder that it lies in.")
+    if not image.startswith("/"):
+        return check("unknown", f"{image} lies in a registry", remedy="The first job that starts it will tell.")
+    try:
+        with Path(image).open("rb") as stream:
+            head = stream.read(64)
+        size = Path(image).stat().st_size
+    except OSError as error:
+        remedy = "01-environment makes it where the site says how; jobs.image names another."
+        return check("fail", f"{image}: {error.strerror}", remedy=remedy)
+    kind = "SIF" if b"SIF_MAGIC" in head else MAGIC.get(head[:4])
+    if kind is None:
+        remedy = "Import it again: enroot import, singularity pull."
+        return check("fail", f"{image} is neither SquashFS nor SIF", remedy=remedy)
+    return check("pass", f"{image}: {kind}, {show_bytes(size)}")
+
+
+def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
+    """Free space at each place that the plan fills."""
+    wanted = [
+        (phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes) for phase, phase_plan in plan.phases.items()
+    ]
+    wanted.append((settings.site.paths.get("data", "data"), plan.data.estimated_bytes))
+    places: Counter[Path] = Counter()
+    for where, size in wanted:
+        if STAGE not in where:
+            places[_nearest(folder / where)] += int(size)
+    rule = "what the plan puts there fits: checkpoints kept and one more, token files"
+    remedy = "Free space, lower training.keep_checkpoints, or name another place (jobs.stage, --runs)."
+    if not places:
+        return [Check("space", "unknown", "the shared folder is not named", rule, "Give jobs.stage.")]
+    checks = []
+    for place, size in places.items():
+        free = shutil.disk_usage(place).free
+        value = f"{show_bytes(free)} free, {show_bytes(size)} wanted"
+        checks.append(judge(f"space at {place}", free > size, value, rule, remedy))
+    return checks
+
+
+def locks_check(settings: Settings) -> Check:
+    """Compilations that were cut off, at whose locks every later job waits."""
+    name, rule = "compilation locks", "no compilation of kernels left a lock behind"
+    checkout = settings.site.frameworks.get(settings.run.training.framework)
+    folders = [Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions")]
+    if checkout and STAGE not in checkout.folder:
+        folders.append(Path(checkout.folder) / "megatron" / "fused_kernels" / "build")
+    locks = [lock for place in folders if place.is_dir() for lock in place.rglob("lock")]
+    if stale := next((lock for lock in locks if time.time() - lock.stat().st_mtime > 600), None):
+        return Check(name, "warn", str(stale), rule, f"If no job compiles now: rm -r {stale.parent}")
+    return Check(name, "pass", "none", rule)
+
+
+def _nearest(path: Path) -> Path:
+    return next(one for one in (path, *path.parents) if one.is_dir())
+
+
+def ask_software(python: str = sys.executable) -> dict[str, str | int | None]:
+    """Versions that the trainer's Python can really import."""
+    finished = shell.run([python, "-c", ASK], timeout=120)
+    try:
+        answer: dict[str, str | int | None] = json.loads(finished.out.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise ProgramError(f"{python} did not say what it can import:\n{finished.out}\n{finished.err}") from error
+    return answer
+
+
+def writable_check(folder: Path) -> Check:
+    """Whether the run's folder takes a file."""
+    probe, rule = folder / f".probe.{os.getpid()}", "the run's folder can be written"
+    try:
+        probe.write_text("x")
+        probe.unlink()
+    except OSError as error:
+        return Check("run folder", "fail", str(error), f"{rule}; runbook run --runs DIR names another place")
+    return Check("run folder", "pass", "can be written", rule)

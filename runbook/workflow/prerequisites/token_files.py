@@ -1,0 +1,134 @@
+"""The text a run is made from and its token files, made here or elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import DataError
+from runbook.params import Settings
+from runbook.params.schema.entries import TOKENIZED, TextShare
+from runbook.planning.token_files import DataPlan
+from runbook.tokens.pipeline.options import TokenFiles
+from runbook.tokens.sources.dataset_files import dataset_files, token_prefixes
+from runbook.tokens.sources.input_files import MOST_SAMPLED, content_sample
+
+
+def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
+    """The files of one of the run's texts (its first where none is named), or of data.folder where one is given.
+
+    In place of the shipped corpus that folder holds anybody's text, so its files may have any name.
+    """
+    text = text or settings.texts[0]
+    dataset, folder = text.dataset, text.folder
+    if not folder:
+        return dataset_files(dataset, project=settings.project, checksums=False)
+    pattern = "*" if dataset.kind == "corpus" else dataset.pattern
+    dataset = dataset.model_copy(update={"files": [], "pattern": pattern})
+    try:
+        return dataset_files(dataset, project=settings.project, folder=folder, checksums=False)
+    except DataError as error:
+        where = settings.origins["data.folder"][-1]
+        raise DataError(f"data.folder is {folder!r}, from {where}: {error}") from error
+
+
+def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple[list[Path], Path]]:
+    """(input files, prefix) of each pair of token files: one for all text, or one a file where files are held out."""
+    prefixes = {part.dataset: part.prefix for part in data.parts or [data]}
+    return [
+        group
+        for text in settings.texts
+        if text.dataset.kind != TOKENIZED
+        for group in _groups_of(settings, text, folder / prefixes[text.name], held_out=bool(data.held_out))
+    ]
+
+
+def _groups_of(settings: Settings, text: TextShare, prefix: Path, *, held_out: bool) -> list[tuple[list[Path], Path]]:
+    inputs, dataset = input_files(settings, text), text.dataset
+    if not held_out:
+        return [(inputs, prefix)]
+    together, named = [[path] for path in inputs], inputs
+    if (size := dataset.parts_together) and len(inputs) != len(dataset.paths):
+        together = [inputs[start : start + size] for start in range(0, len(inputs), size)]
+        named = [Path(path) for path in dataset.paths]
+        if len(together) != len(named):
+            raise DataError(
+                f"{len(inputs)} files give {len(together)} groups of {size}, and the catalogue names "
+                f"{len(named)}: files are missing, or there are too many"
+            )
+    prefixes = [prefix.with_name(f"{path.name.split('.')[0]}_text_document") for path in named]
+    return list(zip(together, prefixes, strict=True))
+
+
+def text_identity(settings: Settings, folder: Path) -> list[Any]:
+    """Name, size, date and a sample of each text file that no catalogue vouches for: other text means other tokens.
+
+    Once the text is gone, what the token files' manifests in the run's folder say was read: tokens outlive their text.
+    """
+    texts = [one for one in settings.texts if one.dataset.kind != "mock" and (one.folder or not one.dataset.files)]
+    if not texts:
+        return []
+    try:
+        files = [(path, path.stat()) for text in texts for path in input_files(settings, text)]
+        is_sampled = len(files) <= MOST_SAMPLED
+        return sorted(
+            [path.name, stat.st_size, stat.st_mtime_ns, content_sample(path) if is_sampled else 0]
+            for path, stat in files
+        )
+    except DataError:
+        manifests = [json.loads(path.read_text()) for path in (folder / "data").glob("*.manifest.json")]
+        inputs = [one for manifest in manifests for one in manifest["inputs"]]
+        is_sampled = len(inputs) <= MOST_SAMPLED
+        return sorted(
+            [Path(one["path"]).name, one["bytes"], one["mtime_ns"], one["sample"] if is_sampled else 0]
+            for one in inputs
+        )
+
+
+def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
+    """The prefixes of all token files of the run that are not made in it; `data` is the plan's section of that name."""
+    found: list[Path] = []
+    for text in (one for one in settings.texts if one.dataset.kind == TOKENIZED):
+        named = [folder / prefix for prefix in _planned_prefixes(text, data)]
+        there = named and all(TokenFiles.existing(prefix).bin.is_file() for prefix in named)
+        found += named if there else token_prefixes(text.dataset, project=settings.project, folder=text.folder)
+    return found
+
+
+def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
+    """Link ready token files to where the plan reads them, in the run's folder; the files that are there then."""
+    made: list[Path] = []
+    for text in (one for one in settings.texts if one.dataset.kind == TOKENIZED):
+        planned = _planned_prefixes(text, data)
+        if any(Path(prefix).is_absolute() for prefix in planned):
+            continue  # into the site's own folder for data, where the files are already
+        found = token_prefixes(text.dataset, project=settings.project, folder=text.folder)
+        for prefix, ready in zip(planned, _match_prefixes(text, planned, found), strict=True):
+            target, source = TokenFiles(folder / prefix, exact=True), TokenFiles.existing(ready)
+            for link, file in ((target.bin, source.bin), (target.idx, source.idx)):
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.exists() or link.is_symlink():
+                    link.unlink(missing_ok=True)
+                    link.symlink_to(file.resolve())
+                made.append(link)
+    return made
+
+
+def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
+    part = next((one for one in data.parts if one.dataset == text.name), data)
+    return [*part.train, *part.validation, *part.test]
+
+
+def _match_prefixes(text: TextShare, planned: list[str], found: list[Path]) -> list[Path]:
+    """Of each planned name the files that were found: by the name, or the only ones there are."""
+    by_name = {prefix.name: prefix for prefix in found}
+    if all(Path(prefix).name in by_name for prefix in planned):
+        return [by_name[Path(prefix).name] for prefix in planned]
+    if len(planned) == len(found) == 1:
+        return found
+    raise DataError(
+        f"{text.name} has {len(found)} pairs of token files ({', '.join(sorted(by_name)[:4])}), and the plan reads "
+        f"{len(planned)} ({', '.join(planned[:4])}): list the .bin files under `files` of {text.name} in "
+        f"params/datasets.yaml, so that the plan knows them"
+    )

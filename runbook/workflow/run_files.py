@@ -1,0 +1,189 @@
+"""The files of a run's folder: run.yaml, overrides.yaml, plan.json, fingerprints and done-marks of steps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runbook import params
+from runbook.core.atomic_files import sha256_of, write_text
+from runbook.core.errors import RecordError
+from runbook.params import Settings
+from runbook.params.layers import GIVEN
+from runbook.params.schema.keys import EXCLUSIVE
+from runbook.params.yaml12 import dotted, nest, write_tree
+from runbook.planning.plan_record import Plan, parse_plan
+from runbook.records.manifest import note_files
+from runbook.tokens.tokenizer import encode
+
+FREE_KEYS = ("training.smoke.waived_by",)
+"""Keys that say who decided something, not what is done: they may change in a folder that exists."""
+OVERRIDES = "overrides.yaml"
+"""What was given by hand, over the run file: in a parameters cell or by --set."""
+
+
+def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
+    """The plan with the sample's prompt as token ids, as plan.json has it: the planner itself cannot tokenize."""
+    phases = {}
+    for name, phase in plan.phases.items():
+        prompt = phase.sampling.prompt
+        ids = tuple(encode(prompt, settings.run.data.tokenizer)) if prompt else ()
+        phases[name] = replace(phase, sampling=replace(phase.sampling, prompt_ids=ids))
+    return replace(plan, phases=phases)
+
+
+def write_plan_file(settings: Settings, plan: Plan, folder: Path) -> None:
+    """Write run.yaml and plan.json where they are absent or say something else; unchanged files keep their date."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps(with_prompt_ids(settings, plan).as_dict(), indent=1, ensure_ascii=False) + "\n"
+    _write_if_changed(folder / "run.yaml", settings.as_yaml())
+    _write_if_changed(folder / "plan.json", content)
+    note_files(folder, [folder / "run.yaml", folder / "plan.json"])
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        write_text(path, text)
+
+
+def write_overrides(settings: Settings, folder: Path) -> None:
+    """Keep what was given by hand, so that whoever opens the run again need not give it again."""
+    if values := given_by_hand(settings, GIVEN):
+        head = f"# Given by hand, over the run file of {settings.run.run}; who opens this run again has it from here.\n"
+        _write_if_changed(folder / OVERRIDES, head + write_tree(nest(values)))
+        note_files(folder, [folder / OVERRIDES])
+
+
+def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, object]:
+    """Values from these layers, as they were written; without those that only make room for another length."""
+    found = {}
+    for key in settings.values():
+        origin = settings.origins[key][-1]
+        room = any(key in group and any(settings.value(other) for other in group) for group in EXCLUSIVE.values())
+        if origin.layer in layers and key not in FREE_KEYS and not (room and not origin.value):
+            found[key] = origin.value
+    return found
+
+
+def read_plan_file(folder: Path) -> Plan:
+    """The plan in plan.json; `RecordError` names the file and the remedy where it is missing or broken."""
+    path = folder / "plan.json"
+    if not path.exists():
+        raise RecordError(f"{path} does not exist: run 00-plan first.")
+    return parse_plan(path.read_text(), path)
+
+
+def tokenizer_of(folder: Path) -> str:
+    """The name of a run's tokenizer, as its run.yaml has it."""
+    return params.load(str(folder / "run.yaml")).run.data.tokenizer
+
+
+def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:
+    """Dotted keys whose values in the folder's run.yaml differ from those given now: (key, there, now).
+
+    A key that run.yaml lacks because it is older than the key counts only where somebody chose its value.
+    """
+    path = folder / "run.yaml"
+    if not path.exists():
+        return []
+    try:
+        there = dotted(yaml.safe_load(path.read_text()))
+    except (ValueError, yaml.YAMLError) as error:
+        raise RecordError(f"{path} cannot be read ({error}); it was written by runbook and changed later.") from error
+    now = dotted(yaml.safe_load(settings.as_yaml()))
+    built_in = {key for key, chain in settings.origins.items() if chain and chain[-1].layer == "built-in"}
+    return [
+        (key, there.get(key, "(absent)"), now.get(key, "(absent)"))
+        for key in sorted(there.keys() | now.keys())
+        if key not in FREE_KEYS and there.get(key) != now.get(key) and (key in there or key not in built_in)
+    ]
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """A file that a step made; a checksum tells whether it is still the same."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class DoneMark:
+    """A finished step: what it was made from and what it made."""
+
+    step: str
+    version: int
+    fingerprint: str
+    finished: float
+    outputs: tuple[StepOutput, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
+    """Sixteen hexadecimal digits that change when the step's version or one of its inputs does.
+
+    >>> fingerprint(1, {"a": 1}) == fingerprint(1, {"a": 1}), fingerprint(1, {"a": 1}) == fingerprint(2, {"a": 1})
+    (True, False)
+    """
+    text = json.dumps({"version": version, "inputs": inputs}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def mark_path(run_folder: Path, step: str) -> Path:
+    """The path of a step's done-mark."""
+    return run_folder / "steps" / f"{step}.json"
+
+
+def read_mark(run_folder: Path, step: str) -> DoneMark | None:
+    """The done-mark of a step, or None where there is none; a broken one is refused by name."""
+    path = mark_path(run_folder, step)
+    try:
+        data = json.loads(path.read_text())
+        return DoneMark(**{**data, "outputs": tuple(StepOutput(**output) for output in data["outputs"])})
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RecordError(
+            f"{path} is not a done-mark ({error}). Delete it: the step then runs again and finds what is already there."
+        ) from error
+
+
+def write_mark(
+    run_folder: Path, step: str, version: int, digest: str, outputs: Iterable[Path], **facts: Any
+) -> DoneMark:
+    """Write the done-mark, last and by rename; each output is read once for its checksum."""
+    made = tuple(
+        StepOutput(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path)) for path in sorted(outputs)
+    )
+    mark = DoneMark(step, version, digest, time.time(), made, facts)
+    write_text(mark_path(run_folder, step), json.dumps(asdict(mark), indent=1) + "\n")
+    return mark
+
+
+def what_is_missing(run_folder: Path, step: str, digest: str = "", *, by_content: bool = True) -> str:
+    """Why the step must run (again), or an empty string where it is done and its outputs are still the same.
+
+    Without a digest its inputs are not compared. Without `by_content` only the sizes of the outputs are: terabytes of
+    tokens take hours to read.
+    """
+    if (mark := read_mark(run_folder, step)) is None:
+        return "not done yet"
+    if digest and mark.fingerprint != digest:
+        return "its parameters or inputs changed"
+    for output in mark.outputs:
+        path = run_folder / output.path
+        if not path.exists():
+            return f"{output.path} is missing"
+        if path.stat().st_size != output.bytes:
+            return f"{output.path} has {path.stat().st_size:,} bytes instead of {output.bytes:,}"
+        if by_content and sha256_of(path) != output.sha256:
+            return f"{output.path} was changed after it was made"
+    return ""

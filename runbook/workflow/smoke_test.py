@@ -1,0 +1,98 @@
+"""03-smoke-test: a few real steps of a model that fails cheaply, and the gate to the long run."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+from runbook.core.atomic_files import write_text
+from runbook.core.table import Row
+from runbook.core.units import show_duration
+from runbook.display import show_table
+from runbook.planning import FULL, Check
+from runbook.planning.plan_tables import batch_sum
+from runbook.results import gates
+from runbook.workflow import report
+from runbook.workflow.open_phase import OpenPhase, binder
+from runbook.workflow.prerequisites import machine
+from runbook.workflow.trainings import training_results
+from runbook.workflow.trainings.job_rules import GATE
+from runbook.workflow.trainings.jobs import launch as launch
+from runbook.workflow.trainings.jobs import watch as watch
+from runbook.workflow.trainings.training_results import show_loss as show_loss
+
+PHASE = "03-smoke-test"
+bind = binder(PHASE)
+
+
+def show_expectation(open_phase: OpenPhase) -> None:
+    """What the plan says of this test, to hold against what comes."""
+    phase_plan = open_phase.phase_plan
+    planned = open_phase.plan.time[PHASE]
+    vocabulary = phase_plan.model.padded_vocabulary
+    rows = [
+        ("first loss (nat/token)", f"{math.log(vocabulary):.2f}", f"ln {vocabulary:,}: every token equally likely"),
+        ("parameters", f"{phase_plan.model.parameters:,}", f'the documents\' label: "{phase_plan.model.label}"'),
+        ("batch", f"{phase_plan.batch.global_} sequences", batch_sum(phase_plan).partition(" =")[0]),
+        ("iterations", str(phase_plan.duration.iterations), f"{phase_plan.duration.tokens:,} tokens in all"),
+    ]
+    if planned.seconds_per_iteration:
+        rows.append(("seconds per iteration", f"{planned.seconds_per_iteration:.2f}", planned.basis))
+    show_table([{"what": what, "expected": value, "why": why} for what, value, why in rows], title="Expected")
+
+
+def gate(open_phase: OpenPhase) -> None:
+    """Judge the test; the verdict is kept for the training phase."""
+    test = training_results.read_results(open_phase, PHASE)
+    for key, value in test.results().items():
+        open_phase.session.result(key, value)
+    checks = gates.smoke_gate(
+        test.history,
+        test.validation,
+        test.events,
+        test.phase_plan,
+        seconds_band=gates.credible_step_seconds(test.planned.seconds_per_iteration),
+        require_reload=True,
+        network_bytes_per_second=open_phase.settings.site.hardware.network * 1e9,
+    )
+    checks = [only_warn(check) if check.name == "step time" else check for check in checks]
+    if open_phase.settings.job(PHASE).nodes == 1:
+        checks = [inside_a_node(check) if check.name == "network bandwidth" else check for check in checks]
+    verdict = "fail" if any(check.verdict == "fail" for check in checks) else "pass"
+    rows = [{"name": c.name, "verdict": c.verdict, "value": c.value, "rule": c.rule} for c in checks]
+    content = {"verdict": verdict, "fingerprint": open_phase.fingerprint, "checks": rows}
+    write_text(open_phase.folder / GATE, json.dumps(content, indent=1) + "\n")
+    machine.keep_calibration(open_phase.settings, open_phase.plan, open_phase.folder, test.history)
+    open_phase.check(checks)
+    show_table(outlook(open_phase), title="What this means for the training")
+
+
+def outlook(open_phase: OpenPhase) -> list[Row]:
+    """The training's planned time beside the time that the measured steps promise."""
+    settings, planned = open_phase.settings, open_phase.plan.time[FULL]
+    measured = machine.known_calibrations(settings, open_phase.folder.parent)
+    corrected = machine.make_plan_here(settings, measured).time[FULL]
+    rows: list[Row] = []
+    for what, key in (("a step of the training", "seconds_per_iteration"), ("the training", "seconds")):
+        found = [getattr(speed, key) for speed in (planned, corrected)]
+        before, now = ("not known" if seconds is None else show_duration(seconds) for seconds in found)
+        rows.append({"what": what, "planned": before, "by the measured steps": now, "because": corrected.basis})
+    return rows
+
+
+def finish(open_phase: OpenPhase) -> None:
+    """Write the record and mark the phase done."""
+    found = [path for name in (GATE, machine.CALIBRATION_FILE) if (path := open_phase.folder / name).exists()]
+    report.finish(open_phase, found)
+
+
+def only_warn(check: Check) -> Check:
+    """The plan's step time is an estimate, and a busy machine is slow: far off is worth a question, not a failure."""
+    return replace(check, verdict="warn") if check.verdict == "fail" else check
+
+
+def inside_a_node(check: Check) -> Check:
+    """One node uses no network, so there is no promised bandwidth to compare the measured one with."""
+    measured = check.verdict == "unknown" and "GB/s" in check.value
+    return replace(check, verdict="pass", rule="one node: no network between nodes is used") if measured else check

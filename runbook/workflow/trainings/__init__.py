@@ -1,0 +1,1 @@
+"""A training as a job: submit, watch, stop, resume, and read what it left."""

@@ -1,0 +1,283 @@
+"""Jobs of a phase: submitted or found, watched to the end, resumed where they stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runbook.core.atomic_files import make_dated_folder
+from runbook.core.errors import JobError
+from runbook.display import Progress, show_text
+from runbook.display.jupyter.controls import Actions, controls
+from runbook.jobs import get_scheduler, job_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
+from runbook.jobs.job_request import element_folders
+from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.render.task_job import Task, render_task
+from runbook.jobs.render.training_job import PACKAGE, render_job, write_job
+from runbook.plan_file.schema import PhasePlan
+from runbook.records.manifest import move_files
+from runbook.workflow import run_files
+from runbook.workflow.open_phase import VERSIONS, OpenPhase
+from runbook.workflow.status import cancel_jobs, stop_jobs, stop_was_requested
+from runbook.workflow.trainings import job_rules, live_view
+from runbook.workflow.trainings.job_rules import Action, Attempt, Decision
+
+
+def step_name(open_phase: OpenPhase) -> str:
+    """The name under which a phase's training is marked done."""
+    return f"{open_phase.phase}--train"
+
+
+def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
+    """Why the phase's training is not finished from these inputs; see `run_files.what_is_missing`."""
+    digest = open_phase.fingerprint
+    return run_files.what_is_missing(open_phase.folder, step_name(open_phase), digest, by_content=by_content)
+
+
+def launch(open_phase: OpenPhase) -> None:
+    """Submit the phase's job, or find the one that runs, or say that it is done; nothing runs twice.
+
+    A job is submitted only where the smoke test and the token files pass now, whatever an earlier cell has shown.
+    """
+    digest = open_phase.fingerprint
+    if not (missing := run_files.what_is_missing(open_phase.folder, step_name(open_phase), digest)):
+        show_text(f"{open_phase.phase}: done, verified. Nothing to launch.")
+        return
+    scheduler = get_scheduler(open_phase.settings.site)
+    with open_phase.hold(f"submitting {open_phase.phase}"):
+        if latest := _latest(open_phase):
+            status, is_ours = scheduler.state(latest), job_rules.was_started_from(open_phase, digest)
+            if status.state in ACTIVE and not is_ours:
+                raise JobError(
+                    f"{latest.path} is {status.state} ({status.reason}) with other parameters or data than these. Wait "
+                    f"until it has ended, or end it: runbook cancel {open_phase.settings.name}. Then launch again."
+                )
+            if status.state in ACTIVE:
+                known = f"Job {status.job_id} of {latest.path.name} is {status.state}"
+                show_text(f"{known}; it is watched, not started again.")
+                return
+            if status.state is JobState.DONE and is_ours:
+                show_text(f"Job {status.job_id} finished while nobody watched; nothing is started again.")
+                return
+        job_rules.require_ready(open_phase)
+        _go_on_or_begin(open_phase, digest)
+        folder = _submit(open_phase)
+    show_text(f"{missing.capitalize()}: submitted jobs/{folder.path.name} as {scheduler.state(folder).job_id}.")
+
+
+def watch(open_phase: OpenPhase) -> None:
+    """Follow the job to its end from its files, resuming it where it stopped; a failure is shown in its own words."""
+    digest = open_phase.fingerprint
+    if not run_files.what_is_missing(open_phase.folder, step_name(open_phase), digest):
+        show_text(f"{open_phase.phase}: done, verified. Nothing to watch.")
+        if latest := _latest(open_phase):
+            live_view.LiveView(open_phase).finish(get_scheduler(open_phase.settings.site).state(latest))
+        return
+    attempts: list[Attempt] = []
+    while True:
+        status = follow(open_phase)
+        decision = _judge(open_phase, status, attempts)
+        if decision.action is Action.DONE:
+            break
+        if decision.action is Action.STOP or stop_was_requested(_latest(open_phase)):
+            raise JobError(failure_text(open_phase, status, decision))
+        folder = resubmit(open_phase)
+        show_text(f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}.")
+    version = VERSIONS[open_phase.phase]
+    run_files.write_mark(open_phase.folder, step_name(open_phase), version, digest, training_outputs(open_phase))
+
+
+def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
+    """Show the newest job's progress until it ends, or until it has itself come to iteration `until`."""
+    scheduler = get_scheduler(open_phase.settings.site)
+    folder = _require_latest(open_phase)
+    name = open_phase.settings.name
+    actions: Actions = {
+        "Save and stop": (lambda: stop_jobs(open_phase.folder, scheduler), f"runbook cancel {name} --gently"),
+        "Cancel at once": (lambda: cancel_jobs(str(open_phase.folder), None), f"runbook cancel {name}"),
+    }
+    submitted = json.loads(folder.record.read_text()).get("submitted", 0) if folder.record.exists() else 0
+
+    def enough(rows: list[dict[str, Any]]) -> bool:  # not those of a job before it that is gone
+        return bool(rows) and rows[-1].get("time", submitted) >= submitted and rows[-1]["iteration"] >= until
+
+    with controls(actions):
+        return live_view.LiveView(open_phase).follow(lambda: scheduler.state(folder), enough if until else None)
+
+
+def stop_gently(open_phase: OpenPhase) -> JobStatus:
+    """Ask the newest job to save and stop, as a queue does before its time limit, and wait for its end."""
+    scheduler = get_scheduler(open_phase.settings.site)
+    folder = _require_latest(open_phase)
+    try:
+        scheduler.signal(folder, "SIGTERM")
+    except JobError:
+        if scheduler.state(folder).state in ACTIVE:
+            raise
+    return follow(open_phase)  # it may have ended by itself meanwhile
+
+
+def resubmit(open_phase: OpenPhase) -> JobFolder:
+    """Submit the phase again, to go on from its newest checkpoint."""
+    with open_phase.hold(f"resuming {open_phase.phase}"):
+        job_rules.require_ready(open_phase)
+        return _submit(open_phase)
+
+
+def training_outputs(open_phase: OpenPhase) -> list[Path]:
+    """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
+    folder, log = open_phase.folder, open_phase.phase_plan.log
+    saved = sorted((folder / open_phase.phase_plan.checkpoint.folder).glob("iter_*/"))
+    named = [folder / name for name in (log.metrics, log.validation, log.samples)]
+    files = [*named, *(saved[-1].rglob("*") if saved else ())]
+    return [path for path in files if path.is_file()]
+
+
+def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None) -> str:
+    """Why a job failed, in its own last words, where they stand, and why it is not started again."""
+    folder = _require_latest(open_phase)
+    why = f"\nNot started again: {decision.why}." if decision and decision.action is Action.STOP else ""
+    return (
+        f"{end_text(open_phase.phase, status, [folder])}{why}\nThe whole log: {folder.err} and {folder.out}. After "
+        "mending the cause, launch again: it resumes from the newest checkpoint."
+    )
+
+
+def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | None:
+    """Move earlier outputs of a phase into the run's history, so that nothing is overwritten and nothing is mixed."""
+    if not (present := [path for path in outputs if path.exists()]):
+        return None
+    history = make_dated_folder(folder / "history", phase)
+    move_files(folder, {path: history / path.relative_to(folder).as_posix().replace("/", "--") for path in present})
+    return history
+
+
+def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
+    """Everything a training phase writes outside its job folders."""
+    log = phase_plan.log
+    names = (log.metrics, log.validation, log.samples, log.tensorboard, phase_plan.checkpoint.folder)
+    return [folder / name for name in names]
+
+
+def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
+    """Continue the training whose outputs are here, or move another training's outputs into the history."""
+    if job_rules.was_started_from(open_phase, digest):
+        pass  # noted again below: an older program kept the fingerprint alone
+    elif why := job_rules.why_continued(open_phase):
+        show_text(why)
+        open_phase.append_event("replanned", why=why)
+    else:
+        paths = training_paths(open_phase.folder, open_phase.phase_plan)
+        if moved := move_to_history(open_phase.folder, open_phase.phase, paths):
+            show_text(f"Outputs made from other inputs were moved to {moved.relative_to(open_phase.folder)}.")
+        open_phase.append_event("begun")  # what came before it belongs to another training
+    job_rules.note_start(open_phase, digest)
+
+
+def note_job_end(open_phase: OpenPhase, status: JobStatus, decision: Decision, **facts: Any) -> None:
+    """Add to the events how the newest job ended and what follows, for the account of the wall time."""
+    job, state, code = _require_latest(open_phase).path.name, str(status.state), status.exit_code
+    told = {"decision": str(decision.action), "why": decision.why, **facts}
+    at = None if code is None else status.ended  # of a lost job only the last sign of life is known
+    open_phase.append_event("ended", job=job, state=state, exit_code=code, at=at, **told)
+
+
+def _submit(open_phase: OpenPhase) -> JobFolder:
+    settings, phase = open_phase.settings, open_phase.phase
+    folder = job_folder.next_job_folder(open_phase.folder, phase)
+    python = settings.site.python or sys.executable
+    write_job(folder, render_job(settings, open_phase.plan, phase, python=python))
+    job_id = get_scheduler(settings.site).submit(folder)
+    open_phase.append_event("submitted", job=folder.path.name, id=job_id)
+    return folder
+
+
+def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) -> Decision:
+    """What follows the newest job; it is noted among the run's events, and among the attempts so far."""
+    log, run = open_phase.phase_plan.log, open_phase.folder
+    last = job_rules.read_attempt(_require_latest(open_phase), status, run / log.metrics, run / log.events)
+    attempts.append(last)
+    decision = job_rules.decide_restart(attempts, open_phase.settings.job(open_phase.phase).restarts)
+    facts = {key: value for key in ("failure", "evidence", "remedy") if (value := getattr(last, key))}
+    note_job_end(open_phase, status, decision, **facts)
+    return decision
+
+
+def _latest(open_phase: OpenPhase) -> JobFolder | None:
+    return job_folder.latest_job_folder(open_phase.folder, open_phase.phase)
+
+
+def _require_latest(open_phase: OpenPhase) -> JobFolder:
+    if folder := _latest(open_phase):
+        return folder
+    raise JobError(f"{open_phase.phase} has no job: run the cell that launches it first.")
+
+
+def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
+    """Submit tasks, each to begin when all of the one before has ended well, and watch them to their end.
+
+    A job that runs already is watched. One that failed raises `JobError` with its own last words.
+    """
+    scheduler = get_scheduler(open_phase.settings.site)
+    assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"
+    with open_phase.hold(f"submitting {open_phase.phase}"):
+        folders = _submit_tasks(open_phase, scheduler, tasks)
+    for folder in folders:
+        status = _follow_task(scheduler, folder)
+        if status.state is not JobState.DONE:
+            text = end_text(str(folder.path), status, element_folders(folder) or [folder], num_lines=6)
+            raise JobError(f"{text}\nAfter mending the cause, run the cell again: what is done is not done twice.")
+
+
+def end_text(name: str, status: JobStatus, folders: Sequence[JobFolder], num_lines: int = 12) -> str:
+    """How a job ended, in its own last words."""
+    words = [
+        f"  {line}" for part in folders for log in (part.err, part.out) for line in job_folder.log_tail(log, num_lines)
+    ]
+    ended = f"{name} ended as {status.state} ({status.reason}). Its last words:"
+    return "\n".join([ended, *(words or ["  nothing"])])
+
+
+def _submit_tasks(open_phase: OpenPhase, scheduler: QueueScheduler, tasks: Sequence[Task]) -> list[JobFolder]:
+    """All tasks or none: where one is refused, those submitted before it are cancelled again."""
+    folders: list[JobFolder] = []
+    submitted: list[JobFolder] = []
+    try:
+        for task in tasks:
+            name = task.folder(open_phase.phase)
+            latest = job_folder.latest_job_folder(open_phase.folder, name)
+            if latest and (status := scheduler.state(latest)).state in ACTIVE:
+                shown = f"Job {status.job_id} of jobs/{latest.path.name} is {status.state}"
+                show_text(f"{shown}; it is watched, not started again.")
+                folders.append(latest)
+                continue
+            folder, after = job_folder.next_job_folder(open_phase.folder, name), folders[-1:]
+            write_job(folder, render_task(open_phase.settings, open_phase.phase, task, PACKAGE))
+            job_id = scheduler.submit(folder, after=after)
+            behind = f", to begin after jobs/{after[0].path.name}" if after else ""
+            show_text(f"{task.what}: submitted jobs/{folder.path.name} as {job_id}{behind}.")
+            folders.append(folder)
+            submitted.append(folder)
+    except JobError:
+        for one in submitted:
+            scheduler.cancel(one)
+            show_text(f"jobs/{one.path.name} is cancelled: what comes after it was not submitted.")
+        raise
+    return folders
+
+
+def _follow_task(scheduler: QueueScheduler, folder: JobFolder) -> JobStatus:
+    parts = element_folders(folder)
+    with Progress(folder.path.name, total=len(parts) or 1, unit="jobs") as progress:
+        while True:
+            status = scheduler.state(folder)
+            done = sum(part.exit_code.exists() for part in parts) if parts else int(status.final)
+            progress.update(done=done, job=status.job_id, state=str(status.state), why=status.reason)
+            if status.final:
+                return status
+            time.sleep(live_view.POLL_SECONDS)

@@ -1,0 +1,208 @@
+"""Results of a training phase, read once for tables, figures and checks; plan versus actual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from runbook.core.json_lines import read_lines
+from runbook.core.table import Row, Table
+from runbook.display import show_figure, show_table, show_text
+from runbook.params import Settings
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning.cost.accelerators import find_accelerator
+from runbook.planning.cost.speed import Speed
+from runbook.planning.plan_record import Plan
+from runbook.results import run_tables
+from runbook.results.figures import run_figures
+from runbook.results.figures.drawing import as_svg
+from runbook.results.history import Event, History, ValidationLoss, read_events, read_metrics, read_validation
+from runbook.results.metrics import WARM_UP_RULE, Summary, summarize
+from runbook.results.wall_time import Rates, WallTime, account_wall_time, interruptions_table, wall_time_table
+from runbook.tokens.tokenizer import decode
+from runbook.workflow.open_phase import OpenPhase
+
+RECORDED = (
+    *("world_size", "iterations", "first_loss", "last_loss", "tokens_per_second", "seconds_per_iteration"),
+    *("tflops_per_device", "tflops_convention", "validation_loss", "segments"),
+)
+"""Numbers of a summary that the record of a phase holds under these names."""
+
+
+@dataclass(frozen=True)
+class TrainingResults:
+    """A finished (or running) training phase, from its files."""
+
+    phase: str
+    phase_plan: PhasePlan
+    planned: Speed
+    """What plan.json says of the time."""
+    promised: Mapping[str, Any]
+    """All that it promises, under the names of the measured numbers."""
+    history: History
+    validation: tuple[ValidationLoss, ...]
+    events: tuple[Event, ...]
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The numbers of the run, warm-up left out."""
+        length = self.phase_plan.model.sequence_length
+        return summarize(self.history, sequence_length=length, validation=self.validation)
+
+    @cached_property
+    def account(self) -> WallTime | None:
+        """Where the wall time went over all jobs: the one account that every table has; None before the first step."""
+        return account_wall_time(self.history, self.validation, self.events)
+
+    def results(self) -> dict[str, object]:
+        """What the record of a training phase holds at least."""
+        model = self.phase_plan.model
+        planned = {"parameters": model.parameters, "sequence_length": model.sequence_length}
+        measured = {key: rounded(getattr(self.summary, key)) for key in RECORDED}
+        return {**planned, **measured, "warm_up_rule": WARM_UP_RULE}
+
+
+def read_results(open_phase: OpenPhase, phase: str) -> TrainingResults:
+    """The files of one training phase of this run."""
+    return read_results_folder(open_phase.folder, open_phase.plan, phase)
+
+
+def read_results_folder(folder: Path, plan: Plan, phase: str) -> TrainingResults:
+    """The files of one training phase in a run's folder."""
+    phase_plan = plan.phases[phase]
+    log = phase_plan.log
+    metrics = folder / log.metrics
+    state = metrics.stat() if metrics.exists() else None
+    return TrainingResults(
+        phase,
+        phase_plan,
+        plan.time[phase],
+        run_tables.planned_numbers(plan, phase),
+        replace(_read_history(metrics, state and (state.st_mtime_ns, state.st_size)), source=log.metrics),
+        read_validation(folder / log.validation),
+        since_start(read_events(folder / log.events, phase)),
+    )
+
+
+@lru_cache(maxsize=2)
+def _read_history(path: Path, state: tuple[int, int] | None) -> History:
+    """The steps in a file, read again only when it changed: the sections of a notebook all ask for them."""
+    return read_metrics(path)
+
+
+def rounded(value: Any) -> Any:
+    """Seven digits of a measured number: more than it has, and the same in every form of the record.
+
+    >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
+    (10.859, 64633856, 'megatron-full')
+    """
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def since_start(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The events of the training that is in the folder now, without those of one that was set aside.
+
+    >>> [event.name for event in since_start([Event("saved"), Event("begun"), Event("started")])]
+    ['begun', 'started']
+    """
+    first = max((place for place, event in enumerate(events) if event.name == "begun"), default=0)
+    return tuple(events[first:])
+
+
+def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> None:
+    """The loss curve of the open phase, or each phase named, over all restarts, beside ln(vocabulary), and in words."""
+    for phase in phases or [open_phase.phase]:
+        trained = read_results(open_phase, phase)
+        vocabulary, summary = trained.phase_plan.model.padded_vocabulary, trained.summary
+        figure = run_figures.loss_figure(
+            trained.history, trained.validation, padded_vocabulary=vocabulary, title=f"Loss of {phase}"
+        )
+        caption = (
+            f"{phase}: loss {summary.first_loss:.3f} at iteration {summary.first_iteration}, "
+            f"{summary.last_loss:.3f} at {summary.last_iteration}; lowest {summary.lowest_loss:.3f}."
+        )
+        show_figure(as_svg(figure), caption)
+
+
+def show_account(open_phase: OpenPhase) -> None:
+    """The phase's account as a figure and a table, its interruptions one by one, its goodput among the results."""
+    one = read_results(open_phase, open_phase.phase)
+    if (account := one.account) is None:
+        show_text(f"{open_phase.phase} has made no step yet.")
+        return
+    share = account.goodput or 0.0
+    told = (
+        f"{share:.1%} of {account.wall_seconds:.0f} s were productive steps, over {account.jobs} jobs; "
+        f"{account.lost_steps} steps were done again, {account.missing_steps} are missing."
+    )
+    figure = run_figures.goodput_figure(account, f"Where the wall time of {open_phase.phase} went")
+    show_figure(as_svg(figure), told)
+    show_table(wall_time_table(account, "The account"))
+    if account.interruptions:
+        show_table(interruptions_table(account))
+    for key, value in (("goodput", share), ("lost_steps", account.lost_steps), ("jobs", account.jobs)):
+        open_phase.session.result(key, rounded(value))
+
+
+def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
+    """One row for each sample: at which iteration, the prompt, its continuation."""
+    found = {row["iteration"]: row for row in read_lines(folder / phase_plan.log.samples)}
+    return [
+        {
+            "after iteration": iteration,
+            "prompt": decode(row["prompt_ids"], tokenizer),
+            "continuation": decode(row["ids"], tokenizer),
+        }
+        for iteration, row in sorted(found.items())
+    ]
+
+
+def plan_versus_actual(one: TrainingResults) -> Table:
+    """The plan's numbers of one training phase beside the measured ones, with what explains a difference."""
+    planned = {what: value for what, value in one.promised.items() if value is not None}
+    actual = run_tables.actual_numbers(one.summary, one.account)
+    memory = "measured: the fullest process's peak, saves and evaluations included; the plan is for the steps"
+    reasons = {
+        "step time (s/iteration)": _step_reason(one),
+        "throughput (tokens/s)": _step_reason(one),
+        "wall time (s)": _wall_reason(one),
+        "memory of a process (B)": memory,
+    }
+    both = {what: (planned.get(what), actual.get(what)) for what in reasons}
+    differing = [what for what, (plan, real) in both.items() if plan and real and abs(real / plan - 1) > 0.05]
+    return run_tables.plan_versus_actual(planned, actual, {what: reasons[what] for what in differing})
+
+
+def _step_reason(one: TrainingResults) -> str:
+    summary = one.summary
+    parts = [f"plan: {one.planned.basis}"] if one.planned.basis else []
+    if summary.data_wait_share is not None and summary.data_wait_share >= 0.01:
+        parts.append(f"{summary.data_wait_share:.0%} of a step waits for data")
+    low, high = summary.seconds_low, summary.seconds_high
+    if low and high and high > 1.3 * low:
+        parts.append(f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine that others use too")
+    parts.append("warm-up left out")
+    return "; ".join(parts)
+
+
+def _wall_reason(one: TrainingResults) -> str:
+    parts = one.account.parts() if one.account else []
+    wall = sum(seconds for _, seconds in parts) or 1.0
+    shares = [(name, seconds / wall) for name, seconds in parts if name != "productive" and seconds / wall >= 0.02]
+    told = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares, key=lambda pair: -pair[1]))
+    return f"of the wall time: {told}" if told else "the steps themselves: see step time"
+
+
+def device_rates(settings: Settings) -> Rates:
+    """Price and power of a device, as far as run file, site and data sheets say."""
+    site = settings.site
+    device = find_accelerator(site.hardware.device)
+    return Rates(
+        price_per_device_hour=settings.run.jobs.price_per_device_hour or site.price_per_device_hour,
+        currency=site.currency,
+        watts_per_device=device.power_watts if device else None,
+        watts_source="board power of the data sheet, so at most",
+    )

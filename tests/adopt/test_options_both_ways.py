@@ -1,0 +1,59 @@
+"""One table of option names a framework: what render writes, adopt reads back as the same keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runbook.adopt import configurations, options
+from runbook.adopt.findings import Findings
+from runbook.adopt.sandbox.script import Word
+from runbook.core.errors import PlanError
+from runbook.frameworks import training_arguments
+from runbook.params import Settings, load
+from runbook.params.schema.value_types import Framework
+from runbook.planning import FULL, make_plan
+
+PARAMS = Path(__file__).parents[2] / "params"
+RUNS = [
+    name
+    for file in sorted((PARAMS / "variants").glob("*.yaml"))
+    for name in (file.stem, *(f"{file.stem}:{variant}" for variant in yaml.safe_load(file.read_text())))
+]
+
+
+def arguments(settings: Settings) -> list[str]:
+    return training_arguments(settings, make_plan(settings).phases[FULL])
+
+
+def read_back(settings: Settings, words: list[str]) -> Findings:
+    findings = Findings(settings.site)
+    argv = [Word(word, 1) for word in words]
+    if settings.run.training.framework is Framework.NEMO:
+        configurations.take_overrides(argv, findings)
+    else:
+        options.take_options(argv, findings, str(settings.run.training.framework))
+    return findings
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_render_wrote_is_read_back_as_the_same_keys(name: str) -> None:
+    settings = load(name)
+    if settings.run.training.framework is Framework.RUNBOOK:
+        pytest.skip("our own trainer reads plan.json")
+    try:
+        words = arguments(settings)
+    except PlanError:
+        pytest.skip("the plan refuses this variant")
+    carried = read_back(settings, words).carried
+    if "training.tokens" in carried:  # Megatron-DeepSpeed is given the same length in samples too
+        del carried["training.samples"]
+    model = settings.model.model_dump()
+    keys = {key: value.value for key, value in carried.items() if not key.startswith("data.")}
+    for key in [key for key in keys if key.startswith("training.shape.")]:
+        field = key.rpartition(".")[2]
+        assert keys.pop(key) == (model[field] or getattr(make_plan(settings).phases[FULL].model, field))
+    again = load(name, set_words=[f"{key}={value}" for key, value in keys.items()])
+    assert arguments(again) == words

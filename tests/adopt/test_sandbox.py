@@ -1,0 +1,273 @@
+"""The sandbox of `runbook adopt`: what a script does there reaches nothing, and whatever bash can say is understood."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runbook.adopt import adopt
+from runbook.adopt.launches import launches_of
+from runbook.adopt.sandbox import namespaces
+from runbook.adopt.sandbox.script import FOLDER, Script
+from runbook.adopt.sandbox.trace import follow
+from runbook.core import shell
+from runbook.core.errors import ParamsError, ProgramError
+
+PROJECT = Path(__file__).parents[2]
+TRAIN = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4 --bf16"
+
+
+def followed(script: str, beside: dict[str, str] | None = None) -> Script:
+    return follow([("job.sh", script)], beside or {}, lambda commands: bool(launches_of(commands)))
+
+
+def arguments(script: str, beside: dict[str, str] | None = None) -> list[str]:
+    """The words after the training script, of the last launch."""
+    return [word.text for word in launches_of(followed(script, beside).commands)[-1].arguments]
+
+
+HARMLESS = {
+    "writes in the home folder": 'echo owned > "$HOME/OWNED"; echo owned > ~/.bashrc',
+    "writes where the user's files are": "echo owned > {outside}/OWNED; mkdir -p {outside} && touch {outside}/OWNED",
+    "deletes the user's files": "rm -rf {outside} /home /tmp/* ~ 2>/dev/null",
+    "reads a secret": "LEAK=$(cat {outside}/secret) || true; export LEAK",
+    "writes into the system": "touch /usr/bin/OWNED /bin/OWNED /etc/OWNED; echo root::0:0::/:/bin/sh > /usr/OWNED",
+    "makes the system writable": "mount -o remount,rw /usr; mount -o remount,rw,bind /usr; touch /usr/OWNED",
+    "makes namespaces of its own": "unshare -Urm bash -c 'mount -o remount,rw,bind /usr; touch /usr/OWNED'",
+    "leaves through its old root": "cd /proc/1/root && touch OWNED; cd /old && touch OWNED; "
+    "chroot /proc/1/root touch {outside}/OWNED",
+    "makes a device": "mknod /dev/sda b 8 0; dd if=/dev/zero of=/dev/sda count=1; echo x > /dev/mem",
+    "talks to the network": "exec 3<>/dev/tcp/127.0.0.1/{port}; echo owned >&3; exec 4<>/dev/tcp/10.0.0.1/{port}",
+    "talks to the network in Python": "python3 -c 'from socket import *; create_connection((\"127.0.0.1\", {port}))'",
+    "signals its parent": "kill -9 $PPID; kill -TERM $PPID",
+    "signals the test by its number": "kill -9 {pid}; kill -TERM {pid}",
+    "tunes the kernel": "echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger; sysctl -w kernel.panic=1",
+    "fills the disk": "head -c 300M /dev/zero > /big; for i in 1 2 3; do head -c 100M /dev/zero > /tmp/big$i; done",
+    "lies in its trace": "printf "
+    "'\\036starter\\037/x\\0371\\037\\037/\\0370\\034--lr\\0379\\037\\034\\034\\035\\n' >&199",
+    "becomes somebody else": "su -c 'touch {outside}/OWNED'; sudo touch {outside}/OWNED; setpriv --reuid=1000 true",
+    "prints without end into a file": "(while :; do echo x; done) > /tmp/log & sleep 1",
+}
+ENDLESS = {
+    "signals everybody": "kill -KILL -1",
+    "forks without end": "f() {{ f | f & }}; f",
+    "loops without end": "while true; do :; done",
+    "takes all memory": "a=x; while true; do a=$a$a; done",
+    "prints without end into the trace": "while true; do echo {outside} >&199; done",
+    "ignores signals": "trap '' TERM INT HUP; while true; do read -t 1 x < <(sleep 1); done",
+}
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder of the user with a secret, which every script below is told the path of."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "secret").write_text("the secret")
+    folder.chmod(0o777)
+    return folder
+
+
+@pytest.fixture
+def listener():
+    """A port on this machine, and whether anybody called."""
+    called = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        done = threading.Event()
+
+        def wait() -> None:
+            while not done.is_set():
+                try:
+                    server.accept()[0].close()
+                    called.set()
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        yield server.getsockname()[1], called
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("deed", HARMLESS.values(), ids=HARMLESS)
+def test_a_hostile_script_reaches_nothing_and_is_still_understood(deed, outside, listener):
+    port, called = listener
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    script = f"#!/bin/bash\n{deed.format(outside=outside, port=port, pid=os.getpid())}\ntorchrun {TRAIN}\n"
+    found = followed(script)
+    assert {path.name for path in outside.iterdir()} == {"secret"}
+    assert not called.is_set()
+    assert "the secret" not in repr(found)
+    assert not any(Path(place, "OWNED").exists() for place in ("/usr", "/usr/bin", "/etc", "/bin", "/", Path.home()))
+    assert "--train-iters" in [word.text for launch in launches_of(found.commands) for word in launch.arguments]
+    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+
+
+@pytest.mark.parametrize("deed", ENDLESS.values(), ids=ENDLESS)
+def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside, monkeypatch):
+    monkeypatch.setattr(namespaces, "SECONDS", 3)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    started = time.monotonic()
+    raw = namespaces.run_job(
+        {"job.sh": deed.format(outside=outside)}, ["bash", "job.sh"], FOLDER, ENVIRONMENT, seconds=3
+    )
+    assert time.monotonic() - started < 15
+    assert len(raw) <= namespaces.MOST_BYTES
+    assert "\036exit\0370\034" not in raw or "f | f" in deed  # it did not end well, or was cut off; forks only fail
+    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+
+
+ENVIRONMENT = {"PATH": "/adopt/bin:/usr/bin:/bin", "BASH_ENV": "/adopt/stubs/shell.sh"}
+
+
+def test_a_training_that_was_started_before_an_endless_wait_is_found(monkeypatch):
+    monkeypatch.setattr(namespaces.run_job, "__defaults__", ((), 3))
+    found = followed(f"torchrun {TRAIN} &\nwhile true; do sleep 60; done\n")
+    assert any("was stopped" in note for note in found.notes)
+    assert len(launches_of(found.commands)) == 1
+
+
+CONSTRUCTS = {
+    "bash -c with words of the script": (
+        "export LAUNCHER='python -m torch.distributed.launch --nproc_per_node 8'\nexport ARGS='--num-layers 12 "
+        "--hidden-size 768 --lr 1e-4 --train-iters 10'\nsrun -N 2 --ntasks-per-node=1 bash -c '$LAUNCHER --node_rank "
+        "$SLURM_PROCID pretrain_gpt.py $ARGS'\n",
+        {},
+    ),
+    "functions, arrays, arithmetic, case and here-documents": (
+        "size() { case $1 in small) echo 12;; *) echo 24;; esac; }\nL=$(size small)\nOPTS=(--num-layers $((L)))\n"
+        "read -r -d '' MORE <<EOF\n--hidden-size 768\nEOF\n"
+        "for o in lr=1e-4 train-iters=10; do OPTS+=(--${o%%=*} ${o#*=}); done\n"
+        'mpirun -np 8 --hostfile h -x PATH python pretrain_gpt.py "${OPTS[@]}" $MORE\n',
+        {},
+    ),
+    "a script that is sourced, by another folder": (
+        "cd /scratch/me/train && . ./config.sh\nexec srun --container-image=a.sqsh torchrun pretrain_gpt.py $OPTS\n",
+        {"config.sh": "export OPTS='--num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10'\n"},
+    ),
+    "programs by their full path": (
+        "/opt/conda/envs/x/bin/torchrun pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10\n",
+        {},
+    ),
+    "a guard for files of its machine": (
+        "set -euo pipefail\n[ -d /lustre/data ] || { echo no data; exit 1; }\nmodule purge\n"
+        "torchrun pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10\n",
+        {},
+    ),
+    "a job that submits another": (
+        "sbatch --nodes=4 <<'EOF'\n#!/bin/bash\n#SBATCH --gpus-per-node=8\n"
+        "srun torchrun pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10\nEOF\n",
+        {},
+    ),
+    "arguments of its own": (
+        "torchrun --nnodes $2 pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10 --save $1\n",
+        {},
+    ),
+    "containers inside each other": (
+        "singularity exec --nv -B /data:/data image.sif bash -c 'docker run --gpus all -e A=1 img:1 numactl "
+        "--membind 0 torchrun pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10'\n",
+        {},
+    ),
+    "a launcher written in Python": (
+        "python launch.py\n",
+        {"launch.py": "import subprocess\nsubprocess.run('deepspeed pretrain_gpt.py --num-layers 12 --hidden-size 768 "
+         "--lr 1e-4 --train-iters 10'.split())\n"},
+    ),
+    "what its author left to fill in": (
+        "DATA=<path to the data>\ndeepspeed pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 1e-4 "
+        "--train-iters 10 --data-path $DATA\n",
+        {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "beside"), CONSTRUCTS.values(), ids=CONSTRUCTS)
+def test_arguments_reach_us_as_they_reach_the_program(script, beside):
+    found = arguments(script, beside)
+    text = " ".join(found)
+    for wanted in ("--num-layers 12", "--hidden-size 768", "--lr 1e-4", "--train-iters 10"):
+        assert wanted in text
+
+
+def test_nodes_come_from_the_queue_of_the_job_that_was_submitted():
+    script, _ = CONSTRUCTS["a job that submits another"]
+    found = followed(script)
+    assert ("nodes", "4") in {(one.name, one.value) for one in found.directives}
+    assert launches_of(found.commands)[-1].programs == ["srun", "torchrun"]
+
+
+def test_the_file_of_a_pbs_jobs_nodes_is_there_from_the_first_run():
+    script = f"#PBS -l select=3\nhosts=$(wc -l < $PBS_NODEFILE)\nmpiexec -n $hosts python {TRAIN} --tp $hosts\n"
+    assert arguments(script)[-2:] == ["--tp", "3"]
+
+
+def test_an_option_whose_value_is_missing_is_left_over_and_not_lost():
+    found = adopt([("job.sh", f"torchrun {TRAIN} --global-batch-size $(tail -n 1 batch.txt)\n")], "mine", PROJECT)
+    assert ("--global-batch-size", "no value reached it: set training.global_batch") in {
+        (one.text, one.why) for one in found.findings.leftovers
+    }
+    found = adopt([("job.sh", f"torchrun {TRAIN} --micro-batch-size $MICRO\n")], "mine", PROJECT)
+    assert any(one.text == "--micro-batch-size $MICRO" for one in found.findings.leftovers)
+
+
+def test_a_model_that_is_not_a_gpt_is_named():
+    found = adopt([("job.sh", f"torchrun {TRAIN.replace('gpt', 'mamba')} --num-experts 8\n")], "mine", PROJECT)
+    assert {"pretrain_mamba.py", "--num-experts"} <= {one.text for one in found.findings.leftovers}
+
+
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [("#SBATCH -p gpu_p5", "slurm"), ("wget https://s3.amazonaws.com/models/gpt2-vocab.json", "slurm"),
+     ("export FI_EFA_USE_DEVICE_RDMA=1", "aws")],
+)  # fmt: skip
+def test_a_site_is_not_guessed_from_a_word_alone(name, site):
+    assert (
+        adopt([("job.sh", f"#!/bin/bash\n{name}\nsrun torchrun {TRAIN}\n")], "mine", PROJECT).findings.site.site == site
+    )
+
+
+def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(namespaces.shutil, "which", lambda name: None if name == "unshare" else f"/usr/bin/{name}")
+    with pytest.raises(ProgramError, match=r"There is no unshare here. `runbook adopt` runs the script in a sandbox"):
+        followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
+    monkeypatch.undo()
+    monkeypatch.setattr(namespaces, "_NAMESPACES", ("--no-such-namespace",))
+    with pytest.raises(ProgramError, match="No sandbox can be made here"):
+        followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stubs_are_shell_scripts_that_shellcheck_accepts():
+    paths = sorted(str(path) for path in namespaces.STUBS.glob("*.sh"))
+    said = shell.run(
+        ["shellcheck", "--shell=bash", "--severity=warning", "--exclude=SC1091,SC2034,SC2154", *paths], check=False
+    )
+    assert said.out == ""
+
+
+def test_what_bash_cannot_read_is_an_error_of_the_script():
+    with pytest.raises(ParamsError, match=r"job\.sh starts no training"):
+        adopt([("job.sh", f'if true; then echo "\n{TRAIN}')], "mine", PROJECT)
+
+
+def test_interrupting_leaves_no_process():
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sandbox_files = {"job.sh": "/usr/bin/sleep 8"}  # by its path: no stub, and nothing that fills the trace
+            namespaces.run_job(sandbox_files, ["bash", "job.sh"], FOLDER, ENVIRONMENT, seconds=8)
+    finally:
+        timer.cancel()
+    time.sleep(0.5)
+    assert {child.pid for child in psutil.Process().children(recursive=True)} == before

@@ -1,0 +1,265 @@
+"""`init --site`: from nothing to a right script, with a scheduler that answers, one that does not, and none."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runbook.jobs.cluster_facts import SINFO, parse_pbs_queues, parse_pbsnodes, parse_sinfo
+from runbook.jobs.job_request import NodeKind
+from runbook.jobs.pbs import Pbs
+from runbook.params.problems import FILL_IN
+
+SAMPLES = Path(__file__).parents[1] / "samples" / "queues"
+A100 = NodeKind(4, "nvidia_a100-sxm4-40gb", 64, 512_000 * 2**20)
+FLAGS = ("--scheduler", "slurm", "--device", "A100-40GB", "--devices-per-node", 4, "--cores-per-node", 64)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch):
+    """A PATH of these stub programs alone: name, the words it must be called with, and what it prints."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def stub(name: str, text: str = "", words: tuple[str, ...] = (), code: int = 0) -> None:
+        (folder / f"{name}.txt").write_text(text)
+        told = " ".join(words)
+        (folder / name).write_text(
+            f'#!/bin/sh\n[ "$*" = \'{told}\' ] || {{ echo "not the words: $*" >&2; exit 64; }}\n'
+            f"/bin/cat {folder}/{name}.txt\n[ {code} = 0 ] || echo 'no controller here' >&2\nexit {code}\n"
+        )
+        (folder / name).chmod(0o755)
+
+    return stub
+
+
+@pytest.fixture
+def slurm(programs):
+    """A login node of a Slurm cluster, most of whose nodes have four A100s of 40 GB."""
+    programs("sbatch")
+    programs("sinfo", (SAMPLES / "slurm-sinfo.txt").read_text(), SINFO[1:])
+
+
+def lines_of(path: Path, *starts: str) -> list[str]:
+    return [line.strip() for line in path.read_text().splitlines() if line.strip().startswith(starts)]
+
+
+def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(runbook, slurm, tmp_path, monkeypatch):
+    said = runbook("init", tmp_path / "work", "--site", "oak")
+    assert (said.code, said.err) == (0, "")
+    assert "The scheduler here answered: sinfo." in said.out
+    monkeypatch.chdir(tmp_path / "work")
+    assert runbook("render", "oak", "--out", "scripts").code == 0
+    script = Path("scripts/04-training/job.sh").read_text()
+    asked = re.findall(r"^#SBATCH --(\S+)$", script, re.MULTILINE)
+    for word in (
+        *("nodes=1", "gpus-per-node=4", "ntasks-per-node=1", "cpus-per-task=64", "mem=0"),
+        *("partition=gpu", "time=01:00:00"),
+    ):
+        assert word in asked
+    assert runbook("check", "oak").out.endswith("oak: every value is right, and they fit together.\n")
+
+
+def test_two_commands_lead_there_from_a_laptop_too(runbook, programs, tmp_path, monkeypatch):
+    said = runbook("init", tmp_path / "work", "--site", "oak", *FLAGS)
+    assert (said.code, said.err) == (0, "")
+    assert "The scheduler here answered: none." in said.out
+    monkeypatch.chdir(tmp_path / "work")
+    assert runbook("render", "oak", "--out", "scripts").code == 0
+    asked = re.findall(r"^#SBATCH --(\S+)$", Path("scripts/04-training/job.sh").read_text(), re.MULTILINE)
+    assert {"nodes=1", "gpus-per-node=4", "cpus-per-task=64", "mem=0", "time=01:00:00"} < set(asked)
+    assert not [word for word in asked if word.startswith("partition")]
+    assert runbook("check", "oak").out.endswith("oak: every value is right, and they fit together.\n")
+
+
+def test_each_value_of_the_site_says_where_it_came_from(runbook, slurm, project):
+    assert runbook("init", ".", "--site", "oak").code == 0
+    site = project / "params/sites/oak.yaml"
+    assert lines_of(site, "scheduler", "device", "devices_per_node", "device_memory", "cores", "node", "peak") == [
+        "scheduler: slurm  # sbatch is on the PATH of the machine that runbook init ran on",
+        "device: A100-SXM4-40GB  # sinfo calls it nvidia_a100-sxm4-40gb",
+        "devices_per_node: 4  # sinfo",
+        "device_memory: 40GiB  # of one device, by its datasheet",
+        "peak_tflops: {fp16: 312, bf16: 312, fp32: 19.5}  # of one device, dense, by its datasheet",
+        "cores_per_node: 64  # sinfo",
+        "node_memory: 500GiB  # sinfo",
+        "nodes: 12  # of this kind, sinfo",
+    ]
+    assert lines_of(site, "gpu:", "short:", "long:", "cpu:", "smoke:", "training:", "old:") == [
+        'gpu: {max_nodes: 8, max_walltime: "24:00:00"}  # 12 nodes of 4 x nvidia_a100-sxm4-40gb; the default',
+        'short: {max_nodes: 2, max_walltime: "00:30:00"}  # 12 nodes of 4 x nvidia_a100-sxm4-40gb',
+        "long: {}  # 10 nodes of 4 x nvidia_a100-sxm4-40gb and 2 nodes of 8 x nvidia_a100-sxm4-80gb",
+        'cpu: {max_walltime: "48:00:00"}  # 40 nodes',
+        'smoke: {partition: gpu, walltime: "00:30:00"}',
+        'training: {partition: gpu, walltime: "01:00:00"}',
+    ]
+    for line in site.read_text().splitlines():
+        assert not re.match(r"\s*[\w-]+: [^{#]+$", line) or line.startswith(("site:", "title:")), line
+
+
+def test_the_device_that_a_person_names_chooses_the_nodes(runbook, slurm, project):
+    assert runbook("init", ".", "--site", "big", "--devices-per-node", 8).code == 0
+    site = project / "params/sites/big.yaml"
+    assert lines_of(site, "device:", "cores_per_node") == [
+        "device: A100-SXM4-80GB  # sinfo calls it nvidia_a100-sxm4-80gb",
+        "cores_per_node: 128  # sinfo",
+    ]
+    assert lines_of(site, "training:") == ['training: {partition: long, walltime: "01:00:00"}']
+
+
+def test_what_nobody_knows_is_marked_and_refused_with_file_and_key(runbook, programs, project, everything):
+    said = runbook("init", ".", "--site", "oak")
+    assert said.code == 0
+    assert f"say the 4 values marked {FILL_IN} in params/sites/oak.yaml; " in said.out
+    before = everything()
+    for words in (("check", "oak"), ("plan", "oak"), ("render", "oak", "--out", "s"), ("run", "oak")):
+        refused = runbook(*words)
+        assert (refused.code, refused.out) == (2, "")
+        for number, key in ((5, "scheduler"), (10, "hardware.device"), (11, "hardware.devices_per_node")):
+            assert f"{key} (params/sites/oak.yaml:{number}): is still to be filled in: " in refused.err
+        assert "slurm or pbs: neither sbatch nor qsub is on the PATH here" in refused.err
+    assert everything() == before
+    site = project / "params/sites/oak.yaml"
+    text = site.read_text()
+    for key, value in (
+        ("scheduler", "slurm"),
+        ("device", "NVIDIA A100-SXM4-40GB"),
+        ("devices_per_node", "4"),
+        ("cores_per_node", "64"),
+    ):
+        text = re.sub(rf"(?m)^( *{key}): {FILL_IN}", rf"\1: {value}", text)
+    site.write_text(text)
+    assert runbook("check", "oak").code == 0
+    assert runbook("plan", "oak", "--search").code == 0
+
+
+def test_a_name_without_its_memory_is_left_to_the_person(runbook, programs, project):
+    programs("sbatch")
+    programs("sinfo", "gpu*|up|1-00:00:00|1-8|12|64|512000|gpu:a100:4(S:0-3)\n", SINFO[1:])
+    assert runbook("init", ".", "--site", "oak").code == 0
+    names = "A100-SXM4-40GB, A100-SXM4-80GB, A100-PCIe-40GB, A100-PCIe-80GB"
+    assert lines_of(project / "params/sites/oak.yaml", "device:") == [
+        f"device: {FILL_IN}  # sinfo calls it a100: one of {names}"
+    ]
+    assert (
+        "hardware.device (params/sites/oak.yaml:10): is still to be filled in: sinfo calls it a100"
+        in runbook("check", "oak").err
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("A1000-40GB", "--device A1000-40GB: no such device in the table of peaks. Nearest: A100-SXM4-40GB, "),
+        ("A100", "--device A100: the name leaves its memory open. Write A100-SXM4-40GB or A100-SXM4-80GB or "),
+    ],
+)
+def test_a_device_that_is_not_plain_is_answered_with_the_right_names(runbook, programs, everything, device, told):
+    before = everything()
+    said = runbook("init", ".", "--site", "oak", "--device", device)
+    assert said.code == 2
+    assert told in said.err
+    assert everything() == before
+
+
+def test_a_scheduler_that_does_not_answer_is_quoted_and_the_rest_is_written(runbook, programs, project):
+    programs("sbatch")
+    programs("sinfo", "", SINFO[1:], code=1)
+    assert runbook("init", ".", "--site", "oak", *FLAGS[2:]).code == 0
+    site = project / "params/sites/oak.yaml"
+    assert lines_of(site, "scheduler") == [
+        "scheduler: slurm  # sbatch is on the PATH of the machine that runbook init ran on"
+    ]
+    assert "No scheduler was there to ask: " in site.read_text()
+    assert runbook("check", "oak").code == 0
+
+
+def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, project):
+    programs("qsub")
+    programs("qstat", (SAMPLES / "pbs-qstat-queues.txt").read_text(), Pbs.limits_question[1:])
+    programs("pbsnodes", (SAMPLES / "pbsnodes.txt").read_text(), ("-a",))
+    said = runbook("init", ".", "--site", "elm", "--device", "A100-40GB")
+    assert (said.code, said.err) == (0, "")
+    assert "The scheduler here answered: qstat -Q and pbsnodes." in said.out
+    site = project / "params/sites/elm.yaml"
+    assert lines_of(site, "launcher", "devices_per_node", "debug:", "prod:", "old:", "devices_directive") == [
+        "launcher: mpiexec  # a process for each GPU; PBS has no other way onto the nodes",
+        "devices_per_node: 4  # qstat -Q and pbsnodes",
+        'debug: {max_nodes: 2, max_walltime: "01:00:00"}',
+        "devices_directive: ngpus  # asked in `select`, beside ncpus; directives.select adds words to it",
+    ]
+    assert runbook("render", "elm", "--out", "scripts", "--set", "jobs.training.partition=debug").code == 0
+    script = Path("scripts/04-training/job.sh").read_text()
+    assert re.search(r"^#PBS -l select=1:ncpus=64:ngpus=4$", script, re.MULTILINE)
+    assert "#PBS -q debug" in script
+
+
+@pytest.mark.parametrize(
+    ("device", "number", "precision"),
+    [
+        ("V100-SXM2-16GB", 6, "fp16"),
+        ("H100", 8, "bf16"),
+        ("MI250X", 8, "bf16"),
+        ("L40S", 1, "bf16"),
+        ("A100-80GB", 7, "bf16"),
+    ],
+)
+def test_the_first_run_fits_whatever_the_nodes_have(runbook, programs, project, device, number, precision):
+    words = ("--scheduler", "slurm", "--device", device, "--devices-per-node", number, "--cores-per-node", 64)
+    assert runbook("init", ".", "--site", "oak", *words).code == 0
+    assert lines_of(project / "params/oak.yaml", "precision") == [f"precision: {precision}"]
+    assert runbook("check", "oak").out.endswith("oak: every value is right, and they fit together.\n")
+
+
+def test_files_that_are_there_are_kept_and_said_so(runbook, programs, project, everything):
+    runbook("init", ".", "--site", "oak", *FLAGS)
+    before = everything()
+    again = runbook("init", ".", "--site", "oak")
+    assert again.code == 0
+    assert again.out.count("was there and is kept as it is") == 2
+    assert everything() == before
+    assert "params/sites/lumi.yaml: was there" in runbook("init", ".", "--site", "lumi").out
+
+
+def test_options_of_a_site_need_its_name_and_a_name_is_one_word(runbook, programs, everything):
+    before = everything()
+    for words, told in (
+        (("--device", "H100"), "name it by --site"),
+        (("--site", "../x"), "--site ../x: a name has letters"),
+    ):
+        said = runbook("init", ".", *words)
+        assert said.code == 2
+        assert told in said.err
+    assert everything() == before
+
+
+def test_partitions_that_are_down_and_slices_of_gpus_are_left_out():
+    queues = {queue.name: queue for queue in parse_sinfo((SAMPLES / "slurm-sinfo.txt").read_text() + "strange line\n")}
+    assert list(queues) == ["gpu", "short", "long", "cpu", "slices"]
+    assert (queues["gpu"].default, queues["gpu"].max_seconds, queues["gpu"].max_nodes) == (True, 86400, 8)
+    assert (queues["long"].max_seconds, queues["long"].max_nodes) == (0, 0)
+    assert queues["long"].kinds[0] == (A100, 10)
+    assert queues["slices"].kinds[0][0].devices == 0
+
+
+def test_hosts_of_pbs_are_counted_once_and_closed_queues_left_out():
+    kinds = parse_pbsnodes((SAMPLES / "pbsnodes.txt").read_text())
+    assert kinds == ((NodeKind(4, "", 64, 527953920 * 2**10), 2), (NodeKind(0, "", 64, 263976960 * 2**10), 1))
+    assert [queue.name for queue in parse_pbs_queues((SAMPLES / "pbs-qstat-queues.txt").read_text())] == ["debug"]
+
+
+def test_a_clone_takes_the_site_into_its_own_params(runbook, programs, tmp_path, monkeypatch):
+    clone = tmp_path / "clone"
+    for name in ("params", "notebooks", "docs"):
+        shutil.copytree(Path(__file__).parents[2] / name, clone / name)
+    monkeypatch.setattr("runbook.workflow.prerequisites.notebook_copies.PACKAGE", clone / "runbook")
+    monkeypatch.chdir(clone)
+    said = runbook("init", os.curdir, "--site", "oak", *FLAGS)
+    assert (said.code, said.err) == (0, "")
+    assert runbook("check", "oak").code == 0
+    assert runbook("init", os.curdir).code == 1

@@ -1,0 +1,27 @@
+import sys
+
+import pytest
+from scheduler_bench import Bench
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    path = tmp_path_factory.mktemp("program") / "python"
+    path.write_text(
+        f"#!{sys.executable} -IS\n"
+        "import os, signal, sys, time\n"
+        "rank = int(os.environ['RANK'])\n"
+        "exec(os.environ['LINES_TO_RUN'])\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def bench(tmp_path, program, monkeypatch):
+    """A place for jobs, which leaves no process behind; time limits are short."""
+    monkeypatch.setattr("runbook.jobs.render.training_job.LOCAL_GRACE_SECONDS", 3)
+    monkeypatch.setattr("runbook.jobs.render.training_job.PEERS_SECONDS", 4)
+    place = Bench(tmp_path / "a run", program)
+    yield place
+    place.close()

@@ -1,0 +1,275 @@
+"""What is said of a job whose process cannot simply be asked: another boot, another host, odd clocks, broken files."""
+
+import json
+import os
+import time
+from dataclasses import asdict
+
+import pytest
+
+from runbook.core import processes
+from runbook.core.errors import JobError
+from runbook.core.processes import Identity
+from runbook.jobs import get_scheduler, job_folder
+from runbook.jobs.job_folder import JobFolder, JobState, latest_job_folder, next_job_folder, submitted_job_folders
+from runbook.jobs.local import LocalScheduler
+from runbook.params.schema.site import Hardware, SchedulerKind, Site
+
+OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
+SCHEDULER = LocalScheduler()
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job's files as its script writes them, where this very process plays the script."""
+    folder = JobFolder(tmp_path / "run" / "jobs" / "04-training")
+    folder.path.mkdir(parents=True)
+    return Job(folder, processes.identify(os.getpid()))
+
+
+class Job:
+    def __init__(self, folder, identity):
+        self.folder = folder
+        self.identity = identity
+
+    def started(self, **changes):
+        lines = {"job": "local-0123", **asdict(self.identity), "time": 1000} | changes
+        self.folder.started.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
+        return self
+
+    def heartbeat(self, *, clock=0.0, uptime=0.0, boot_id=OTHER_BOOT):
+        """A sign of life `clock` seconds ago by the other machine's clock, `uptime` seconds ago by ours."""
+        self.folder.heartbeat.write_text(
+            f"{time.time() - clock:.0f} {processes.uptime_seconds() - uptime:.2f} {boot_id}\n"
+        )
+        return self
+
+    def exit_code(self, code, reason=""):
+        self.folder.exit_code.write_text(f"{code}\n")
+        if reason:
+            self.folder.reason.write_text(reason + "\n")
+        return self
+
+    @property
+    def status(self):
+        return SCHEDULER.state(self.folder)
+
+
+def test_a_process_that_runs_is_a_job_that_runs(job):
+    status = job.started().status
+    assert (status.state, status.job_id, status.started) == (JobState.RUNNING, "local-0123", 1000.0)
+    assert not status.final
+
+
+def test_a_rebooted_machines_job_is_lost_although_its_process_number_is_in_use(job):
+    status = job.started(boot_id=OTHER_BOOT).heartbeat(clock=1).status
+    assert status.state is JobState.LOST
+    assert status.reason == f"machine {processes.host_name()} was rebooted while the job ran"
+
+
+def test_a_lost_job_ended_with_its_last_sign_of_life_and_grows_no_older(job):
+    seen = time.time() - 700
+    for sign in (f"{seen:.0f} 1 {OTHER_BOOT}\n", ""):
+        job.started(boot_id=OTHER_BOOT).folder.heartbeat.write_text(sign)
+        status = job.status
+        assert status.final
+        assert (status.started, status.ended) == (1000.0, round(seen) if sign else 1000.0)
+
+
+def test_a_reboot_between_submission_and_start_is_lost_too(job):
+    record = {"job_id": "local-0123", "process": asdict(job.identity) | {"boot_id": OTHER_BOOT}}
+    job.folder.record.write_text(json.dumps(record))
+    assert job.status.state is JobState.LOST
+
+
+def test_a_later_process_of_the_same_number_is_not_the_job(job):
+    status = job.started(start=job.identity.start - 1).status
+    assert status.state is JobState.LOST
+    assert status.reason == f"process {os.getpid()} vanished without an exit code (killed?)"
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [(0, JobState.DONE), (75, JobState.STOPPED), (1, JobState.FAILED), (2, JobState.FAILED), (137, JobState.FAILED)],
+)
+def test_an_exit_code_counts_more_than_everything_else(code, state, job):
+    status = job.started(boot_id=OTHER_BOOT).exit_code(code, "why").status
+    assert (status.state, status.exit_code, status.reason) == (state, code, "why")
+    assert status.final
+    assert abs(status.ended - time.time()) < 10
+
+
+def test_markers_say_why_a_job_ended_but_a_finished_one_is_done(job):
+    job.started().exit_code(75)
+    job.folder.timed_out.touch()
+    assert job.status.state is JobState.TIMEOUT
+    job.folder.cancelled.touch()
+    assert job.status.state is JobState.CANCELLED
+    job.exit_code(0)
+    assert job.status.state is JobState.DONE
+    assert job.status.reason == "exit code 0"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "x\n", "-1\n", "0x0\n", "²\n"])
+def test_a_broken_exit_code_is_no_exit_code(text, job):
+    job.started().folder.exit_code.write_text(text)
+    assert job.status.state is JobState.RUNNING
+
+
+class TestOtherHost:
+    @pytest.fixture
+    def job(self, job):
+        return job.started(boot_id=OTHER_BOOT, host="login2", pid=4711)
+
+    @pytest.mark.parametrize("seconds", [0, 100, -50])
+    def test_a_fresh_sign_of_life_is_a_job_that_runs(self, seconds, job):
+        status = job.heartbeat(clock=seconds).status
+        assert status.state is JobState.RUNNING
+        assert status.reason.startswith("process 4711 on login2, seen ")
+
+    def test_an_old_sign_of_life_is_unknown_and_says_where_to_look(self, job):
+        status = job.heartbeat(clock=3690).status
+        assert status.state is JobState.UNKNOWN
+        assert not status.final
+        assert status.reason == (
+            "it ran on login2: no sign of life for 1 h 1 min. "
+            "Look there; if that machine is gone for good, `runbook cancel` says so"
+        )
+
+    def test_a_sign_of_life_from_the_future_is_unknown(self, job):
+        status = job.heartbeat(clock=-3600).status
+        assert (status.state, status.heartbeat_age_seconds) == (JobState.UNKNOWN, None)
+        assert "no sign of life that could be dated" in status.reason
+
+    @pytest.mark.parametrize("text", ["", "nan nan x", "inf 1 x", "1", "a b c\n"])
+    def test_a_broken_sign_of_life_is_unknown(self, text, job):
+        job.folder.heartbeat.write_text(text)
+        assert job.status.state is JobState.UNKNOWN
+
+    def test_cancelling_it_asks_it_through_its_folder_and_takes_the_persons_word(self, job):
+        job.heartbeat(clock=3690)
+        status = SCHEDULER.cancel(job.folder, grace_seconds=0.1)
+        assert status.state is JobState.CANCELLED
+        assert status.reason == "cancelled from another machine; no sign of life for 1 h 1 min from login2"
+        assert job.folder.cancelled.exists()
+
+    def test_one_that_lives_is_not_called_cancelled_before_it_has_ended(self, job):
+        job.heartbeat()
+        assert SCHEDULER.cancel(job.folder, grace_seconds=0.1).state is JobState.RUNNING
+        job.exit_code(75, "saved and stopped at the request to cancel")
+        assert job.status.state is JobState.CANCELLED
+
+    def test_it_cannot_be_sent_a_signal(self, job):
+        with pytest.raises(JobError, match=r"runs on login2; SIGTERM can only be sent from there"):
+            SCHEDULER.signal(job.heartbeat().folder, "SIGTERM")
+
+    def test_it_is_not_submitted_again(self, job):
+        job.folder.script.write_text("exit 0\n")
+        with pytest.raises(JobError, match="holds a job that is unknown"):
+            SCHEDULER.submit(job.folder)
+        following = next_job_folder(job.folder.run_folder, "04-training")
+        following.path.mkdir()
+        following.script.write_text("exit 0\n")
+        with pytest.raises(JobError, match="two jobs would write to the same files"):
+            SCHEDULER.submit(following)
+
+    def test_another_container_of_this_machine_is_another_host(self, job):
+        job.started(namespace="pid:[1]")
+        assert job.heartbeat(uptime=1, boot_id=processes.boot_id()).status.state is JobState.RUNNING
+        assert job.heartbeat(uptime=1000, boot_id=processes.boot_id()).status.state is JobState.UNKNOWN
+
+
+def test_on_one_machine_a_changed_clock_does_not_change_the_age(job):
+    for clock in (-10_000, 0, 10_000):
+        job.started().heartbeat(clock=clock, uptime=42, boot_id=processes.boot_id())
+        assert 41 < job.status.heartbeat_age_seconds < 45
+
+
+def test_an_interrupted_submission_is_pending_for_a_moment_then_lost(job):
+    record = {"job_id": "local-0123", "host": processes.host_name(), "boot_id": processes.boot_id(), "process": None}
+    job.folder.record.write_text(json.dumps(record | {"uptime": processes.uptime_seconds()}))
+    assert (job.status.state, job.status.reason) == (JobState.PENDING, "being submitted")
+    job.folder.record.write_text(json.dumps(record | {"uptime": processes.uptime_seconds() - 60}))
+    assert (job.status.state, job.status.reason) == (
+        JobState.LOST,
+        "the submission was interrupted; the job never began",
+    )
+    job.folder.record.write_text(json.dumps(record | {"boot_id": OTHER_BOOT, "host": "login2"}))
+    assert (job.status.state, job.status.reason) == (JobState.UNKNOWN, "it was being submitted on login2. Look there")
+
+
+@pytest.mark.jobs
+def test_an_interrupted_submission_is_made_good(bench):
+    folder = bench.write("print('ran')", ranks=1)
+    record = {"job_id": "local-0123", "host": processes.host_name(), "boot_id": processes.boot_id(), "process": None}
+    folder.record.write_text(json.dumps(record | {"uptime": processes.uptime_seconds() - 60}))
+    assert bench.scheduler.submit(folder) != "local-0123"
+    assert bench.wait(folder).state is JobState.DONE
+    assert folder.out.read_text() == "ran\n"
+
+
+def test_a_folder_without_a_job_or_a_script_is_told(job):
+    with pytest.raises(JobError, match=r"No job was submitted from .*04-training: it has no job\.json"):
+        SCHEDULER.state(job.folder)
+    with pytest.raises(JobError, match=r"job\.sh does not exist: write the job"):
+        SCHEDULER.submit(job.folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not the record of a job"),
+        ('{"a": 1}', "it has no job_id"),
+        ('{"job_id": 7}', "a value has the wrong type"),
+        ('{"job_id": "7", "submitted": "soon"}', "is not the record of a job"),
+        ('{"job_id": "7", "process": {"pid": 1}}', "is not the record of a job"),
+        ('{"job_id": "7", "process": [1]}', "is not the record of a job"),
+    ],
+)
+def test_a_damaged_record_is_told(text, message, job):
+    job.folder.record.write_text(text)
+    with pytest.raises(JobError, match=rf"job\.json {message}|job\.json is not .*{message}"):
+        SCHEDULER.state(job.folder)
+
+
+def test_a_start_note_that_cannot_be_read_is_unknown(job):
+    job.folder.started.write_text("job\npid x\n")
+    status = job.status
+    assert status.state is JobState.UNKNOWN
+    assert "says nothing that could be read" in status.reason
+
+
+def test_job_folders_are_numbered_and_only_submitted_ones_count(tmp_path):
+    assert latest_job_folder(tmp_path, "03-smoke-test") is None
+    assert next_job_folder(tmp_path, "03-smoke-test").path == tmp_path / "jobs" / "03-smoke-test"
+    for name in ["03-smoke-test", "03-smoke-test-2", "03-smoke-test-10", "03-smoke-test-x", "03-smoke-test-02"]:
+        (tmp_path / "jobs" / name).mkdir(parents=True)
+        (tmp_path / "jobs" / name / "job.json").write_text("{}")
+    (tmp_path / "jobs" / "03-smoke-test-3").mkdir()
+    names = [folder.path.name for folder in submitted_job_folders(tmp_path, "03-smoke-test")]
+    assert names == ["03-smoke-test", "03-smoke-test-2", "03-smoke-test-10"]
+    assert latest_job_folder(tmp_path, "03-smoke-test").path.name == "03-smoke-test-10"
+    assert next_job_folder(tmp_path, "03-smoke-test").path.name == "03-smoke-test-3"
+    assert latest_job_folder(tmp_path, "03-smoke") is None
+
+
+def test_a_site_gets_its_scheduler():
+    hardware = Hardware(device="cpu", devices_per_node=1)
+    local = Site(site="here", title="t", scheduler="local", hardware=hardware)
+    kinds = [get_scheduler(local.model_copy(update={"scheduler": kind})).kind for kind in SchedulerKind]
+    assert kinds == ["local", "slurm", "pbs"]
+
+
+def test_last_words_are_those_at_the_end(tmp_path):
+    log = tmp_path / "err"
+    assert job_folder.log_tail(log) == []
+    log.write_bytes(b"first\n" + b"x" * 50_000 + b"\n\xff last but one\nlast\n")
+    assert job_folder.log_tail(log, 2) == ["\N{REPLACEMENT CHARACTER} last but one", "last"]
+
+
+def test_identities_survive_json():
+    identity = processes.identify(os.getpid())
+    assert Identity.from_dict(json.loads(json.dumps(asdict(identity)))) == identity
+    assert identity.start > 0
+    assert identity.boot_id == processes.boot_id()

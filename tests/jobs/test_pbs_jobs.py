@@ -1,0 +1,261 @@
+"""The PBS adapter with a stand-in on the PATH (pbs_stand_in.py, which is not PBS), and mpiexec for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from runbook.core import processes
+from runbook.core.errors import JobError
+from runbook.jobs import queue
+from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder
+from runbook.jobs.pbs import Pbs
+from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.render.task_job import Task, render_task
+from runbook.jobs.render.training_job import write_job
+from runbook.params import load
+from runbook.params.settings import Settings
+from runbook.workflow.prerequisites.doctor import queue_checks
+from runbook.workflow.trainings import jobs as queue_tasks
+
+pytestmark = pytest.mark.jobs
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["history", "no history"])
+def pbs(request, tmp_path, monkeypatch) -> QueueScheduler:
+    home = tmp_path / "stand-in"
+    home.mkdir()
+    if request.param == "history":
+        (home / "history").touch()
+    for name in ("qsub", "qstat", "qselect", "qdel", "qsig"):
+        program = home / name
+        text = (Path(__file__).parent / "pbs_stand_in.py").read_text()
+        program.write_text(f"#!{sys.executable} -S\n{text}")
+        program.chmod(0o755)
+    monkeypatch.setenv("PBS_STAND_IN", str(home))
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    monkeypatch.setattr(queue, "ASK_SECONDS", 0.0)
+    yield QueueScheduler(Pbs())
+    for path in home.glob("*.json"):
+        for pid in json.loads(path.read_text())["pids"]:
+            if (Path("/proc") / str(pid) / "environ").exists():
+                os.killpg(pid, 9)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Polaris' run on a site with this machine's programs only."""
+    words = ["jobs.account=project", "jobs.stage=/stage", "jobs.data.partition=debug"]
+    own = load("polaris-25b", set_words=words, project=PROJECT)
+    directives = {"place": "scatter"}
+    return replace(own, site=own.site.model_copy(update={"environment": {}, "directives": directives}))
+
+
+def task(run_folder: Path, settings: Settings, *argv: str, array: int = 0, walltime: int = 0, **options) -> JobFolder:
+    jobs = settings.run.jobs
+    data = jobs.data.model_copy(update={"array": array, "walltime": walltime})
+    settings = replace(settings, run=settings.run.model_copy(update={"jobs": jobs.model_copy(update={"data": data})}))
+    folder = next_job_folder(run_folder, "02-data")
+    write_job(folder, render_task(settings, "02-data", Task("a test", argv, **options), Path("/nowhere")))
+    return folder
+
+
+def end_of(pbs: QueueScheduler, folder: JobFolder) -> JobState:
+    assert processes.wait_until(lambda: pbs.state(folder).final, 60), pbs.state(folder)
+    return pbs.state(folder).state
+
+
+def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "false")
+    assert pbs.submit(folder) == "pbs-1700"
+    assert json.loads(folder.record.read_text())["queue_id"] == "1700.stand-in"
+    assert end_of(pbs, folder) is JobState.FAILED
+    assert pbs.state(folder).reason == "ended with exit code 1"
+    folder.exit_code.unlink()  # as where the disk was full at the end
+    folder.heartbeat.unlink()
+    assert processes.wait_until(lambda: pbs.state(folder).final, 60)
+    words = {
+        True: "F (Exit_status 1), partition debug, on localhost",
+        False: "the queue does not know it any more; it began on",
+    }[(tmp_path / "stand-in" / "history").exists()]
+    assert pbs.state(folder).reason.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "#PBS -l walltime=02:00:00",
+            r"walltime of 2 h .* limit of queue debug, 1 h .*resources_max.walltime=01:00:00",
+        ),
+        ("#PBS -l select=3", r"3 nodes are more than queue debug gives a job, 2"),
+        ("#PBS -q nowhere", r"there is no queue nowhere; there are debug, prod"),
+        ("#PBS -A nobody", r"refused .*account nobody is not allowed to submit"),
+    ],
+)
+def test_what_the_queue_cannot_give_is_refused_and_leaves_nothing(pbs, tmp_path, settings, line, words):
+    folder = task(tmp_path / "a run", settings, "true")
+    folder.script.write_text(f"#!/bin/bash\n#PBS -q debug\n{line}\ntrue\n")
+    with pytest.raises(JobError, match=f"(?s){words}"):
+        pbs.submit(folder)
+    assert not folder.record.exists() and not list((tmp_path / "stand-in").glob("*.json"))
+
+
+def test_a_server_that_is_down_is_no_end_of_a_job(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "sleep", "300")
+    pbs.submit(folder)
+    assert processes.wait_until(lambda: pbs.state(folder).state is JobState.RUNNING and folder.heartbeat.exists(), 60)
+    (tmp_path / "stand-in" / "down").touch()
+    assert pbs.state(folder).state is JobState.RUNNING  # it gives a sign of life
+    folder.heartbeat.write_text("1 1 another-boot\n")
+    status = pbs.state(folder)
+    assert status.state is JobState.UNKNOWN and "cannot connect to server" in status.reason
+    with pytest.raises(JobError, match=r"(?s)nothing was submitted.*cannot connect to server"):
+        pbs.submit(JobFolder(task(tmp_path / "other", settings, "true").path))
+    (tmp_path / "stand-in" / "down").unlink()
+    assert pbs.cancel(folder).state is JobState.CANCELLED
+
+
+def test_a_submission_whose_answer_was_lost_is_found_and_not_doubled(pbs, tmp_path, settings):
+    (tmp_path / "stand-in" / "lost").touch()
+    folder = task(tmp_path / "a run", settings, "sleep", "300")
+    assert pbs.submit(folder) == "pbs-1700"
+    assert pbs.submit(folder) == "pbs-1700"
+    assert len(list((tmp_path / "stand-in").glob("*.json"))) == 1
+    assert pbs.cancel(folder).state is JobState.CANCELLED
+
+
+def test_an_array_and_what_waits_for_all_of_it(pbs, tmp_path, settings):
+    good = task(tmp_path / "a run", settings, "true", array=2, is_array=True)
+    pbs.submit(good)
+    join = task(tmp_path / "b run", settings, "true")
+    pbs.submit(join, after=[good])
+    assert (end_of(pbs, join), end_of(pbs, good)) == (JobState.DONE, JobState.DONE)
+
+
+def test_what_a_failed_array_holds_back_was_deleted_before_it_ran(pbs, tmp_path, settings):
+    bad = task(tmp_path / "c run", settings, "bash", "-c", "exit $RUNBOOK_ELEMENT", array=2, is_array=True)
+    pbs.submit(bad)
+    never = task(tmp_path / "d run", settings, "true")
+    pbs.submit(never, after=[bad])
+    has_history = (tmp_path / "stand-in" / "history").exists()
+    assert (end_of(pbs, never), end_of(pbs, bad)) == (
+        JobState.CANCELLED if has_history else JobState.LOST,
+        JobState.FAILED,
+    )
+    assert not never.started.exists()
+    assert pbs.submit(task(tmp_path / "d run", settings, "true")).startswith("pbs-")  # nothing blocks the next
+
+
+def test_a_failed_element_before_the_last_fails_the_array_and_what_waits_for_it(pbs, tmp_path, settings):
+    """PBS gives the array the last element's exit status, 0, and starts what depends on afterok."""
+    bad = task(tmp_path / "c run", settings, "bash", "-c", "exit $((1 - RUNBOOK_ELEMENT))", array=2, is_array=True)
+    pbs.submit(bad)
+    join = task(tmp_path / "d run", settings, "touch", "joined")
+    pbs.submit(join, after=[bad])
+    assert (end_of(pbs, join), end_of(pbs, bad)) == (JobState.FAILED, JobState.FAILED)
+    assert pbs.state(join).reason == f"refused to begin: {bad.path}/element-0 ended with 1"
+    assert not (tmp_path / "d run" / "joined").exists()
+
+
+def test_an_array_whose_element_left_no_exit_code_is_not_done(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "true", array=2, is_array=True)
+    pbs.submit(folder)
+    assert end_of(pbs, folder) is JobState.DONE
+    for name in ("exit_code", "heartbeat"):  # as where its node was lost
+        (folder.path / "element-0" / name).unlink()
+    (folder.path / "element-1" / "heartbeat").unlink()
+    assert pbs.state(folder).state is JobState.LOST
+
+
+def test_a_pending_job_is_pending_and_can_be_cancelled(pbs, tmp_path, settings):
+    first = task(tmp_path / "a run", settings, "sleep", "300")
+    pbs.submit(first)
+    second = task(tmp_path / "b run", settings, "true")
+    pbs.submit(second, after=[first])
+    assert pbs.state(second).state is JobState.PENDING
+    assert pbs.cancel(second).state is JobState.CANCELLED
+    assert pbs.cancel(first).state is JobState.CANCELLED
+
+
+def test_out_and_err_can_be_read_while_the_job_runs(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "bash", "-c", "echo said; echo complained >&2; sleep 300")
+    pbs.submit(folder)
+    assert processes.wait_until(lambda: folder.err.exists() and "complained" in folder.err.read_text(), 60)
+    assert folder.out.read_text() == "said\n" and pbs.state(folder).state is JobState.RUNNING
+    pbs.cancel(folder)
+
+
+def test_the_walltime_of_any_job_is_named(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "bash", "-c", "trap 'exit 255' TERM; sleep 300 & wait", walltime=3)
+    pbs.submit(folder)
+    assert end_of(pbs, folder) is JobState.TIMEOUT
+    assert pbs.state(folder).reason == "ended with exit code 255 at the end of the walltime"
+
+
+def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "bash", "-c", "trap 'exit 255' TERM; sleep 300 & wait", walltime=60)
+    pbs.submit(folder)
+    assert processes.wait_until(folder.heartbeat.exists, 60)
+    Pbs().end("1700.stand-in")
+    assert end_of(pbs, folder) is JobState.FAILED
+    assert pbs.state(folder).reason == "ended with exit code 255 at SIGTERM"
+
+
+def test_the_ranks_of_a_task_are_told_where_to_meet(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "bash", "-c", "echo $MASTER_ADDR $MASTER_PORT")
+    pbs.submit(folder)
+    assert end_of(pbs, folder) is JobState.DONE
+    assert folder.out.read_text() == f"localhost {49152 + 1700}\n"
+
+
+def test_error_numbers_of_pbs_are_not_signals(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "true")
+    folder.script.write_text("#!/bin/bash\n#PBS -l select=1:system=polaris\ntrue\n")
+    with pytest.raises(JobError, match="qsub ended with exit code 187 and said: qsub: Unknown resource: system"):
+        pbs.submit(folder)
+
+
+def test_an_array_whose_join_is_refused_is_taken_back(pbs, tmp_path, settings, monkeypatch):
+    def refuse_join(self, folder, *, after=()):
+        if after:
+            raise JobError("PBS refused the job")
+        return QueueScheduler.submit(self, folder)
+
+    monkeypatch.setattr(pbs, "submit", refuse_join.__get__(pbs))
+    data = settings.run.jobs.data.model_copy(update={"array": 2})
+    jobs = settings.run.jobs.model_copy(update={"data": data})
+    own = replace(settings, run=settings.run.model_copy(update={"jobs": jobs}))
+    open_phase = SimpleNamespace(settings=own, phase="02-data", folder=tmp_path / "a run")
+    tasks = [Task("shares", ("sleep", "300"), is_array=True), Task("join", ("true",), part="join")]
+    with pytest.raises(JobError, match="PBS refused the job"):
+        queue_tasks._submit_tasks(open_phase, pbs, tasks)
+    assert pbs.state(JobFolder(tmp_path / "a run" / "jobs" / "02-data")).state is JobState.CANCELLED
+
+
+def test_doctor_says_whether_jobs_are_remembered_and_which_queues_there_are(pbs, tmp_path, settings):
+    history = (tmp_path / "stand-in" / "history").exists()
+    found = {check.name: (check.verdict, check.value) for check in queue_checks(settings)}
+    assert found == {
+        "scheduler": ("pass", "qstat answers"),
+        "job history": ("pass", "kept") if history else ("warn", "not kept, which is PBS's default"),
+        "queue of jobs.data": ("pass", "debug"),
+        "queue of jobs.smoke": ("pass", "debug"),
+        "queue of jobs.training": ("fail", "debug-scaling"),
+    }
+
+
+@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="mpiexec is not installed (Debian: mpich)")
+def test_mpiexec_starts_a_program_once_on_each_host(pbs, tmp_path, settings):
+    folder = task(tmp_path / "a run", settings, "bash", "-c", 'echo "rank ${PMI_RANK-none}"', on_each_node=True)
+    pbs.submit(folder)
+    assert end_of(pbs, folder) is JobState.DONE, folder.err.read_text()
+    assert folder.out.read_text() == "rank 0\n"

@@ -1,0 +1,256 @@
+"""What is said of a queue's job from its files and from what the queue answers, or does not."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from runbook.core.errors import JobError
+from runbook.jobs.job_folder import JobFolder, JobState
+from runbook.jobs.queue import LostAnswerError, QueueJob, QueueScheduler, QueueSilentError
+
+
+class FakeQueue:
+    """Answers what a test says; None: it knows no such job, an error: it does not answer."""
+
+    kind = "slurm"
+
+    def __init__(self):
+        self.answer = None
+        self.asked = 0
+        self.submits = []
+        self.on_submit = lambda: "12"
+        self.found = None
+
+    def refuse(self, script):
+        pass
+
+    def submit(self, folder, token, after):
+        self.submits.append((token, tuple(after)))
+        return self.on_submit()
+
+    def find(self, folder, token):
+        return self._say(self.found)
+
+    def ask(self, job):
+        self.asked += 1
+        return self._say(self.answer)
+
+    def end(self, job):
+        self.answer = QueueJob(job, JobState.CANCELLED, "CANCELLED", "")
+
+    def send(self, job, signal_name):
+        pass
+
+    def queues(self, names):
+        return []
+
+    @staticmethod
+    def _say(answer):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+SILENT = QueueSilentError("squeue said: Unable to contact slurm controller")
+
+
+@pytest.fixture
+def queue():
+    return FakeQueue()
+
+
+@pytest.fixture
+def scheduler(queue, monkeypatch):
+    monkeypatch.setattr("runbook.jobs.queue.ASK_SECONDS", 0.0)
+    return QueueScheduler(queue)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = JobFolder(tmp_path / "run" / "jobs" / "04-training")
+    made.path.mkdir(parents=True)
+    made.script.write_text("#!/bin/bash\n#SBATCH --partition=main\ntrue\n")
+    return made
+
+
+def begin(folder: JobFolder, beat_seconds_ago: float = 0.0, job: str = "slurm-12") -> None:
+    folder.started.write_text(
+        f"job {job}\npid 1\nstart 1\nboot_id b\nhost node1\nnamespace n\ntime {time.time():.0f}\n"
+    )
+    folder.heartbeat.write_text(f"{time.time() - beat_seconds_ago:.0f} 1 another-machine\n")
+
+
+def said(state, word="", **more):
+    return QueueJob("12", state, word or str(state).upper(), "", **more)
+
+
+def test_a_job_that_gives_signs_of_life_runs_and_the_queue_is_not_asked(scheduler, queue, folder):
+    scheduler.submit(folder)
+    begin(folder)
+    queue.answer = SILENT
+    assert scheduler.state(folder).state is JobState.RUNNING
+    assert queue.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "beat", "state"),
+    [
+        (SILENT, 60, JobState.UNKNOWN),
+        (SILENT, None, JobState.UNKNOWN),
+        (None, 60, JobState.UNKNOWN),  # forgotten, and seen a minute ago: a network's files come late
+        (None, 600, JobState.LOST),
+        (None, None, JobState.LOST),
+        (said(JobState.RUNNING), 600, JobState.RUNNING),
+        (said(JobState.PENDING), 600, JobState.PENDING),
+        (said(JobState.DONE, "COMPLETED"), 60, JobState.RUNNING),  # its own files are awaited
+        (said(JobState.DONE, "COMPLETED"), 600, JobState.DONE),
+        (said(JobState.FAILED, exit_code=1), 60, JobState.FAILED),
+        (said(JobState.FAILED, exit_code=75), 60, JobState.STOPPED),
+        (said(JobState.CANCELLED), None, JobState.CANCELLED),
+        (said(JobState.TIMEOUT), 600, JobState.TIMEOUT),
+        (said(JobState.LOST, "NODE_FAIL"), 600, JobState.LOST),
+        (said(JobState.UNKNOWN, "DREAMING"), 600, JobState.UNKNOWN),
+    ],
+)
+def test_what_is_said_of_a_job_without_an_exit_code(scheduler, queue, folder, answer, beat, state):
+    scheduler.submit(folder)
+    if beat is not None:
+        begin(folder, beat)
+    queue.answer = answer
+    status = scheduler.state(folder)
+    assert (status.state, status.job_id) == (state, "slurm-12")
+    assert status.reason
+
+
+def test_a_job_that_the_queue_forgot_ended_with_its_last_sign_of_life(scheduler, queue, folder):
+    scheduler.submit(folder)
+    begin(folder, 600)
+    seen = float(folder.heartbeat.read_text().split()[0])
+    queue.answer = None
+    status = scheduler.state(folder)
+    assert (status.state, status.ended) == (JobState.LOST, seen)
+    moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seen))
+    assert f"last seen {moment} and left no exit code" in status.reason, "an age would grow each time it is asked"
+
+
+def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_again(scheduler, queue, folder):
+    scheduler.submit(folder)
+    begin(folder)
+    folder.exit_code.write_text("75 \n")
+    for answer in (SILENT, None, said(JobState.FAILED), said(JobState.CANCELLED)):
+        queue.answer = answer
+        assert scheduler.state(folder).state is JobState.STOPPED
+    queue.answer = said(
+        JobState.RUNNING, "COMPLETING"
+    )  # as between the loss of a node and the job's return to the queue
+    assert not scheduler.state(folder).final
+    os.utime(folder.exit_code, (time.time() - 700, time.time() - 700))
+    assert scheduler.state(folder).state is JobState.STOPPED  # it hangs there: the job has ended all the same
+    os.utime(folder.exit_code)
+    queue.answer = said(JobState.PENDING)
+    status = scheduler.state(folder)
+    assert (status.state, status.reason) == (JobState.PENDING, "queued again after: exit code 75")
+    folder.exit_code.write_text("0  \n")
+    assert scheduler.state(folder).state is JobState.DONE
+
+
+def test_an_exit_code_that_is_half_written_is_none(scheduler, queue, folder):
+    scheduler.submit(folder)
+    begin(folder, 600)
+    folder.exit_code.write_text("  \n")
+    queue.answer = said(JobState.RUNNING)
+    assert scheduler.state(folder).state is JobState.RUNNING
+
+
+def test_a_queue_is_not_asked_about_a_job_all_the_time(queue, folder, monkeypatch):
+    monkeypatch.setattr("runbook.jobs.queue.ASK_SECONDS", 3600.0)
+    scheduler = QueueScheduler(queue)
+    scheduler.submit(folder)
+    queue.answer = said(JobState.PENDING)
+    assert [scheduler.state(folder).state for _ in range(5)] == [JobState.PENDING] * 5
+    assert queue.asked == 1
+
+
+def test_a_refused_job_leaves_its_folder_for_the_next(scheduler, queue, folder):
+    def refuse():
+        raise JobError("sbatch said: invalid account")
+
+    queue.on_submit = refuse
+    with pytest.raises(JobError, match="invalid account"):
+        scheduler.submit(folder)
+    assert not folder.record.exists()
+
+
+def test_a_lost_answer_is_looked_up_and_an_unknown_one_is_never_submitted_twice(scheduler, queue, folder):
+    def lose():
+        raise LostAnswerError("The answer of sbatch was lost.")
+
+    queue.on_submit = lose
+    queue.found = SILENT
+    with pytest.raises(JobError, match="Whether the job is in the queue is not known"):
+        scheduler.submit(folder)
+    assert scheduler.state(folder).state is JobState.UNKNOWN
+    with pytest.raises(QueueSilentError):  # nor another time while the queue does not answer
+        scheduler.submit(folder)
+    assert len(queue.submits) == 1
+    queue.found, queue.answer = "12", said(JobState.PENDING)
+    assert scheduler.submit(folder) == "slurm-12"
+    assert len(queue.submits) == 1
+    assert json.loads(folder.record.read_text())["queue_id"] == "12"
+
+
+def test_to_stop_gently_a_file_is_made_that_every_rank_sees(scheduler, queue, folder):
+    scheduler.submit(folder)
+    begin(folder)
+    scheduler.signal(folder, "SIGTERM")
+    assert folder.stop.exists()
+    folder.exit_code.write_text("75 \n")
+    with pytest.raises(JobError, match="only a running job can be sent SIGTERM"):
+        scheduler.signal(folder, "SIGTERM")
+
+
+def test_a_job_that_has_saved_is_not_ended_by_the_queue_while_its_starter_cleans_up(scheduler, queue, folder):
+    scheduler.submit(folder)
+    begin(folder)
+    queue.answer = said(JobState.RUNNING)
+    (folder.path / "rank-0").write_text("75\n")  # on real pyxis, 20 s before the starter had removed the container
+    finish = threading.Timer(1.0, lambda: folder.exit_code.write_text("75 \n"))
+    finish.start()
+    status = scheduler.cancel(folder, grace_seconds=0.1)
+    finish.join()
+    assert (status.state, status.exit_code) == (JobState.CANCELLED, 75)
+    assert queue.answer.state is JobState.RUNNING
+
+
+def test_a_starter_that_never_ends_after_its_ranks_is_ended_by_the_queue(scheduler, queue, folder, monkeypatch):
+    monkeypatch.setattr("runbook.jobs.queue.CLEANUP_SECONDS", 0.2)
+    scheduler.submit(folder)
+    begin(folder)
+    queue.answer = said(JobState.RUNNING)
+    (folder.path / "rank-0").write_text("75\n")
+    scheduler.cancel(folder, grace_seconds=0.1)
+    assert queue.answer.state is JobState.CANCELLED
+
+
+def test_a_job_that_waits_again_after_an_end_is_taken_out_of_the_queue(scheduler, queue, folder):
+    scheduler.submit(folder)
+    begin(folder, 600)
+    folder.exit_code.write_text("75 \n")
+    queue.answer = said(JobState.PENDING)
+    assert scheduler.cancel(folder).state is JobState.CANCELLED
+    assert queue.answer.state is JobState.CANCELLED
+
+
+def test_what_a_job_waits_for_is_named_to_the_queue(scheduler, queue, folder):
+    queue.on_submit = lambda: "12[].server"
+    scheduler.submit(folder)
+    other = JobFolder(Path(folder.path.parent / "05-last"))
+    other.path.mkdir()
+    other.script.write_text("true\n")
+    scheduler.submit(other, after=[folder])
+    assert queue.submits[-1][1] == ("12[].server",)
+    assert scheduler.state(folder).job_id == "slurm-12"

@@ -1,0 +1,172 @@
+"""Which token files a run reads, and what is said about them beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runbook.params.schema.entries import Dataset, Model
+from runbook.plan_file.token_index import index_bytes
+from runbook.planning import Check, held_out_split, make_plan
+from runbook.planning.token_files import check_tokenizer_files, plan_data, split_shares
+
+from .conftest import CORPUS, build
+
+
+def files(count: int, **values: Any) -> Dataset:
+    names = [{"path": f"train/part_{number}.jsonl.zst"} for number in range(count)]
+    return CORPUS.model_copy(update={"files": Dataset.model_validate({**_plain(), "files": names}).files, **values})
+
+
+def _plain() -> dict[str, Any]:
+    return {"title": "x", "kind": "local", "licence": "x", "source": "x"}
+
+
+def test_one_prefix_lies_in_the_run_folder() -> None:
+    plan = plan_data(build())
+    assert plan.prefix == "data/corpus_text_document"
+    assert (plan.train, plan.validation, plan.test) == (("data/corpus_text_document",), (), ())
+
+
+def test_prefix_is_what_the_data_phase_writes_at_the_sites_place() -> None:
+    plan = plan_data(build({"data": {"text_key": "content"}}, site={"paths": {"data": "/scratch/tokens/"}}))
+    assert plan.prefix == "/scratch/tokens/corpus/corpus_text_document"
+
+
+def test_estimates_count_ends_of_documents_and_both_files() -> None:
+    plan = plan_data(build())
+    assert plan.estimated_tokens == 500_100
+    assert plan.estimated_bytes == 2 * 500_100 + index_bytes(100, 101)
+    assert plan.tokens_from == "the catalogue's count of GPT-2 tokens, and 100 ends of documents"
+    assert plan_data(build({"data": {"append_eod": False}})).estimated_tokens == 500_000
+
+
+def test_wide_vocabularies_take_four_bytes_a_token() -> None:
+    model = Model(label="wide", layers=4, hidden=128, heads=4, sequence_length=128, vocabulary=128_256, source="x")
+    assert plan_data(build(model=model)).estimated_bytes == 4 * 500_100 + index_bytes(100, 101)
+
+
+def test_tokens_are_guessed_from_text_only_where_they_were_not_counted() -> None:
+    plan = plan_data(build(dataset=CORPUS.model_copy(update={"tokens": 0})))
+    assert plan.estimated_tokens == 500_100
+    assert plan.tokens_from == "2,000,000 bytes of text at 4 bytes a token"
+    unknown = plan_data(build(dataset=CORPUS.model_copy(update={"tokens": 0, "text_bytes": 0})))
+    assert (unknown.estimated_tokens, unknown.estimated_bytes) == (0, 0)
+    assert unknown.tokens_from == "not known before the text is read"
+
+
+def test_mock_data_has_no_files_and_no_rules(verdicts: Callable[..., dict[str, Check]]) -> None:
+    mock = Dataset.model_validate({**_plain(), "kind": "mock"})
+    spec = make_plan(build(dataset=mock)).as_dict()["phases"]["04-training"]["data"]
+    assert spec == {
+        "mock": True, "train": [], "validation": [], "test": [], "split": "949,50,1", "cache": "data/cache",
+    }  # fmt: skip
+    assert not [name for name in verdicts(dataset=mock) if "text" in name or "vocabulary" in name]
+
+
+# facts/seed-systems.md 2.6: what the Azure script does with CHUNKS=15, and where nothing would be left
+SIMULATED = [(74, 15, 44), (72, 15, 42), (50, 15, 20), (30, 15, 0), (29, 15, 0), (20, 15, 0), (15, 15, 0), (5, 1, 3)]
+
+
+@pytest.mark.parametrize(("count", "held_out", "train"), SIMULATED)
+def test_held_out_split_trains_on_the_rest_or_on_nothing(count: int, held_out: int, train: int) -> None:
+    parts = held_out_split([f"file{number}" for number in range(count)], held_out)
+    assert [len(part) for part in parts] == ([train, held_out, held_out] if train else [0, 0, 0])
+
+
+def test_held_out_files_are_the_highest_numbers() -> None:
+    """As text, 7, 8 and 9 come after 69, and those were held out."""
+    _, validation, test = held_out_split([f"chunk_{number}" for number in range(74)], 2)
+    assert (validation, test) == (["chunk_72", "chunk_73"], ["chunk_70", "chunk_71"])
+
+
+@given(st.sets(st.integers(0, 200), min_size=1, max_size=80), st.integers(1, 30))
+def test_no_file_is_both_trained_on_and_held_out(numbers: set[int], held_out: int) -> None:
+    names = [f"part{number}" for number in numbers]
+    train, validation, test = held_out_split(names, held_out)
+    assert not (set(train) & set(validation) or set(train) & set(test) or set(validation) & set(test))
+    assert len(train) + len(validation) + len(test) in (0, len(names))
+
+
+def test_held_out_files_reach_the_trainer_as_prefixes() -> None:
+    spec = make_plan(build({"data": {"held_out": 1}}, dataset=files(4))).as_dict()["phases"]["04-training"]["data"]
+    assert [entry["prefix"] for entry in spec["train"]] == ["data/part_0_text_document", "data/part_1_text_document"]
+    assert spec["validation"] == [{"weight": 1.0, "prefix": "data/part_3_text_document"}]
+    assert spec["test"] == [{"weight": 1.0, "prefix": "data/part_2_text_document"}]
+
+
+REFUSALS = [
+    (
+        {"data": {"held_out": 15}},
+        {"dataset": files(30)},
+        "held-out files: data.held_out=15 for validation and as many for test, of 30 files. Rule: more files than 2 x "
+        "data.held_out, so that something is left to train on. Lower data.held_out to at most 14, or 0 to split inside "
+        "each file.",
+    ),
+    (
+        {"data": {"split": "1000,0,0"}},
+        {},
+        "data split: data.split=1000,0,0: 100.0% train, 0.0% validation. Rule: there is text to train on, and to "
+        "validate with where evaluation is on. Give data.split shares above 0, such as 949,50,1, or set "
+        "training.eval_interval to 0.",
+    ),
+    (
+        {},
+        {"site": {"paths": {"merges": "/stage/vocab.json"}}},
+        "merges are not the vocabulary: vocabulary gpt2/vocab.json, merges /stage/vocab.json. Rule: two files: "
+        "vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary read as merges leaves none. Name the "
+        "merges.txt that belongs to the vocabulary.",
+    ),
+    (
+        {"data": {"tokenizer": "/stage/merges.txt"}},
+        {},
+        "merges are not the vocabulary: data.tokenizer=/stage/merges.txt. Rule: a tokenizer of one file: "
+        "tokenizer.json or a SentencePiece model. Set data.tokenizer to gpt2, which brings vocabulary and merges, or "
+        "to a tokenizer.json.",
+    ),
+    (
+        {},
+        {"model": Model(label="x", layers=4, hidden=128, heads=4, sequence_length=128, vocabulary=1000, source="x")},
+        "vocabulary holds all tokens: vocabulary of 1000, GPT-2 token ids up to 50256. Rule: every token id is smaller "
+        "than the model's vocabulary. Give the model a vocabulary of 50257, or choose the tokenizer that fits it.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sections", "others", "text"), REFUSALS, ids=[row[2].partition(":")[0] for row in REFUSALS])
+def test_a_broken_rule_says_values_rule_and_remedy(
+    refusal: Callable[..., str], sections: dict[str, Any], others: dict[str, Any], text: str
+) -> None:
+    assert text in refusal(sections, **others)
+
+
+def test_too_few_held_out_files_to_count_stay_unknown(verdicts: Callable[..., dict[str, Check]]) -> None:
+    check = verdicts({"data": {"held_out": 15}})["held-out files"]
+    assert (check.verdict, check.remedy) == ("unknown", "02-data counts them and applies the rule.")
+
+
+def test_repeated_text_is_told_and_not_refused(verdicts: Callable[..., dict[str, Check]]) -> None:
+    check = verdicts({"training": {"iterations": 1000}})["04-training: text read once"]
+    assert check.as_text() == (
+        "04-training: text read once: 1.02 M tokens wanted, 475 K there to train on: read 2.16 times. Rule: a run "
+        "reads its training text at most once. Take more text, or fewer iterations; repeating it a few times does "
+        "little harm."
+    )
+    assert check.verdict == "warn"
+    unknown = verdicts(dataset=CORPUS.model_copy(update={"tokens": 0, "text_bytes": 0}))["04-training: text read once"]
+    assert unknown.verdict == "unknown"
+
+
+def test_azure_merges_default_is_caught() -> None:
+    """The document's script gives MERGE_FILE the path of vocab.json."""
+    assert check_tokenizer_files("/stage/vocab.json", "/stage/vocab.json").verdict == "fail"
+    assert check_tokenizer_files("/stage/merges.txt", "/stage/vocab.json").verdict == "fail"
+    assert check_tokenizer_files("/stage/vocab.json", "/stage/merges.txt").verdict == "pass"
+
+
+def test_split_of_nothing_has_no_shares() -> None:
+    assert split_shares("0,0,0") == (0.0, 0.0, 0.0)

@@ -1,0 +1,99 @@
+"""Options of the trainer: at their defaults a plan keeps its words and fingerprints; set, they are orders."""
+
+import pytest
+
+from runbook.params import load
+from runbook.plan_file.schema import Batch, Ramp
+from runbook.planning import make_plan
+
+from .conftest import TWO_CORES, build
+
+HELD = {
+    ("aws-pile-175b", "03-smoke-test"): "1eb88bb13d1c3edb",
+    ("aws-pile-175b", "04-training"): "2dfcbaa738034234",
+    ("azure-175b", "04-training"): "99df70fdb656d8b7",
+    ("lumi-13b", "04-training"): "e1da147bb65c5075",
+    ("polaris-25b", "04-training"): "c7b068a24eee6b4c",
+    ("slurm-oscar", "04-training"): "efe45fa9ca8962d5",
+}
+"""Beginnings of the trainer's fingerprints as of 1c4b9ea, 2026-11-21: checkpoints of that day still resume.
+
+The trainings on AWS and Polaris have new ones since 2026-11-22: their run files now have their documents' schedules and
+betas. Neither saves anything."""
+
+
+@pytest.mark.parametrize(("run", "phase"), HELD)
+def test_fingerprints_of_earlier_plans_hold(run, phase):
+    spec = make_plan(load(run), None).as_dict()["phases"][phase]
+    assert spec["fingerprint"].startswith(HELD[run, phase])
+
+
+def specs(**training):
+    training = {"iterations": 20, "global_batch": 8, "micro_batch": 1, **training}
+    return make_plan(build({"training": training}), TWO_CORES).as_dict()["phases"]
+
+
+def test_options_that_are_set_are_orders():
+    options = {
+        "loss_scale_hysteresis": 3, "static_loss_scale": 128, "min_loss_scale": 2, "nan_policy": "rollback",
+        "nan_limit": 5, "keep_every": 10, "async_save": True, "exit_interval": 7, "resume_changed": True,
+        "rampup_start": 2, "rampup_increment": 2, "rampup_samples": 30,
+    }  # fmt: skip
+    plain, changed = specs(), specs(**options)
+    full, smoke = changed["04-training"], changed["03-smoke-test"]
+    assert full["precision"] == plain["04-training"]["precision"] | {
+        "hysteresis": 3, "static_loss_scale": 128.0, "minimum_loss_scale": 2.0,
+    }  # fmt: skip
+    assert full["batch"]["ramp"] == {"start": 2, "increment": 2, "samples": 30}
+    limits = {"nan_policy": "rollback", "nan_limit": 5}
+    assert full["limits"] == plain["04-training"]["limits"] | limits | {"exit_interval": 7}
+    saving = {"keep_every": 10, "asynchronous": True, "resume_changed": True}
+    assert full["checkpoint"] == plain["04-training"]["checkpoint"] | saving
+    assert smoke["checkpoint"] == plain["03-smoke-test"]["checkpoint"] and "ramp" not in smoke["batch"]
+    assert full["fingerprint"] != plain["04-training"]["fingerprint"]
+
+
+def test_options_beside_the_losses_leave_the_fingerprint():
+    changed = specs(nan_policy="skip", keep_every=5, async_save=True, exit_interval=3)["04-training"]
+    assert changed["fingerprint"] == specs()["04-training"]["fingerprint"]
+
+
+def test_a_ramp_counts_its_samples():
+    ramp = {"rampup_start": 2, "rampup_increment": 2, "rampup_samples": 30}
+    by_steps = specs(**ramp, warmup_iterations=6)["04-training"]
+    # 5 steps of 2, 3 of 4, 2 of 6 sequences: 34 samples; then 10 steps of 8.
+    assert by_steps["duration"]["samples"] == 34 + 80
+    assert by_steps["learning_rate"]["warmup_samples"] == 5 * 2 + 4
+    by_samples = specs(**ramp, iterations=0, samples=120)["04-training"]
+    assert by_samples["duration"]["iterations"] == 20 and by_samples["duration"]["samples"] == 114
+
+
+@pytest.mark.parametrize(
+    ("values", "sound"),
+    [((2, 2, 30, 8), True), ((0, 0, 0, 8), True), ((0, 2, 0, 8), False), ((3, 2, 30, 8), False), ((2, 0, 9, 8), False)],
+)
+def test_a_ramp_that_does_not_end_at_the_batch_is_none(values, sound):
+    start, increment, samples, full = values
+    assert Batch(1, full, full, Ramp(start, increment, samples)).ramp_is_sound is sound
+
+
+def test_a_ramp_that_does_not_divide_is_refused(refusal):
+    ramp = {"micro_batch": 2, "rampup_start": 3, "rampup_increment": 1, "rampup_samples": 9}
+    assert "every batch of the ramp divides by micro_batch x data parallel" in refusal({"training": ramp})
+
+
+def test_keys_of_our_own_trainer_are_told_of_where_another_trains():
+    settings = load("azure-175b", set_words=("training.nan_policy=skip",))
+    names = {check.name: check for check in make_plan(settings, None).checks}
+    assert names["04-training: keys of our own trainer"].verdict == "warn"
+    assert "training.nan_policy" in names["04-training: keys of our own trainer"].value
+
+
+def test_a_ramp_is_rendered_in_megatrons_own_words():
+    words = ("training.rampup_start=32", "training.rampup_increment=32", "training.rampup_samples=5000000")
+    settings = load("azure-175b", set_words=words)
+    spec = make_plan(settings, None).phases["04-training"]
+    from runbook.frameworks import training_arguments
+
+    line = " ".join(training_arguments(settings, spec))
+    assert "--rampup-batch-size 32 32 5000000" in line and "--train-samples" in line

@@ -1,0 +1,248 @@
+"""Speeds of trainings that somebody else ran: near what they published, and honest where nothing is known."""
+
+from __future__ import annotations
+
+import csv
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from benchmarks import predict_cross_validation as benchmark
+from runbook.core.errors import ParamsError
+from runbook.params.catalogues import read_models
+from runbook.params.project import project_root
+from runbook.params.schema.entries import Model
+from runbook.planning.cost.accelerators import ACCELERATORS, find_accelerator
+from runbook.planning.cost.iteration import DEFAULT
+from runbook.planning.prediction.predict import Prediction, check_columns, predict_rows, setup_of, shape_for
+from runbook.planning.prediction.rows import convention, read_row
+
+ROOT = project_root(Path(__file__))
+PUBLISHED = ROOT / "runbook" / "results" / "published" / "published_results.csv"
+COLUMNS = (
+    "model", "params_b", "accelerator", "n_accel", "precision", "seq_len", "global_batch", "tp", "pp", "dp", "cp",
+    "tokens_s_per_accel", "tflops_per_accel", "mfu_pct", "hfu_pct", "flops_convention", "software", "date",
+    "confidence", "source", "note",
+)  # fmt: skip
+MORE = ROOT / "benchmarks" / "more_published_results.csv"
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Model]:
+    catalogue = read_models(ROOT)
+    return {name: catalogue.get(name) for name in catalogue.names}
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def one(models: dict[str, Model], **cells: str) -> Prediction:
+    return predict_rows([{"model": "GPT-3 13B", "accelerator": "H100-SXM5-80GB", **cells}], models)[0]
+
+
+def errors(path: Path, models: dict[str, Model]) -> dict[str, list[float]]:
+    """Relative errors by family; a null is a miss of 100 %."""
+    found: dict[str, list[float]] = {}
+    rows = table(path)
+    for row, predicted in zip(rows, predict_rows(rows, models), strict=True):
+        for column in ("tokens_s_per_accel", "tflops_per_accel"):
+            if row[column]:
+                value = getattr(predicted, column)
+                family = predicted.setup.device.family if predicted.setup else "none"
+                wrong = abs(value / float(row[column]) - 1) if value else 1.0
+                found.setdefault(family, []).append(wrong)
+                break
+    return found
+
+
+@pytest.mark.parametrize("path", [PUBLISHED, MORE], ids=["published", "more"])
+def test_predictions_are_near_what_was_published(path: Path, models: dict[str, Model]) -> None:
+    by_family = errors(path, models)
+    every = sorted(error for family in by_family.values() for error in family)
+    assert statistics.median(every) <= 0.10
+    assert every[int(0.9 * len(every))] <= 0.25
+
+
+def test_the_documents_name_the_errors_with_the_rows_they_are_of() -> None:
+    """The whole of both tables, and each; what a fit prints is not computed again here."""
+    tables = [benchmark.read(path) for path in (PUBLISHED, MORE)]
+    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/plan.md"))
+    judged = {}
+    for what, rows in zip(
+        ("own", "second", "both"), (*tables, [row for table in tables for row in table]), strict=True
+    ):
+        median, ninth = benchmark.spread(benchmark.errors(rows, DEFAULT))
+        judged[what] = (len(rows), f"{median:.1%}".replace("%", " %"), f"{ninth:.1%}".replace("%", " %"))
+        assert f"| {len(rows)} | {' | '.join(judged[what][1:])} |" in page, judged
+    rows, median, ninth = judged["both"]
+    assert f"| {rows} rows of two tables: median {median}, 90th percentile {ninth}; " in readme
+    rows, median, ninth = judged["own"]
+    assert f"; the {rows} of the project's own table: {median} and {ninth} |" in readme
+
+
+def test_no_family_of_the_published_results_is_left_out(models: dict[str, Model]) -> None:
+    by_family = errors(PUBLISHED, models)
+    assert set(by_family) == {"A100", "H100", "H100-500W", "Blackwell", "MI250X", "PVC", "V100"}
+    for family, wrong in by_family.items():
+        assert statistics.median(wrong) <= 0.15, family
+
+
+def test_the_answers_are_never_read(models: dict[str, Model]) -> None:
+    rows = table(PUBLISHED)
+    answers = ("tokens_s_per_accel", "tflops_per_accel", "mfu_pct", "hfu_pct")
+    blank = [{**row, **dict.fromkeys(answers, "")} for row in rows]
+    assert [p.as_dict() for p in predict_rows(blank, models)] == [p.as_dict() for p in predict_rows(rows, models)]
+
+
+def test_a_row_does_not_depend_on_its_neighbours(models: dict[str, Model]) -> None:
+    rows = table(PUBLISHED)
+    whole = {index: p.tokens_s_per_accel for index, p in enumerate(predict_rows(rows, models))}
+    order = list(range(len(rows)))
+    random.Random(7).shuffle(order)
+    shuffled = predict_rows([rows[index] for index in order], models)
+    assert {index: p.tokens_s_per_accel for index, p in zip(order, shuffled, strict=True)} == whole
+
+
+def test_what_is_not_known_is_null_with_its_reason(models: dict[str, Model]) -> None:
+    reasons = {
+        "the accelerator 'TPU v5p' is not in our table, and no peak is guessed": one(models, accelerator="TPU v5p"),
+        "no fp8 peak is known for A100-SXM4-80GB": one(models, accelerator="A100", precision="fp8"),
+        "neither params_b nor the name 'a model' says how large the model is": one(models, model="a model"),
+        "no bf16 peak is known for V100-SXM2": one(models, accelerator="V100", precision="bf16"),
+        "4-bit floating point has no calibration here": one(models, precision="nvfp4"),
+        "Mixtral 8x7B is a mixture of experts, which this model of an iteration does not know": one(
+            models, model="Mixtral 8x7B"
+        ),
+    }
+    for reason, predicted in reasons.items():
+        assert predicted.as_dict()["reason"] == reason
+        assert predicted.tokens_s_per_accel is None
+        assert predicted.tflops_per_accel is None
+
+
+def test_an_uncalibrated_family_says_so(models: dict[str, Model]) -> None:
+    assert one(models, accelerator="MI300X").assumed[-1] == (
+        "no training on MI300X was published to us: measured matrix products only"
+    )
+
+
+def test_an_mi250x_is_a_gcd_and_says_so(models: dict[str, Model]) -> None:
+    assert one(models, accelerator="MI250X", precision="fp16").assumed[-1] == (
+        "a GCD, as PyTorch counts them, not a module of two"
+    )
+    assert one(models, accelerator="MI250X module (2 GCD)").reason.startswith("the accelerator 'MI250X module (2 GCD)'")
+
+
+def test_tflops_follow_the_convention_of_the_row(models: dict[str, Model]) -> None:
+    counted = one(models, flops_convention="Megatron-DeepSpeed factor 4", software="x", n_accel="8")
+    model = one(models, flops_convention="causal", software="x, act ckpt=True", n_accel="8")
+    assert counted.tflops_per_accel is not None
+    assert model.tflops_per_accel is not None
+    assert counted.tokens_s_per_accel == model.tokens_s_per_accel
+    assert counted.tflops_per_accel / model.tflops_per_accel == pytest.approx(1.327 / 0.969, rel=0.01)
+
+
+def test_recomputing_costs_a_forward_pass_and_old_attention_more(models: dict[str, Model]) -> None:
+    plain = one(models, software="act ckpt=False", n_accel="64").tokens_s_per_accel or 0
+    again = one(models, software="act ckpt=True", n_accel="64").tokens_s_per_accel or 0
+    old = one(models, software="act ckpt=True", n_accel="64", date="2021").tokens_s_per_accel or 0
+    assert 1.2 < plain / again < 1.4
+    assert old < again
+
+
+def test_shapes_come_by_name_then_by_size_then_scaled(models: dict[str, Model]) -> None:
+    def shape(**cells: str) -> tuple[Model, str]:
+        return shape_for(read_row(1, cells), models)
+
+    assert shape(model="GPT-3 175B", params_b="175")[1] == "175b of the catalogue"
+    assert shape(model="Llama-3.1 405B", params_b="405.9")[1] == "llama-3-405b of the catalogue"
+    assert shape(model="MPT 7B", params_b="6.658")[1] == "6.7b of the catalogue, by size"
+    scaled, said = shape(model="GPT 2.5T", params_b="2500")
+    assert said.endswith(" of the catalogue, scaled to 2500 B")
+    assert 12 * scaled.layers * scaled.hidden**2 == pytest.approx(2.5e12, rel=0.02)
+    told, _ = shape(model="GPT 1.5B (52 layers, 1536)", params_b="1.55")
+    assert (told.layers, told.hidden) == (52, 1536)
+
+
+def test_empty_cells_are_filled_in_and_told(models: dict[str, Model]) -> None:
+    predicted = one(models)
+    assert predicted.tokens_s_per_accel
+    assert predicted.assumed == ("sequence of 2048", "tensor 2 x pipeline 1", "64 devices", "global batch of 992")
+
+
+def test_a_file_that_is_no_table_is_refused() -> None:
+    with pytest.raises(ParamsError, match="the table has no column model and no column accelerator") as caught:
+        check_columns(["a", "b"])
+    assert "its first line: a, b" in str(caught.value)
+    check_columns(["accelerator", "model"])
+
+
+def test_any_words_give_a_number_or_a_reason(models: dict[str, Model]) -> None:
+    """Cells of all rows mixed at random, with slips in between."""
+    draw = random.Random(11)
+    rows = table(PUBLISHED)
+    slips = ["", "?", "-5", "1e400", "0", "1,024", "8 nodes", "n/a", "4 (2 fits)", "99999999999999999999", "½", None]
+    mixed = []
+    for _ in range(400):
+        cells: dict[str, str | None] = {name: draw.choice(rows)[name] for name in COLUMNS}
+        for name in draw.sample(COLUMNS, 4):
+            cells[name] = draw.choice(slips)
+        mixed.append(cells)
+    for predicted in predict_rows(mixed, models):
+        if predicted.reason:
+            assert predicted.tokens_s_per_accel is None
+        else:
+            assert predicted.tokens_s_per_accel is not None
+            assert 0 < predicted.tokens_s_per_accel < 1e9
+
+
+def test_conventions_of_the_table_are_all_understood() -> None:
+    found = {convention(row["flops_convention"], row["software"], row["date"]) for row in table(PUBLISHED)}
+    assert found == {
+        "narayanan-2021",
+        "megatron-full",
+        "megatron-causal",
+        "llm-foundry",
+        "torchtitan",
+        "megatron-deepspeed-f4",
+        "megatron-deepspeed-f3",
+        "palm",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("A100", "A100-SXM4-80GB"),
+        ("A100 40 GB", "A100-SXM4-40GB"),
+        ("H100-SXM5-96GB-HBM2e-500W", "H100-SXM5-96GB-500W"),
+        ("PVC Max 1550 tile (SuperMUC-NG2)", "PVC-512"),
+        ("V100-SXM3-32GB", "V100-SXM2"),
+        ("AMD Instinct MI355X", "MI355X"),
+        ("GH200", "H200-SXM"),
+        ("H800 80GB", "H800-SXM5"),
+        ("DGX-H100", "H100-SXM5"),
+    ],
+)
+def test_accelerators_are_found_by_their_many_names(text: str, name: str) -> None:
+    assert find_accelerator(text) is ACCELERATORS[name]
+
+
+def test_every_family_has_a_share_and_none_beyond_the_peak() -> None:
+    for device in ACCELERATORS.values():
+        assert 0.2 < DEFAULT.sustained[device.family] < 1
+        assert device.family in benchmark.START.sustained
+        assert device.source
+
+
+def test_a_world_that_does_not_divide_is_told(models: dict[str, Model]) -> None:
+    found = setup_of(
+        read_row(1, {"model": "GPT 13B", "accelerator": "H100", "n_accel": "10", "tp": "4", "pp": "1"}), models
+    )
+    assert not isinstance(found, str)
+    assert "10 devices are no multiple of tensor x pipeline x context: 2 copies" in found[2]

@@ -1,0 +1,148 @@
+"""The search finds what fits, keeps the rules, ranks by speed, and gives the documents' own facts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runbook.params.schema.entries import Model
+from runbook.planning.cost.iteration import iteration
+from runbook.planning.cost.memory import RESERVE
+from runbook.planning.cost.speed import modelled_step
+from runbook.planning.cost.step_inputs import device_of, setup_for
+from runbook.planning.layout import Choice, full_choice
+from runbook.planning.layout_rules import check_layout
+from runbook.planning.prediction.search import Candidate, Search, growth, search
+
+from .conftest import MODELS, build
+
+AZURE = {
+    "training": {"framework": "megatron-lm", "global_batch": 512, "micro_batch": 1},
+    "parallel": {"tensor": 8, "pipeline": 16, "sequence": True},
+}
+LUMI = {"training": {"framework": "megatron-deepspeed", "global_batch": 1024, "precision": "fp16"}}
+
+
+def choice(
+    sections: dict[str, Any], nodes: int, model: str | Model = "175b", device: str = "H100-SXM", **others: Any
+) -> Choice:
+    return full_choice(
+        build({**sections, "jobs": {"training": {"nodes": nodes}}}, model=model, device=device, **others)
+    )
+
+
+def cuts(found: Search) -> set[tuple[int, int]]:
+    return {(one.tensor, one.pipeline) for one in found.candidates}
+
+
+def test_175b_at_8_x_16_needs_128_h100_in_multiples_of_16_nodes() -> None:
+    at_16 = choice(AZURE, 16)
+    assert replace(at_16, tensor=8, pipeline=16).node_multiple == 16
+    for nodes in (1, 4, 8, 15, 17, 24):
+        assert (8, 16) not in cuts(search(choice(AZURE, nodes)))
+    for nodes in (16, 32):
+        assert (8, 16) in cuts(search(choice(AZURE, nodes)))
+
+
+def test_13b_with_zero_1_over_8_copies_does_not_fit_a_gcd() -> None:
+    found = search(choice(LUMI, 1, "13b", "MI250X-GCD"))
+    alone = [one for one in found.candidates if one.tensor * one.pipeline == 1]
+    assert {one.zero_stage for one in alone} <= {2, 3}
+    assert found.did_not_fit > 0
+
+
+def test_what_is_found_keeps_every_rule_and_fits() -> None:
+    chosen = choice(AZURE, 32)
+    device = device_of(chosen.site)
+    assert device is not None
+    found = search(chosen)
+    assert found.looked_at == len(found.candidates) + found.did_not_fit + found.broke_a_rule
+    for one in found.candidates:
+        assert one.memory_bytes <= RESERVE * device.memory_bytes
+        assert one.devices == 256 == one.tensor * one.pipeline * one.data
+        assert one.nodes % one.nodes_in_multiples_of == 0
+
+
+def test_the_fastest_comes_first_and_is_the_speed_of_the_plan() -> None:
+    chosen = choice(AZURE, 16)
+    found = search(chosen, tokens=300e9)
+    times = [one.seconds_per_step for one in found.candidates]
+    assert times == sorted(times)
+    assert 0.4 < found.candidates[0].mfu < 0.6
+    assert not any(check.verdict == "fail" for check in check_layout(chosen))
+    seconds, *_ = modelled_step(chosen, None)
+    device = device_of(chosen.site)
+    assert device is not None
+    assert seconds == iteration(setup_for(chosen, device)).seconds
+    assert found.candidates[0].seconds_per_step <= (seconds or 0) * 1.001
+
+
+def test_days_and_cost_follow_from_speed_and_price() -> None:
+    best = search(choice(AZURE, 16, site={"price_per_device_hour": 2.0}), tokens=300e9).candidates[0]
+    assert best.days == pytest.approx(300e9 / best.tokens_per_second / 86400, rel=1e-3)
+    assert best.cost == pytest.approx(best.days * 24 * 128 * 2, rel=1e-3)
+    without = search(choice(AZURE, 16)).candidates[0]
+    assert without.days is None
+    assert without.cost is None
+
+
+def test_where_nothing_fits_it_says_what_would() -> None:
+    found = search(choice(AZURE, 1))
+    assert not found.candidates
+    assert found.reason.endswith(
+        "GiB of each device: take more nodes, or an engine that shares more states (parallel.zero_stage with DeepSpeed)"
+    )
+    assert " layouts do not fit into 94% of 80.0 GiB, the thriftiest needs " in found.reason
+    assert search(choice(AZURE, 17)).reason == (
+        "no cut of 96 layers and 96 heads over 136 devices divides a global batch of 512: change jobs.training.nodes "
+        "or training.global_batch"
+    )
+
+
+def test_where_every_layout_breaks_a_rule_the_rule_is_named() -> None:
+    odd = MODELS["13b"].model_copy(update={"hidden": 5160})  # 129 a head
+    found = search(choice(LUMI, 16, odd))
+    assert (found.candidates, found.did_not_fit < found.looked_at) == ((), True)
+    assert "layouts fit and break a rule" in found.reason
+    assert "head size: hidden 5160 / 40 heads = 129 a head. Rule: the head size is a multiple of 8" in found.reason
+    six = choice(LUMI | {"parallel": {"context": 3}}, 1)
+    assert search(six).reason == "parallel.context=3 does not divide 8 devices: change it or jobs.training.nodes"
+
+
+def test_a_site_that_names_its_device_alone_is_searched() -> None:
+    own = {"hardware": {"device": "A100-40GB", "devices_per_node": 4}}
+    found = search(choice(LUMI, 4, "13b", site=own))
+    assert found.candidates
+    assert max(one.memory_bytes for one in found.candidates) <= RESERVE * 40 * 2**30
+    unsaid = search(choice(LUMI, 4, "13b", site={"hardware": {"device": "A100", "devices_per_node": 4}}))
+    assert unsaid.reason == (
+        "the name A100 leaves its memory open: write hardware.device_memory in params/sites/here.yaml"
+    )
+    unknown = search(choice(LUMI, 4, "13b", site={"hardware": {"device": "A1000-40GB", "devices_per_node": 4}}))
+    assert "write hardware.device of params/sites/here.yaml as one of A100-SXM4-40GB" in unknown.reason
+
+
+def test_unknown_devices_and_cpus_give_a_reason() -> None:
+    assert search(full_choice(build())).reason == "a CPU has no links between devices to lay a model out over"
+
+
+def test_ten_thousand_layouts_in_five_seconds() -> None:
+    looked, started = 0, time.process_time()  # of this process: what others leave of the machine does not count
+    for nodes in (96, 128, 192, 256, 384):
+        chosen = choice({"training": {"framework": "megatron-lm", "global_batch": 9216}}, nodes)
+        looked += search(chosen, tokens=300e9).looked_at
+    assert looked >= 10_000
+    assert time.process_time() - started < 5
+
+
+def test_growth_reaches_ten_thousand_devices_and_slows_down() -> None:
+    rows = growth(choice(AZURE, 16), tokens=300e9)
+    found = [row for row in rows if isinstance(row, Candidate)]
+    assert [row.devices for row in found] == [128, 256, 512, 1024, 2048, 4096, 8192]
+    assert found[0].mfu > found[-1].mfu
+    assert found[0].days is not None
+    assert found[3].days is not None
+    assert found[3].days < found[0].days / 5

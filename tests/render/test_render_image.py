@@ -1,0 +1,119 @@
+"""How a document's image is made: its Dockerfile's layers, and the steps that build, push and import it."""
+
+import os
+import re
+from dataclasses import replace
+
+import pytest
+from sites import GOLDEN, PROJECT, settings_of
+
+from runbook.core import shell
+from runbook.jobs.render.preparation import preparation_files, render_preparation
+
+DOCKERFILES = sorted(GOLDEN.glob("*/01-environment/Dockerfile"))
+
+THEIRS = (
+    "dpkg -i libfabric*.deb efa-profile*.deb",
+    "--prefix=/opt/amazon/efa --with-libfabric=/opt/amazon/efa --with-cuda=/usr/local/cuda --with-mpi=/usr/local/mpi",
+    "/usr/local/lib /opt/amazon/efa/lib >/etc/ld.so.conf.d/runbook.conf && ldconfig",
+    "/opt/amazon/efa/bin/fi_info --version",
+)
+"""What AWS's Dockerfile.22.09-py3-bcp-nsys-2022.5.1-v2-efa does (aws-hpc-tutorials 1c9f367), in our words."""
+
+DOCKER = """\
+#!/bin/sh
+echo "docker $*" >>"$LOG"
+case $1 in
+  manifest) [ -e "$PUSHED" ] ;;
+  push) [ -z "$REFUSED" ] && touch "$PUSHED" ;;
+esac
+"""
+ENROOT = """\
+#!/bin/sh
+echo "enroot $*" >>"$LOG"
+touch "$3"
+"""
+
+
+@pytest.mark.parametrize("site", ["aws", "slurm"])
+def test_the_dockerfile_is_the_expected_one_word_for_word(site):
+    run = {"aws": "aws-pile-175b", "slurm": "slurm-oscar"}[site]
+    expected = (GOLDEN / site / "01-environment" / "Dockerfile").read_text(encoding="utf-8")
+    assert preparation_files(settings_of(run))["Dockerfile"] == expected
+
+
+def test_the_image_of_aws_has_the_layers_of_its_document():
+    text = preparation_files(settings_of("aws-pile-175b"))["Dockerfile"]
+    for words in THEIRS:
+        assert words in text
+    assert text.index("--with-mpi") < text.index(
+        "ld.so.conf.d"
+    )  # the plugin is there when its folder is looked through
+    assert "nsight" not in text and "apt-get" not in text  # theirs installs neither
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.parts[-3])
+def test_bash_can_read_each_layer(file, tmp_path):
+    script = tmp_path / "layers.sh"
+    layers = re.findall(r"^RUN (.*(?:\\\n.*)*)", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert layers
+    script.write_text("\n".join(layers))
+    shell.run(["bash", "-n", str(script)])
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Runs the image's step of the Slurm site, with stand-ins for docker and enroot; gives what these were asked."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("docker", DOCKER), ("enroot", ENROOT)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+    def run(image, *, refused="", code=0):
+        own = settings_of("slurm-oscar", f"jobs.stage={tmp_path}/stage", f"jobs.image={image}")
+        own = replace(own, site=own.site.model_copy(update={"frameworks": {}, "paths": {}}))
+        script, log = tmp_path / "prepare.sh", tmp_path / "log"
+        script.write_text(render_preparation(own, PROJECT), encoding="utf-8")
+        log.write_text("")
+        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "LOG": str(log), "REFUSED": refused}
+        environment["PUSHED"] = str(tmp_path / "pushed")
+        said = shell.run(["bash", str(script)], env=environment, check=False)
+        assert said.exit_code == code, said.err
+        return log.read_text().splitlines()
+
+    return run
+
+
+TAG = "pytorch:24.03-py3-deepspeed-0.15.4"
+
+
+def test_an_image_file_is_built_and_imported_once(build, tmp_path):
+    image = tmp_path / "image.sqsh"
+    made = [f"docker build --tag {TAG} {tmp_path}", f"enroot import -o {image}.part dockerd://{TAG}"]
+    assert build(image) == made
+    assert image.exists()
+    assert build(image) == []
+
+
+def test_an_image_file_that_is_there_is_left_alone(build, tmp_path):
+    (tmp_path / "image.sqsh").write_text("mine")
+    assert build(tmp_path / "image.sqsh") == []
+
+
+def test_an_image_of_a_registry_is_built_and_pushed_where_it_is_missing(build, tmp_path):
+    looked = "docker manifest inspect registry.example/team/gpt:1"
+    made = [f"docker build --tag {TAG} {tmp_path}", f"docker tag {TAG} registry.example/team/gpt:1"]
+    assert build("registry.example#team/gpt:1", refused="yes", code=1) == [
+        looked,
+        *made,
+        "docker push registry.example/team/gpt:1",
+    ]
+    assert not (tmp_path / "stage" / ".runbook" / "image").exists()
+    assert build("docker://registry.example#team/gpt:1") == [looked, *made, "docker push registry.example/team/gpt:1"]
+    assert build("docker://registry.example#team/gpt:1") == []
+
+
+def test_an_image_that_the_registry_has_is_not_pushed_over(build, tmp_path):
+    (tmp_path / "pushed").touch()
+    assert build("nvcr.io#nvidia/pytorch:24.03-py3") == ["docker manifest inspect nvcr.io/nvidia/pytorch:24.03-py3"]

@@ -1,0 +1,76 @@
+"""The lines of #PBS: cores, memory and a site's own words reach the queue; what PBS does not have is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sites import settings_of
+
+from runbook.core.errors import ParamsError
+from runbook.jobs.render.directives import pbs_directives
+from runbook.params.settings import Settings
+
+PHASE = "04-training"
+
+
+def plain(*words: str, **site: object) -> Settings:
+    """Polaris' run on a PBS of which nothing is known but its cores."""
+    settings = settings_of("polaris-25b", *words)
+    update = {"directives": {}, "cores_directive": "ncpus", **site}
+    return replace(settings, site=settings.site.model_copy(update=update))
+
+
+def lines(settings: Settings) -> list[str]:
+    return pbs_directives(settings, PHASE, settings.job(PHASE))
+
+
+def test_a_plain_pbs_is_asked_for_all_cores_of_nodes_of_their_own():
+    """By default PBS gives one core, and puts several parts of a job on one node that has room."""
+    assert "#PBS -l select=8:ncpus=32" in lines(plain())
+    assert "#PBS -l place=scatter" in lines(plain())
+
+
+def test_polaris_is_asked_for_whole_nodes_as_its_document_does():
+    assert "#PBS -l select=8:system=polaris" in lines(settings_of("polaris-25b"))
+
+
+@pytest.mark.parametrize(
+    ("words", "site", "chunk"),
+    [
+        (["jobs.training.cpus_per_task=4"], {}, "8:ncpus=16"),
+        (["jobs.training.cpus_per_task=4"], {"cores_directive": ""}, "8:ncpus=16"),
+        (["jobs.training.cpus_per_task=4"], {"directives": {"select": "ncpus=64:ngpus=4"}}, "8:ncpus=16:ngpus=4"),
+        (["jobs.training.memory=480G"], {}, "8:mem=480gb:ncpus=32"),
+        (["jobs.training.memory=2048"], {}, "8:mem=2048mb:ncpus=32"),
+        ([], {"devices_directive": "ngpus"}, "8:ncpus=32:ngpus=4"),
+        ([], {"directives": {"select": "ncpus=64:mpiprocs=4"}}, "8:mpiprocs=4:ncpus=64"),
+    ],
+)
+def test_cores_memory_and_devices_stand_in_the_chunk(words, site, chunk):
+    assert f"#PBS -l select={chunk}" in lines(plain(*words, **site))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("jobs.training.qos=high", r"qos=high: PBS has no quality of service.*jobs\.<phase>\.partition"),
+        ("jobs.training.reservation=R12", r"reservation=R12: in PBS a reservation is a queue"),
+        ("jobs.training.memory=0", r"'0' is not a size that PBS knows.*no word for all of a node's memory"),
+        ("jobs.training.memory=much", r"'much' is not a size that PBS knows"),
+    ],
+)
+def test_what_pbs_does_not_have_is_refused_by_name(word, message):
+    with pytest.raises(ParamsError, match=message):
+        lines(plain(word))
+
+
+def test_out_and_err_are_written_in_their_place_while_the_job_runs():
+    assert "#PBS -k doe" in lines(plain())
+
+
+def test_a_sites_words_of_one_letter_are_letters_of_qsub():
+    found = lines(plain(directives={"k": "oe", "W": "umask=022,group_list=users", "V": "", "filesystems": "home"}))
+    assert {"#PBS -k oe", "#PBS -W umask=022,group_list=users", "#PBS -V", "#PBS -l filesystems=home"} <= set(found)
+    assert "#PBS -k doe" not in found
+    assert "#PBS -o out" in lines(plain(directives={"o": "elsewhere"}))  # the job's own files stay where they are read

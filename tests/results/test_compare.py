@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runbook.core.errors import RecordError
+from runbook.results.compare import Tolerance, compare, read_run
+from runbook.results.figures.run_figures import comparison_figure
+
+
+@pytest.fixture
+def run_folder(tmp_path, make, plan):
+    def build(name, tensor=1, **changes):
+        folder = tmp_path / name
+        (folder / "records").mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps(plan.as_dict()))
+        (folder / "run.yaml").write_text(f"run: {name}\nparallel:\n  tensor: {tensor}\n  data: 2\n")
+        (folder / "records" / "04-training.json").write_text(json.dumps({"versions": {"torch": "2.13.0"}}))
+        lines = [json.dumps(make.step(n, **changes)) for n in range(1, 101)]
+        (folder / "metrics.jsonl").write_text("\n".join(lines))
+        return read_run(folder)
+
+    return build
+
+
+def verdicts(comparison):
+    return {check.name: check.verdict for check in comparison.checks}
+
+
+def test_same_results_pass_and_only_what_differs_is_listed(run_folder):
+    found = compare([run_folder("a"), run_folder("b", tensor=2)])
+    assert found.passed
+    assert found.parameters.rows == (
+        {"key": "parallel.tensor", "a": 1, "b": 2},
+        {"key": "run", "a": "a", "b": "b"},
+    )
+    assert found.environment.notes == ("they do not differ",)
+    assert found.environment.rows == ()
+    speeds = next(row for row in found.metrics.rows if row["what"] == "throughput (tokens/s)")
+    assert (speeds["a"], speeds["b"], speeds["last / first"]) == (512.0, 512.0, 1.0)
+
+
+def test_slower_than_the_tolerance_fails_and_names_both_numbers(run_folder):
+    found = compare([run_folder("a"), run_folder("b", seconds=2.2)])
+    (failed,) = [check for check in found.checks if check.verdict == "fail"]
+    assert not found.passed
+    assert failed.name == "b: throughput (tokens/s)"
+    assert failed.value == "465.455, 512 before (-9.1%)"
+    assert failed.rule == "not more than 5% lower than in a"
+    assert compare([run_folder("c"), run_folder("d", seconds=2.2)], Tolerance(tokens_per_second=0.1)).passed
+
+
+def test_worse_loss_and_memory_fail_better_ones_pass(run_folder):
+    base = run_folder("a")
+    worse = verdicts(compare([base, run_folder("b", loss=9.0, memory_bytes=2 * 10**9)]))
+    assert (worse["b: loss at equal tokens (nat/token)"], worse["b: memory (B)"]) == ("fail", "fail")
+    better = compare([base, run_folder("c", loss=1.0, memory_bytes=10**8, seconds=1.0)])
+    assert better.passed
+
+
+def test_a_run_without_a_loss_fails_and_a_base_without_one_says_nothing(run_folder):
+    found = compare([run_folder("a"), run_folder("b", loss=None)])
+    assert verdicts(found)["b: loss at equal tokens (nat/token)"] == "fail"
+    found = compare([run_folder("c", loss=None), run_folder("d")])
+    assert verdicts(found)["d: loss at equal tokens (nat/token)"] == "unknown"
+
+
+def test_a_longer_run_is_compared_where_both_have_been(make, run_folder, spec, tmp_path):
+    whole = run_folder("whole")
+    folder = tmp_path / "whole"
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    short = tmp_path / "short"
+    short.mkdir()
+    for name in ("plan.json", "run.yaml"):
+        (short / name).write_text((folder / name).read_text())
+    (short / "metrics.jsonl").write_text("\n".join(lines[:50]))
+    found = compare([whole, read_run(short)])
+    assert verdicts(found)["short: loss at equal tokens (nat/token)"] == "pass"
+    assert whole.summary.last_loss < read_run(short).summary.last_loss
+
+
+def test_one_run_is_no_comparison(run_folder):
+    with pytest.raises(RecordError, match=r"needs at least two runs; 1 given\."):
+        compare([run_folder("a")])
+
+
+def test_folder_that_is_no_run_is_named(tmp_path):
+    with pytest.raises(RecordError, match=r"plan\.json does not exist: is .* the folder of a run\?"):
+        read_run(tmp_path)
+
+
+def test_curves_are_drawn_over_tokens_and_time(run_folder):
+    first, second = run_folder("a"), run_folder("b", seconds=1.0)
+    figure = comparison_figure({"a": first.history, "b": second.history})
+    assert [axes.get_xlabel() for axes in figure.axes] == ["tokens seen (tokens)", "time in steps (s)"]
+    assert figure.axes[0].get_ylabel() == "loss (nat/token)"
+
+
+def test_command_gives_the_verdict_as_json_and_by_its_exit_code(run_folder, tmp_path):
+    from click.testing import CliRunner
+
+    from runbook.cli.report import compare as command
+
+    for name, seconds in (("a", 2.0), ("b", 2.2)):
+        run_folder(name, seconds=seconds)
+    figure = tmp_path / "curves.svg"
+    done = CliRunner().invoke(command, ["a", "b", "--runs", str(tmp_path), "--json", "--figure", str(figure)],
+                              standalone_mode=False)  # fmt: skip
+    content = json.loads(done.output)
+    assert (done.return_value, content["verdict"]) == (1, "fail")
+    assert content["tolerance"] == {"tokens_per_second": 0.05, "last_loss": 0.01, "memory": 0.1}
+    assert [check["name"] for check in content["checks"] if check["verdict"] == "fail"] == ["b: throughput (tokens/s)"]
+    assert figure.read_text().startswith("<?xml")
+    loose = ["a", "b", "--runs", str(tmp_path), "--slower", "0.2"]
+    allowed = CliRunner().invoke(command, loose, standalone_mode=False)
+    assert allowed.return_value == 0
+    assert allowed.output.splitlines()[-1] == "Verdict: pass (each held against a)"

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runbook.results.gates import learning_check, resume_check, smoke_gate, steps_check
+from runbook.results.history import Event
+
+RELOADED = Event(
+    "reloaded", iteration=100, saved_iteration=100, folder="smoke/checkpoints/iter_0000100",
+    seconds=3.0, loss_before=4.0, loss_between=3.99, loss_after=4.0,
+)  # fmt: skip
+NETWORK = Event("network", ranks=16, seconds=0.001, bytes_per_second=60e9)
+
+
+def verdicts(checks):
+    return {check.name: check.verdict for check in checks}
+
+
+def failing(checks):
+    return {check.name: check.value for check in checks if check.verdict == "fail"}
+
+
+@pytest.fixture
+def good(make, spec, history):
+    whole = (make.started, *make.saved(100), RELOADED, NETWORK)
+
+    def gate(steps=history, events=whole, band=(1.0, 3.0), **changes):
+        changes.setdefault("network_bytes_per_second", 200e9)
+        return smoke_gate(steps, (), events, spec, seconds_band=band, **changes)
+
+    return gate
+
+
+def test_a_good_run_passes_every_check(good):
+    assert set(verdicts(good()).values()) == {"pass"}
+
+
+def test_first_loss_off_by_more_than_three_tenths_fails(good, make):
+    checks = good(make.history([make.step(n, loss=11.3 - 0.01 * n) for n in range(1, 101)]))
+    assert failing(checks) == {"first loss": "11.290, off by +0.464"}
+
+
+def test_loss_that_rises_fails(good, make):
+    checks = good(make.history([make.step(n, loss=10.8 + 0.001 * n) for n in range(1, 101)]))
+    assert list(failing(checks)) == ["loss falls"]
+
+
+@pytest.mark.parametrize("norm", [float("inf"), float("nan"), 0.0, None])
+def test_gradient_norm_that_is_no_number_fails(good, make, norm):
+    records = [make.step(n) for n in range(1, 101)]
+    records[6]["grad_norm"] = norm
+    assert "at iteration 7" in failing(good(make.history(records)))["gradient norms"]
+
+
+def test_a_rank_too_few_fails(good, make):
+    events = (replace(make.started, world_size=1), *make.saved(100))
+    assert failing(good(events=events)) == {"all ranks seen": "world size 1, 2"}
+
+
+def test_no_checkpoint_of_the_last_step_fails(good, make):
+    assert failing(good(events=(make.started, *make.saved(50)))) == {"checkpoint saved": "saved at 50"}
+
+
+def test_a_job_cut_short_fails(good, make):
+    checks = good(make.history([make.step(n) for n in range(1, 81)]), (make.started, *make.saved(80)))
+    assert failing(checks) == {"all iterations done": "80 of 100"}
+
+
+def test_slower_than_the_band_fails_faster_only_warns_and_no_band_is_unknown(good):
+    assert verdicts(good(band=(0.5, 1.5)))["step time"] == "fail"
+    assert verdicts(good(band=(3.0, 4.0)))["step time"] == "warn"
+    assert verdicts(good(band=None))["step time"] == "unknown"
+
+
+def test_skipped_step_fails_in_bf16_and_warns_under_a_loss_scale(good, make):
+    records = [make.step(n, **({"skipped": 1, "loss": None} if n == 3 else {})) for n in range(1, 101)]
+    assert failing(good(make.history(records))) == {"skipped and NaN steps": "1 skipped, 0 NaN"}
+    scaled = [record | {"loss_scale": 65536.0} for record in records]
+    assert verdicts(good(make.history(scaled)))["skipped and NaN steps"] == "warn"
+
+
+def test_a_checkpoint_that_is_not_loaded_again_fails_where_that_is_required(good, make):
+    whole = (make.started, *make.saved(100), NETWORK)
+    assert verdicts(good(events=whole))["checkpoint reloaded"] == "unknown"
+    assert failing(good(events=whole, require_reload=True)) == {"checkpoint reloaded": "it was never loaded"}
+    resumed = Event("resumed", iteration=100)
+    assert verdicts(good(events=(*whole, resumed), require_reload=True))["checkpoint reloaded"] == "pass"
+    assert "checkpoint reloaded" in failing(good(events=(*whole, replace(resumed, iteration=60))))
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ({"loss_after": 4.2}, "loss 4.00000 saved, 3.99000 after one more step, 4.20000 loaded"),
+        ({"loss_after": 3.99}, "loss 4.00000 saved, 3.99000 after one more step, 3.99000 loaded"),
+        ({"iteration": 50}, "iteration 50 was loaded, 100 was saved last"),
+    ],
+)
+def test_a_checkpoint_that_gives_another_model_fails(good, make, change, value):
+    events = (make.started, *make.saved(100), replace(RELOADED, **change), NETWORK)
+    assert failing(good(events=events)) == {"checkpoint reloaded": value}
+
+
+def test_network_is_held_against_the_adapters(good, make):
+    whole = (make.started, *make.saved(100), RELOADED)
+
+    def network(speed, **promise):
+        return verdicts(good(events=(*whole, replace(NETWORK, bytes_per_second=speed)), **promise))["network bandwidth"]
+
+    assert [network(speed) for speed in (60e9, 20e9, 5e9)] == ["pass", "warn", "fail"]
+    assert network(5e9, network_bytes_per_second=0.0) == "unknown"
+    alone = good(events=(*whole, replace(NETWORK, ranks=1, bytes_per_second=0.0)))
+    assert verdicts(alone)["network bandwidth"] == "pass"
+    assert verdicts(good(events=whole))["network bandwidth"] == "unknown"
+
+
+def test_learning_needs_the_fall_that_is_asked_for(history):
+    assert verdicts(learning_check(history)) == {"model learned": "pass", "loss does not diverge": "pass"}
+    strict = learning_check(history, smallest_fall=0.7)
+    assert failing(strict)["model learned"].endswith("% lower")
+
+
+def test_divergence_is_told_with_its_iteration(make):
+    records = [make.step(n, loss=3.0 + 0.001 * (n % 3) if n < 60 else 7.0 + n / 100) for n in range(1, 101)]
+    assert failing(learning_check(make.history(records)))["loss does not diverge"] == (
+        "1 spikes, not recovered from iteration 60 on"
+    )
+
+
+def test_a_spike_at_the_very_end_only_warns(make):
+    records = [make.step(n, loss=3.0 + 0.001 * (n % 3) if n < 97 else 7.0) for n in range(1, 101)]
+    found = learning_check(make.history(records))[1]
+    assert (found.verdict, found.value) == ("warn", "1 spikes, not recovered from iteration 97 on")
+
+
+def test_what_does_not_pass_has_a_remedy(good, make, history):
+    bad = [make.step(n, loss=12.0, grad_norm=0.0, world_size=1, seconds=9.0, nan=1) for n in range(1, 90)]
+    checks = [*good(make.history(bad), (), require_reload=True), *learning_check(make.history(bad))]
+    assert [check.name for check in checks if check.verdict != "pass" and not check.remedy] == []
+    assert all(not check.remedy for check in good())
+
+
+def test_clean_stop_and_resume_passes(make):
+    records = [make.step(n, segment=int(n > 50)) for n in range(1, 101)]
+    events = [*make.saved(50), Event("stopped", iteration=50), Event("resumed", iteration=50)]
+    assert set(verdicts(resume_check(make.history(records), events)).values()) == {"pass"}
+
+
+def test_repeated_steps_are_a_fault_after_a_stop_and_a_remark_after_a_kill(make):
+    records = [make.step(n) for n in range(1, 61)] + [make.step(n, segment=1) for n in range(51, 101)]
+    events = [*make.saved(50), Event("resumed", iteration=50)]
+    assert verdicts(resume_check(make.history(records), events))["no step was done twice"] == "warn"
+    events.append(Event("stopped", iteration=60))
+    assert failing(resume_check(make.history(records), events)) == {"no step was done twice": "10 repeated, first 51"}
+
+
+def test_a_kill_at_the_step_where_a_later_job_stopped_is_no_fault(make):
+    records = [
+        *(make.step(n) for n in range(1, 51)),
+        *(make.step(n, segment=1) for n in range(1, 51)),
+        *(make.step(n, segment=2) for n in range(51, 101)),
+    ]
+    events = [
+        Event("started", segment=0),
+        Event("started", segment=1),
+        *make.saved(50),
+        Event("stopped", iteration=50),
+        Event("started", segment=2),
+        Event("resumed", iteration=50),
+    ]
+    assert verdicts(resume_check(make.history(records), events))["no step was done twice"] == "warn"
+
+
+def test_jump_of_the_loss_over_the_seam_fails(make):
+    records = [make.step(n, loss=4.0 if n <= 50 else 6.0, segment=int(n > 50)) for n in range(1, 101)]
+    assert failing(resume_check(make.history(records), make.saved(50))) == {"loss goes on over the seam": "50.0%"}
+
+
+def test_steps_that_are_gone_are_named_whether_the_run_was_resumed_or_not(make):
+    whole = [make.step(n, segment=int(n > 40)) for n in range(1, 49)]
+    for rows, value in (
+        (whole[40:], "missing: steps 1 to 40"),
+        ([], "missing: steps 1 to 48"),
+        (whole[:8] + whole[9:], "missing: steps 9"),
+    ):
+        found = steps_check(make.history(rows), 48)
+        assert (found.name, found.verdict, found.value) == ("no step is missing", "fail", value)
+        assert "put it back from a copy" in found.remedy
+    assert steps_check(make.history(whole), 48).verdict == "pass"
+
+
+def test_a_run_without_restart_has_no_seam_to_check(history):
+    assert resume_check(history, []) == []

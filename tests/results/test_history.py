@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runbook.core.errors import RecordError
+from runbook.results.history import parse_metrics, read_events, read_metrics, read_validation
+
+
+def test_later_segment_wins_and_repeats_are_counted(make):
+    records = [make.step(n) for n in range(1, 6)] + [make.step(n, segment=1, loss=5.0) for n in range(4, 8)]
+    history = make.history(records)
+    assert [one.iteration for one in history.steps] == [1, 2, 3, 4, 5, 6, 7]
+    assert [one.segment for one in history.steps] == [0, 0, 0, 1, 1, 1, 1]
+    assert [one.iteration for one in history.repeated] == [4, 5]
+    assert history.restarts == (4,)
+    assert history.num_segments == 2
+
+
+def test_gap_between_segments_is_named(make):
+    history = make.history([make.step(1), make.step(2), make.step(5, segment=1)])
+    assert history.absent_up_to(5) == (3, 4)
+
+
+def test_line_cut_off_by_a_kill_is_counted_and_the_rest_is_read(make):
+    whole = json.dumps(make.step(1))
+    history = parse_metrics([whole, whole[:50]])
+    assert len(history.steps) == 1
+    assert history.unread_lines == 1
+
+
+def test_other_json_is_unread_not_a_step(make):
+    assert parse_metrics(["[]", "3", '{"loss": 1}']).unread_lines == 3
+
+
+def test_missing_and_nan_losses_are_no_losses(make):
+    history = make.history([make.step(1), make.step(2, loss=None, skipped=1), make.step(3, loss=float("nan"), nan=1)])
+    assert [iteration for iteration, _ in history.losses] == [1]
+
+
+def test_missing_metrics_say_what_to_do(tmp_path: Path):
+    with pytest.raises(RecordError, match=r"metrics\.jsonl does not exist: the training job writes it"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_empty_metrics_are_no_history(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iter')
+    with pytest.raises(RecordError, match=r"holds no whole record \(1 unread lines\).*err file says why"):
+        read_metrics(path)
+
+
+def test_validation_keeps_the_last_of_an_iteration(tmp_path: Path):
+    path = tmp_path / "validation.jsonl"
+    line = {"iteration": 50, "loss": 6.0, "perplexity": 403.4, "samples": 32, "seconds": 2.0, "time": 1.0}
+    path.write_text("\n".join(json.dumps(line | {"loss": loss}) for loss in (6.0, 5.5)) + '\n{"half')
+    assert [one.loss for one in read_validation(path)] == [5.5]
+    assert read_validation(tmp_path / "absent.jsonl") == ()
+
+
+def test_events_of_one_phase(tmp_path: Path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"event": "started", "phase": "03-smoke-test"}\n{"event": "started", "phase": "04-training"}\n')
+    assert len(read_events(path)) == 2
+    assert [event.phase for event in read_events(path, "04-training")] == ["04-training"]

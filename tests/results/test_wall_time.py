@@ -1,0 +1,140 @@
+"""The account of a run over many jobs: its parts add up, and every interruption is told with its cost."""
+
+from __future__ import annotations
+
+import doctest
+import json
+
+import pytest
+
+from runbook.results import wall_time as module
+from runbook.results.history import Event, ValidationLoss, parse_events, parse_metrics
+from runbook.results.metrics import summarize
+from runbook.results.wall_time import Rates, account_wall_time, cost_table, interruptions_table, wall_time_table
+
+
+def row(iteration, time, segment=0, seconds=1.0, wait=0.0):
+    return {"iteration": iteration, "time": time, "segment": segment, "seconds": seconds, "loss": 1.0,
+            "data_wait_seconds": wait}  # fmt: skip
+
+
+ROWS = [
+    *[row(n, 10 + n) for n in range(1, 6)],  # steps 1-5 from 10 to 15
+    *[row(n, 20 + n, segment=1) for n in range(4, 9)],  # killed at 16; steps 4-8 from 23 to 28
+]
+EVENTS = [
+    {"event": "submitted", "time": 6.0, "job": "04-training"},
+    {"event": "saved", "time": 13.5, "seconds": 0.4, "stall_seconds": 0.25},
+    {"event": "ended", "time": 16.5, "at": 16.0, "job": "04-training", "decision": "go on", "failure": "killed"},
+    {"event": "submitted", "time": 17.0, "job": "04-training-2"},
+    {"event": "finished", "time": 28.5},
+]
+
+
+def account(rows=ROWS, events=EVENTS):
+    return account_wall_time(parse_metrics([json.dumps(one) for one in rows]), (), tuple(parse_events(events)))
+
+
+def test_the_parts_of_an_interrupted_run():
+    one = account()
+    assert dict(one.parts()) == pytest.approx(
+        {
+            "start-up": 4.0,
+            "detection": 1.0,  # from step 5 at 15 to the end of the job at 16
+            "restart": 7.0,  # from there to the beginning of step 4 at 23
+            "lost work": 2.0,  # steps 4 and 5
+            "save stall": 0.25,
+            "evaluation": 0.0,
+            "waiting for data": 0.0,
+            "other": 0.25,
+            "productive": 8.0,
+        }
+    )
+    assert sum(seconds for _, seconds in one.parts()) == pytest.approx(one.wall_seconds)
+    assert one.goodput == pytest.approx(8 / 22.5)
+    assert (one.jobs, one.steps, one.lost_steps, one.missing_steps) == (2, 8, 2, 0)
+
+
+def test_each_interruption_has_its_job_cause_and_cost():
+    assert list(interruptions_table(account())) == [
+        {
+            "job": "04-training",
+            "after step": 5,
+            "cause": "killed",
+            "detected after s": 1.0,
+            "restarted after s": 7.0,
+            "steps lost": 2,
+        }
+    ]
+
+
+def test_an_end_that_nobody_noted_is_told_as_such_and_still_adds_up():
+    one = account(events=[])
+    assert one.interruptions[0].cause == "not noted"
+    assert (one.detection_seconds, one.restart_seconds) == (0.0, 8.0)
+    assert sum(seconds for _, seconds in one.parts()) == pytest.approx(one.wall_seconds)
+
+
+def test_a_run_that_nothing_happened_to_has_no_interruption():
+    one = account(ROWS[:5], EVENTS[:2])
+    assert one.interruptions == () and one.lost_steps == 0
+    assert one.goodput == pytest.approx(5 / 9)
+
+
+def test_the_table_goes_from_the_whole_to_what_was_productive():
+    rows = wall_time_table(account()).rows
+    assert rows[0] == {"part": "wall time", "seconds (s)": 22.5, "share (%)": 100.0, "as text": "22.5 s"}
+    assert rows[-1] == {
+        "part": "productive", "seconds (s)": 8.0, "share (%)": pytest.approx(100 * 8 / 22.5), "as text": "8.00 s",
+    }  # fmt: skip
+
+
+def test_evaluations_and_steps_done_again_are_parts_of_the_wall_time(make):
+    first = [make.step(n) for n in range(1, 61)]
+    again = [make.step(n, segment=1, time=1200.0 + 2.0 * (n - 50)) for n in range(51, 101)]
+    events = [make.started, *make.saved(50), Event("finished", time=1310.0)]
+    validation = [ValidationLoss(100, 4.4, 81.5, 32, 3.0, 1303.0)]
+    parts = account_wall_time(make.history(first + again), validation, events)
+    assert parts.wall_seconds == 320.0
+    assert (parts.startup_seconds, parts.restart_seconds, parts.lost_work_seconds) == (10.0, 80.0, 20.0)
+    assert (parts.productive_seconds, parts.data_wait_seconds) == (150.0, 50.0)
+    assert (parts.save_seconds, parts.evaluation_seconds, parts.other_seconds) == (1.0, 3.0, 6.0)
+    assert sum(seconds for _, seconds in parts.parts()) == pytest.approx(parts.wall_seconds)
+    assert parts.goodput == pytest.approx(150 / 320)
+
+
+def test_save_after_the_last_step_is_not_part_of_the_restart_gap(make):
+    records = [make.step(1, time=1002.0), make.step(2, segment=1, time=1020.0)]
+    events = [Event("saved", iteration=1, seconds=3.0, time=1005.0)]
+    assert account_wall_time(make.history(records), (), events).restart_seconds == 13.0
+
+
+def test_waiting_in_the_queue_is_in_the_wall_time_and_costs_no_device():
+    began = [{"event": "started", "time": 9.0}, {"event": "started", "time": 20.0}]
+    one = account(events=[*EVENTS, *began])
+    assert one.wall_seconds == 22.5
+    assert one.waiting_seconds == (9.0 - 6.0) + (20.0 - 17.0)
+    summary = summarize(parse_metrics([json.dumps(line) for line in ROWS]), sequence_length=128)
+    hours = {line["what"]: line["value"] for line in cost_table(summary, one, Rates())}["device-hours"]
+    assert hours == pytest.approx((22.5 - 6.0) * summary.world_size / 3600)
+
+
+def test_a_job_that_a_person_started_again_keeps_its_cause():
+    stop = {
+        "event": "ended",
+        "time": 16.5,
+        "at": 16.0,
+        "job": "04-training",
+        "decision": "stop",
+        "why": "it is cancelled",
+    }
+    one = account(events=[EVENTS[0], stop, {**stop, "time": 16.7}, *EVENTS[3:]])
+    assert [(row["job"], row["cause"]) for row in interruptions_table(one)] == [("04-training", "it is cancelled")]
+
+
+def test_no_step_no_account():
+    assert account_wall_time(parse_metrics([])) is None
+
+
+def test_examples_in_docstrings_are_true():
+    assert doctest.testmod(module).failed == 0

@@ -1,0 +1,294 @@
+"""Bad records and files: named with file, line and byte; stop, skip or quarantine; nothing half-read is kept."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from runbook.core.errors import DataError
+from runbook.tokens import DataProgress, TokenizeOptions, prepare, read_manifest, verify
+
+from .reference import expected, json_lines, made
+
+GOOD = ["first document", "second document", "third document"]
+BAD_LINES = {
+    "invalid JSON": (b'{"text": "cut of', "invalid JSON: Unterminated string"),
+    "two records": (b'{"text":"a"} {"text":"b"}', "invalid JSON: Extra data"),
+    "no key": (b'{"txt": "a", "id": 1}', "no key 'text'; its keys: 'txt', 'id'"),
+    "null": (b'{"text": null}', "'text' is a null, not a text"),
+    "number": (b'{"text": 12}', "'text' is a number, not a text"),
+    "list": (b'["text"]', "the record is a list, not an object"),
+    "invalid UTF-8": (b'{"text": "caf\xe9"}', "invalid UTF-8"),
+    "lone surrogate": (b'{"text": "a\\ud800b"}', "a lone surrogate \\ud800"),
+    "raw NUL": (b'{"text": "a\x00b"}', "invalid JSON: Invalid control character"),
+    "nested": (b'{"text": "a", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid JSON: nested too deeply"),
+}
+
+
+def with_bad_line(bad: bytes) -> bytes:
+    return json_lines(GOOD[:2]) + bad + b"\n" + json_lines(GOOD[2:])
+
+
+@pytest.mark.parametrize("kind", BAD_LINES)
+def test_bad_record_stops_with_file_line_and_byte(tmp_path: Path, kind: str) -> None:
+    bad, reason = BAD_LINES[kind]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(with_bad_line(bad))
+    with pytest.raises(DataError) as caught:
+        prepare([source], tmp_path / "out")
+    offset = len(json_lines(GOOD[:2]))
+    assert str(caught.value).startswith(f"{source}, line 3, byte {offset}: {reason}")
+    assert "--bad-records skip (counted) or quarantine" in str(caught.value)
+    assert not (tmp_path / "out_text_document.bin").exists()
+    assert not (tmp_path / "out.manifest.json").exists()
+
+
+@pytest.mark.parametrize("kind", BAD_LINES)
+@pytest.mark.parametrize("policy", ["skip", "quarantine"])
+def test_bad_record_is_left_out_and_counted(tmp_path: Path, kind: str, policy: str) -> None:
+    bad, reason = BAD_LINES[kind]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(with_bad_line(bad))
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records=policy))
+    assert made(tmp_path / "out") == expected(GOOD)
+    assert (manifest.records, manifest.documents, manifest.skipped_records) == (4, 3, 1)
+    assert f"{source}, line 3, byte {len(json_lines(GOOD[:2]))}: {reason}" in manifest.problems[0]
+    warned = [check for check in verify(tmp_path / "out") if check.verdict != "pass"]
+    assert [check.name for check in warned] == ["bad input"]
+    assert (tmp_path / "out.quarantine").exists() == (policy == "quarantine")
+    if policy == "quarantine":
+        kept = json.loads((tmp_path / "out.quarantine").read_text())
+        assert base64.b64decode(kept["base64"]) == bad + b"\n"
+        assert (kept["line"], kept["offset"]) == (3, len(json_lines(GOOD[:2])))
+
+
+def test_line_and_byte_are_right_in_a_later_shard_and_in_zst(tmp_path: Path) -> None:
+    content = json_lines([f"document number {number}" for number in range(500)])
+    broken = content.replace(b'{"text": "document number 400"}', b'{"text": "document number 400}')
+    for name, data in (("in.jsonl", broken), ("in.jsonl.zst", zstd.compress(broken))):
+        source = tmp_path / name
+        source.write_bytes(data)
+        with pytest.raises(DataError, match=rf"line 401, byte {broken.index(b'number 400') - 19}: invalid JSON"):
+            prepare([source], tmp_path / "out", TokenizeOptions(shard_bytes=1000, workers=1))
+
+
+def test_many_bad_records_are_counted_and_the_first_ones_told(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes((b"oops\n" + json_lines(["fine"])) * 300)
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records="quarantine"))
+    assert (manifest.skipped_records, manifest.documents, len(manifest.problems)) == (300, 300, 20)
+    assert len((tmp_path / "out.quarantine").read_text().splitlines()) == 300
+
+
+def damaged(kind: str, good: bytes) -> bytes:
+    packed = bytearray(zstd.compress(good, options={zstd.CompressionParameter.checksum_flag: 1}))
+    if kind == "truncated":
+        return bytes(packed[: len(packed) * 3 // 5])
+    if kind == "bit-flipped":
+        packed[len(packed) // 2] ^= 0x10
+        return bytes(packed)
+    if kind == "second frame cut":
+        return bytes(packed) + bytes(packed[: len(packed) // 2])
+    return b"<html><body>429 Too Many Requests</body></html>"
+
+
+REASONS = {
+    "truncated": "it is cut off: ",
+    "bit-flipped": "(at byte ",
+    "second frame cut": "it is cut off: ",
+    "error page": "it begins with b'<html><body>429 Too Many",
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_damaged_zst_stops_or_is_left_out_whole(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    texts = [f"document {number} " + os.urandom(60).hex() for number in range(3000)]
+    (folder / "a.jsonl.zst").write_bytes(zstd.compress(json_lines(GOOD[:1])))
+    (folder / "b.jsonl.zst").write_bytes(damaged(kind, json_lines(texts)))
+    (folder / "c.jsonl.zst").write_bytes(zstd.compress(json_lines(GOOD[1:])))
+    with pytest.raises(DataError) as caught:
+        prepare([folder], tmp_path / "out")
+    assert str(caught.value).startswith(f"{folder / 'b.jsonl.zst'}: ")
+    assert REASONS[kind] in str(caught.value)
+    assert "Fetch the file again and compare its checksum" in str(caught.value)
+    manifest = prepare([folder], tmp_path / "out", TokenizeOptions(bad_records="quarantine"))
+    assert made(tmp_path / "out") == expected(GOOD)
+    assert (manifest.skipped_files, manifest.skipped_records) == (1, 0)
+    assert json.loads((tmp_path / "out.quarantine").read_text())["file"] == str(folder / "b.jsonl.zst")
+
+
+def test_truncated_gzip_and_xz_are_noticed(tmp_path: Path) -> None:
+    import gzip
+    import lzma
+
+    for ending, pack in ((".gz", gzip.compress), (".xz", lzma.compress)):
+        source = tmp_path / f"in.jsonl{ending}"
+        source.write_bytes(pack(json_lines(GOOD * 500))[:-20])
+        with pytest.raises(DataError, match="it is cut off"):
+            prepare([source], tmp_path / "out")
+
+
+EMPTY = {"in.jsonl": b"", "in.jsonl.zst": b"", "frame.jsonl.zst": zstd.compress(b""), "in.txt": b""}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_file_stops_or_is_left_out_and_counted(tmp_path: Path, name: str) -> None:
+    source, good = tmp_path / name, tmp_path / "good.jsonl"
+    source.write_bytes(EMPTY[name])
+    good.write_bytes(json_lines(GOOD))
+    with pytest.raises(DataError, match=rf"{re.escape(name)}.* is empty.*: a download"):
+        prepare([good, source], tmp_path / "out")
+    assert not (tmp_path / "out.manifest.json").exists()
+    manifest = prepare([good, source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
+    assert made(tmp_path / "out") == expected(GOOD)
+    assert (manifest.skipped_files, manifest.skipped_records) == (1, 0)
+    assert f"{source}: it is empty" in manifest.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "told"),
+    [
+        (b"\n \n", {}, "0 records read"),
+        (b"oops\n" * 3, {"bad_records": "skip"}, r"3 records read, 3 of them bad(.|\n)*line 1, byte 0: invalid JSON"),
+        (json_lines(["", ""]), {}, "2 empty"),
+        (json_lines(GOOD), {"source_key": "meta.source", "keep_sources": ("web",)}, "3 left out by choice"),
+    ],
+)
+def test_input_without_a_token_is_an_error(
+    tmp_path: Path, content: bytes, options: dict[str, object], told: str
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(content)
+    with pytest.raises(
+        DataError, match=rf"the input holds no text: (.|\n)*{told}(.|\n)*Look at the input, the text key"
+    ):
+        prepare([source], tmp_path / "out", TokenizeOptions(**options))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_damage_is_placed_where_it_is(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl.zst"
+    content = json_lines([os.urandom(600).hex() for _ in range(3000)])
+    source.write_bytes(zstd.compress(content)[:-200_000])
+    with pytest.raises(DataError, match=r"it is cut off: .* \(at byte (\d+) of its text\)") as caught:
+        prepare([source], tmp_path / "out")
+    place = int(re.findall(r"at byte (\d+)", str(caught.value))[0])
+    assert len(content) * 0.5 < place < len(content)
+
+
+def test_bad_utf8_in_a_text_file(tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_bytes(b"fine\nlines\ncaf\xe9\n")
+    with pytest.raises(DataError, match=rf"{re.escape(str(source))}, line 3, byte 14: invalid UTF-8"):
+        prepare([source], tmp_path / "out")
+
+
+class Meddler:
+    """Does something to the input at the first sign of progress."""
+
+    def __init__(self, action: object) -> None:
+        self.action = action
+
+    def __call__(self, progress: DataProgress) -> None:
+        if self.action is not None:
+            action, self.action = self.action, None
+            action()
+
+
+@pytest.mark.parametrize("what", ["changes", "vanishes"])
+def test_a_file_that_changes_or_vanishes_while_read(tmp_path: Path, what: str) -> None:
+    files = [tmp_path / f"{number}.jsonl" for number in range(2)]
+    for file in files:
+        file.write_bytes(json_lines(GOOD * 20_000))  # more than one block
+
+    def meddle() -> None:
+        if what == "vanishes":
+            files[0].unlink()
+        else:
+            with files[0].open("ab") as file:
+                file.write(json_lines(["one more"]))
+
+    with pytest.raises(DataError) as caught:
+        prepare(files, tmp_path / "out", TokenizeOptions(shard_bytes=10**9, workers=1), progress=Meddler(meddle))
+    assert str(files[0]) in str(caught.value)
+    assert ("vanished" if what == "vanishes" else "it changed since the work was planned") in str(caught.value)
+    if what == "changes":
+        assert "Let no other program write to it, and run again" in str(caught.value)
+        manifest = prepare(files, tmp_path / "out", TokenizeOptions(workers=1))
+        assert manifest.documents == 120_001
+
+
+TEXTS = {
+    "English": ["It was the best of times, it was the worst of times, it was the age of wisdom. " * 40] * 100,
+    "short": [f"{number} short" for number in range(5000)],
+    "Chinese": ["\u4f60\u597d\uff0c\u4e16\u754c\u3002\u65e5\u672c\u8a9e\u306e\u6587\u7ae0" * 20] * 300,
+    "numbers": [" ".join(str(7919 * number) for number in range(500))] * 100,
+}
+
+
+@pytest.mark.parametrize("ending", ["", ".zst", ".gz"])
+@pytest.mark.parametrize("kind", TEXTS)
+def test_the_room_asked_for_is_that_of_the_files_made(tmp_path, monkeypatch, kind, ending):
+    """151 MiB were asked for where 251 were needed: by one figure for all text, and one for each compression."""
+    from runbook.tokens.pipeline import tokenize
+
+    asked = []
+    bytes_needed = tokenize.bytes_needed
+    monkeypatch.setattr(tokenize, "bytes_needed", lambda *about: asked.append(bytes_needed(*about)) or asked[0])
+    content = json_lines(TEXTS[kind])
+    source = tmp_path / f"in.jsonl{ending}"
+    source.write_bytes({"": lambda text: text, ".zst": zstd.compress, ".gz": gzip.compress}[ending](content))
+    prepare([source], tmp_path / "out", TokenizeOptions(workers=1))
+    made_bytes = sum((tmp_path / f"out_text_document.{kind}").stat().st_size for kind in ("bin", "idx"))
+    assert made_bytes <= 1.02 * asked[0] <= 1.35 * made_bytes
+
+
+def test_a_disk_that_is_too_small_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(GOOD * 1000))
+    free = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    with pytest.raises(DataError, match=r"about .* KiB are needed below .* and 1000 B are free\. Make room"):
+        prepare([source], tmp_path / "out")
+    prepare([source], tmp_path / "out", TokenizeOptions(check_space=False))
+    assert read_manifest(tmp_path / "out").documents == 3000
+
+
+@pytest.mark.parametrize("ending", [b"\r", b"\r\n", b"\n\r\n\r"])
+def test_a_carriage_return_ends_a_line_as_in_pythons_text_mode(tmp_path, ending):
+    """Megatron's preprocess_data.py opens its input in text mode: \\r, \\r\\n and \\n end a line."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(GOOD).replace(b"\n", ending))
+    with source.open(encoding="utf-8") as lines:
+        theirs = [json.loads(line)["text"] for line in lines if line.strip()]
+    assert theirs == GOOD
+    prepare([source], tmp_path / "out")
+    assert made(tmp_path / "out") == expected(GOOD)
+
+
+def test_a_bad_record_between_carriage_returns_is_named_with_its_own_byte(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b'{"text": "one"}\r{"text": 2}\r{"text": "three"}\n')
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
+    assert (manifest.documents, manifest.skipped_records) == (2, 1)
+    assert "byte 16: 'text' is a number, not a text" in manifest.problems[0]
+
+
+def test_a_record_is_read_as_deep_as_pythons_json_reads_it(tmp_path):
+    """980 brackets are within Python's 1,000 calls; Megatron's workers stand at the top of their stack."""
+    source = tmp_path / "in.jsonl"
+    deep = b'{"deep": ' + b"[" * 980 + b"]" * 980 + b', "text": "bottom"}\n'
+    source.write_bytes(json_lines(GOOD) + deep)
+    prepare([source], tmp_path / "out", TokenizeOptions(workers=1))
+    assert made(tmp_path / "out") == expected([*GOOD, "bottom"])

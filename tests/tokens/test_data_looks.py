@@ -1,0 +1,91 @@
+"""What notebook 02 shows of the data: tables that add up, tokens in colour, figures with units, ready files as well."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runbook.results.figures.plan_figures import length_figure, source_figure, speed_figure
+from runbook.tokens import TokenizeOptions, prepare
+from runbook.workflow import data
+from runbook.workflow import data as phase
+from runbook.workflow.open_phase import RUNS_VARIABLE
+from tests.workflow.toy_run import open_run
+
+from .reference import EDGE_TEXTS, json_lines
+
+
+def test_coloured_tokens_need_no_script_and_escape_what_they_hold() -> None:
+    html = data.coloured_tokens([(1, "<b>"), (2, " a&b"), (3, "\n")])
+    assert re.sub(r"</?span[^>]*>", "", html) == "&lt;b&gt; a&amp;b\n"
+    shades = re.findall(r"background:([^;]+);", html)
+    assert len(shades) == 3 and shades[0] != shades[1] != shades[2]
+    assert "script" not in html and "class=" not in html
+
+
+def test_figures_have_units_and_reference_lines() -> None:
+    made = {
+        "length": length_figure([0, 0, 3, 9, 1], 8),
+        "source": source_figure({f"source {n}": 10**6 * n for n in range(1, 16)}),
+        "speed": speed_figure([[0.0, 0], [0.5, 10**7], [0.5, 10**7], [1.0, 9 * 10**7]], 125.0),
+    }
+    for name, figure in made.items():
+        axes = figure.axes[0]
+        assert axes.get_title(loc="left") or axes.get_title(), name
+        assert re.search(r"\(.+\)|tokens", axes.get_xlabel()), name
+    assert [bar.get_height() for bar in made["length"].axes[0].patches] == [3, 9, 1]
+    assert [label.get_text() for label in made["source"].axes[0].get_yticklabels()][-1] == "3 more"
+    assert length_figure([], 2048) and speed_figure([], 1.0)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    return lambda: capsys.readouterr().out
+
+
+def test_a_phase_by_hand_shows_plan_and_counts(tmp_path: Path, runs: Path, told: Callable[[], str]) -> None:
+    source = tmp_path / "text" / "in.jsonl"
+    source.parent.mkdir()
+    source.write_bytes(json_lines(EDGE_TEXTS, source="edge") + json_lines(["more words"], source="other"))
+    open_phase = open_run("02-data", f"data.folder={source.parent}", runs=runs)
+    phase.fetch(open_phase)
+    phase.show_source(open_phase)
+    phase.tokenize(open_phase)
+    phase.verify(open_phase)
+    told()
+    data.show_what_it_is(open_phase)
+    data.show_plan_beside(open_phase)
+    data.show_documents(open_phase)
+    said = told()
+    assert f"documents, {EDGE_TEXTS.count('')} of them empty" in said
+    assert "none differs" in said and "other" in said
+    assert "tokens" in said and "not known" not in said.split("Planned and found")[0]
+    assert "An| ordinary| document|." in said
+
+
+def test_ready_token_files_are_shown_and_verified_not_made(tmp_path: Path, runs: Path, told: Callable[[], str]) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(EDGE_TEXTS))
+    prepare([source], tmp_path / "ready" / "mine", TokenizeOptions(workers=1))
+    (tmp_path / "ready" / "mine.manifest.json").unlink()  # made by another program
+    words = ("data.dataset=tokenized", f"data.folder={tmp_path / 'ready'}")
+    open_phase = open_run("02-data", *words, runs=runs)
+    phase.show_source(open_phase)
+    phase.tokenize(open_phase)
+    phase.verify(open_phase)
+    data.show_what_it_is(open_phase)
+    data.show_plan_beside(open_phase)
+    data.show_documents(open_phase)
+    said = told()
+    assert "1 pairs of token files were made elsewhere; they are read as they are" in said
+    assert "mine_text_document" in said
+    assert open_phase.session.results["documents"] == len(EDGE_TEXTS)

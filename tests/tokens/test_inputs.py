@@ -1,0 +1,93 @@
+"""Which files are read, and how they are cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.core.errors import DataError
+from runbook.tokens.sources.input_files import cut_shards, find_inputs, kind_of, path_inside
+
+
+def test_missing_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"input .*/nothing\.jsonl does not exist\. Check the path, or download"):
+        find_inputs([tmp_path / "nothing.jsonl"])
+    with pytest.raises(DataError, match="no input: name at least one file or folder"):
+        find_inputs([])
+
+
+def test_folder_without_text_says_what_it_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(DataError, match=r"holds no \.jsonl, \.ndjson, \.json, \.txt, \.parquet file"):
+        find_inputs([tmp_path])
+
+
+def test_unknown_kind_of_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x")
+    with pytest.raises(DataError, match=r"a\.csv: its name does not say what it holds\. Known: \.jsonl"):
+        find_inputs([path])
+
+
+def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("{}")
+    with pytest.raises(DataError, match=r"named more than once: .*a\.jsonl\. Its documents would be trained on twice"):
+        find_inputs([tmp_path, path])
+
+
+def test_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.jsonl").write_text("{}")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    with pytest.raises(DataError, match=r"link\.jsonl leads out of .*in, to .*secret\.jsonl\. Name that file itself"):
+        find_inputs([folder])
+    assert find_inputs([folder / "link.jsonl"]) == [folder / "link.jsonl"]
+    (folder / "link.jsonl").unlink()
+    (folder / "gone.jsonl").symlink_to(folder / "nothing.jsonl")
+    with pytest.raises(DataError, match="is a link to nothing"):
+        find_inputs([folder])
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\..\\x", "", "a\x00b"])
+def test_listed_name_that_leaves_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="leaves the folder"):
+        path_inside(tmp_path, name)
+
+
+def test_listed_name_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "way").symlink_to(tmp_path)
+    with pytest.raises(DataError, match=r"leaves the folder .* through a link"):
+        path_inside(tmp_path / "data", "way/x")
+    assert path_inside(tmp_path / "data", "sub/x.zst") == tmp_path / "data" / "sub" / "x.zst"
+
+
+def test_small_files_share_a_shard_and_big_plain_ones_are_cut(tmp_path: Path) -> None:
+    files = []
+    for name, size in (("1.jsonl", 300), ("2.jsonl", 300), ("3.jsonl", 5000), ("4.jsonl.zst", 5000), ("5.jsonl", 10)):
+        files.append(tmp_path / name)
+        files[-1].write_bytes(b"x" * size)
+    shards = cut_shards(files, 1000)
+    assert [shard.number for shard in shards] == list(range(len(shards)))
+    described = [[(Path(s.path).name, s.start, s.end) for s in shard.segments] for shard in shards]
+    assert described == [
+        [("1.jsonl", 0, 300), ("2.jsonl", 0, 300)],
+        *[[("3.jsonl", start, start + 1000)] for start in range(0, 5000, 1000)],
+        [("4.jsonl.zst", 0, 5000)],
+        [("5.jsonl", 0, 10)],
+    ]
+
+
+def test_number_of_shards_has_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x" * 100_000)
+    assert len(cut_shards([path], 1)) <= 20_000
+
+
+def test_kinds() -> None:
+    assert kind_of(Path("A.JSONL.ZST")) == (".jsonl", ".zst")
+    with pytest.raises(DataError):
+        kind_of(Path("a.parquet.gz"))

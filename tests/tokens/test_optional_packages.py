@@ -1,0 +1,82 @@
+"""Parquet and SentencePiece, and a clear word where their packages are not installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runbook.core.errors import DataError
+from runbook.tokens import TokenizeOptions, prepare
+from runbook.tokens.tokenizer import decode, load_tokenizer
+
+from .reference import EDGE_TEXTS, expected, json_lines, made
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    source = tmp_path / "in.parquet"
+    source.write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"is a Parquet file, and the package pyarrow is not installed\. Install it"):
+        prepare([source], tmp_path / "out")
+
+
+def test_parquet_gives_the_same(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    source = tmp_path / "in.parquet"
+    texts = EDGE_TEXTS * 150
+    pyarrow.parquet.write_table(
+        pyarrow.table({"id": list(range(len(texts))), "text": texts}), source, row_group_size=700
+    )
+    prepare([source], tmp_path / "out")
+    assert made(tmp_path / "out") == expected(texts)
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    source = tmp_path / "in.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None, "b"], "n": [1, 2, 3]}), source)
+    with pytest.raises(DataError, match=r"in\.parquet, row 1: 'text' is null, not a text"):
+        prepare([source], tmp_path / "out")
+    prepare([source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
+    assert made(tmp_path / "out") == expected(["a", "b"])
+    with pytest.raises(DataError, match="has no column 'content'; its columns: text, n"):
+        prepare([source], tmp_path / "out", TokenizeOptions(text_key="content"))
+    source.write_bytes(source.read_bytes()[:-30])
+    with pytest.raises(DataError, match="not a whole Parquet file"):
+        prepare([source], tmp_path / "out")
+
+
+def test_sentencepiece_model(tmp_path: Path) -> None:
+    import sentencepiece
+
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the cat sat on the mat\na quick brown fox\n" * 30)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(texts), model_prefix=str(tmp_path / "own"), vocab_size=40, hard_vocab_limit=False, minloglevel=3
+    )
+    model = str(tmp_path / "own.model")
+    tokenizer = load_tokenizer(model)
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["the cat", "", "a fox"]))
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=model))
+    end = tokenizer.end_of_document()
+    assert end == tokenizer.judge.token_id("</s>")
+    tokens = np.frombuffer(made(tmp_path / "out")[0], dtype="<u2").tolist()
+    assert tokens == [*tokenizer.encode("the cat"), end, *tokenizer.encode("a fox"), end]
+    assert decode(tokenizer.encode("the cat"), model) == "the cat"
+    assert manifest.tokenizer["encoder"].startswith("sentencepiece ")
+
+
+def test_sentencepiece_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    model = tmp_path / "own.model"
+    model.write_bytes(b"\n")
+    with pytest.raises(DataError, match="is a SentencePiece model, and the package sentencepiece is not installed"):
+        load_tokenizer(str(model))

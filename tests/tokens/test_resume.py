@@ -1,0 +1,467 @@
+"""Interrupted anywhere and run again, the result is the same, and what was done is not done again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runbook.core.errors import DataError, HeldError
+from runbook.tokens import DataProgress, TokenizeOptions, prepare, prepare_share, verify
+from runbook.tokens.pipeline.bin_writer import Committer
+from runbook.tokens.pipeline.options import TokenFiles
+from runbook.tokens.pipeline.parts_folder import PartsFolder, ShardMark, hold_prefix, hold_share
+from runbook.tokens.pipeline.worker_pool import Pool
+from runbook.tokens.sources.input_files import cut_shards
+
+from .reference import expected, json_lines, made
+
+PROGRAM = Path(__file__).with_name("run_prepare.py")
+
+
+def start(
+    source: Path, prefix: Path, workers: int, shard_bytes: int, *more: int, kill_after: int = 0
+) -> subprocess.Popen[str]:
+    words = [sys.executable, str(PROGRAM), str(source), str(prefix), str(workers), str(shard_bytes), *map(str, more)]
+    env = os.environ | {"KILL_AFTER": str(kill_after)}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def committed(prefix: Path) -> int:
+    """Shards that stand in the .bin, as far as their marks say."""
+    marks = PartsFolder(TokenFiles(prefix))
+    if not marks.folder.exists():
+        return 0
+    found = [marks.read(number) for number in range(len(list(marks.folder.glob("*.mark"))))]
+    return sum(mark is not None and not mark.waits for mark in found)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_random_moments_gives_the_same_bytes(tmp_path: Path, many_texts: list[str], workers: int) -> None:
+    texts = many_texts * 16
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(texts))
+    prefix = tmp_path / "out"
+    chance = random.Random(workers)
+    done_before = 0
+    for _ in range(5):
+        process = start(source, prefix, workers, 60_000, kill_after=chance.randint(1, 12))
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == -signal.SIGKILL, err
+        assert committed(prefix) > done_before, "a finished shard was lost"
+        done_before = committed(prefix)
+    process = start(source, prefix, workers, 60_000)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert made(prefix) == expected(texts)
+    assert int(out.split()[0]) >= done_before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in.jsonl",
+        "out.manifest.json",
+        "out_text_document.bin",
+        "out_text_document.idx",
+    ]
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.fixture
+def half_done(tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Source and prefix of work that was stopped when some shards were done."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(many_texts))
+    original = Committer.step
+
+    def step(self: Committer) -> bool:
+        if self.committed == 8:
+            raise StopError
+        return original(self)
+
+    monkeypatch.setattr(Committer, "step", step)
+    with pytest.raises(StopError):
+        prepare([source], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000))
+    monkeypatch.undo()
+    return source, tmp_path / "out"
+
+
+def again(source: Path, prefix: Path, **changed: object) -> int:
+    """Run again; how many shards were taken over."""
+    options = {"workers": 1, "shard_bytes": 20_000, **changed}
+    return prepare([source], prefix, TokenizeOptions(**options)).reused_shards
+
+
+def test_second_run_does_only_what_is_missing(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    assert again(*half_done) == 8
+    assert made(half_done[1]) == expected(many_texts)
+
+
+def test_other_number_of_workers_takes_over(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    assert again(*half_done, workers=2) == 8
+    assert made(half_done[1]) == expected(many_texts)
+
+
+def test_other_options_begin_anew(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    assert again(*half_done, append_eod=False) == 0
+    assert made(half_done[1]) == expected(many_texts, append_eod=False)
+
+
+def test_other_input_begins_anew(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    source, prefix = half_done
+    source.write_bytes(json_lines(many_texts[:-1]))
+    assert again(source, prefix) == 0
+    assert made(prefix) == expected(many_texts[:-1])
+
+
+def test_bytes_damaged_after_their_mark_are_made_again(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    part = TokenFiles(half_done[1]).bin_part
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    assert 0 < again(*half_done) < 8
+    assert made(half_done[1]) == expected(many_texts)
+
+
+def test_unfinished_bin_cut_short_is_made_again(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    part = TokenFiles(half_done[1]).bin_part
+    os.truncate(part, part.stat().st_size // 3)
+    assert 0 < again(*half_done) < 8
+    assert made(half_done[1]) == expected(many_texts)
+
+
+def test_half_written_mark_is_no_mark(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+    mark = PartsFolder(TokenFiles(half_done[1])).path(3, "mark")
+    mark.write_bytes(mark.read_bytes()[:-4])
+    assert again(*half_done) == 3
+    assert made(half_done[1]) == expected(many_texts)
+
+
+@pytest.mark.parametrize("renamed", [1, 2])
+def test_ended_between_the_last_renames(
+    tmp_path: Path, corpus_file: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    from runbook.tokens.pipeline import tokenize
+
+    def rename(source: Path, target: Path, *, original: Any) -> None:
+        if Path(target).name == ("out_text_document.bin" if renamed == 1 else "out.manifest.json"):
+            raise StopError
+        original(source, target)
+
+    monkeypatch.setattr(os, "rename", partial(rename, original=os.rename))
+    monkeypatch.setattr(os, "replace", partial(rename, original=os.replace))
+    with pytest.raises(StopError):
+        prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000))
+    monkeypatch.undo()
+    assert (tmp_path / "out_text_document.bin").exists() == (renamed == 2)
+    manifest = tokenize.prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000))
+    assert manifest.reused_shards == len(manifest.shards)
+    assert made(tmp_path / "out") == expected(many_texts)
+
+
+def test_finished_work_is_recognised(tmp_path: Path, corpus_file: Path) -> None:
+    first = prepare([corpus_file], tmp_path / "out")
+    before = (tmp_path / "out_text_document.bin").stat().st_mtime_ns
+    seen: list[DataProgress] = []
+    second = prepare([corpus_file], tmp_path / "out", progress=seen.append)
+    assert second.reused and not first.reused
+    assert second == first
+    assert [each.stage for each in seen] == ["done"]
+    assert (tmp_path / "out_text_document.bin").stat().st_mtime_ns == before
+    (tmp_path / "out_text_document.idx").unlink()
+    assert not prepare([corpus_file], tmp_path / "out").reused
+
+
+@pytest.mark.parametrize("place", [0, 0.5, 0.999])
+def test_another_text_of_the_same_size_and_date_is_tokenized_again(tmp_path: Path, corpus_file: Path, place) -> None:
+    prepare([corpus_file], tmp_path / "out")
+    before, content = corpus_file.stat(), bytearray(corpus_file.read_bytes())
+    letter = next(at for at in range(int(place * len(content)), len(content)) if chr(content[at]) in "aou")
+    content[letter] = ord("y")
+    corpus_file.write_bytes(content)
+    os.utime(corpus_file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not prepare([corpus_file], tmp_path / "out").reused
+    assert prepare([corpus_file], tmp_path / "out").reused
+
+
+def test_other_spelling_of_the_prefix_is_the_same(tmp_path: Path, corpus_file: Path) -> None:
+    prepare([corpus_file], tmp_path / "out")
+    assert prepare([corpus_file], tmp_path / "out_text_document").reused
+
+
+def test_parts_of_shards_that_came_too_early_are_joined(tmp_path: Path, many_texts: list[str]) -> None:
+    """One large compressed file and many small ones: the small ones must wait in parts, or nothing would go on."""
+    from backports import zstd
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    big = many_texts * 25
+    (folder / "0.jsonl.zst").write_bytes(zstd.compress(json_lines(big)))
+    for number in range(1, 9):
+        (folder / f"{number}.jsonl").write_bytes(json_lines(many_texts[number * 10 : number * 10 + 10]))
+    manifest = prepare([folder], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=3000))
+    later = [text for number in range(1, 9) for text in many_texts[number * 10 : number * 10 + 10]]
+    assert made(tmp_path / "out") == expected(big + later)
+    assert manifest.documents == len(big) + len(later)
+
+
+def test_more_tokens_than_memory_keeps_go_to_a_file(
+    tmp_path: Path, corpus_file: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runbook.tokens.pipeline import bin_writer
+
+    monkeypatch.setattr(bin_writer, "MEMORY", 1000)
+    prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=50_000))
+    assert made(tmp_path / "out") == expected(many_texts)
+
+
+def test_two_runs_on_one_prefix(tmp_path: Path, corpus_file: Path) -> None:
+    with (
+        hold_prefix(TokenFiles(tmp_path / "out")),
+        pytest.raises(HeldError, match=rf"process {os.getpid()} on .* is tokenizing to .*out"),
+    ):
+        prepare([corpus_file], tmp_path / "out")
+    prepare([corpus_file], tmp_path / "out")
+
+
+def test_lock_of_a_dead_process_is_no_obstacle(tmp_path: Path, corpus_file: Path) -> None:
+    parts = TokenFiles(tmp_path / "out").parts
+    parts.mkdir()
+    (parts / "lock").write_text("1\n")
+    prepare([corpus_file], tmp_path / "out")
+
+
+def test_a_killed_worker_is_replaced(tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed the moment a shard was given to it, so that the shard is in its hands however fast the machine is."""
+    texts = many_texts * 4
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(texts))
+    killed: list[int] = []
+    last: list[DataProgress] = []
+    original = Pool._deal
+
+    def deal(self: Pool, worker: Any) -> None:
+        original(self, worker)
+        if worker.shard is not None and worker.shard.number in (1, 5) and worker.shard.number not in killed:
+            killed.append(worker.shard.number)
+            worker.process.kill()
+
+    monkeypatch.setattr(Pool, "_deal", deal)
+    manifest = prepare(
+        [source], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=100_000), progress=last.append
+    )
+    assert sorted(killed) == [1, 5]
+    assert last[-1].failures == len(killed)
+    assert (manifest.documents, made(tmp_path / "out")) == (len(texts), expected(texts))
+    assert children() == []
+
+
+def children() -> list[int]:
+    import multiprocessing
+
+    return [child.pid for child in multiprocessing.active_children() if child.pid]
+
+
+def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, corpus_file: Path) -> None:
+    def progress(now: DataProgress) -> None:
+        for child in children():
+            os.kill(child, signal.SIGKILL)
+
+    with pytest.raises(DataError, match=r"3 workers died while starting; the last was killed by signal 9\."):
+        prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=100_000), progress=progress)
+
+
+def test_no_worker_outlives_a_killed_run(tmp_path: Path, many_texts: list[str]) -> None:
+    import psutil
+
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(many_texts * 40))
+    process = start(source, tmp_path / "out", 2, 100_000)
+    family: list[psutil.Process] = []
+    deadline = time.monotonic() + 60
+    while not family and time.monotonic() < deadline:
+        family = psutil.Process(process.pid).children(recursive=True)
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert family and not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], workers: int) -> None:
+    """RLIMIT_FSIZE stands for the disk: writing fails in the middle of the .bin."""
+    texts = many_texts * 4
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(texts))
+    prefix = tmp_path / "out"
+    process = start(source, prefix, workers, 60_000, 300_000)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.startswith(f"DataError: a file may grow no more while writing below {tmp_path} (")
+    assert "Finished shards are kept: make room and run the same command again" in err
+    assert not TokenFiles(prefix).manifest.exists() and not TokenFiles(prefix).bin.exists()
+    assert committed(prefix) >= 3
+    assert again(source, prefix, workers=workers, shard_bytes=60_000) >= 3
+    assert made(prefix) == expected(texts)
+    assert {check.name for check in verify(prefix) if check.verdict != "pass"} <= {"duplicates"}  # of made-up texts
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_jobs_of_an_array_share_the_work(
+    tmp_path: Path, corpus_file: Path, many_texts: list[str], workers: int
+) -> None:
+    """Three jobs, of which one never comes back; then two; then one that joins."""
+    options = TokenizeOptions(workers=workers, shard_bytes=20_000)
+    prefix = tmp_path / "out"
+    total = len(cut_shards([corpus_file], 20_000))
+    first = [prepare_share([corpus_file], prefix, (index, 3), options) for index in (0, 2)]
+    assert [made for made, _ in first] == [len(range(index, total, 3)) for index in (0, 2)]
+    second = [prepare_share([corpus_file], prefix, (index, 2), options) for index in (1, 0)]
+    assert sum(made for made, _ in [*first, *second]) == total
+    assert prepare_share([corpus_file], prefix, (0, 1), options) == (0, total)
+    assert not TokenFiles(prefix).bin.exists()
+    manifest = prepare([corpus_file], prefix, options)
+    assert manifest.reused_shards == total
+    assert made(prefix) == expected(many_texts)
+
+
+def test_jobs_at_the_same_time(tmp_path: Path, corpus_file: Path, many_texts: list[str]) -> None:
+    options = TokenizeOptions(workers=1, shard_bytes=20_000)
+    prefix = tmp_path / "out"
+
+    def another(_: DataProgress) -> None:
+        with pytest.raises(HeldError, match=r"process \d+ on .* is tokenizing to"):
+            prepare_share([corpus_file], prefix, (0, 2), options)
+        with pytest.raises(HeldError, match=r"is tokenizing to"):
+            prepare([corpus_file], prefix, options)
+        if not PartsFolder(TokenFiles(prefix)).path(1, "mark").exists():
+            prepare_share([corpus_file], prefix, (1, 2), options)
+
+    prepare_share([corpus_file], prefix, (0, 2), options, progress=another)
+    prepare([corpus_file], prefix, options)
+    assert made(prefix) == expected(many_texts)
+
+
+def test_damaged_part_is_made_again(tmp_path: Path, corpus_file: Path, many_texts: list[str]) -> None:
+    options = TokenizeOptions(workers=1, shard_bytes=20_000)
+    prepare_share([corpus_file], tmp_path / "out", (0, 1), options)
+    path = PartsFolder(TokenFiles(tmp_path / "out")).path(4, "tokens")
+    path.write_bytes(bytes(path.stat().st_size))
+    manifest = prepare([corpus_file], tmp_path / "out", options)
+    assert manifest.reused_shards == len(manifest.shards) - 1
+    assert made(tmp_path / "out") == expected(many_texts)
+
+
+def test_share_outside_the_array(tmp_path: Path, corpus_file: Path) -> None:
+    with pytest.raises(DataError, match=r"share 4/4: the index counts from 0 and must be below the number of jobs"):
+        prepare_share([corpus_file], tmp_path / "out", (4, 4))
+
+
+def test_shards_that_are_written_and_not_committed_are_kept(
+    tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker goes on to its next shard before the parent has hashed the last one; a kill then costs only the next."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(many_texts))
+    prefix = tmp_path / "out"
+    finished: list[int] = []
+    original = Committer.finished
+
+    def stop(self: Committer, mark: ShardMark) -> None:
+        original(self, mark)
+        finished.append(mark.shard)
+        if len(finished) == 9:
+            raise StopError
+
+    monkeypatch.setattr(Committer, "finished", stop)
+    monkeypatch.setattr(Committer, "step", lambda _: False)  # nothing is hashed
+    monkeypatch.setattr(Committer, "has_work", True)
+    with pytest.raises(StopError):
+        prepare([source], prefix, TokenizeOptions(workers=2, shard_bytes=20_000))
+    monkeypatch.undo()
+    assert not any(mark.is_committed for number in finished if (mark := PartsFolder(TokenFiles(prefix)).read(number)))
+    part = TokenFiles(prefix).bin_part
+    content = bytearray(part.read_bytes())
+    content[-3] ^= 1  # of the last one that stands in the .bin
+    part.write_bytes(content)
+    assert 8 <= again(source, prefix) <= 10
+    assert made(prefix) == expected(many_texts)
+
+
+def test_a_place_after_a_file_that_changed_is_not_trusted(
+    tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped with both files in the .bin and none hashed; then the first loses a text, and the second moves."""
+    folder, prefix = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    texts = [many_texts[:20], many_texts[20:60]]
+    for number, part in enumerate(texts):
+        (folder / f"{number}.jsonl").write_bytes(json_lines(part))
+    options = TokenizeOptions(workers=2, shard_bytes=max(len(json_lines(part)) for part in texts))
+    original, marks = Committer.finished, []
+
+    def stop(self: Committer, mark: ShardMark) -> None:
+        original(self, mark)
+        marks.append(mark)
+        if len(self.waiting) == len(self.fingerprints):
+            raise StopError
+
+    monkeypatch.setattr("runbook.tokens.pipeline.bin_writer.TURN_SHARE", 1000)  # so that no shard goes to a part
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Committer, "finished", stop)
+        stopped.setattr(Committer, "step", lambda _: False)
+        stopped.setattr(Committer, "has_work", True)
+        with pytest.raises(StopError):
+            prepare([folder], prefix, options)
+    assert not any(mark.waits or mark.is_committed for mark in marks)
+    (folder / "0.jsonl").write_bytes(json_lines(texts[0][1:]))
+    prepare([folder], prefix, options)
+    assert made(prefix) == expected(texts[0][1:] + texts[1])
+
+
+def test_a_worker_killed_in_the_middle_of_a_message_is_replaced(
+    tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(many_texts))
+    original, cut = Pool._answer, []
+
+    def answer(self: Pool, worker: Any, message: tuple[Any, ...]) -> None:
+        if message[0] == "done" and not cut:
+            cut.append(message)
+            worker.process.kill()
+            raise OSError("got end of file during message")  # what Connection.recv says then
+        original(self, worker, message)
+
+    monkeypatch.setattr(Pool, "_answer", answer)
+    prepare([source], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=100_000))
+    assert cut and made(tmp_path / "out") == expected(many_texts)
+
+
+def test_finished_work_is_no_reason_to_take_the_folder_of_another_run(tmp_path: Path, corpus_file: Path) -> None:
+    """Another run, with other options say, has begun and not taken the manifest away yet."""
+    files = TokenFiles(tmp_path / "out")
+    prepare([corpus_file], files.prefix)
+    with hold_prefix(files):
+        assert prepare([corpus_file], files.prefix).reused
+        assert files.parts.is_dir()
+    assert prepare([corpus_file], files.prefix).reused
+    assert not files.parts.exists()
+
+
+def test_jobs_of_an_array_are_not_called_by_the_name_of_an_earlier_run(tmp_path: Path) -> None:
+    files = TokenFiles(tmp_path / "out")
+    with hold_prefix(files):
+        pass
+    several = pytest.raises(HeldError, match=r"process \(one of several jobs\) is tokenizing")
+    with hold_share(files, "share-0-of-2"), several, hold_prefix(files):
+        pass

@@ -1,0 +1,93 @@
+"""The catalogue's files: found, compared, named when wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from runbook.core.errors import DataError
+from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
+from runbook.tokens.sources.dataset_files import dataset_files, dataset_folder, token_prefixes
+
+
+def dataset(**changed: object) -> Dataset:
+    return Dataset(
+        **({"title": "Tests", "kind": "local", "folder": "texts", "licence": "ours", "source": "here"} | changed)
+    )
+
+
+def test_own_folder_wins_over_the_catalogue(tmp_path: Path) -> None:
+    assert dataset_folder(dataset(), project=tmp_path) == tmp_path / "texts"
+    assert dataset_folder(dataset(), project=tmp_path, folder="/elsewhere") == Path("/elsewhere")
+    with pytest.raises(DataError, match=r"names no folder; set data\.folder to where its files lie"):
+        dataset_folder(dataset(folder=""), project=tmp_path)
+
+
+def test_pattern_chooses(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for name in ("a.jsonl", "b.txt"):
+        (tmp_path / "texts" / name).write_text("{}")
+    assert [path.name for path in dataset_files(dataset(pattern="*.txt"), project=tmp_path)] == ["b.txt"]
+
+
+def test_every_wrong_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / "texts" / name).write_text("text")
+    right = hashlib.sha256(b"text").hexdigest()
+    listed = [
+        SourceFile(path="a.txt", bytes=4, sha256=right),
+        SourceFile(path="b.txt", bytes=5),
+        SourceFile(path="c.txt", sha256="0" * 64),
+        SourceFile(path="d.txt"),
+    ]
+    with pytest.raises(DataError) as caught:
+        dataset_files(dataset(files=listed), project=tmp_path)
+    assert str(caught.value) == (
+        f"3 of 4 files of the dataset 'Tests' are missing or not the ones that the catalogue names, in "
+        f"{tmp_path / 'texts'}:\n  b.txt: 4 bytes, 5 expected\n  c.txt: sha256 {right}, {'0' * 64} expected\n"
+        "  d.txt: missing\n"
+        "Fetch these again (runbook data download), or correct the catalogue."
+    )
+    assert dataset_files(dataset(files=listed[:1]), project=tmp_path) == [tmp_path / "texts" / "a.txt"]
+
+
+def test_list_that_leaves_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'\.\./a\.txt' leaves the folder"):
+        dataset_files(dataset(files=[SourceFile(path="../a.txt")]), project=tmp_path)
+
+
+def test_mock_has_no_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no text"):
+        dataset_files(dataset(kind="mock"), project=tmp_path)
+
+
+def test_numbered_files_are_promised_too(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in (0, 1, 3):
+        (tmp_path / "texts" / f"chunk_{number}.jsonl").write_text("{}")
+    numbered = dataset(groups=[FileGroup(path="chunk_{number}.jsonl", last=3)])
+    with pytest.raises(DataError, match=r"1 of 4 files(.|\n)*chunk_2\.jsonl: missing"):
+        dataset_files(numbered, project=tmp_path)
+
+
+def test_token_files_come_in_pairs(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    ready = dataset(kind="tokenized")
+    with pytest.raises(DataError, match=r"holds no \.bin files; set data\.folder"):
+        token_prefixes(ready, project=tmp_path)
+    for number in (10, 9):
+        (folder / f"my-gpt3_{number}_text_document.bin").write_bytes(b"xx")
+        (folder / f"my-gpt3_{number}_text_document.idx").write_bytes(b"xx")
+    found = token_prefixes(ready, project=tmp_path)
+    assert [prefix.name for prefix in found] == ["my-gpt3_9_text_document", "my-gpt3_10_text_document"]
+    (folder / "my-gpt3_10_text_document.idx").unlink()
+    with pytest.raises(
+        DataError, match=r"1 of 2 \.bin files in .* have no \.idx beside them: my-gpt3_10_text_document"
+    ):
+        token_prefixes(ready, project=tmp_path)
+    with pytest.raises(DataError, match="is tokens already"):
+        dataset_files(ready, project=tmp_path)

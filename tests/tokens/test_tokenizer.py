@@ -1,0 +1,235 @@
+"""Tokens: GPT-2 exactly, other tokenizers by file, the judge's veto."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+from backports import zstd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runbook.core.errors import DataError
+from runbook.tokens import TokenizeOptions, prepare
+from runbook.tokens import tokenizer as tokenizer_module
+from runbook.tokens.tokenizer import PROBES, HuggingFace, compare, decode, encode, load_tokenizer
+
+from .reference import EDGE_TEXTS, encoded, json_lines, made
+
+
+def test_known_ids() -> None:
+    assert encode("Hello world") == [15496, 995]
+    assert encode(" and the quick brown fox\n\n  1234") == [290, 262, 2068, 7586, 21831, 628, 220, 1105, 2682]
+    assert encode("") == []
+    assert encode("<|endoftext|>", special_tokens=True) == [50256]
+    assert encode("<|endoftext|>") == [27, 91, 437, 1659, 5239, 91, 29]
+
+
+def test_decode_gives_the_text_back() -> None:
+    for text in PROBES:
+        assert decode(encode(text)) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), st.booleans())
+def test_any_text_equals_the_reference(text: str, special_tokens: bool) -> None:
+    assert encode(text, special_tokens=special_tokens) == encoded(text, special_tokens)
+
+
+@pytest.fixture(scope="module")
+def openai() -> tiktoken.Encoding:
+    """OpenAI's own encoder with the shipped vocabulary: a second judge, written by others, that needs no network."""
+    letters = tokenizer_module.byte_letters()
+    vocabulary = json.loads((tokenizer_module.GPT2_FOLDER / "vocab.json").read_text())
+    special = {tokenizer_module.END_OF_TEXT: vocabulary.pop(tokenizer_module.END_OF_TEXT)}
+    ranks = {bytes(letters[each] for each in token): number for token, number in vocabulary.items()}
+    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+
+
+def test_tiktoken_agrees_on_edge_texts_and_on_the_shipped_corpus(openai: tiktoken.Encoding) -> None:
+    for text in [*PROBES, *EDGE_TEXTS]:
+        assert encode(text) == openai.encode_ordinary(text)
+        assert encode(text, special_tokens=True) == openai.encode(text, allowed_special="all")
+    corpus = tokenizer_module.GPT2_FOLDER.parent / "corpus" / "corpus-3-of-5.jsonl.zst"
+    texts = [json.loads(line)["text"] for line in zstd.decompress(corpus.read_bytes()).splitlines()]
+    ids, offsets = load_tokenizer().encode_batch(texts)
+    for number, expected in enumerate(openai.encode_ordinary_batch(texts)):
+        assert ids[offsets[number] : offsets[number + 1]].tolist() == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
+def test_any_text_equals_tiktoken(openai: tiktoken.Encoding, text: str) -> None:
+    assert encode(text) == openai.encode_ordinary(text)
+
+
+def test_pieces_show_each_token() -> None:
+    assert load_tokenizer().pieces(encode("Hello world, Zoë")) == ["Hello", " world", ",", " Zo", "ë"]
+    assert "".join(load_tokenizer().pieces(encode("plain text\n  here"))) == "plain text\n  here"
+    assert load_tokenizer().pieces([50256]) == ["<|endoftext|>"]
+
+
+def test_part_of_a_character_is_shown_as_bytes() -> None:
+    assert load_tokenizer().pieces(encode("\U0001f600")) == ["\\xf0\\x9f\\x98", "\\x80"]
+
+
+def test_ids_of_the_padding_are_shown_not_refused() -> None:
+    """An untrained model samples them: its vocabulary is padded to 50,304."""
+    assert decode([15496, 50300, 995]) == "Hello<id 50300> world"
+    assert load_tokenizer().pieces([50257, -1]) == ["<id 50257>", "<id -1>"]
+
+
+def test_a_changed_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("vocab.json", "merges.txt"):
+        content = (tokenizer_module.GPT2_FOLDER / name).read_bytes()
+        (tmp_path / name).write_bytes(content.replace(b"hello", b"hallo"))
+    monkeypatch.setattr(tokenizer_module, "GPT2_FOLDER", tmp_path)
+    tokenizer_module._gpt2.cache_clear()
+    with pytest.raises(DataError, match=r"vocab\.json has sha256 .*, and GPT-2's has 1961.*: the file was changed"):
+        load_tokenizer("gpt2")
+
+
+@pytest.fixture
+def own_tokenizer(tmp_path: Path) -> Path:
+    """A trained byte-level tokenizer of 400 tokens with its own end-of-text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["the cat sat on the mat", "a quick brown fox"] * 20, trainer)
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+def test_any_tokenizer_json(tmp_path: Path, own_tokenizer: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["the cat", "", "the fox 😀"]))
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer)))
+    tokenizer = load_tokenizer(str(own_tokenizer))
+    tokens = np.frombuffer(made(tmp_path / "out")[0], dtype="<u2").tolist()
+    assert tokens == [*tokenizer.encode("the cat"), 0, *tokenizer.encode("the fox 😀"), 0]
+    assert tokenizer.decode(tokens) == "the cat</s>the fox 😀</s>"
+    assert manifest.tokenizer["end_of_document"] == 0
+    assert list(manifest.tokenizer["sha256"]) == ["tokenizer.json"]
+    assert load_tokenizer(str(own_tokenizer.parent)).vocabulary == tokenizer.vocabulary
+
+
+def test_named_end_of_document(own_tokenizer: Path) -> None:
+    tokenizer = load_tokenizer(str(own_tokenizer))
+    assert tokenizer.end_of_document("the") == tokenizer.judge.token_id("the")
+    with pytest.raises(
+        DataError, match=r"has no token '<eod>', which would end each document; its special tokens: </s>"
+    ):
+        tokenizer.end_of_document("<eod>")
+
+
+def test_tokenizer_without_end_of_document(tmp_path: Path, own_tokenizer: Path) -> None:
+    content = own_tokenizer.read_text().replace("</s>", "<s>")
+    own_tokenizer.write_text(content)
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["the cat"]))
+    with pytest.raises(DataError, match=r"has none of <\|endoftext\|>, .*Name the token \(--eod-token\), or choose"):
+        prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer)))
+    prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer), append_eod=False))
+
+
+def test_more_than_65_500_tokens_take_four_bytes(tmp_path: Path, own_tokenizer: Path) -> None:
+    content = json.loads(own_tokenizer.read_text())
+    vocabulary = content["model"]["vocab"]
+    for number in range(len(vocabulary), 65_500):
+        vocabulary[f"unused{number}"] = number
+    own_tokenizer.write_text(json.dumps(content))
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["the cat"]))
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer)))
+    assert manifest.dtype == "int32"
+    tokens, idx = made(tmp_path / "out")
+    assert idx[17] == 4
+    assert np.frombuffer(tokens, dtype="<i4").tolist() == [*load_tokenizer(str(own_tokenizer)).encode("the cat"), 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nothing.json", None, r"is neither gpt2 nor a file that can be read \(No such file or directory\)"),
+        ("broken.json", "{", "is not JSON"),
+        ("vocab.json", '{"a": 0, "Ġthe": 1}', r"has no key `model`.*It looks like GPT-2's vocab\.json"),
+        ("other.json", '{"model": {"type": "Unheard"}}', "is refused by the tokenizers package"),
+    ],
+)
+def test_unusable_tokenizer(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        load_tokenizer(str(path))
+
+
+def test_sentencepiece(tmp_path: Path) -> None:
+    path = tmp_path / "t.model"
+    path.write_bytes(b"not a model")
+    try:
+        import sentencepiece  # noqa: F401
+    except ImportError:
+        with pytest.raises(DataError, match=r"the package sentencepiece is not installed\. Install it"):
+            load_tokenizer(str(path))
+    else:
+        with pytest.raises(DataError, match="is not a SentencePiece model"):
+            load_tokenizer(str(path))
+
+
+class Wrong:
+    """An encoder that errs on one word, or on a newly assigned character, as a real one did (facts/data.md 2)."""
+
+    name = "wrong 1.0"
+
+    def __init__(self, right: HuggingFace) -> None:
+        self.right = right
+
+    def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self.right.encode_batch([text.replace("fox", "fux").replace("\u1ac8", "x") for text in texts])
+
+
+def test_encoder_that_differs_is_caught_in_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = load_tokenizer("gpt2")
+    assert isinstance(tokenizer.judge, HuggingFace)
+    monkeypatch.setattr(tokenizer, "encoder", Wrong(tokenizer.judge))
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["a fox"]))
+    with pytest.raises(DataError) as caught:
+        prepare([source], tmp_path / "out", TokenizeOptions(workers=1))
+    assert str(caught.value) == (
+        f"wrong 1.0 and {tokenizer.judge.name} encode 'a fox' (in shard 0: {source}) differently: [64, 277, 2821] and "
+        "[64, 21831]. Nothing was kept of it. Run with --encoder tokenizers (slower), and report the text."
+    )
+    assert not (tmp_path / "out_text_document.bin").exists()
+
+
+def test_probes_hold_what_they_are_for() -> None:
+    judge = load_tokenizer("gpt2").judge
+    assert isinstance(judge, HuggingFace)
+    assert len(PROBES) >= 60
+    with pytest.raises(DataError, match="the built-in edge texts"):
+        compare(Wrong(judge), judge, [*PROBES], "the built-in edge texts")
+
+
+def test_options_outside_their_choices() -> None:
+    with pytest.raises(DataError) as caught:
+        TokenizeOptions(bad_records="ignore", encoder="fast", workers=-1, keep_sources=("a",), drop_sources=("a",))
+    assert str(caught.value) == (
+        "bad_records is 'ignore': choose one of stop, skip, quarantine; encoder is 'fast': choose one of auto, "
+        "fastokens, tokenizers, sentencepiece; workers is -1: give a number of processes, or 0 for one on each core; "
+        "a is both in keep_sources and in drop_sources: name it once"
+    )

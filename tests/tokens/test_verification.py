@@ -1,0 +1,131 @@
+"""verify() finds every later change, and says which rule it breaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runbook.tokens import prepare, sample_documents, verify
+
+from .reference import EDGE_TEXTS, json_lines
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    source = tmp_path / "edge.jsonl"
+    source.write_bytes(json_lines(EDGE_TEXTS))
+    prepare([source], tmp_path / "out")
+    return tmp_path / "out"
+
+
+def part(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(f"{prefix.name}_text_document.{ending}")
+
+
+def failed(prefix: Path) -> list[str]:
+    return [check.name for check in verify(prefix) if check.verdict == "fail"]
+
+
+def test_whole_files_pass_every_check(prefix: Path) -> None:
+    assert [(check.name, check.verdict) for check in verify(prefix)] == [
+        (name, "pass")
+        for name in (
+            *(
+                "header",
+                "lengths",
+                "offsets",
+                "sizes",
+                "document index",
+                "counts",
+                "nothing lost",
+                "bad input",
+                "shards",
+            ),
+            *("token range", "end of document", "duplicates", "sha256 of .bin", "sha256 of .idx"),
+        )
+    ]
+
+
+def test_one_flipped_token(prefix: Path) -> None:
+    content = bytearray(part(prefix, "bin").read_bytes())
+    content[0] ^= 1
+    part(prefix, "bin").write_bytes(content)
+    assert failed(prefix) == ["sha256 of .bin"]
+
+
+def test_token_outside_the_vocabulary_and_lost_end(prefix: Path) -> None:
+    tokens = np.fromfile(part(prefix, "bin"), dtype="<u2")
+    tokens[-1] = 60_000
+    tokens.tofile(part(prefix, "bin"))
+    assert failed(prefix) == ["token range", "end of document", "sha256 of .bin"]
+    told = {check.name: check for check in verify(prefix)}
+    assert told["token range"].value == "0 to 60,000"
+    assert told["end of document"].value == "15 of 16"
+
+
+def test_index_whose_lengths_lack_the_end_of_document(prefix: Path) -> None:
+    """As Microsoft's Megatron-DeepSpeed writes it (facts/data.md 6, 003)."""
+    content = bytearray(part(prefix, "idx").read_bytes())
+    lengths = np.frombuffer(content, dtype="<i4", count=16, offset=34) - 1
+    content[34 : 34 + 64] = lengths.astype("<i4").tobytes()
+    part(prefix, "idx").write_bytes(content)
+    assert failed(prefix) == ["offsets", "sizes", "end of document", "sha256 of .idx"]
+
+
+def test_odd_size_and_missing_bytes(prefix: Path) -> None:
+    content = part(prefix, "bin").read_bytes()
+    part(prefix, "bin").write_bytes(content[:-1])
+    assert verify(prefix)[0].value.endswith("The two do not belong together, or one was cut: make them again.")
+    part(prefix, "bin").write_bytes(content[:-2])
+    assert "sizes" in failed(prefix)
+
+
+def test_files_of_another_name_made_elsewhere(prefix: Path) -> None:
+    for ending in ("bin", "idx"):
+        part(prefix, ending).rename(prefix.with_name(f"pile.{ending}"))
+    assert [(check.name, check.verdict) for check in verify(prefix.with_name("pile"))] == [
+        *[(name, "pass") for name in ("header", "lengths", "offsets", "sizes", "document index")],
+        ("manifest", "warn"),
+    ]
+
+
+def test_manifest_of_other_files(prefix: Path) -> None:
+    path = prefix.with_name(prefix.name + ".manifest.json")
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"documents": 7, "records": 9}))
+    assert failed(prefix) == ["counts", "nothing lost"]
+    path.write_text("{}")
+    assert [(check.name, check.verdict) for check in verify(prefix)][-1] == ("manifest", "warn")
+    path.unlink()
+    assert "nothing was tokenized to this prefix, or it was not finished" in verify(prefix)[-1].value
+
+
+def test_a_look_without_reading_the_tokens(prefix: Path) -> None:
+    assert [check.name for check in verify(prefix, checksums=False)][-1] == "shards"
+
+
+def test_repeated_documents_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"document number {number} is like no other" for number in range(900)] + ["the same again"] * 101
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(texts))
+    prepare([source], tmp_path / "out")
+    told = {check.name: check for check in verify(tmp_path / "out")}
+    assert told["duplicates"].value == "100 of 1,001 sampled documents repeat another (9.99%)"
+    assert told["duplicates"].verdict == "warn"
+    monkeypatch.setattr("runbook.tokens.verification.SAMPLED_DOCUMENTS", 250)
+    told = {check.name: check for check in verify(tmp_path / "out")}
+    number = int(told["duplicates"].value.split(" of ")[1].split()[0])
+    assert 150 < number < 450
+
+
+def test_documents_are_shown_with_their_pieces(prefix: Path) -> None:
+    shown = sample_documents(prefix, 3, max_tokens=6)
+    assert [document.number for document in shown] == [0, 6, 13]
+    assert shown[0].pieces == ["An", " ordinary", " document", ".", "\n", "With"]
+    assert shown[0].text == "An ordinary document.\nWith"
+    assert shown[0].tokens == 10
+    assert sample_documents(prefix, numbers=[1])[0].pieces == []
+    assert sample_documents(prefix, numbers=[18])[0].text == "the end<|endoftext|>"

@@ -1,0 +1,55 @@
+"""Put into a forked rank instead of the training (see zygote.py): a step counted for real, or one rehearsed."""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+from runbook.plan_file.schema import read_plan
+
+
+def _given():
+    path = Path(sys.argv[1])
+    return path.parent, read_plan(path, "04-training")
+
+
+def measured():
+    """The ranks of the job are here: each counts its own step."""
+    from runbook.training import cpu, process_groups
+    from runbook.training.ranks import ranks_from
+    from runbook.training.rehearsal.counter import OperatorCounter
+    from runbook.training.rehearsal.rank import group_names, measure
+
+    folder, plan = _given()
+    ranks = ranks_from(os.environ)
+    cpu.answer_for_cpu()
+    process_groups.join_process_group(ranks, 60)
+    counter = OperatorCounter(fake=False, device_type="cpu")
+    with counter:
+        process_groups.make_parallel_groups(plan)
+        counter.groups = group_names()
+        counts = measure(plan, counter, plan.batch.num_microbatches)
+    collectives = [[*key, count, counts.collective_bytes[key]] for key, count in sorted(counts.collectives.items())]
+    found = {
+        "largest": [vars(t) for t in counts.largest],
+        "moment": counts.peak_moment,
+        "peak_bytes": counts.peak_bytes,
+        "flops": counts.flops,
+        "collectives": collectives,
+    }
+    (folder / f"measured-{ranks.rank}.json").write_text(json.dumps(found))
+    process_groups.leave_process_groups()
+    return 0
+
+
+def rehearsed():
+    """One process that is each of the job's ranks in turn."""
+    from runbook.training.rehearsal.rank import rehearse
+
+    folder, plan = _given()
+    for rank in range(plan.parallel.world_size):
+        found = dataclasses.asdict(rehearse(plan, rank))
+        found["collectives"] = [list(kind.values()) for kind in found["collectives"]]
+        (folder / f"rehearsed-{rank}.json").write_text(json.dumps(found))
+    return 0

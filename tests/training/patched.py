@@ -1,0 +1,22 @@
+"""What a forked rank of the tests runs: a patch if there is one, then the trainer; DeepSpeed is imported before."""
+
+import atexit
+import importlib
+import os
+
+from runbook.training import __main__ as trainer
+from runbook.training.engines.deepspeed_start import import_deepspeed
+
+from .group import PATCH
+
+import_deepspeed()
+for engine in ("deepspeed_engine", "deepspeed_pipeline"):
+    importlib.import_module(f"runbook.training.engines.{engine}")
+
+
+def main():
+    """The exit code of the patch (module:function) where it has one, else the trainer's."""
+    atexit.register(trainer._leave, 1)  # a patch that fails may have joined a process group
+    module, _, name = os.environ.pop(PATCH, "").partition(":")
+    code = getattr(importlib.import_module(module), name)() if module else None
+    return trainer.main() if code is None else code

@@ -1,0 +1,41 @@
+"""Run in a forked rank: the tokens of every sample of a training, in the order they are read; see patched.py."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy
+
+
+def write():
+    """train.npy and, with evaluation on, validation.npy beside plan.json: one row a sample."""
+    from runbook.plan_file.schema import read_plan
+    from runbook.training import cpu, process_groups, samples
+    from runbook.training.ranks import ranks_from
+
+    plan = Path(sys.argv[1])
+    spec = read_plan(plan, "04-training")
+    cpu.answer_for_cpu()
+    process_groups.join_process_group(ranks_from(os.environ), 60)
+    train, validation = samples.datasets(spec)
+    numpy.save(plan.parent / "train.npy", _rows(train, spec.duration.samples))
+    if validation is not None:
+        count = spec.evaluation.iterations * spec.batch.global_
+        numpy.save(plan.parent / "validation.npy", _rows(validation, count))
+    return 0
+
+
+def write_megatron():
+    """The same by megatron-core's own dataset class."""
+    from megatron.core.datasets.gpt_dataset import GPTDataset
+
+    from runbook.training import samples
+
+    samples.EpochDataset = GPTDataset
+    return write()
+
+
+def _rows(dataset, samples):
+    return numpy.stack(
+        [numpy.append(dataset[index]["tokens"], dataset[index]["labels"][-1]) for index in range(samples)]
+    )

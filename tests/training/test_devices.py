@@ -1,0 +1,172 @@
+"""The trainer computes on what the plan names: GPUs one a rank, or the CPU with every GPU hidden."""
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import parse
+from runbook.results.log_readers.known_failures import find_failures
+from runbook.training import process_groups, ranks
+from runbook.training.__main__ import train_rank
+from runbook.training.health.stopping import StopConditions
+from runbook.training.ranks import Ranks
+
+from .specs import spec
+
+
+def see_gpus(monkeypatch, number):
+    """Let torch see so many GPUs, and hide them by the same variables as CUDA and ROCm do."""
+
+    def visible():
+        gpus = [f"GPU-{number}" for number in range(number)]
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+            if (chosen := os.environ.get(name)) is not None:
+                gpus = [gpus[int(word)] for word in chosen.split(",") if word.isdigit() and int(word) < len(gpus)]
+        return gpus
+
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(visible()))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible()))
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=visible()[number]))
+    return chosen
+
+
+def known(said):
+    """Whether `runbook logs` names what is wrong."""
+    return [one.name for one in find_failures([str(said)])] == ["no GPU for a rank"]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ranks.SHOWN_BY:
+        monkeypatch.setenv(name, "")  # so that what a test sets is taken back
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("number", [0, 1, 8])
+def test_a_plan_for_the_cpu_hides_every_gpu(monkeypatch, number):
+    see_gpus(monkeypatch, number)
+    ranks.use_planned_device("cpu")
+    assert not ranks.on_gpu()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == os.environ["HIP_VISIBLE_DEVICES"] == ""
+    assert process_groups.device().type == "cpu"
+
+
+def test_gpus_that_cannot_be_hidden_any_more_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(RefusedError, match=r"plan\.json says device cpu, but torch saw GPUs before they were hidden"):
+        ranks.use_planned_device("cpu")
+
+
+def test_a_plan_for_gpus_is_refused_where_torch_sees_none_and_says_what_torch_was_built_for(monkeypatch):
+    see_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    said = r"says device H100-SXM5, but torch .*, built for the CPU alone, sees no GPU"
+    with pytest.raises(RefusedError, match=said) as caught:
+        ranks.use_planned_device("H100-SXM5")
+    assert known(caught.value)
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    with pytest.raises(RefusedError, match=r"built for ROCm, sees no GPU here\. Install torch for this GPU"):
+        ranks.use_planned_device("MI300X")
+
+
+def test_the_trainer_obeys_the_plan_before_it_looks_at_anything_else(monkeypatch, tmp_path):
+    def check(spec, world_size, *, fp16):
+        raise RefusedError(f"on a GPU: {fp16}")
+
+    monkeypatch.setattr("runbook.plan_file.limits.check", check)
+    alone = Ranks(0, 1, 0, "alone", "", 0)
+    for number, device, answer in (
+        (2, "H100-SXM5", "on a GPU: True"),
+        (2, "cpu", "on a GPU: False"),
+        (0, "H100-SXM5", "sees no GPU here"),
+    ):
+        see_gpus(monkeypatch, number)
+        with pytest.raises(RefusedError, match=answer):
+            train_rank(parse(spec(mock=True, device=device), tmp_path), alone, StopConditions())
+
+
+def begin(number, ranks, variables, results):
+    """A rank that joins the others on faked GPUs; gloo carries what nccl would."""
+    os.environ.update(variables)
+    patch = pytest.MonkeyPatch()
+    chosen = see_gpus(patch, number)
+    join, backends = torch.distributed.init_process_group, []
+
+    def join_by_gloo(backend, **how):
+        backends.append(backend)
+        join("gloo", **how)
+
+    patch.setattr(torch.distributed, "init_process_group", join_by_gloo)
+    try:
+        process_groups.join_process_group(ranks, 20)
+        results.put((ranks.rank, backends, chosen))
+    except RefusedError as error:
+        results.put((ranks.rank, "refused", str(error)))
+    except (RuntimeError, OSError) as error:
+        results.put((ranks.rank, "failed", repr(error)))
+    time.sleep(60)  # whoever keeps the store must outlive the others; the parent kills all
+
+
+def begin_all(number, world_size, variables, port):
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    ranks = [Ranks(rank, world_size, rank, "alone", "127.0.0.1", port) for rank in range(world_size)]
+    processes = [context.Process(target=begin, args=(number, rank, variables(rank.rank), results)) for rank in ranks]
+    for process in processes:
+        process.start()
+    answers = sorted(results.get() for _ in ranks)
+    for process in processes:
+        process.kill()  # a rank whose peer was refused still waits for it, as in a job until its script ends it
+        process.join()
+    return answers
+
+
+@pytest.fixture
+def port():
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_each_rank_has_a_gpu_of_its_own_and_they_meet_by_nccl(number, port):
+    assert begin_all(number, number, lambda _: {}, port) == [(rank, ["nccl"], [rank]) for rank in range(number)]
+
+
+def test_a_launcher_may_show_each_rank_its_own_gpu_alone(port):
+    shown = begin_all(2, 2, lambda rank: {"CUDA_VISIBLE_DEVICES": str(rank)}, port)
+    assert shown == [(0, ["nccl"], [0]), (1, ["nccl"], [0])]
+
+
+def test_a_second_rank_on_the_only_gpu_is_refused_before_it_joins():
+    with pytest.raises(RefusedError, match=r"local rank 1 has no GPU of its own: torch sees 1 on this node") as caught:
+        ranks.own_gpu(1, 1, {})
+    assert known(caught.value)
+    with pytest.raises(RefusedError, match=r"local rank 2 has no GPU of its own: torch sees 2 on this node"):
+        ranks.own_gpu(2, 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
+@pytest.mark.parametrize("variable", ranks.SHOWN_BY[:2])
+def test_two_ranks_that_are_shown_the_same_gpu_are_refused(variable, port):
+    answers = begin_all(2, 2, lambda _: {variable: "1"}, port)
+    (refused,) = [answer for answer in answers if answer[1] == "refused"]
+    assert f"rank {refused[0]} has GPU GPU-1 of " in refused[2]
+    assert "and so has another rank. Start one rank for each GPU" in refused[2]
+    assert known(refused[2])
+
+
+def test_torch_is_asked_for_gpus_in_one_place_alone():
+    folder = Path(ranks.__file__).parent
+    askers = {path.name for path in folder.rglob("*.py") if "cuda.is_available" in path.read_text()}
+    assert askers == {"ranks.py"}

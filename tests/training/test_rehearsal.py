@@ -1,0 +1,38 @@
+"""A rehearsal on fake tensors counts what the same layout needs and sends when it is trained for real."""
+
+import json
+
+import pytest
+
+from . import specs
+
+pytestmark = pytest.mark.training
+
+LAYOUTS = {
+    "bf16": {"precision": "bf16"},
+    "dp2": {"copies": 2},
+    "tp2 sequence parallel": {"tensor": 2, "parallel": {"sequence": True}, "micro": 2},
+    "pp2 interleaved": {"pipeline": 2, "virtual_pipeline": 2},
+    "pp2 dp2 recompute": {"pipeline": 2, "copies": 2, "recompute": "full"},
+    "tp2 pp2 bf16": {"tensor": 2, "pipeline": 2, "precision": "bf16"},
+    "deepspeed zero 1": {"copies": 2, "precision": "bf16", "engine": "deepspeed"},
+    "deepspeed zero 3": {"copies": 2, "zero_stage": 3, "engine": "deepspeed"},
+    "deepspeed pp2": {"pipeline": 2, "zero_stage": 1, "engine": "deepspeed"},
+    "deepspeed tp2": {"tensor": 2, "zero_stage": 0, "engine": "deepspeed"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rehearsed_rank_counts_what_a_real_one_does(layout, zygote, tmp_path):
+    content = specs.spec(mock=True, global_batch=16, **LAYOUTS[layout])
+    world = content["parallel"]["world_size"]
+    real = zygote.train(tmp_path, content, patch="training.counted:measured")
+    assert real.code == 0, real.err
+    fake = zygote.train(tmp_path, content, world_size=1, patch="training.counted:rehearsed")
+    assert fake.code == 0, fake.err
+    for rank in range(world):
+        counted = json.loads((tmp_path / f"measured-{rank}.json").read_text())
+        rehearsed = json.loads((tmp_path / f"rehearsed-{rank}.json").read_text())
+        assert rehearsed["collectives"] == counted["collectives"]
+        assert rehearsed["flops"] == counted["flops"]
+        assert rehearsed["peak_bytes"] == pytest.approx(counted["peak_bytes"], rel=0.03)

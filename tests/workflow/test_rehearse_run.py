@@ -1,0 +1,53 @@
+"""`runbook rehearse`: what a person and a program get of a job rehearsed at full size."""
+
+import dataclasses
+import json
+
+import pytest
+
+from runbook.core.errors import RunbookError
+from runbook.workflow.prerequisites.rehearsal import rehearse_run
+
+pytestmark = pytest.mark.training
+
+
+@pytest.fixture(scope="module")
+def rehearsal():
+    """Both stages of a job of 16 GPUs in the documents' framework."""
+    said = []
+    found = rehearse_run("slurm-oscar", say=said.append)
+    return found, said
+
+
+def test_every_stage_and_the_last_rank_are_counted(rehearsal):
+    found, said = rehearsal
+    assert [(stage.stage, stage.rank) for stage in found.stages] == [(0, 0), (1, 8), (1, 15)]
+    assert found.changed == ("training.framework=runbook",)
+    assert len(said) == 3
+    for stage in found.stages:
+        assert stage.peak_bytes == sum(stage.parts.values()) > 0
+        assert stage.flops == pytest.approx(stage.planned_flops, rel=0.05)
+        assert {kind["group"] for kind in stage.collectives} >= {"tensor", "pipeline", "data", "everyone"}
+    assert found.stages[0].saved_bytes > 0
+
+
+def test_the_text_and_the_json_say_the_same(rehearsal):
+    found, _ = rehearsal
+    content = json.loads(json.dumps(found.as_dict()))
+    assert content["fits"] is found.fits is True
+    text = found.as_text()
+    assert all(finding in text for finding in content["findings"])
+    assert f"{content['stages'][0]['peak_bytes'] / 2**30:.4g}" in text
+    assert "Not rehearsed: Transformer Engine's layers" in text
+
+
+def test_a_device_that_is_too_small_is_said(rehearsal):
+    found = dataclasses.replace(rehearsal[0], limit_bytes=rehearsal[0].stages[0].peak_bytes)
+    assert not found.fits
+    assert any(finding.startswith("stage 1 (rank 8) does not fit: it needs") for finding in found.findings)
+    assert not any("stage 0 (rank 0) does not fit" in finding for finding in found.findings)
+
+
+def test_a_rank_outside_the_job_is_refused():
+    with pytest.raises(RunbookError, match="--ranks 16: this job has ranks 0 to 15"):
+        rehearse_run("slurm-oscar", ranks=[16])

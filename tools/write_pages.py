@@ -1,0 +1,88 @@
+"""Write docs/departures.md and docs/storage.md from params/: python tools/write_pages.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from departures import EVERY_DOCUMENT, read_departures
+
+from runbook import params
+from runbook.core.table import Table
+from runbook.params.schema.value_types import Precision
+from runbook.params.settings import with_placeholders
+from runbook.planning.site_limits import tier_table
+
+PROJECT = Path(__file__).parents[1]
+MODELS = {"175B": 174_615_846_912, "30B": 29_975_683_072, "13B": 12_853_626_880, '"857M"': 355_919_872}
+"""Models of the Azure document, by name with their parameters."""
+
+STORAGE_HEAD = """# Storage and the time of a checkpoint
+
+The Azure document gives a table of its managed Lustre: tier, size, bandwidth and "theoretical checkpoint write time" of
+the 175B model. Its times come from 2.3 x 1024 = 2,355 "GB", which mixes GB with GiB. Here is the table again with a
+checkpoint counted in bytes (14 for each parameter: the weight in 2, its fp32 copy in 4, Adam's two moments in 8) and
+1 GB = 10^9 bytes. The last column is the document's own, with its distance from the sum. Against its own 2.3 TiB in one
+unit (2.20, 0.66, 0.33 and 0.16 min) it is 7 to 8 % low.
+
+`runbook plan RUN` and notebook 00 show the same for the run's own model, `jobs.storage` chooses a tier, and the plan
+warns where data and checkpoints do not fit. `runbook render RUN --out DIR` writes `01-environment/deployment.env`
+(GPU_SKU, ANF_SKU, ANF_SIZE, AMLFS_SKU, AMLFS_SIZE) for Azure and `shared-storage.yaml` for AWS.
+
+This page is written by `python tools/write_pages.py`; a test compares the two.
+"""
+
+DEPARTURES_HEAD = """# Where the rendered trainings depart from their documents
+
+Each of the five documents has a script. It was run with stand-ins for srun, torchrun, mpiexec and the training program.
+What it passes (directives, options, environment, DeepSpeed's file, NeMo's whole configuration) is compared with what we
+render, for every variant in `params/variants`. Everything that differs is listed here with the reason; a test fails on
+anything else. Nothing was run on the documents' machines for this. `tests/samples/documents` has what the scripts pass,
+without the scripts.
+
+This page is written from `params/differs` by `python tools/write_pages.py`; a test compares the two.
+"""
+
+
+def departures_page() -> str:
+    """docs/departures.md: every departure from a document with its reason, by run."""
+    lines = [DEPARTURES_HEAD]
+    runs = [name for name in params.run_names(PROJECT) if name != "local"]
+    for name in (EVERY_DOCUMENT, *runs):
+        lines += [f"## {name}", "", "| What | Why |", "| --- | --- |"]
+        for departure in read_departures(name, PROJECT):
+            what = "<br>".join([*departure.prose, *(_shown(*item) for item in departure.items())])
+            only = f" Variants {', '.join(v or name for v in departure.variants)}." if departure.variants else ""
+            but = f" Not {', '.join(departure.variants_without)}." if departure.variants_without else ""
+            lines.append(f"| {what} | {departure.why}{only}{but} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(kind: str, name: str, pair: tuple[str | None, str | None] | None) -> str:
+    if pair is None:
+        return f"`{name}`"
+    theirs, ours = ("not given" if value is None else f"`{value}`" if value else "given" for value in pair)
+    return f"`{name}`: {theirs} → {ours}"
+
+
+def storage_page() -> str:
+    """docs/storage.md: how long a checkpoint takes on each tier of the Azure document's storage, for its models."""
+    site = with_placeholders(params.load("azure-175b", project=PROJECT)).site
+    parts = [STORAGE_HEAD]
+    for name, parameters in MODELS.items():
+        parts.append(f"## {name}: {parameters:,} parameters\n")
+        parts.append(_table(tier_table(site, parameters, Precision.FP16)))
+    return "\n".join(parts)
+
+
+def _table(table: Table) -> str:
+    heads: Sequence[str] = [head for head in table.rows[0] if any(row[head] for row in table.rows)]
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    lines += [f"| {' | '.join(row[head] for head in heads)} |" for row in table.rows]
+    return "\n".join([*lines, "", "\n".join(table.notes), ""])
+
+
+if __name__ == "__main__":
+    (PROJECT / "docs" / "departures.md").write_text(departures_page(), encoding="utf-8")
+    (PROJECT / "docs" / "storage.md").write_text(storage_page(), encoding="utf-8")
