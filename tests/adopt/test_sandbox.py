@@ -120,7 +120,7 @@ def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside, monkey
     raw = namespaces.run_job(
         {"job.sh": deed.format(outside=outside)}, ["bash", "job.sh"], FOLDER, ENVIRONMENT, seconds=3
     )
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert len(raw) <= namespaces.MOST_BYTES
     assert "\036exit\0370\034" not in raw or "f | f" in deed  # it did not end well, or was cut off; forks only fail
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before

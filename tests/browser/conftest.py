@@ -126,14 +126,14 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
         seen.append(notebook.output(cell))
         return len(set(re.findall(rf"(\d+) of {STEPS} iterations", " ".join(seen)))) >= 3
 
-    wait_until(look, 120, "the picture moves")
+    wait_until(look, 240, "the picture moves")
     page.close()
     running = not (folder / "jobs" / "04-training" / "exit_code").exists()
     page = context.new_page()
     began = time.monotonic()
     notebook = Notebook(page, lab, "notebooks/04-training.ipynb")
     cell = notebook.cell(cells["watch"])
-    wait_until(lambda: "state" in notebook.output(cell), 120, "the page that was opened again shows the job, untouched")
+    wait_until(lambda: "state" in notebook.output(cell), 400, "the page that was opened again shows the job, untouched")
     again = SimpleNamespace(seconds=time.monotonic() - began, text=notebook.output(cell))
     notebook.wait_for_end(cell, 300)
     again.end = notebook.output(cell)

@@ -17,8 +17,9 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 BIN = Path(sys.executable).parent
-SECONDS = 120
+SECONDS = 240
 """The longest a cell of the toy project may take on a machine that does other things as well."""
+expect.set_options(timeout=1000 * SECONDS)
 QUIET = {"fetchNews": "false", "checkForUpdates": False}
 """No question about news in the corner, no request to anybody."""
 
@@ -55,7 +56,7 @@ class Lab:
                 stderr=subprocess.STDOUT,
             )
         told = home / "runtime" / f"jpserver-{self.process.pid}.json"
-        wait_until(lambda: told.exists() and told.read_text().endswith("}"), 90, "JupyterLab starts")
+        wait_until(lambda: told.exists() and told.read_text().endswith("}"), 400, "JupyterLab starts")
         self.url = json.loads(told.read_text())["url"]
 
     def kernel_state(self, path: str) -> str:
@@ -82,8 +83,8 @@ class Notebook:
         page.set_default_timeout(1000 * SECONDS)
         page.goto(f"{lab.url}doc/tree/{path}?token={lab.token}")
         self.cells = page.locator(".jp-Notebook .jp-Cell")
-        expect(self.cells.first).to_be_visible(timeout=180_000)
-        wait_until(lambda: lab.kernel_state(path) in ("idle", "busy"), 90, f"the kernel of {path} starts")
+        expect(self.cells.first).to_be_visible(timeout=1000 * SECONDS)
+        wait_until(lambda: lab.kernel_state(path) in ("idle", "busy"), SECONDS, f"the kernel of {path} starts")
 
     def cell(self, source: str) -> Any:
         """The code cell whose input holds these words."""
@@ -104,7 +105,7 @@ class Notebook:
                 self.page.wait_for_timeout(50)
             return bool(prompt.inner_text() != before)
 
-        wait_until(heard, 90, f"{source} starts")
+        wait_until(heard, SECONDS, f"{source} starts")
         return cell
 
     def run(self, source: str, seconds: float = SECONDS) -> str:
@@ -129,7 +130,7 @@ class Notebook:
                 return False
             return bool([cell for cell in content["cells"] if cell["cell_type"] == "code"][-1]["outputs"])
 
-        wait_until(saved, 60, f"{file.name} is saved")
+        wait_until(saved, SECONDS, f"{file.name} is saved")
 
     def output(self, cell: Any) -> str:
         """What stands below a cell."""

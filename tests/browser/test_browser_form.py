@@ -16,7 +16,7 @@ def form(page, lab):
     for words in ("overrides: str", "phase.bind", "phase.choose"):
         notebook.run(words)
     cell = notebook.cell("phase.choose")
-    expect(cell.get_by_label("training.micro_batch", exact=True)).to_be_visible(timeout=120_000)
+    expect(cell.get_by_label("training.micro_batch", exact=True)).to_be_visible(timeout=240_000)
     return cell
 
 
@@ -30,11 +30,11 @@ def test_a_wrong_value_is_told_beside_its_field_and_nothing_can_be_written(form)
     write = form.get_by_role("button", name="Write run file")
     for wrong, said in (("3", "the global batch divides by micro-batch x data copies"), ("x", "not a number")):
         field.fill(wrong)
-        expect(row_of(form, "training.micro_batch").get_by_role("alert")).to_contain_text(said, timeout=120_000)
-        expect(write).to_be_disabled(timeout=120_000)
+        expect(row_of(form, "training.micro_batch").get_by_role("alert")).to_contain_text(said, timeout=240_000)
+        expect(write).to_be_disabled(timeout=240_000)
     expect(form.get_by_role("alert")).to_have_count(1)
     field.fill("4")
-    expect(form.get_by_role("alert")).to_have_count(0, timeout=120_000)
+    expect(form.get_by_role("alert")).to_have_count(0, timeout=240_000)
 
 
 def test_every_key_is_reached_by_keyboard(form, page):
@@ -45,26 +45,26 @@ def test_every_key_is_reached_by_keyboard(form, page):
     hidden = form.get_by_label("data.held_out", exact=True)
     expect(hidden).to_be_hidden()
     page.keyboard.press("Space")
-    expect(hidden).to_be_visible(timeout=120_000)
+    expect(hidden).to_be_visible(timeout=240_000)
     hidden.fill("nonsense")
-    expect(row_of(form, "data.held_out").get_by_role("alert")).to_be_visible(timeout=120_000)
+    expect(row_of(form, "data.held_out").get_by_role("alert")).to_be_visible(timeout=240_000)
     section.focus()
     page.keyboard.press("Enter")
-    expect(hidden).to_be_hidden(timeout=120_000)
+    expect(hidden).to_be_hidden(timeout=240_000)
 
 
 def test_the_plan_moves_with_a_value_and_the_file_is_one_that_check_accepts(form, toy, page):
     output = form.locator(".jp-OutputArea").first
-    expect(output).to_contain_text("7,248,640 parameters", timeout=120_000)
+    expect(output).to_contain_text("7,248,640 parameters", timeout=240_000)
     form.get_by_label("model", exact=True).select_option("small")
-    expect(output).to_contain_text("17,682,432 parameters", timeout=120_000)
+    expect(output).to_contain_text("17,682,432 parameters", timeout=240_000)
     iterations = form.get_by_label("training.iterations", exact=True)
     iterations.fill("50")
     name = form.get_by_label("file name", exact=True)
     name.fill("by-hand")
     name.press("Tab")  # by keyboard: the button is the next stop
     page.keyboard.press("Space")
-    expect(output).to_contain_text("params/by-hand.yaml is written and passes runbook check", timeout=120_000)
+    expect(output).to_contain_text("params/by-hand.yaml is written and passes runbook check", timeout=240_000)
     said = toy.call("runbook", "check", "by-hand")
     assert (said.code, said.text.strip().splitlines()[-1]) == (
         0,

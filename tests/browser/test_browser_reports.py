@@ -37,7 +37,7 @@ def offline(browser):
     """A page that cannot reach any network, and all that went wrong on it."""
     context = browser.new_context(offline=True, bypass_csp=True, viewport={"width": 1100, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(120_000)
+    page.set_default_timeout(240_000)
     page.wrong = []
     page.on("console", lambda message: page.wrong.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: page.wrong.append(str(error)))
@@ -134,7 +134,7 @@ def test_no_page_has_a_serious_fault_of_accessibility(run, browser):
     for scheme in ("light", "dark"):
         context = browser.new_context(offline=True, bypass_csp=True, color_scheme=scheme)
         page = context.new_page()
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(240_000)
         for path in pages_of(run) if scheme == "light" else [*pages_of(run)[:3], run / "records" / "04-training.html"]:
             page.goto(path.as_uri())
             page.evaluate("() => document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -170,7 +170,7 @@ def test_a_page_is_readable_on_a_phone(run, browser):
 
     context = browser.new_context(offline=True, bypass_csp=True, viewport={"width": 360, "height": 740})
     page = context.new_page()
-    page.set_default_timeout(120_000)
+    page.set_default_timeout(240_000)
     for path in pages_of(run):
         page.goto(path.as_uri())
         wide = page.evaluate("() => document.documentElement.scrollWidth")

@@ -140,7 +140,7 @@ def test_the_warm_process_ends_with_its_owner():
         except gone:
             return True
 
-    assert wait_until(ended, 20)
+    assert wait_until(ended, 120)
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def test_a_job_outlives_its_submitter_and_is_attached_to_by_another(bench):
     assert seen[0].reason.startswith(f"process {bench.script_pid(folder)} on ")
     last = seen[-1]
     assert (last.state, last.exit_code, last.reason) == (JobState.DONE, 0, "finished")
-    assert 0 < last.ended - last.started < 10
-    assert last.heartbeat_age_seconds < 10
+    assert 0 < last.ended - last.started < 60
+    assert last.heartbeat_age_seconds < 60
     assert sorted(folder.out.read_text().splitlines()) == ["done by 0", "done by 1"]
     assert folder.err.read_text() == "runbook: finished\n"
 
@@ -124,7 +124,7 @@ def test_the_peers_of_a_dead_rank_do_not_outlive_it(bench, monkeypatch):
     began = time.monotonic()
     rank_1.kill()
     status = bench.wait(folder)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # 30 s without the shorter patience above
     assert status.state is JobState.FAILED
     assert status.reason == (
         "rank 1 ended with exit code 137 (signal 9); killed, as they did not end by themselves: rank 0"
@@ -273,7 +273,7 @@ def test_a_script_that_bash_cannot_read_is_told_in_bashs_words(bench):
 def test_a_job_started_by_hand_is_seen_too(bench):
     folder = bench.write("time.sleep(0.5)", ranks=1)
     pid = shell.start_detached(["bash", "job.sh"], cwd=folder.path, out=folder.out, err=folder.err)
-    assert processes.wait_until(folder.started.exists, 5)
+    assert processes.wait_until(folder.started.exists, 60)
     status = bench.scheduler.state(folder)
     assert (status.state, status.reason) == (JobState.RUNNING, f"process {pid} on {processes.host_name()}")
     assert status.job_id.startswith(f"by-hand-{pid}-")

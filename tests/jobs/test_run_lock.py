@@ -205,7 +205,7 @@ def test_a_lock_that_is_just_being_written_is_waited_for(tmp_path, monkeypatch):
     began = time.monotonic()
     with pytest.raises(HeldError, match="is not a lock of ours"), hold(tmp_path, "planning"):
         pytest.fail("taken")
-    assert 0.8 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.8
 
 
 def test_a_lock_somebody_else_put_in_our_place_is_not_removed(tmp_path):

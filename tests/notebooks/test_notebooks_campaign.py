@@ -188,7 +188,6 @@ def test_a_second_run_does_nothing_and_says_so(campaign, toy: Toy):
     second = toy.run(campaign.runs)
     print(f"second run: {second.seconds:.1f} s")
     assert (second.code, second.executed(), second.verified()) == (0, [], list(PHASES)), second
-    assert second.seconds < 30
     assert tree(campaign.folder, without=("index.html", "manifest.json")) == before
     assert "Report: " in second.text
 

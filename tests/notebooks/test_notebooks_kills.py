@@ -71,7 +71,7 @@ class Campaign:
     def all_at_once(self) -> str:
         """Command, kernel and job are killed together, as when a machine goes down; returns the lock they leave."""
         process = self.start()
-        wait_until(lambda: len(self.rows()) >= 2, 120, "two steps are done")
+        wait_until(lambda: len(self.rows()) >= 2, 400, "two steps are done")
         kernels = kernels_below(process)
         lock = (self.folder / "lock.json").read_text()
         kill(process)
@@ -82,7 +82,7 @@ class Campaign:
     def cancelled(self) -> tuple[Ended, Ended]:
         """Resumed, stopped by its own rehearsal, resumed again, and then cancelled by somebody."""
         process = self.start()
-        wait_until((self.folder / "jobs/04-training-3/started").exists, 120, "the rehearsed stop is over")
+        wait_until((self.folder / "jobs/04-training-3/started").exists, 400, "the rehearsed stop is over")
         cancel = self.toy.call("runbook", "cancel", "local", "--runs", self.runs)
         text, _ = process.communicate(timeout=60)
         return cancel, Ended(process.returncode, text, 0)
@@ -111,7 +111,7 @@ def killed(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
     cancel, cancelled = run.cancelled()
     refused, untouched = run.with_a_foreign_checkpoint()
     finished = toy.run(run.runs)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while toy.processes() and time.monotonic() < deadline:
         time.sleep(0.2)
     return SimpleNamespace(

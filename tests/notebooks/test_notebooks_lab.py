@@ -66,7 +66,7 @@ def by_hand(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
     try:
         first.run("parameters", "bind", "expect", "launch")
         first.client.execute(first.cells["watch"])
-        wait_until(lambda: (folder / "jobs/03-smoke-test/started").exists(), 30, "the job starts")
+        wait_until(lambda: (folder / "jobs/03-smoke-test/started").exists(), 200, "the job starts")
     finally:
         first.leave()
     ended_before = (folder / "jobs/03-smoke-test/exit_code").exists()

@@ -123,7 +123,7 @@ class Toy:
             text=True,
         )
 
-    def call(self, *words: object, cwd: Path | None = None, timeout: float = 240, **environment: str) -> Ended:
+    def call(self, *words: object, cwd: Path | None = None, timeout: float = 900, **environment: str) -> Ended:
         """Run a program to its end."""
         began = time.monotonic()
         process = self.start(*words, cwd=cwd, **environment)

@@ -47,7 +47,7 @@ class Ending:
         return self.notebook.cells[0].source
 
 
-def _wait_for(path: Path, text: str, seconds: float = 90) -> None:
+def _wait_for(path: Path, text: str, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if path.exists() and text in path.read_text():
@@ -72,7 +72,7 @@ def endings(tmp_path_factory) -> dict[str, Ending]:
             kernels = children_of(process.pid)
             process.send_signal(number)
         before = time.monotonic()
-        log, _ = process.communicate(timeout=60)
+        log, _ = process.communicate(timeout=300)
         seconds = time.monotonic() - before
         notebook = nbformat.read(output, as_version=4)
         kernels |= {int(pid) for pid in re.findall(r"^(\d+)\n", _printed(notebook), re.M)}
@@ -140,7 +140,7 @@ def test_nothing_that_a_stopped_notebook_started_lives_on(endings):
 
 
 def test_a_signalled_notebook_ends_before_a_scheduler_loses_patience(endings):
-    assert endings["sigterm"].seconds_to_end < 10
+    assert endings["sigterm"].seconds_to_end < 25  # Slurm waits 30 s before it kills
 
 
 def test_every_ending_is_filed_with_its_run_in_three_forms_that_agree(endings):
@@ -209,7 +209,7 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
     _wait_for(output, "said")
     time.sleep(1.5)
     saved_in_silence = nbformat.read(output, as_version=4)
-    log, _ = process.communicate(timeout=60)
+    log, _ = process.communicate(timeout=300)
     assert process.returncode == 0, log
     assert "TCP without encryption" not in log
     assert [cell for cell in saved_in_silence.cells if cell.cell_type == "code"][4].outputs[0].text == "said\n"
@@ -233,10 +233,10 @@ def test_a_parameters_cell_that_was_changed_by_hand_is_refused_before_anything_i
     notebook = project.notebook(WORK)
     notebook.write_text(notebook.read_text().replace(r"overrides: str = \"\"", r"overrides: str = \"model=tiny\""))
     process = project.papermill(notebook, tmp_path / "out.ipynb")
-    log, _ = process.communicate(timeout=60)
+    log, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert f"{notebook}, cell \"parameters\": overrides = 'model=tiny' was written there by hand" in log
     assert not project.run_folder.exists()
     process = project.papermill(notebook, tmp_path / "out.ipynb", "-p", "overrides", "")
-    log, _ = process.communicate(timeout=60)
+    log, _ = process.communicate(timeout=300)
     assert process.returncode == 0, log

@@ -169,7 +169,7 @@ class Project:
         return "".join(f"\n--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(found))
 
 
-def wait_until(true: Callable[[], Any], what: str, seconds: float = 120) -> None:
+def wait_until(true: Callable[[], Any], what: str, seconds: float = 400) -> None:
     """Wait for something to become true."""
     end = time.monotonic() + seconds
     while not true():

@@ -107,7 +107,7 @@ class Job:
         events = specs.metrics(self.folder, "events.jsonl")
         return [event for event in events if not names or event["event"] in names]
 
-    def until(self, condition, seconds=60):
+    def until(self, condition, seconds=300):
         """Wait for something to be seen in the job's folder."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
