@@ -143,14 +143,19 @@ def show_variants(open_phase: OpenPhase) -> None:
     table = variants_table(variants, runs)
     show(table)
     write_text(open_phase.folder / VARIANTS, table.to_csv())
-    trained = [folder for one in variants if ((folder := runs / one.name) / "metrics.jsonl").exists()]
-    if len(trained) < 2:
+    facts = []
+    for folder in (runs / one.name for one in variants):
+        if (folder / "metrics.jsonl").exists():
+            try:
+                facts.append(read_run(folder))
+            except RecordError as error:
+                show_text(f"{folder.name} is not compared: {error}")
+    if len(facts) < 2:
         show_text(f"Nothing to compare: runbook run {run} --all-variants runs the others, runbook compare A B any two.")
         return
     scaling = variants_scaling(variants, runs)
     draw(run_figures.scaling_figure(scaling), "Speed by number of devices.")
     show(scaling)
-    facts = [read_run(folder) for folder in trained]
     result = compare(facts)
     draw(run_figures.comparison_figure({fact.name: fact.history for fact in facts}), "By tokens and by time trained.")
     for one in (result.parameters, result.metrics, result.environment):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -454,6 +455,31 @@ def test_finished_work_is_no_reason_to_take_the_folder_of_another_run(tmp_path: 
     with hold_prefix(files):
         assert prepare([corpus_file], files.prefix).reused
         assert files.parts.is_dir()
+    assert prepare([corpus_file], files.prefix).reused
+    assert not files.parts.exists()
+
+
+def test_text_of_parts_that_other_jobs_made_is_not_this_call_s(tmp_path: Path, corpus_file: Path) -> None:
+    options = TokenizeOptions(workers=1, shard_bytes=50_000)
+    prepare_share([corpus_file], tmp_path / "out", (0, 1), options)
+    seen: list[DataProgress] = []
+    manifest = prepare([corpus_file], tmp_path / "out", options, progress=seen.append)
+    assert manifest.reused_shards == len(manifest.shards) > 1
+    assert {moment.mb_per_second for moment in seen} == {0.0}
+    assert manifest.rates["wall"] == 0.0 and {size for _, size in manifest.speed} == {0}
+
+
+def test_work_that_another_start_finished_before_the_lock_is_not_done_again(
+    tmp_path: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TokenFiles(tmp_path / "out")
+
+    def hold_late(held: TokenFiles) -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        assert not prepare([corpus_file], files.prefix).reused
+        return hold_prefix(held)
+
+    monkeypatch.setattr("runbook.tokens.pipeline.tokenize.hold_prefix", hold_late)
     assert prepare([corpus_file], files.prefix).reused
     assert not files.parts.exists()
 

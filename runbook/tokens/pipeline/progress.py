@@ -74,8 +74,8 @@ class ProgressReporter:
         self.speed: list[list[float]] = []  # seconds and bytes of text along the way
 
     def report_resumed(self) -> None:
-        """Report a shard that an earlier run had done."""
-        self._text_before = self._committer.totals.text_bytes
+        """Report what an earlier run had done, as far as it is taken over."""
+        self._text_before = sum(each.text_bytes for each in self._counts())
         self.report("resume")
 
     def text_done(self) -> int:
@@ -89,14 +89,13 @@ class ProgressReporter:
         if not force and now - self._last < EVERY_SECONDS:
             return
         self._last = now
-        waiting = self._committer.waiting.values()
-        counts = [self._committer.totals, *(mark.counts for mark in waiting), *in_hand]
+        counts = [*self._counts(), *in_hand]
         if len(self.speed) >= SPEED_POINTS:
             self.speed = self.speed[::2]
         text = sum(each.text_bytes for each in counts)
         self.speed.append([round(now - self._began, 3), text - self._text_before])
         done = sum(self._estimates[: self._committer.committed])
-        done += sum(self._estimates[mark.shard] for mark in waiting)
+        done += sum(self._estimates[shard] for shard in self._committer.waiting)
         done += sum(min(each.input_bytes, max(self._estimates)) for each in in_hand)
         share = min(1.0, done / max(1.0, sum(self._estimates)))
         eta = self._eta(share, now) if stage == "tokenize" else None
@@ -107,6 +106,10 @@ class ProgressReporter:
         if manifest.reused:
             self._text_before = manifest.text_bytes
         self._send("done", [manifest], 1.0, len(self._estimates), 0.0)
+
+    def _counts(self) -> list[ShardCounts]:
+        """Of all finished shards, the waiting ones too."""
+        return [self._committer.totals, *(mark.counts for mark in self._committer.waiting.values())]
 
     def _send(self, stage: str, counts: Sequence[Counts], share: float, shards: int, eta: float | None) -> None:
         seconds = time.monotonic() - self._began

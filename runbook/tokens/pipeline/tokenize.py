@@ -66,13 +66,16 @@ def prepare(
         HeldError: another process is tokenizing to this prefix.
     """
     job = _Job(inputs, TokenFiles(Path(prefix)), options or TokenizeOptions(), progress)
-    if manifest := finished_manifest(prefix, job.fingerprint):
-        return job.report_finished(manifest)
+    manifest = finished_manifest(prefix, job.fingerprint)
     try:
-        with hold_prefix(job.files):
-            return job.run()
+        if manifest is None:
+            with hold_prefix(job.files):
+                # Another start may have finished the work between our look and the lock.
+                if (manifest := finished_manifest(prefix, job.fingerprint)) is None:
+                    return job.run()
     except OSError as error:
         raise disk_error(error, job.files) from error
+    return job.report_finished(manifest)
 
 
 def prepare_share(
@@ -143,6 +146,7 @@ class _Job:
         if self._reused:
             counts = self._reused, len(self._shards)
             _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
+            self._reporter.report_resumed()  # with those that are finished and not committed yet
         tokenizer = self._make([self._shards[number] for number in todo], self._shards)
         self._reporter.report("index", force=True)
         manifest = self._close(tokenizer)
