@@ -82,6 +82,12 @@ def step_inputs(phase: PhasePlan) -> dict[str, Any]:
     return {key: value for key, value in as_json(phase).items() if key not in left_out}
 
 
+def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
+    """What memory, work and messages of a step depend on: neither data, nor rates, nor how long it goes on."""
+    keys = ("engine", "device", "model", "parallel", "batch", "precision", "recompute", "deepspeed")
+    return {key: value for key, value in as_json(phase).items() if key in keys}
+
+
 def _sections(phase: PhasePlan) -> dict[str, Any]:
     """What decides the losses and may not change on a resume; files count by their names, not by their folders."""
     model = as_json(phase.model)

@@ -32,7 +32,7 @@ from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase, binder
 from runbook.workflow.prerequisites.token_files import input_files, link_ready_tokens, ready_pairs, token_groups
 from runbook.workflow.report import finish as finish
-from runbook.workflow.trainings import jobs
+from runbook.workflow.trainings import task_jobs
 
 PHASE = "02-data"
 STEP = "02-data--tokenize"
@@ -86,7 +86,7 @@ def tokenize(open_phase: OpenPhase) -> None:
         show_text(f"{len(ready)} pairs of token files were made elsewhere; they are read as they are.")
     groups = token_groups(settings, plan, open_phase.folder)
     if groups and asks_for_queue(settings, PHASE):
-        jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
+        task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
     elif groups:
         options = tokens.TokenizeOptions.from_params(settings.run.data)
         with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:

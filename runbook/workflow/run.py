@@ -136,7 +136,7 @@ def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
     class Repeat(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             for line in record.getMessage().splitlines():
-                if verbose or (line.startswith((phase, "tokenize")) and "%" in line):
+                if verbose or (line.startswith((phase, "tokenize", "rehearsal")) and "%" in line):
                     say(line)
 
     logger, handler = logging.getLogger("papermill"), Repeat()

@@ -23,7 +23,7 @@ from runbook.planning.plan_record import Plan, parse_plan
 from runbook.records.manifest import note_files
 from runbook.tokens.tokenizer import encode
 
-FREE_KEYS = ("training.smoke.waived_by",)
+FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
 """Keys that say who decided something, not what is done: they may change in a folder that exists."""
 OVERRIDES = "overrides.yaml"
 """What was given by hand, over the run file: in a parameters cell or by --set."""

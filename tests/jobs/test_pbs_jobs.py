@@ -23,7 +23,7 @@ from runbook.jobs.render.training_job import write_job
 from runbook.params import load
 from runbook.params.settings import Settings
 from runbook.workflow.prerequisites.doctor import queue_checks
-from runbook.workflow.trainings import jobs as queue_tasks
+from runbook.workflow.trainings import task_jobs
 
 pytestmark = pytest.mark.jobs
 PROJECT = Path(__file__).parents[2]
@@ -237,7 +237,7 @@ def test_an_array_whose_join_is_refused_is_taken_back(pbs, tmp_path, settings, m
     open_phase = SimpleNamespace(settings=own, phase="02-data", folder=tmp_path / "a run")
     tasks = [Task("shares", ("sleep", "300"), is_array=True), Task("join", ("true",), part="join")]
     with pytest.raises(JobError, match="PBS refused the job"):
-        queue_tasks._submit_tasks(open_phase, pbs, tasks)
+        task_jobs._submit_tasks(open_phase, pbs, tasks)
     assert pbs.state(JobFolder(tmp_path / "a run" / "jobs" / "02-data")).state is JobState.CANCELLED
 
 

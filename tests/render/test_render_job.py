@@ -4,11 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from sites import settings_of
 
 from runbook.core import shell
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ParamsError
 from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.render.task_job import Task, render_task
 from runbook.jobs.render.training_job import RenderedJob, render_job, write_job
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "local"
@@ -95,6 +97,30 @@ def test_files_are_written_whole_and_the_script_can_be_executed(tmp_path):
     assert (folder.path / "ds" / "config.json").read_text() == "{}"
     assert sorted(path.name for path in folder.path.iterdir()) == ["arguments.json", "ds", "job.sh"]
     assert shell.run([str(folder.script)]).out == "ünï\n"
+
+
+@pytest.mark.parametrize(
+    ("run", "before"),
+    [
+        (
+            "azure-175b",
+            "  --no-container-mount-home \\\n  --container-env=PYTHONPATH,PYTHONSAFEPATH,PYTHONUNBUFFERED \\\n  ",
+        ),
+        ("lumi-13b", '  --pwd "$PWD" \\\n  --no-home \\\n  "${SIF}" \\\n  '),
+        ("polaris-25b", '  done <"$job/after"\nfi\n\n'),
+    ],
+)
+def test_a_task_in_the_container_has_the_trainers_modules_image_and_python_and_no_device(run, before):
+    settings = settings_of(run)
+    task = Task("a rehearsal", ("python3", "-m", "runbook.training.rehearsal"), in_container=True, part="rehearsal")
+    script = render_task(settings, "01-environment", task, Path("/project")).script
+    assert f"{before}python3 -m runbook.training.rehearsal </dev/null &" in script
+    assert [line.removeprefix("module load ") for line in script.splitlines() if line.startswith("module load")] == (
+        settings.site.modules
+    )
+    directives = [line for line in script.splitlines() if line.startswith(("#SBATCH", "#PBS"))]
+    assert not any("gpu" in line for line in directives)
+    assert run == "polaris-25b" or "#SBATCH --cpus-per-task=1" in directives
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "job.sh"])

@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 from two_nodes import Cluster, Project, lines_of, wait_until
 
+NO_TRAINER = """\
+import importlib.util
+
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find_spec(name, package)
+"""
 pytestmark = [pytest.mark.slurm, pytest.mark.notebooks, pytest.mark.training]
 
 
@@ -46,15 +52,38 @@ def test_the_smoke_test_ran_on_both_nodes_inside_what_pyxis_was_asked_for(tested
     assert "--container-image='registry.example.org#nothing:1'" in script and "torchrun" in script
 
 
-def test_the_same_smoke_test_by_plain_srun_gives_the_same_losses(tested: Path, project: Project):
-    project.call(
-        "run", "queued", "--as", "srun", "--set", "jobs.launcher=srun", "--set", "jobs.data.array=0", "--to", "3"
-    )
-    folder = project.runs / "queued--srun"
+@pytest.fixture(scope="session")
+def by_srun(project: Project) -> Path:
+    """The same started by srun, from a login node without a trainer, so that a job rehearses the layout; its folder."""
+    own = project.root / "no trainer"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text(NO_TRAINER)  # jobs have a PYTHONPATH of their own
+    words = ("jobs.launcher=srun", "jobs.data.array=0", "training.rehearsal_waived_by=")
+    words = [word for pair in words for word in ("--set", pair)]
+    project.call("run", "queued", "--as", "srun", *words, "--to", "3", PYTHONPATH=str(own))
+    return project.runs / "queued--srun"
+
+
+def test_the_same_smoke_test_by_plain_srun_gives_the_same_losses(tested: Path, by_srun: Path):
+    folder = by_srun
     script = (folder / "jobs" / "03-smoke-test" / "job.sh").read_text()
     assert "torchrun" not in script and "SLURM_PROCID" in (folder / "jobs" / "03-smoke-test" / "rank.sh").read_text()
     losses = [[row["loss"] for row in lines_of(run / "smoke" / "metrics.jsonl")] for run in (tested, folder)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_layout_is_rehearsed_by_a_job_in_the_container_where_there_is_no_trainer_here(by_srun: Path):
+    (folder,) = by_srun.glob("jobs/01-environment-rehearsal-*")
+    script = (folder / "job.sh").read_text()
+    assert (
+        "--container-image='registry.example.org#nothing:1'" in script
+        and "python3 -m runbook.training.rehearsal" in script
+    )
+    checks = json.loads((by_srun / "records" / "03-smoke-test.json").read_text())["checks"]
+    (check,) = [check for check in checks if check["name"] == "rehearsal"]
+    assert check["verdict"] == "pass" and check["value"].startswith("stage 0 is the fullest: ")
+    (kept,) = [path for path in by_srun.glob("rehearsals/*.json") if not path.name.endswith(".plan.json")]
+    assert json.loads(kept.read_text())["stages"][0]["rank"] == 0
 
 
 def test_drill_16_a_killed_step_and_a_node_without_power_are_gone_on_from_once_each(

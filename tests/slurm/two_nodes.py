@@ -39,6 +39,7 @@ training:
   save_interval: 10
   eval_interval: 30
   eval_iterations: 1
+  rehearsal_waived_by: the tests
   smoke:
     model: tiny
     iterations: 6

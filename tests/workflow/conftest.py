@@ -9,7 +9,7 @@ from toy_run import FakeScheduler
 
 from runbook.workflow import report, run, status
 from runbook.workflow.open_phase import HOLDER_VARIABLE, RUNS_VARIABLE
-from runbook.workflow.trainings import jobs, live_view
+from runbook.workflow.trainings import jobs, live_view, task_jobs
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def runs(tmp_path: Path, monkeypatch) -> Path:
 @pytest.fixture
 def queue(monkeypatch) -> FakeScheduler:
     fake = FakeScheduler()
-    for module in (report, jobs, run, status):
+    for module in (report, jobs, run, status, task_jobs):
         monkeypatch.setattr(module, "get_scheduler", lambda site: fake)
     monkeypatch.setattr(live_view, "POLL_SECONDS", 0.0)
     return fake

@@ -42,7 +42,7 @@ def test_a_name_lets_it_go_on_and_is_recorded_once(runs, queue):
     training.check_ready(open_phase)
     (event,) = waivers(open_phase)
     assert (event["by"], event["phase"], event["gate"]) == ("A. Person", PHASE, "not done")
-    assert open_phase.session.results["smoke_gate_waived_by"] == "A. Person"
+    assert open_phase.session.results["smoke_test_waived_by"] == "A. Person"
     (gate,) = [check for check in open_phase.session.finish().checks if check.name == "smoke test"]
     assert (gate.verdict, gate.value) == ("warn", f"not done; waived by A. Person (account {event['account']})")
 

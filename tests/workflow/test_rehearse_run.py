@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 
+from runbook.core import shell
 from runbook.core.errors import RunbookError
-from runbook.workflow.prerequisites.rehearsal import rehearse_run
+from runbook.workflow.plan_commands import load_plan
+from runbook.workflow.prerequisites.rehearsal import Rehearsal, rehearse_run
 
 pytestmark = pytest.mark.training
 
@@ -51,3 +54,33 @@ def test_a_device_that_is_too_small_is_said(rehearsal):
 def test_a_rank_outside_the_job_is_refused():
     with pytest.raises(RunbookError, match="--ranks 16: this job has ranks 0 to 15"):
         rehearse_run("slurm-oscar", ranks=[16])
+
+
+def test_what_was_counted_can_be_kept(rehearsal):
+    found, _ = rehearsal
+    kept = Rehearsal.from_dict(json.loads(json.dumps(found.as_dict())))
+    assert kept == found and kept.as_text() == found.as_text()
+
+
+def test_a_software_that_is_too_old_is_told_from_a_job_that_fails(tmp_path):
+    (tmp_path / "megatron").mkdir()
+    (tmp_path / "megatron" / "__init__.py").write_text("raise ImportError('older than needed')")
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(load_plan("local", ())[1].as_dict()))
+    words = [
+        sys.executable,
+        "-m",
+        "runbook.training.rehearsal",
+        str(plan),
+        "--ranks",
+        "0",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    ended = shell.run(words, env={"PYTHONPATH": str(tmp_path)}, check=False)
+    assert ended.exit_code == 3
+    assert ended.err == (
+        "a rehearsal needs megatron-core and torch 2.10 or newer, of which a build for the CPU will do: "
+        "older than needed\n"
+    )
+    assert not (tmp_path / "out").exists()

@@ -29,6 +29,13 @@ def training_command(settings: Settings, job: Job, variables: Sequence[str], mou
     return _LINE_END.join([*_srun(settings, job, job.tasks_per_node), *_pyxis(settings, variables, mounts), *inner])
 
 
+def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
+    """One process of a job on one node, in the container that the training runs in."""
+    step = ["srun --nodes=1 --ntasks=1"] if settings.site.container.kind is ContainerKind.PYXIS else []
+    pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
+    return _LINE_END.join([*step, *pyxis, *_inside(settings, mounts), " ".join(map(quote, argv))])
+
+
 def node_command(settings: Settings, job: Job) -> str:
     """One process on each node, outside the container, for what the site does before a training."""
     starter = _mpiexec if settings.site.scheduler is SchedulerKind.PBS else _srun

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.jobs.render.directives import queue_values
-from runbook.jobs.render.templating import fill, quote
+from runbook.jobs.render.launch_commands import single_command
+from runbook.jobs.render.templating import fill, quote, site_commands
 from runbook.jobs.render.training_job import RenderedJob
 from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
@@ -27,6 +28,8 @@ class Task:
     """Once on each of the job's nodes, not only on the first."""
     is_array: bool = False
     """As many jobs as `jobs.<phase>.array` says; each finds its number in RUNBOOK_ELEMENT."""
+    in_container: bool = False
+    """With the trainer's own Python, modules and image instead of the Python that submits; one core is enough."""
     part: str = ""
     """Ends the job folder's name, where a phase has several jobs."""
 
@@ -59,7 +62,7 @@ def render_task(settings: Settings, phase: str, task: Task, package: Path) -> Re
     elements = job.array if task.is_array and job.array > 1 else 0
     # All cores of a node. Slurm's data jobs take what their partition gives: its nodes may be of another kind.
     cores = site.hardware.cores_per_node if phase == "01-environment" or not slurm else 0
-    cpus = getattr(settings.run.jobs, JOB_SECTIONS[phase]).cpus_per_task or cores
+    cpus = getattr(settings.run.jobs, JOB_SECTIONS[phase]).cpus_per_task or (1 if task.in_container else cores)
     job = job.model_copy(update={"nodes": nodes, "tasks_per_node": 1, "array": elements, "cpus_per_task": cpus})
     starter = []
     if task.on_each_node and slurm:
@@ -74,8 +77,10 @@ def render_task(settings: Settings, phase: str, task: Task, package: Path) -> Re
         folder=folder,
         elements=elements,
         package=str(package),
-        modules=[],  # the program is runbook's own, with the Python that submits it
-        setup=[],
-        command=" ".join([*starter, *map(quote, task.argv)]),
+        modules=site.modules if task.in_container else [],
+        setup=site_commands(site.setup, settings) if task.in_container else [],
+        command=single_command(settings, task.argv, [*site.container.mounts, str(package)])
+        if task.in_container
+        else " ".join([*starter, *map(quote, task.argv)]),
     )
     return RenderedJob(script, list(task.argv))

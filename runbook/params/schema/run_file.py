@@ -179,6 +179,8 @@ class Training(Strict):
     """A rank that waits longer for the others ends the job."""
     rehearse_stop: WholeOrZero = 0
     """Stop the job once at this step by SIGTERM and resume it, to prove that resuming works; 0: do not."""
+    rehearsal_waived_by: str = ""
+    """Who decided to submit on a cluster without a rehearsal that fits, or without any; recorded. Empty: nobody."""
     sample_prompt: str = ""
     """Text the model continues before and after training; empty: no sample."""
     sample_tokens: Whole = 40

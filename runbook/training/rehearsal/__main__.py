@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
-from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.errors import CANNOT_REHEARSE, TrainingError
 from runbook.plan_file.schema import read_plan
 
 
@@ -18,13 +20,22 @@ def main() -> int:
     parser.add_argument("plan", type=Path)
     parser.add_argument("--phase", default="04-training")
     parser.add_argument("--ranks", required=True, help="numbers with commas between them")
+    parser.add_argument("--out", type=Path, help="a file for the lines, instead of the standard output")
     parser.add_argument("--microbatches", type=int, default=0, help="run this many instead of as many as show the peak")
     arguments = parser.parse_args()
     results, sys.stdout = sys.stdout, sys.stderr  # libraries print what they like
+    os.environ |= {"OMP_NUM_THREADS": "1", "DS_BUILD_OPS": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     try:
         spec = read_plan(arguments.plan, arguments.phase)
-        from runbook.training.rehearsal.rank import rehearse
-
+        try:
+            importlib.import_module("megatron.core")
+            from runbook.training.rehearsal.rank import rehearse
+        except ImportError as error:
+            needed = "megatron-core and torch 2.10 or newer, of which a build for the CPU will do"
+            sys.stderr.write(f"a rehearsal needs {needed}: {error}\n")
+            return CANNOT_REHEARSE
+        if arguments.out:  # only now: what is no fault of the job leaves no file
+            results = arguments.out.open("w", encoding="utf-8")
         for rank in arguments.ranks.split(","):
             result = rehearse(spec, int(rank), microbatches=arguments.microbatches)
             results.write(json.dumps(dataclasses.asdict(result)) + "\n")

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
-
-from runbook.plan_file.errors import RefusedError
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend  # torch 2.10 and newer
 
 NAME = "gpu"
 _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
@@ -37,13 +36,6 @@ class _Stream:
 
 def install() -> None:
     """Answer torch.cuda's questions as a GPU would, in this process, for good."""
-    try:
-        from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-    except ImportError:
-        raise RefusedError(
-            f"torch {torch.__version__} has no devices written in Python, which a rehearsal for GPUs needs: "
-            "install torch 2.10 or newer here (a build for the CPU will do)"
-        ) from None
     from megatron.core.tensor_parallel import random
 
     _setup_privateuseone_for_python_backend(NAME)

@@ -28,7 +28,7 @@ from runbook.params.settings import missing_values
 from runbook.planning import FULL, SMOKE, Check, Plan
 from runbook.workflow.open_phase import OpenPhase, hold_run, runs_folder
 from runbook.workflow.run_files import write_plan_file
-from runbook.workflow.trainings import jobs
+from runbook.workflow.trainings import task_jobs
 
 ProbeAnswer = Mapping[str, Any]
 """What a rank of the probe wrote; training/probe.py makes it."""
@@ -54,7 +54,7 @@ def probe_phase(open_phase: OpenPhase) -> list[ProbeAnswer]:
             return _probe_here(open_phase.settings, open_phase.plan, open_phase.folder)
     out, task = _node_task(open_phase.settings, open_phase.plan, open_phase.folder)
     if asks_for_queue(open_phase.settings, PHASE):
-        jobs.run_tasks(open_phase, [task])
+        task_jobs.run_tasks(open_phase, [task])
     return read_facts(out)
 
 
@@ -128,7 +128,7 @@ def _do_probe(settings: Settings, folder: JobFolder) -> None:
             raise ProgramError(f"the ranks of {folder.path} did not answer within {PROBE_LIMIT_SECONDS} s")
         time.sleep(0.2)
     if status.state is not JobState.DONE:
-        raise JobError(jobs.end_text(str(folder.path), status, [folder], num_lines=6))
+        raise JobError(task_jobs.end_text(str(folder.path), status, [folder], num_lines=6))
 
 
 def probe_checks(facts: Sequence[ProbeAnswer], site: Site, plan: Plan, framework: Framework) -> list[Check]:

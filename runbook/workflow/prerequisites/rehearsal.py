@@ -8,9 +8,9 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from runbook import params
 from runbook.core import shell
 from runbook.core.errors import ProgramError, RunbookError
 from runbook.core.table import Table
+from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings
+from runbook.plan_file.errors import CANNOT_REHEARSE
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.memory import RESERVE
 from runbook.planning.cost.step_inputs import memory_of
@@ -36,6 +38,12 @@ _OWN = {"training.framework": "runbook", "training.offload": "false"}
 _TRANSFORMER_ENGINE = "Transformer Engine's layers: megatron-core's own are rehearsed, with torch's attention"
 _DEEPSPEED = "DeepSpeed's path on a GPU: its path on a CPU is, with the attention and the loss that a CPU has"
 _FUSED = "fused kernels: their parts are counted one by one"
+Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
+"""Counts ranks of a phase of a plan: the JSON that `python -m runbook.training.rehearsal` writes of each."""
+
+
+class CannotRehearseError(RunbookError):
+    """What is installed here cannot say whether the job would work; nothing is said against the job."""
 
 
 @dataclass(frozen=True)
@@ -83,19 +91,24 @@ class Rehearsal:
     @property
     def fits(self) -> bool:
         """Whether no stage needs more than its device has."""
-        return not self.limit_bytes or all(stage.peak_bytes <= self.limit_bytes for stage in self.stages)
+        return not self.misfits
+
+    @property
+    def misfits(self) -> list[str]:
+        """Each stage that needs more memory than its device has."""
+        there = f"{_gib(self.limit_bytes)} GiB of one {self.device} may be used"
+        return [
+            f"stage {stage.stage} (rank {stage.rank}) does not fit: it needs {_gib(stage.peak_bytes)} GiB, and {there}"
+            for stage in self.stages
+            if 0 < self.limit_bytes < stage.peak_bytes
+        ]
 
     @property
     def findings(self) -> list[str]:
         """What a person should look at before booking."""
-        found = []
+        found = self.misfits
         for stage in self.stages:
             where = f"stage {stage.stage} (rank {stage.rank})"
-            if self.limit_bytes and stage.peak_bytes > self.limit_bytes:
-                found.append(
-                    f"{where} does not fit: it needs {_gib(stage.peak_bytes)} GiB, and {_gib(self.limit_bytes)} GiB of "
-                    f"one {self.device} may be used"
-                )
             for what, counted, planned in (
                 ("memory", stage.peak_bytes, stage.planned_bytes),
                 ("FLOPs", stage.flops, stage.planned_flops),
@@ -107,6 +120,14 @@ class Rehearsal:
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
         return asdict(self) | {"fits": self.fits, "findings": self.findings}
+
+    @classmethod
+    def from_dict(cls, content: Any) -> Rehearsal:
+        """From `as_dict`; a field that is missing is a KeyError."""
+        stages = tuple(Stage(**{one.name: stage[one.name] for one in fields(Stage)}) for stage in content["stages"])
+        named = {one.name: content[one.name] for one in fields(cls)}
+        texts = {name: tuple(content[name]) for name in ("changed", "not_rehearsed")}
+        return cls(**named | texts | {"stages": stages})
 
     def tables(self) -> Iterator[Table]:
         """Memory, work and messages of each stage."""
@@ -169,13 +190,30 @@ class Rehearsal:
         return "\n\n".join([*texts, "\n".join(self.findings) or "Plan and rehearsal agree within 5 %."])
 
 
+def has_trainer() -> bool:
+    """Whether the trainer could be imported by this Python; nothing is imported."""
+    return all(importlib.util.find_spec(name) for name in ("torch", "megatron"))
+
+
+def usable_bytes(site: Site) -> int:
+    """Memory of one device that may be planned with; 0: not known, or a CPU's, which is shared."""
+    return 0 if site.hardware.device == "cpu" else round(RESERVE * memory_of(site))
+
+
 def rehearse_run(
-    run: str, set_words: Sequence[str] = (), *, phase: str = "04-training", ranks: Sequence[int] = (), say: Any = None
+    run: str,
+    set_words: Sequence[str] = (),
+    *,
+    phase: str = "04-training",
+    ranks: Sequence[int] = (),
+    say: Any = None,
+    count: Counting | None = None,
 ) -> Rehearsal:
-    """Rehearse the distinct ranks of one phase; `say` is told of each that is done."""
-    if importlib.util.find_spec("torch") is None:
-        raise RunbookError(
-            "a rehearsal runs the trainer itself, and torch is not installed here: pip install 'gpt3-runbook[train]'"
+    """Rehearse the distinct ranks of one phase; `say` is told of each that is done here, `count` does it elsewhere."""
+    if count is None and not has_trainer():
+        raise CannotRehearseError(
+            "a rehearsal runs the trainer itself, and torch and megatron-core are not both installed here: "
+            "pip install 'gpt3-runbook[train]'"
         )
     settings, changed = _own_settings(run, set_words)
     plan = make_plan(settings, machine.measure_machine(settings.site))
@@ -184,17 +222,21 @@ def rehearse_run(
     outside = [rank for rank in chosen if not 0 <= rank < spec.parallel.world_size]
     if outside:
         raise RunbookError(f"--ranks {outside[0]}: this job has ranks 0 to {spec.parallel.world_size - 1}")
-    on_cpu = settings.site.hardware.device == "cpu"
+    on_cpu, planned = settings.site.hardware.device == "cpu", plan.memory[phase].least_by_stage
+    counted = count(plan, phase, chosen) if count else _count_here(plan, phase, chosen, say or (lambda _: None))
     return Rehearsal(
         run=settings.name,
         phase=phase,
         engine=spec.engine,
         device=spec.device,
-        limit_bytes=0 if on_cpu else round(RESERVE * memory_of(settings.site)),
+        limit_bytes=usable_bytes(settings.site),
         microbatches=spec.batch.num_microbatches,
         changed=changed,
         not_rehearsed=() if on_cpu else (_DEEPSPEED,) if spec.engine == "deepspeed" else (_TRANSFORMER_ENGINE, _FUSED),
-        stages=tuple(_rehearsed(plan, phase, chosen, say or (lambda _: None))),
+        stages=tuple(
+            Stage(planned_bytes=planned[one["stage"]], planned_flops=planned_flops(spec, one["stage"]), **one)
+            for one in counted
+        ),
     )
 
 
@@ -210,9 +252,13 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
     """The first rank of each pipeline stage and, with several copies, the job's last: no other holds more."""
-    stages, world = spec.parallel.pipeline, spec.parallel.world_size
-    firsts = [stage * world // stages for stage in range(stages)]
-    return firsts if spec.parallel.data == 1 else [*firsts, world - 1]
+    return first_ranks(spec) if spec.parallel.data == 1 else [*first_ranks(spec), spec.parallel.world_size - 1]
+
+
+def first_ranks(spec: PhasePlan) -> list[int]:
+    """The first rank of each pipeline stage."""
+    stages = spec.parallel.pipeline
+    return [stage * spec.parallel.world_size // stages for stage in range(stages)]
 
 
 def planned_flops(spec: PhasePlan, stage: int) -> int:
@@ -225,9 +271,8 @@ def planned_flops(spec: PhasePlan, stage: int) -> int:
     return round(mine * spec.batch.global_ / parallel.data / parallel.tensor)
 
 
-def _rehearsed(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Iterator[Stage]:
-    """Each rank in a process of its own, as many at once as there are cores."""
-    spec, planned = plan.phases[phase], plan.memory[phase].least_by_stage
+def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Iterator[Any]:
+    """A few ranks in a process of their own, as many processes at once as there are cores."""
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         path = Path(folder) / "plan.json"
         path.write_text(json.dumps(plan.as_dict()), encoding="utf-8")
@@ -237,9 +282,10 @@ def _rehearsed(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Iterat
         done = 0
         try:
             for counted in itertools.chain.from_iterable(future.result() for future in waiting):
-                stage, done = counted["stage"], done + 1
-                say(f"rank {counted['rank']} (stage {stage}): {counted['seconds']:.0f} s, {done} of {len(ranks)}")
-                yield Stage(planned_bytes=planned[stage], planned_flops=planned_flops(spec, stage), **counted)
+                done += 1
+                where = f"rank {counted['rank']} (stage {counted['stage']})"
+                say(f"{where}: {counted['seconds']:.0f} s, {done} of {len(ranks)}")
+                yield counted
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -247,10 +293,11 @@ def _rehearsed(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Iterat
 def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
     named = ",".join(map(str, ranks))
     words = [sys.executable, "-m", "runbook.training.rehearsal", str(plan), "--phase", phase, "--ranks", named]
-    environment = {"OMP_NUM_THREADS": "1", "DS_BUILD_OPS": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    ended = shell.run(words, timeout=SECONDS_A_RANK * len(ranks), env=environment, check=False)
+    ended = shell.run(words, timeout=SECONDS_A_RANK * len(ranks), check=False)
     if ended.exit_code:
         said = "\n".join(line for line in ended.err.splitlines() if "registered at" not in line)  # torch's long lists
+        if ended.exit_code == CANNOT_REHEARSE or ended.exit_code < 0:  # or somebody killed it: too little memory here
+            raise CannotRehearseError(f"{shell.how_it_ended(ended.exit_code)}: {shell.last_lines(said, 3)}")
         raise ProgramError(
             f"{phase} cannot be rehearsed at rank {named}: the trainer ended with "
             f"{shell.how_it_ended(ended.exit_code)}. Its last words:\n{shell.last_lines(said)}"

@@ -49,23 +49,24 @@ CONSEQUENCES = frozenset({"network failure", "process killed", "collective timeo
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
 
-def apply_waiver(open_phase: OpenPhase, gate: Check) -> Check:
+def apply_waiver(open_phase: OpenPhase, gate: Check, key: str = "training.smoke.waived_by") -> Check:
     """The gate's verdict; a failed one becomes a warning where a person took it upon themselves.
 
     The name stands in the record of this phase and, with the time and the account, once in events.jsonl.
     """
     if gate.verdict == "pass":
         return gate
-    if not (name := open_phase.settings.run.training.smoke.waived_by.strip()):
-        told = "; or name who decides to train all the same: --set training.smoke.waived_by=NAME, which is recorded"
+    if not (name := open_phase.settings.value(key).strip()):
+        told = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
         return replace(gate, rule=gate.rule + told)
     try:
         account = getpass.getuser()
     except (KeyError, OSError):  # an account without a name, as in some containers
         account = "unknown"
-    open_phase.session.result("smoke_gate_waived_by", name)
-    open_phase.session.result("smoke_gate_waived_as", account)
-    facts = {"by": name, "account": account, "gate": gate.value}
+    what = gate.name.replace(" ", "_")
+    open_phase.session.result(f"{what}_waived_by", name)
+    open_phase.session.result(f"{what}_waived_as", account)
+    facts = {"by": name, "account": account, "check": gate.name, "gate": gate.value}
     waived = {"event": "gate_waived", "phase": open_phase.phase, **facts}
     events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
     if not any(waived.items() <= event.items() for event in events):
