@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from runbook.results.figures.drawing import as_svg
 from runbook.workflow import plan_commands, report
 from runbook.workflow.open_phase import OpenPhase, bind_phase, runs_folder
 from runbook.workflow.prerequisites import machine
+from runbook.workflow.trainings import layout_rehearsal
 
 PHASE = "00-plan"
 
@@ -99,6 +101,11 @@ def show_storage(open_phase: OpenPhase) -> None:
     beside = site_tables(settings.site, plan, settings.run.training.precision)
     for table in (plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)):
         show_table(table)
+
+
+def show_rehearsal(open_phase: OpenPhase) -> None:
+    """One step of the training at full size, counted stage by stage beside the plan."""
+    layout_rehearsal.show(replace(open_phase, phase=FULL))
 
 
 def show_what_if(open_phase: OpenPhase) -> None:
