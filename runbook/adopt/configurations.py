@@ -108,7 +108,9 @@ def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Finding
     device = value.get("offload_optimizer", {})
     if isinstance(device, Mapping) and device.get("device") == "cpu":
         findings.take("training.offload", True, _line(script, "offload_optimizer"), "DeepSpeed's offload_optimizer")
-    if rest := sorted(value.keys() - {"stage", "offload_optimizer"}):
+    if isinstance(overlap := value.get("overlap_comm"), bool):
+        findings.take("training.overlap_gradients", overlap, _line(script, "overlap_comm"), "DeepSpeed's overlap_comm")
+    if rest := sorted(value.keys() - {"stage", "offload_optimizer", "overlap_comm"}):
         text = f"DeepSpeed's zero_optimization: {', '.join(rest)}"
         findings.leave(line, text, f"write them under {_SECTION} of {findings.site_file}")
 

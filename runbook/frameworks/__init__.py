@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from operator import attrgetter
+
 from runbook.core.errors import ParamsError
 from runbook.frameworks import megatron, nemo
-from runbook.frameworks.options import PhaseRun
+from runbook.frameworks.options import Option, PhaseRun
 from runbook.params import Settings
+from runbook.params.schema.keys import all_keys
 from runbook.params.schema.value_types import Framework
-from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.schema import PhasePlan, Tuning
 
 
 def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
@@ -16,6 +20,8 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     Relative paths in `phase` are relative to the run's folder, where jobs work.
     """
     training = settings.run.training
+    if training.framework is not Framework.RUNBOOK:
+        _refuse_unknown(settings)
     if training.framework is Framework.NEMO:
         return nemo.arguments(PhaseRun(settings, phase))
     if training.framework is not Framework.RUNBOOK:
@@ -26,3 +32,27 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
             "to false, or training.framework to megatron-deepspeed."
         )
     return ["plan.json", "--phase", phase.phase]
+
+
+_TUNED = (
+    *(f"training.{member.name}" for member in fields(Tuning)),
+    *("parallel.first_stage_layers", "parallel.last_stage_layers"),
+)
+
+
+def _refuse_unknown(settings: Settings) -> None:
+    """`ParamsError` where a tuning was chosen that the framework's pinned program has no option for."""
+    framework = settings.run.training.framework
+    options: tuple[Option, ...] = megatron.MEGATRON_LM
+    if framework is not Framework.MEGATRON_LM:
+        options = nemo.OPTIONS if framework is Framework.NEMO else megatron.MEGATRON_DEEPSPEED
+    has = {key for option in options for key in option.keys}
+    if framework is Framework.MEGATRON_DEEPSPEED:
+        has.add("training.overlap_gradients")  # overlap_comm of DeepSpeed's file
+    for key in _TUNED:
+        value, default = attrgetter(key)(settings.run), all_keys()[key].default
+        if value != default and key not in has:
+            raise ParamsError(
+                f"{key}={value}: {framework} has no option for it at the pinned commit. Set {key} to {default}, or "
+                f"training.framework to {Framework.RUNBOOK} or {Framework.MEGATRON_LM}."
+            )

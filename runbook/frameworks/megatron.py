@@ -17,6 +17,7 @@ from runbook.frameworks.options import (
     Option,
     PhaseRun,
     by_name,
+    chosen,
     evaluation_batches,
     evaluation_interval,
     minutes,
@@ -145,6 +146,10 @@ def _recomputes_all(phase: PhasePlan) -> bool:
     return phase.recompute == "full"
 
 
+def _recomputes_groups(phase: PhasePlan) -> bool:
+    return phase.recompute == "full" and phase.tuning.recompute_num_layers > 1
+
+
 def _one_text(phase: PhasePlan) -> bool:
     """Whether the split divides each token file, because no whole file is held out."""
     return bool(phase.data.train) and not phase.data.held_out
@@ -156,7 +161,6 @@ _BACKENDS = {"auto": "auto", "flash2": "flash", "flash1": "flash", "plain": "unf
 """Megatron-LM names no version of flash attention; Transformer Engine has its own."""
 _READ_BACKENDS = one_of({"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"})
 _HELD_OUT = "data.held_out, or data.split"
-_WITH_FULL = "goes with training.recompute: full"
 _OWN_FOLDERS = "every run has folders of its own; the smoke test and the training never share one"
 _OWN_CHECKPOINT = "a job that is started again goes on from the run's own checkpoint"
 _PINNED = "the default of the pinned commit"
@@ -180,6 +184,7 @@ _MODEL = (
     Option("tensor-model-parallel-size", "parallel.tensor", whole, "parallel.tensor"),
     Option("pipeline-model-parallel-size", "parallel.pipeline", whole, "parallel.pipeline"),
     Option("sequence-parallel", "parallel.sequence", None, "parallel.sequence", means=True),
+    Option("no-gradient-accumulation-fusion", "training.fuse_gradients", None, "tuning.fuse_gradients", means="never"),
 )
 _TRAINING = (
     Option("micro-batch-size", "training.micro_batch", whole, "batch.micro"),
@@ -252,6 +257,7 @@ _OUTPUTS = (
     ),
 )
 
+_GROUP = "training.recompute_num_layers"
 MEGATRON_LM = (
     *_MODEL,
     *_TRAINING,
@@ -275,8 +281,15 @@ MEGATRON_LM = (
         "attention-backend", "training.attention", _READ_BACKENDS, lambda run: _BACKENDS.get(_attention(run), "auto")
     ),
     Option("recompute-granularity", "training.recompute", _RECOMPUTED, "recompute", _recomputes),
-    Option("recompute-method", write=lambda run: "uniform", when=_recomputes_all, ours=_WITH_FULL),
-    Option("recompute-num-layers", write=lambda run: 1, when=_recomputes_all, ours=_WITH_FULL),
+    Option("recompute-method", "training.recompute_method", str, "tuning.recompute_method", _recomputes_all),
+    Option("recompute-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _recomputes_all),
+    chosen("decoder-first-pipeline-num-layers", "parallel.first_stage_layers", whole),
+    chosen("decoder-last-pipeline-num-layers", "parallel.last_stage_layers", whole),
+    Option("overlap-grad-reduce", "training.overlap_gradients", None, "tuning.overlap_gradients", means=True),
+    Option("overlap-param-gather", "training.overlap_weights", None, "tuning.overlap_weights", means=True),
+    Option("no-overlap-p2p-communication", "training.overlap_pipeline", None, "tuning.overlap_pipeline", means="never"),
+    Option("manual-gc", write=lambda run: True, when="tuning.gc_interval", ours="goes with training.gc_interval"),
+    chosen("manual-gc-interval", "training.gc_interval", whole),
     *_DATA,
     _CACHE,
     Option("mock-data", "data.dataset", write=lambda run: "mock" if run.phase.data.mock else "", means="mock"),
@@ -322,6 +335,7 @@ MEGATRON_DEEPSPEED = (
         ours="given where parallel.pipeline is 1, unless the site leaves it out",
     ),
     Option("checkpoint-activations", "training.recompute", None, lambda run: "full", _recomputes, means="full"),
+    Option("checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _recomputes_groups),
     Option(
         "deepspeed-activation-checkpointing",
         write=lambda run: True,
@@ -343,7 +357,6 @@ _ONLY_READ = (
     Option("tensorboard-log-interval", ours="given by the site's options"),
     Option("deepspeed-mpi", ours="ranks come from the launcher"),
     Option("distributed-backend", ours="nccl on GPUs, gloo on a CPU"),
-    Option("checkpoint-num-layers", ours=_WITH_FULL),
     Option("use-mcore-models", ours=_PINNED),
     Option("transformer-impl", ours=_PINNED),
     Option("attention-softmax-in-fp32", ours="the pinned commit decides"),

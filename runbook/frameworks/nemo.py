@@ -9,6 +9,7 @@ from runbook.frameworks.options import (
     RAMP_KEYS,
     Option,
     PhaseRun,
+    chosen,
     evaluation_batches,
     evaluation_interval,
     one_of,
@@ -55,6 +56,14 @@ def _virtual(run: PhaseRun) -> object:
 def _interleaved(run: PhaseRun) -> object:
     """NeMo's 175B sets these for its interleaved pipeline; its smaller sizes, which have none, leave them empty."""
     return None if run.phase.parallel.virtual_pipeline > 1 else NULL
+
+
+def _fusion(run: PhaseRun) -> object:
+    return {"always": True, "never": False}.get(run.phase.tuning.fuse_gradients)
+
+
+def _read_fusion(text: str) -> str:
+    return "always" if truth(text) else "never"
 
 
 def _recompute(run: PhaseRun) -> object:
@@ -109,9 +118,17 @@ OPTIONS = (
     Option("model.activations_checkpoint_granularity", "training.recompute", one_of(_RECOMPUTED), _recompute),
     Option(
         "model.activations_checkpoint_method",
-        write=lambda run: "uniform" if run.phase.recompute == "full" else "block",
+        "training.recompute_method",
+        write=lambda run: run.phase.tuning.recompute_method if run.phase.recompute == "full" else "block",
     ),
-    Option("model.activations_checkpoint_num_layers", write=lambda run: 1 if run.phase.recompute == "full" else 0),
+    Option(
+        "model.activations_checkpoint_num_layers",
+        "training.recompute_num_layers",
+        lambda text: max(1, whole(text)),
+        lambda run: run.phase.tuning.recompute_num_layers if run.phase.recompute == "full" else 0,
+    ),
+    chosen("model.optim.overlap_grad_sync", "training.overlap_gradients", truth),
+    Option("model.gradient_accumulation_fusion", "training.fuse_gradients", _read_fusion, _fusion),
     Option("model.tokenizer.vocab_file", write=lambda run: tokenizer_file(run, "vocab.json")),
     Option("model.tokenizer.merge_file", write=lambda run: tokenizer_file(run, "merges.txt")),
     Option("model.native_amp_init_scale", "training.initial_loss_scale", float, "precision.initial_loss_scale"),

@@ -71,6 +71,12 @@ class Option:
         return value
 
 
+def chosen(name: str, key: str, read: Reader) -> Option:
+    """An option of a key that plan.json has under its own name, and that is written only where it was chosen."""
+    path = key.replace("training.", "tuning.")
+    return Option(name, key, read, path, path)
+
+
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
     """Name and value of each option that this phase needs, in the table's order."""
     values = {option.name: option.value(run) for option in table}

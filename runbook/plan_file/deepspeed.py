@@ -13,6 +13,8 @@ from runbook.plan_file.schema import PhasePlan, PlannedPrecision
 def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, Any]:
     """What every framework hands to DeepSpeed: batch, ZeRO stage, clipping, precision."""
     zero: dict[str, Any] = {"stage": phase.parallel.zero_stage}
+    if phase.tuning.overlap_gradients:
+        zero["overlap_comm"] = True
     if offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     return {

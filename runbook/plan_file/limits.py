@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.schema import NAN_POLICIES, PhasePlan
+from runbook.plan_file.schema import NAN_POLICIES, SWITCHES, PhasePlan, PlannedParallel, Tuning
 
 _CHOICES = {
     "engine": ("megatron-core", "deepspeed"),
@@ -19,12 +19,16 @@ _CHOICES = {
     "model.normalization": ("layernorm", "rmsnorm"),
     "model.activation": ("gelu", "swiglu"),
     "limits.nan_policy": NAN_POLICIES,
+    "tuning.overlap_pipeline": SWITCHES,
+    "tuning.fuse_gradients": SWITCHES,
+    "tuning.recompute_method": ("uniform", "block"),
 }
 _NOT_NEGATIVE = (
     "learning_rate.minimum", "learning_rate.warmup_samples", "learning_rate.decay_samples", "optimizer.weight_decay",
     "optimizer.clip_gradient", "precision.static_loss_scale", "model.init_std", "evaluation.interval",
     "evaluation.iterations", "checkpoint.interval", "checkpoint.keep_every", "limits.exit_duration_seconds",
-    "limits.exit_interval", "sampling.tokens", "log.peak_tflops", "log.measured_tflops",
+    "limits.exit_interval", "sampling.tokens", "log.peak_tflops", "log.measured_tflops", "tuning.gc_interval",
+    "parallel.first_stage_layers", "parallel.last_stage_layers",
 )  # fmt: skip
 _ABOVE_ZERO = (
     "learning_rate.peak", "optimizer.epsilon", "precision.initial_loss_scale", "precision.minimum_loss_scale",
@@ -37,7 +41,7 @@ _POSITIVE = (
     "parallel.world_size", "model.layers", "model.hidden", "model.heads", "model.kv_heads", "model.ffn_hidden",
     "model.sequence_length", "model.positions", "model.vocabulary", "model.padded_vocabulary", "batch.micro",
     "batch.global", "duration.iterations", "checkpoint.keep", "log.interval", "precision.loss_scale_window",
-    "precision.hysteresis", "limits.nan_limit", "limits.process_group_timeout_seconds",
+    "precision.hysteresis", "limits.nan_limit", "limits.process_group_timeout_seconds", "tuning.recompute_num_layers",
 )  # fmt: skip
 
 
@@ -89,11 +93,12 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
             f"{world_size} ranks were started, but the plan is for {ranks} (tensor {parallel.tensor} x pipeline "
             f"{parallel.pipeline} x data {parallel.data}): start {ranks}, or make a plan for {world_size}"
         )
-    stages = parallel.pipeline * parallel.virtual_pipeline
-    if phase.model.layers % stages:
+    if not parallel.stage_layers(phase.model.layers):
+        ends = (parallel.first_stage_layers, parallel.last_stage_layers)
         yield (
-            f"{phase.model.layers} layers do not divide over {stages} stages "
+            f"{phase.model.layers} layers do not divide over {parallel.pipeline * parallel.virtual_pipeline} stages "
             f"(pipeline {parallel.pipeline} x virtual_pipeline {parallel.virtual_pipeline})"
+            + (f" with {ends[0]} on the first and {ends[1]} on the last (0: as the others)" if any(ends) else "")
         )
     if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
         yield f"virtual_pipeline {parallel.virtual_pipeline} needs pipeline of at least 2, not 1"
@@ -172,8 +177,38 @@ def _ramp(phase: PhasePlan) -> Iterator[str]:
         )
 
 
+def tuning_problems(
+    tuning: Tuning, parallel: PlannedParallel, layers: int, recompute: str, *, deepspeed: bool
+) -> Iterator[tuple[str, str, str]]:
+    """What of a tuning cannot be done with this layout: the keys as they are, the rule, the remedy."""
+    if tuning.overlap_weights and not (tuning.overlap_gradients and parallel.zero_stage == 1):
+        yield (
+            f"training.overlap_weights without overlap_gradients, or with parallel.zero_stage={parallel.zero_stage}",
+            "weights are gathered late where the copies share the optimizer and bring gradients together early",
+            "Set training.overlap_gradients true and parallel.zero_stage 1, or training.overlap_weights false.",
+        )
+    own = [count // parallel.virtual_pipeline for count in parallel.stage_layers(layers)]
+    group = tuning.recompute_num_layers
+    if recompute == "full" and tuning.recompute_method == "uniform" and any(count % group for count in own):
+        yield (
+            f"training.recompute_num_layers={group}, and the stages have {' or '.join(map(str, sorted({*own})))} layers"
+            + (" a chunk" if parallel.virtual_pipeline > 1 else ""),
+            "uniform groups divide the layers of every stage",
+            "Choose a number that divides them, or training.recompute_method block.",
+        )
+    own_ways = {**vars(tuning), "overlap_gradients": False, "gc_interval": 0} != vars(Tuning())
+    if deepspeed and (own_ways or parallel.first_stage_layers or parallel.last_stage_layers):
+        yield (
+            "overlap_weights, overlap_pipeline, fuse_gradients, recompute_* or uneven stages with engine deepspeed",
+            "these are megatron-core's; DeepSpeed has its own ways",
+            "Leave them out, or set training.engine to megatron-core.",
+        )
+
+
 def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
-    parallel = phase.parallel
+    parallel, layers, on_deepspeed = phase.parallel, phase.model.layers, phase.engine == "deepspeed"
+    for wrong in tuning_problems(phase.tuning, parallel, layers, phase.recompute, deepspeed=on_deepspeed):
+        yield ": ".join(wrong)
     if parallel.context > 1:
         yield f"parallel.context {parallel.context}: this trainer has no context parallelism; use 1"
     if parallel.sequence and (parallel.tensor == 1 or phase.model.sequence_length % parallel.tensor):

@@ -15,6 +15,7 @@ from runbook.plan_file.json_records import NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, 
 FLOPS_CONVENTION = "megatron-full"
 """The convention that trainer and plan report TFLOP/s in; see `Shape.flops_per_sequence`."""
 NAN_POLICIES = ("stop", "skip", "rollback")
+SWITCHES = ("auto", "always", "never")
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,40 @@ class PlannedParallel:
     data: int
     world_size: int
     zero_stage: int
+    first_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Layers of the first stage; 0: as many as the middle ones."""
+    last_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
+
+    def stage_layers(self, layers: int) -> tuple[int, ...]:
+        """Layers on each stage; nothing where they do not divide.
+
+        >>> cut = {"tensor": 1, "virtual_pipeline": 1, "context": 1, "sequence": False, "data": 1}
+        >>> four = PlannedParallel(**cut, pipeline=4, world_size=4, zero_stage=1, last_stage_layers=6)
+        >>> four.stage_layers(30), four.stage_layers(32)
+        ((8, 8, 8, 6), ())
+        """
+        own = {0: self.first_stage_layers, self.pipeline - 1: self.last_stage_layers}
+        if self.pipeline == 1 and (self.first_stage_layers or self.last_stage_layers):
+            return ()
+        chosen = {stage: count for stage, count in own.items() if count}
+        left, others = layers - sum(chosen.values()), self.pipeline - len(chosen)
+        if left % others if others else left:
+            return ()
+        stages = tuple(chosen.get(stage, left // max(1, others)) for stage in range(self.pipeline))
+        return stages if all(count > 0 and count % self.virtual_pipeline == 0 for count in stages) else ()
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a step is carried out; nothing here changes what is learned but by rounding."""
+
+    overlap_gradients: bool = field(default=False, metadata=OMIT_DEFAULT)
+    overlap_weights: bool = field(default=False, metadata=OMIT_DEFAULT)
+    overlap_pipeline: str = field(default="auto", metadata=OMIT_DEFAULT)
+    fuse_gradients: str = field(default="auto", metadata=OMIT_DEFAULT)
+    recompute_method: str = field(default="uniform", metadata=OMIT_DEFAULT)
+    recompute_num_layers: int = field(default=1, metadata=OMIT_DEFAULT)
+    gc_interval: int = field(default=0, metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -322,6 +357,7 @@ class PhasePlan:
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
     """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values."""
+    tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
     """The folder of plan.json, which its relative paths start from."""
 

@@ -11,7 +11,7 @@ from runbook.params.schema.run_file import Training
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Engine, Framework
 from runbook.params.settings import Settings
-from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.plan_file.schema import PlannedParallel, Shape, Tuning
 from runbook.planning.sizes import same_fields, shape_of
 
 SMOKE = "03-smoke-test"
@@ -67,6 +67,8 @@ class Choice:
     context: int
     sequence: bool
     zero_stage: int
+    first_stage_layers: int
+    last_stage_layers: int
     nodes: int
     devices_per_node: int
     micro_batch: int
@@ -107,6 +109,37 @@ class Choice:
     def parallel(self) -> PlannedParallel:
         """How the model is divided over the devices, as plan.json has it."""
         return PlannedParallel(**same_fields(PlannedParallel, self))
+
+    @cached_property
+    def stage_layers(self) -> tuple[int, ...]:
+        """Layers on each stage; where they do not divide, as many as there would be."""
+        even = (self.shape.layers // self.pipeline,) * self.pipeline
+        return self.parallel.stage_layers(self.shape.layers) or even
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """How a step is carried out; a smoke test has other layers, which may not divide into the training's groups."""
+        tuning = Tuning(**same_fields(Tuning, self.training))
+        return replace(tuning, recompute_num_layers=1) if self.smoke else tuning
+
+    @property
+    def recomputed(self) -> float:
+        """Share of a stage's layers that full recomputation computes again."""
+        block = self.tuning.recompute_method == "block"
+        layers = max(self.stage_layers) // self.virtual_pipeline
+        return min(1.0, self.tuning.recompute_num_layers / max(1, layers)) if block else 1.0
+
+    @property
+    def shown_data(self) -> float:
+        """Share of the data-parallel communication of our own trainer that nothing hides."""
+        if not self.own_trainer or self.deepspeed or self.tuning.overlap_weights:
+            return 0.0
+        return (1 / 3 if self.zero_stage else 0.0) if self.tuning.overlap_gradients else 1.0
+
+    @property
+    def hides_sends(self) -> bool:
+        """Whether stages send while they compute; where that is left to the framework, the model counts the sends."""
+        return self.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
 
     @cached_property
     def num_microbatches(self) -> int:
@@ -172,6 +205,8 @@ def smoke_choice(settings: Settings) -> Choice:
         pipeline=smoke.pipeline,
         virtual_pipeline=1,
         context=1,
+        first_stage_layers=0,
+        last_stage_layers=0,
         sequence=run.parallel.sequence and smoke.tensor > 1,
         nodes=job.nodes,
         devices_per_node=job.devices_per_node,

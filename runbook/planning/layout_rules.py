@@ -9,6 +9,7 @@ from runbook.core.checks import Check, counted, judge
 from runbook.core.units import show_bytes
 from runbook.params.schema.site import AUTO
 from runbook.params.schema.value_types import Framework, Precision
+from runbook.plan_file.limits import tuning_problems
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice
 from runbook.planning.sizes import on_rank
@@ -20,7 +21,7 @@ def check_layout(choice: Choice) -> list[Check]:
     Where the devices do not divide there is no number of copies, and nothing is said about the batch.
     """
     world = _world(choice)
-    rules = [_devices, _shape, _texts, _precision, _zero_stage, _deepspeed_in_fp16, _sequence, _context]
+    rules = [_devices, _shape, _texts, _precision, _zero_stage, _deepspeed_in_fp16, _sequence, _context, _tuning]
     if world.verdict != "fail":
         rules += [_batch, _virtual_pipeline]
     return [world, *(check for rule in rules for check in rule(choice))]
@@ -119,13 +120,27 @@ def _shape(choice: Choice) -> Iterator[Check]:
             f"Choose a {choice.keys.tensor} that divides {shape.ffn_hidden}.",
         )
     virtual = f" x parallel.virtual_pipeline={choice.virtual_pipeline}" if choice.virtual_pipeline > 1 else ""
+    ends = {name: getattr(choice, name) for name in ("first_stage_layers", "last_stage_layers")}
+    own = ", ".join(f"parallel.{name}={count}" for name, count in ends.items() if count)
     yield judge(
         f"{choice.phase}: layers by pipeline",
-        shape.layers % (choice.pipeline * choice.virtual_pipeline) == 0,
-        f"{shape.layers} layers over {choice.keys.pipeline}={choice.pipeline}{virtual}",
-        "layers divide by pipeline x virtual pipeline",
-        f"Choose stages so that their product divides {shape.layers}.",
+        bool(choice.parallel.stage_layers(shape.layers)),
+        f"{shape.layers} layers over {choice.keys.pipeline}={choice.pipeline}{virtual}" + (f", {own}" if own else ""),
+        "layers divide by pipeline x virtual pipeline" + (", without those of the first and last stage" if own else ""),
+        f"Choose stages so that their product divides {'what is left' if own else shape.layers}.",
     )
+
+
+def _tuning(choice: Choice) -> Iterator[Check]:
+    """What cannot be done together, by the trainer's own rules; said once, for both phases."""
+    if choice.smoke:
+        return
+    on_deepspeed = choice.own_trainer and choice.deepspeed
+    recompute = str(choice.training.recompute)
+    for value, rule, remedy in tuning_problems(
+        choice.tuning, choice.parallel, choice.shape.layers, recompute, deepspeed=on_deepspeed
+    ):
+        yield Check("how a step is carried out", "fail", value, rule, remedy)
 
 
 def _texts(choice: Choice) -> Iterator[Check]:

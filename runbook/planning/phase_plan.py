@@ -81,6 +81,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
             end_of_document=GPT2_END_OF_DOCUMENT if settings.run.data.tokenizer == "gpt2" else -1,
         ),
         fingerprint="",
+        tuning=choice.tuning,
     )
     phase = dataclasses.replace(phase, fingerprint=fingerprint(phase))
     return dataclasses.replace(phase, deepspeed=own_config(phase) if choice.own_trainer and choice.deepspeed else {})

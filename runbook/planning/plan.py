@@ -115,8 +115,8 @@ def _label(model: PlannedModel) -> Label:
 
 
 def _parameters(choice: Choice) -> PhaseParameters:
-    shape, tensor, pipeline = choice.shape, choice.tensor, choice.pipeline
-    ranks = (on_rank(shape, tensor=tensor, pipeline=pipeline, stage=stage) for stage in range(pipeline))
+    shape, cut = choice.shape, {"tensor": choice.tensor, "pipeline": choice.pipeline}
+    ranks = (on_rank(shape, **cut, stage=stage, layers=count) for stage, count in enumerate(choice.stage_layers))
     return PhaseParameters(
         whole=whole(shape),
         per_rank_by_stage=tuple(rank.total for rank in ranks),

@@ -77,8 +77,8 @@ def whole(shape: Shape) -> Parameters:
     return on_rank(shape, tensor=1, pipeline=1, stage=0)
 
 
-def on_rank(shape: Shape, *, tensor: int, pipeline: int, stage: int) -> Parameters:
-    """What one rank of a pipeline stage holds.
+def on_rank(shape: Shape, *, tensor: int, pipeline: int, stage: int, layers: int = 0) -> Parameters:
+    """What one rank of a pipeline stage holds; `layers`: those of the stage, where not all have as many.
 
     Norms, position embeddings and the biases after the second matrix of each block are on every tensor rank; tied
     embeddings are on the first stage and again on the last (there counted as `output`).
@@ -89,7 +89,7 @@ def on_rank(shape: Shape, *, tensor: int, pipeline: int, stage: int) -> Paramete
     learned = shape.position_embedding == "learned"
     own_output = not shape.tied_embeddings or not first
     return Parameters(
-        layers=shape.layers // pipeline * layer(shape, tensor=tensor),
+        layers=(layers or shape.layers // pipeline) * layer(shape, tensor=tensor),
         token_embedding=embedding if first else 0,
         position_embedding=shape.positions * shape.hidden if first and learned else 0,
         final_norm=_norm(shape) if last else 0,

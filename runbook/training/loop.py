@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import resource
@@ -71,8 +72,14 @@ class TrainingLoop:
         train, validation = samples.datasets(spec)
         if progress.iteration == 0:
             self._sample()
+        gc_interval = spec.tuning.gc_interval
+        if gc_interval:
+            gc.disable()
+            gc.collect()
         while progress.iteration < total:
             request = self._step(train)
+            if self._at(gc_interval):  # on all ranks at the same step: nobody waits for the others' collections
+                gc.collect()
             at_end = progress.iteration >= total
             if validation is not None and (at_end or self._at(spec.evaluation.interval)):
                 with self.heartbeat.during("evaluating"):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from runbook.core.errors import ParamsError
+from runbook.frameworks import training_arguments
 from runbook.params import load
 from runbook.plan_file.schema import Batch, Ramp
 from runbook.planning import make_plan
@@ -53,6 +55,15 @@ def test_options_that_are_set_are_orders():
     assert full["fingerprint"] != plain["04-training"]["fingerprint"]
 
 
+TUNING = {"overlap_gradients": True, "overlap_weights": True, "recompute_num_layers": 2, "gc_interval": 50}
+
+
+def test_how_a_step_is_carried_out_is_written_where_chosen_and_leaves_the_fingerprint():
+    plain, tuned = specs()["04-training"], specs(**TUNING)["04-training"]
+    assert "tuning" not in plain and "first_stage_layers" not in plain["parallel"]
+    assert tuned["tuning"] == TUNING and tuned["fingerprint"] == plain["fingerprint"]
+
+
 def test_options_beside_the_losses_leave_the_fingerprint():
     changed = specs(nan_policy="skip", keep_every=5, async_save=True, exit_interval=3)["04-training"]
     assert changed["fingerprint"] == specs()["04-training"]["fingerprint"]
@@ -93,7 +104,64 @@ def test_a_ramp_is_rendered_in_megatrons_own_words():
     words = ("training.rampup_start=32", "training.rampup_increment=32", "training.rampup_samples=5000000")
     settings = load("azure-175b", set_words=words)
     spec = make_plan(settings, None).phases["04-training"]
-    from runbook.frameworks import training_arguments
-
     line = " ".join(training_arguments(settings, spec))
     assert "--rampup-batch-size 32 32 5000000" in line and "--train-samples" in line
+
+
+def stages(**sections):
+    """Memory and weights of each stage of 13B on 4 stages of a node of H100."""
+    parallel = {"tensor": 2, "pipeline": 4, **sections.pop("parallel", {})}
+    training = {"global_batch": 64, "micro_batch": 1, **sections}
+    settings = build({"parallel": parallel, "training": training}, device="H100-SXM", model="13b")
+    plan = make_plan(settings, TWO_CORES)
+    return plan.memory["04-training"], plan.parameters["04-training"].per_rank_by_stage
+
+
+def test_stages_of_other_lengths_are_counted_as_they_are():
+    _, even = stages()
+    _, uneven = stages(parallel={"first_stage_layers": 10, "last_stage_layers": 6})
+    layer = even[1] // 10
+    assert [after - before for after, before in zip(uneven, even, strict=True)] == [0, 2 * layer, 2 * layer, -4 * layer]
+
+
+@pytest.mark.parametrize(
+    ("method", "number", "inputs", "kept"), [("uniform", 1, 10, 1), ("uniform", 5, 2, 5), ("block", 4, 4, 7)]
+)
+def test_layers_computed_again_are_counted_by_hand(method, number, inputs, kept):
+    memory, _ = stages(recompute="full", recompute_method=method, recompute_num_layers=number)
+    one_input = 2 * 2048 * 5120  # bf16: 2 bytes x tokens x hidden
+    layer = one_input // 2 * (10 + 24 / 2)  # Korthikanti: 34 s b h, 24 of it cut over 2 tensor ranks
+    in_flight = 4  # micro-batches on the first stage
+    whole = kept - 1 if method == "block" else 0
+    expected = inputs * in_flight * one_input + (whole * in_flight + kept - whole) * layer
+    assert memory.fullest_stage.activations == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("run", "words", "rendered"),
+    [
+        (
+            "azure-175b",
+            ["training.overlap_gradients=true", "training.overlap_weights=true", "training.gc_interval=50"],
+            "--overlap-grad-reduce --overlap-param-gather --manual-gc --manual-gc-interval 50",
+        ),
+        (
+            "azure-175b",
+            ["parallel.pipeline=4", "parallel.last_stage_layers=21"],
+            "--decoder-last-pipeline-num-layers 21",
+        ),
+        ("azure-175b", ["training.overlap_pipeline=never"], "--no-overlap-p2p-communication"),
+        ("aws-pile-175b", ["training.overlap_gradients=true"], "model.optim.overlap_grad_sync=True"),
+        ("aws-pile-175b", ["training.fuse_gradients=never"], "model.gradient_accumulation_fusion=False"),
+    ],
+)
+def test_a_tuning_is_rendered_in_the_words_of_each_framework(run, words, rendered):
+    settings = load(run, set_words=words)
+    line = " ".join(training_arguments(settings, make_plan(settings, None).phases["04-training"]))
+    assert rendered in line
+
+
+def test_a_tuning_that_a_framework_does_not_have_is_refused():
+    settings = load("aws-pile-175b", set_words=["training.gc_interval=50"])
+    with pytest.raises(ParamsError, match=r"training\.gc_interval=50: nemo has no option for it at the pinned commit"):
+        training_arguments(settings, make_plan(settings, None).phases["04-training"])

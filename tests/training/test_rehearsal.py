@@ -14,12 +14,16 @@ LAYOUTS = {
     "tp2 sequence parallel": {"tensor": 2, "parallel": {"sequence": True}, "micro": 2},
     "pp2 interleaved": {"pipeline": 2, "virtual_pipeline": 2},
     "pp2 dp2 recompute": {"pipeline": 2, "copies": 2, "recompute": "full"},
+    "pp2 dp2 uneven overlapped": {
+        "pipeline": 2, "copies": 2, "recompute": "full", "parallel": {"first_stage_layers": 3},
+        "tuning": {"overlap_gradients": True, "overlap_weights": True, "recompute_method": "block"},
+    },
     "tp2 pp2 bf16": {"tensor": 2, "pipeline": 2, "precision": "bf16"},
     "deepspeed zero 1": {"copies": 2, "precision": "bf16", "engine": "deepspeed"},
     "deepspeed zero 3": {"copies": 2, "zero_stage": 3, "engine": "deepspeed"},
     "deepspeed pp2": {"pipeline": 2, "zero_stage": 1, "engine": "deepspeed"},
     "deepspeed tp2": {"tensor": 2, "zero_stage": 0, "engine": "deepspeed"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -22,9 +22,11 @@ from runbook.params.schema.value_types import (
     Positive,
     Precision,
     Recompute,
+    RecomputeMethod,
     Schedule,
     Seconds,
     Strict,
+    Switch,
     Whole,
     WholeOrZero,
     blend_text,
@@ -137,6 +139,20 @@ class Training(Strict):
     """Spread of the initial weights."""
     recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = Recompute.NONE
     """none, selective or full: less memory for up to a third more computing."""
+    recompute_method: RecomputeMethod = RecomputeMethod.UNIFORM
+    """With recompute full: uniform keeps the input of each group; block computes a stage's first layers again."""
+    recompute_num_layers: Annotated[Whole, Aliases("checkpoint_num_layers", "activations_checkpoint_num_layers")] = 1
+    """With recompute full: layers of a group (uniform), or layers computed again (block)."""
+    overlap_gradients: Annotated[StrictBool, Aliases("overlap_grad_reduce", "overlap_comm")] = False
+    """Bring gradients together over the data-parallel copies while earlier layers are still in their backward pass."""
+    overlap_weights: Annotated[StrictBool, Aliases("overlap_param_gather", "overlap_param_sync")] = False
+    """Gather stepped weights while the next forward pass begins; needs overlap_gradients and parallel.zero_stage 1."""
+    overlap_pipeline: Annotated[Switch, Aliases("overlap_p2p_comm", "overlap_p2p_communication")] = Switch.AUTO
+    """always, never, or auto as the framework does it: interleaved stages send and compute at the same time."""
+    fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = Switch.AUTO
+    """always (our own trainer: with Transformer Engine and Apex), never, auto: matrix products add up the gradients."""
+    gc_interval: Annotated[WholeOrZero, Aliases("manual_gc_interval", "manual_gc")] = 0
+    """Steps between Python's garbage collections, on all ranks at once; 0: each rank whenever Python likes."""
     attention: Attention = Attention.AUTO
     """auto, or one kernel by name: flash1, flash2, flash-triton, plain; auto takes what the framework takes."""
     offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False
@@ -237,6 +253,10 @@ class Parallel(Strict):
         ),
     ] = 1
     """Stages the layers are cut into; layers must divide by it."""
+    first_stage_layers: Annotated[WholeOrZero, Aliases("decoder_first_pipeline_num_layers")] = 0
+    """Layers of the first stage, which has the embedding too; 0: as many as the others."""
+    last_stage_layers: Annotated[WholeOrZero, Aliases("decoder_last_pipeline_num_layers")] = 0
+    """Layers of the last stage, which has the output layer too; 0: as many as the others."""
     virtual_pipeline: Annotated[Whole, Aliases("virtual_pipeline_model_parallel_size", "VPP")] = 1
     """Chunks of layers each stage holds; more than 1 interleaves them and shortens the bubble."""
     sequence: Annotated[StrictBool, Aliases("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False

@@ -113,6 +113,21 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class RecomputeMethod(StrEnum):
+    """How layers are chosen that are computed again."""
+
+    UNIFORM = "uniform"
+    BLOCK = "block"
+
+
+class Switch(StrEnum):
+    """Whether something is done, where each framework has a habit of its own."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class NanPolicy(StrEnum):
     """What follows a step whose loss or gradient is NaN or infinite."""
 

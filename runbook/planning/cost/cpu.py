@@ -102,17 +102,18 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
     path = cpu_path(precision, machine.flags if machine else frozenset())
     if path is None:
         return None, f"whether this CPU multiplies {precision} directly is not known"
-    again = 1 + FORWARD_SHARE if choice.training.recompute is Recompute.FULL else 1.0
+    again = 1 + FORWARD_SHARE * choice.recomputed if choice.training.recompute is Recompute.FULL else 1.0
     waiting, shape = 1 + choice.bubble, choice.shape
     tokens = choice.global_batch * shape.sequence_length
     elements = tokens * shape.hidden * shape.layers / cores
-    own = [on_rank(shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=at) for at in range(choice.pipeline)]
+    cut = {"tensor": choice.tensor, "pipeline": choice.pipeline}
+    own = [on_rank(shape, **cut, stage=at, layers=count) for at, count in enumerate(choice.stage_layers)]
     parts = {
         "products": flops.flops(shape, choice.global_batch, CONVENTION) / (cores * CORE_FLOPS[path]) * again * waiting,
         "loss": tokens * shape.padded_vocabulary * WORD_SECONDS / cores * waiting,
         "elements": elements * (ELEMENT_SECONDS * again + (MESSAGE_SECONDS if choice.tensor > 1 else 0)) * waiting,
         "weights": max(stage.total for stage in own) * WEIGHT_SECONDS,
-        "calls": shape.layers / choice.pipeline * choice.num_microbatches * CALL_SECONDS,
+        "calls": max(choice.stage_layers) * choice.num_microbatches * CALL_SECONDS,
     }
     where = f"{cores} cores" if choice.nodes == 1 else f"{cores} cores of {choice.nodes} nodes"
     return parts, (

@@ -111,6 +111,14 @@ class StepSetup:
     sequence: bool = True
     recompute: str = "none"
     """none, selective, operators (every second matrix product, as torchtitan does) or full."""
+    recomputed: float = 1.0
+    """Share of the layers that `full` computes again."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers on each stage, where that was chosen."""
+    shown_data: float = 0.0
+    """Share of the data-parallel communication that nothing can hide."""
+    hides_sends: bool = False
+    """Whether stages send while they compute."""
     zero_stage: int = 1
     flash: bool = True
     code: str = "fused"
@@ -258,7 +266,7 @@ class _Model:
         setup, shape = self.setup, self.setup.shape
         waited = self.coefficients.tensor_tuned if setup.code == "tuned" else 1.0
         one = self._tokens * shape.hidden * self._width
-        times = 8 + (4 if setup.recompute == "full" else 0)
+        times = 8 + (4 * setup.recomputed if setup.recompute == "full" else 0)
         keys = 2 * self._tokens * shape.kv_heads * shape.head_size * self._width / setup.tensor * setup.context
         ring = 3 * waited * self._collective(keys, setup.context, span=setup.tensor * setup.context) / 2
         return times * waited * self._collective(one, setup.tensor, span=setup.tensor) + ring
@@ -275,19 +283,22 @@ class _Model:
         attention_forward, attention = self._attention()
         matrices, elementwise, tensor = 3 * forward, (1 + _BACKWARD) * moved_forward, self._tensor()
         again = {
-            "full": forward + attention_forward + moved_forward,
+            "full": (forward + attention_forward + moved_forward) * setup.recomputed,
             "operators": 0.5 * forward + moved_forward,
             "selective": 0.0 if setup.flash else attention_forward,
         }.get(setup.recompute, 0.0)
         busy = matrices + attention + elementwise + again + tensor
         least = own.unfused_microseconds if setup.code == "unfused" else own.layer_microseconds
         launching = max(0.0, least * 1e-6 - busy)
-        layers, microbatches = setup.shape.layers / setup.pipeline, setup.num_microbatches
+        even, microbatches = setup.shape.layers / setup.pipeline, setup.num_microbatches
+        layers, last = max(setup.stage_layers, default=even), [even, *setup.stage_layers][-1]
         stage = layers * (busy + launching)
         send = self._send() * 2 * setup.virtual_pipeline if setup.pipeline > 1 else 0.0
-        mean = stage + output / setup.pipeline + send
+        send = self._hidden(stage, send) if setup.hides_sends else send
+        mean = even * (busy + launching) + output / setup.pipeline + send
         # A vendor's recipes give the last stage fewer layers; elsewhere all wait for it.
-        slowest = mean if setup.code == "tuned" else stage + output + send
+        is_even = setup.code == "tuned" and layers == even
+        slowest = mean if is_even else max(stage, last * (busy + launching) + output) + send
         bubble = (setup.pipeline - 1) / setup.virtual_pipeline * mean
         shared = setup.data * setup.context if setup.zero_stage else 1
         optimizer = _OPTIMIZER_BYTES * self._parameters / shared / setup.device.memory_bandwidth
@@ -319,7 +330,8 @@ class _Model:
     def _parameters(self) -> float:
         shape, setup = self.setup.shape, self.setup
         embedding = shape.padded_vocabulary * shape.hidden / setup.tensor
-        return shape.layers / setup.pipeline * sizes.layer(shape, tensor=setup.tensor) + embedding
+        layers = max(setup.stage_layers, default=shape.layers / setup.pipeline)
+        return layers * sizes.layer(shape, tensor=setup.tensor) + embedding
 
     def _data(self, microbatch: float) -> float:
         """What data-parallel communication adds: hidden behind the work it may overlap with."""
@@ -332,7 +344,8 @@ class _Model:
             gathers = 3.0 if setup.zero_stage >= 3 and setup.recompute != "none" else 2.0
             gathers += 1.0 if setup.zero_stage >= 3 else 0.0
             return setup.num_microbatches * self._hidden(microbatch, gathers * one)
-        return self._hidden(microbatch * max(1, setup.num_microbatches // 4), 3 * one)
+        hidden = self._hidden(microbatch * max(1, setup.num_microbatches // 4), 3 * one * (1 - setup.shown_data))
+        return hidden + 3 * one * setup.shown_data
 
     def _hidden(self, work: float, talk: float) -> float:
         if self.setup.code == "unfused":

@@ -130,7 +130,8 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     """Bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
     training, shape = choice.training, choice.shape
     precision = training.precision
-    parameters = on_rank(shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=stage).total
+    own = choice.stage_layers[stage]
+    parameters = on_rank(shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=stage, layers=own).total
     states = state_bytes(
         precision,
         deepspeed=choice.deepspeed,
@@ -144,12 +145,19 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     kept, scores = layer_activations(shape, choice.parallel, choice.micro_batch, precision)
     chunks, after = choice.virtual_pipeline, choice.pipeline - stage - 1  # of a stage, and stages after this one
     in_flight = after + 1 if chunks == 1 else 2 * after + (chunks - 1) * choice.pipeline + 1
-    layers = shape.layers / (choice.pipeline * chunks) * min(in_flight, chunks * choice.num_microbatches)
+    held = min(in_flight, chunks * choice.num_microbatches)  # chunks with activations of a micro-batch
+    layers = own / chunks * held
     width = 4 if precision is Precision.FP32 else 2
     sequence_split = choice.tensor if choice.sequence else 1
     tokens = shape.sequence_length / choice.context * choice.micro_batch
     if training.recompute is Recompute.FULL:
-        activations, all_scores = layers * width * tokens * shape.hidden / sequence_split + kept, scores
+        inputs, again, whole = layers, min(float(choice.tuning.recompute_num_layers), own / chunks), 0.0
+        if choice.tuning.recompute_method == "block":
+            inputs, again, whole = held * again, 1.0, layers - held * again
+        else:
+            inputs = layers / again
+        activations = inputs * width * tokens * shape.hidden / sequence_split + (whole + again) * kept
+        all_scores = (whole + again) * scores
     else:
         activations, all_scores = layers * kept, layers * scores
     if training.recompute is Recompute.SELECTIVE:

@@ -171,7 +171,7 @@ def modelled_step(choice: Choice, machine: Machine | None) -> tuple[float | None
         return time.seconds, basis, asdict(time)
     rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.world_size
     operations = flops.flops(choice.shape, choice.global_batch)
-    extra = 4 / 3 if choice.training.recompute is Recompute.FULL else 1.0
+    extra = 1 + choice.recomputed / 3 if choice.training.recompute is Recompute.FULL else 1.0
     basis = f"{ACCELERATOR_EFFICIENCY:.0%} of {peak:g} TFLOP/s ({hardware.device}, {precision}), assumed"
     return operations * extra * (1 + choice.bubble) / rate, basis, None
 

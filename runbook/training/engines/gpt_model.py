@@ -27,6 +27,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan, PlannedModel
 from runbook.training import cpu
 from runbook.training.engines.engine import Shards, each_shard
@@ -103,9 +104,12 @@ def _mark_cut_weights(model: GPTModel) -> None:
 
 def transformer_config(spec: PhasePlan) -> TransformerConfig:
     """The plan as megatron-core's configuration."""
+    _refuse_without_parts(spec)
     model, parallel = spec.model, spec.parallel
     activation, fuses_bias = _activation(spec)
-    recomputes_all = spec.recompute == "full"
+    recomputes_all, tuning = spec.recompute == "full", spec.tuning
+    interleaved = parallel.virtual_pipeline > 1
+    overlaps_sends = interleaved and tuning.overlap_pipeline == "always"
     return TransformerConfig(
         num_layers=model.layers,
         hidden_size=model.hidden,
@@ -128,23 +132,41 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         fp16=spec.precision.format == "fp16",
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
-        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if interleaved else None,
+        num_layers_in_first_pipeline_stage=parallel.first_stage_layers or None,
+        num_layers_in_last_pipeline_stage=parallel.last_stage_layers or None,
         sequence_parallel=parallel.sequence and parallel.tensor > 1,
         attention_softmax_in_fp32=True,
         masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False,  # needs Apex
+        gradient_accumulation_fusion=tuning.fuse_gradients == "always",
         apply_rope_fusion=False,
-        deallocate_pipeline_outputs=True,
+        # gloo sends from memory that is freed under it, where nobody waits for the message; NCCL keeps it.
+        deallocate_pipeline_outputs=on_gpu() or not overlaps_sends,
         # Two interleaved stages are each other's next and previous at once: batched, their messages would be mixed up.
-        batch_p2p_comm=parallel.virtual_pipeline == 1,
+        batch_p2p_comm=not interleaved,
+        overlap_p2p_comm=overlaps_sends,
         activation_func=activation,
         bias_activation_fusion=fuses_bias,
         bias_dropout_fusion=uses_fused_kernels(),
         recompute_granularity=None if spec.recompute == "none" else spec.recompute,
-        recompute_method="uniform" if recomputes_all else None,
-        recompute_num_layers=1 if recomputes_all else None,
+        recompute_method=tuning.recompute_method if recomputes_all else None,
+        recompute_num_layers=tuning.recompute_num_layers if recomputes_all else None,
         recompute_modules=["core_attn"] if spec.recompute == "selective" else None,
     )
+
+
+def _refuse_without_parts(spec: PhasePlan) -> None:
+    """`RefusedError` with what is missing here for the plan's tuning."""
+    if spec.tuning.fuse_gradients != "always":
+        return
+    has_apex = layers._grad_accum_fusion_available
+    needed = {
+        "a GPU": on_gpu(),
+        "Transformer Engine": uses_transformer_engine(spec.engine),
+        "Apex's CUDA code": has_apex,
+    }
+    if missing := ", ".join(name for name, is_there in needed.items() if not is_there):
+        raise RefusedError(f"training.fuse_gradients always: missing here: {missing}. Install it, or set it to auto")
 
 
 def uses_fused_kernels() -> bool:
@@ -175,11 +197,16 @@ TRANSFORMER_ENGINE_VARIABLE = "RUNBOOK_TRANSFORMER_ENGINE"
 """Environment: 0 leaves Transformer Engine aside where it is installed."""
 
 
-def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
-    """The layers of this rank's `chunk` of the model, as GPTModel takes them: Transformer Engine's where it can run."""
+def uses_transformer_engine(engine: str) -> bool:
+    """Whether layers are Transformer Engine's."""
     # DeepSpeed gathers the weights of megatron-core's own layers, and lets them go, one module at a time.
     is_wanted = engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
-    if is_wanted and on_gpu() and gpt_layer_specs.HAVE_TE:
+    return is_wanted and on_gpu() and bool(gpt_layer_specs.HAVE_TE)
+
+
+def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
+    """The layers of this rank's `chunk` of the model, as GPTModel takes them: Transformer Engine's where it can run."""
+    if uses_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
     # megatron-core's own layer, with our core attention and norms in it.
     layer = copy.deepcopy(gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization))

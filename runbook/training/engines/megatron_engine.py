@@ -25,9 +25,14 @@ class MegatronEngine(engine.TrainingEngine):
     def __init__(self, spec: PhasePlan) -> None:
         super().__init__(spec, gpt_model.build_model(spec))
         self.config = self.models[0].config
+        shares, tuning = _shares_optimizer(spec), spec.tuning
+        overlaps = tuning.overlap_gradients and spec.parallel.data > 1
+        self.gathers_late = tuning.overlap_weights and shares
         data_parallel = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
-            use_distributed_optimizer=_shares_optimizer(spec),
+            use_distributed_optimizer=shares,
+            overlap_grad_reduce=overlaps,
+            overlap_param_gather=self.gathers_late,
             check_for_nan_in_grad=False,  # the loop looks at loss and gradient norm itself, on all ranks at once
         )
         self.chunks = [
@@ -40,6 +45,11 @@ class MegatronEngine(engine.TrainingEngine):
             for group in adam.param_groups:
                 group["fused"], group["foreach"] = True, False
         self.config.grad_scale_func = self.optimizer.scale_loss
+        if overlaps:  # of the last micro-batch alone; later stages in the pipeline's bubble, as Megatron-LM does it
+            one = len(self.chunks) == 1
+            for name, method in (("no_sync_func", "no_sync"), ("grad_sync_func", "start_grad_sync")):
+                calls = [getattr(chunk, method) for chunk in self.chunks]
+                setattr(self.config, name, calls[0] if one else calls)
         finalize = self.timer.timed(finalize_model_grads) if self.timer else finalize_model_grads
         self.config.finalize_model_grads_func = finalize
         self.schedule = get_forward_backward_func()
@@ -89,6 +99,13 @@ class MegatronEngine(engine.TrainingEngine):
         batches = iter([batch] * count)
         outputs = self._run(_forward_logits, batches, count, forward_only=True, collect_non_loss_data=True, **shape)
         return outputs[0][:, :length] if outputs else None
+
+    def sharded_state(self, *, loading: bool) -> State:
+        """As every engine's; weights that the next forward pass would gather are gathered before they are saved."""
+        if self.gathers_late and not loading:
+            for chunk in self.chunks:
+                chunk.start_param_sync(force_sync=True)
+        return super().sharded_state(loading=loading)
 
     def weights(self) -> State:
         """The weights of each chunk of the model."""

@@ -1,0 +1,81 @@
+"""How a step is carried out changes nothing of what is learned: overlaps, uneven stages, layers computed again."""
+
+import pytest
+
+from . import specs
+
+pytestmark = pytest.mark.training
+
+OVERLAPS = {"overlap_gradients": True, "overlap_weights": True, "overlap_pipeline": "always", "gc_interval": 2}
+
+
+def small_buckets():
+    """A patch: gradients and weights travel in several messages, as those of a large model do."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+
+    made = DistributedDataParallelConfig.__init__
+
+    def with_buckets(self, **options):
+        made(self, bucket_size=20_000, **options)
+
+    DistributedDataParallelConfig.__init__ = with_buckets
+
+
+@pytest.fixture(scope="module")
+def plain(zygote, tmp_path_factory, corpus):
+    """Losses of a layout carried out in the plainest way."""
+    known = {}
+
+    def losses(**layout):
+        key = repr(layout)
+        if key not in known:
+            folder = tmp_path_factory.mktemp("plain")
+            (folder / "data").symlink_to(corpus)
+            known[key] = zygote.train(folder, specs.spec(**layout)).losses()
+        return known[key]
+
+    return losses
+
+
+@pytest.mark.parametrize("layout", [{"copies": 2}, {"pipeline": 2, "virtual_pipeline": 2, "copies": 2}])
+def test_messages_beside_the_computation_change_no_loss(layout, zygote, run, plain):
+    content = specs.spec(**layout, tuning=OVERLAPS, evaluation={"interval": 2, "iterations": 1})
+    job = zygote.train(run, content, patch="training.test_tuning:small_buckets")
+    assert job.losses() == pytest.approx(plain(**layout), rel=2e-7)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pipeline": 2, "parallel": {"first_stage_layers": 3}},
+        {"pipeline": 2, "parallel": {"last_stage_layers": 3}},
+        {"recompute": "full", "tuning": {"recompute_num_layers": 2}},
+        {"recompute": "full", "tuning": {"recompute_method": "block", "recompute_num_layers": 3}},
+    ],
+    ids=["first stage", "last stage", "groups", "first layers"],
+)
+def test_uneven_stages_and_layers_computed_again_change_no_loss(changes, zygote, run, plain):
+    layout = {"pipeline": changes.get("pipeline", 1)}
+    assert zygote.train(run, specs.spec(**changes)).losses() == pytest.approx(plain(**layout), rel=2e-7)
+
+
+def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
+    halves = {"precision": "bf16", "copies": 2}
+    content = specs.spec(**halves, tuning=OVERLAPS, limits={"exit_interval": 3})
+    assert [zygote.train(run, content).code for _ in range(2)] == [75, 0]
+    assert [line["loss"] for line in specs.metrics(run)] == plain(**halves)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tuning": {"fuse_gradients": "always"}}, "a GPU, Transformer Engine (its layers), Apex with --cuda_ext"),
+        ({"tuning": {"overlap_weights": True}, "copies": 2}, "Set training.overlap_gradients true"),
+        ({"recompute": "full", "tuning": {"recompute_num_layers": 3}}, "the stages have 4 layers: uniform groups"),
+        ({"pipeline": 2, "parallel": {"first_stage_layers": 4}}, "4 layers do not divide over 2 stages"),
+        ({"engine": "deepspeed", "tuning": {"recompute_method": "block"}}, "these are megatron-core's"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_with_the_remedy(changes, reason, zygote, run):
+    job = zygote.train(run, specs.spec(**changes))
+    assert job.code == 2 and reason in job.err
