@@ -67,14 +67,32 @@ def _show(content: Any) -> None:
 @click.argument("run_name", metavar="RUN")
 @click.option("--phase", "phase_word", default="04-training", show_default=True, help="A training phase.")
 @click.option("--ranks", default="", metavar="0,8", help="These ranks, instead of the first of each pipeline stage.")
+@click.option(
+    "--upstream",
+    "checkout",
+    type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
+    metavar="CHECKOUT",
+    help="Instead: start the documents' own program of this folder by the rendered rank.sh, tiny, on CPUs.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was counted.")
 @SET
-def rehearse(run_name: str, phase_word: str, ranks: str, as_json: bool, set_words: tuple[str, ...]) -> int:
+def rehearse(
+    run_name: str, phase_word: str, ranks: str, checkout: Path | None, as_json: bool, set_words: tuple[str, ...]
+) -> int:
     """Train one step of RUN at full size on fake tensors: memory, work and messages of each stage beside the plan.
 
     The very trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written. Needs torch, no GPU.
-    Exit code 1 if a stage does not fit into its device.
+    Exit code 1 if a stage does not fit into its device, or if the program of CHECKOUT fails.
     """
+    if checkout:
+        from runbook.workflow.prerequisites.upstream import start_upstream
+
+        phase = training_phase(phase_word)
+        started = start_upstream(
+            run_name, set_words, phase=phase, checkout=checkout, say=lambda text: click.echo(text, err=True)
+        )
+        _show(started.as_dict() if as_json else started.as_text())
+        return 0 if started.works else 1
     from runbook.workflow.prerequisites.rehearsal import rehearse_run
 
     if not all(word.strip().isdecimal() for word in ranks.split(",") if ranks):

@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +89,37 @@ def run(
     return finished
 
 
+def follow(argv: Sequence[str], *, say: Callable[[str], None], timeout: float, cwd: Path) -> int:
+    """Run a program, hand on each line it says as it comes, and return its exit code.
+
+    When it ends, takes longer than `timeout` seconds or we are stopped, its whole process group is killed.
+    """
+    process = subprocess.Popen(
+        _command(argv, cwd, None),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+
+    def end_group() -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout)
+        _signal_group(process)  # children that it left would hold the pipe open
+
+    threading.Thread(target=end_group, daemon=True).start()
+    with process:
+        try:
+            for line in process.stdout or ():
+                say(line.rstrip("\n"))
+            return process.wait()
+        finally:
+            _signal_group(process)
+
+
 def start_detached(
     argv: Sequence[str], *, cwd: Path, out: Path, err: Path, env: Mapping[str, str | None] | None = None
 ) -> int:
@@ -141,12 +173,16 @@ def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
 
 def _kill_group(leader: subprocess.Popen[str]) -> tuple[str, str]:
     """End a program with its children, and what it had said by then."""
-    with contextlib.suppress(ProcessLookupError):  # it ended between our decision and the signal
-        os.killpg(leader.pid, signal.SIGKILL)
+    _signal_group(leader)
     try:
         return leader.communicate(timeout=5)
     except subprocess.TimeoutExpired:  # a child in a session of its own holds the pipes open
         return "", ""
+
+
+def _signal_group(leader: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended between our decision and the signal
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 def _words(text: str) -> str:
