@@ -88,11 +88,11 @@ def rehearse(
         from runbook.workflow.prerequisites.upstream import start_upstream
 
         phase = training_phase(phase_word)
-        started = start_upstream(
+        trial = start_upstream(
             run_name, set_words, phase=phase, checkout=checkout, say=lambda text: click.echo(text, err=True)
         )
-        _show(started.as_dict() if as_json else started.as_text())
-        return 0 if started.works else 1
+        _show(trial.as_dict() if as_json else trial.as_text())
+        return 0 if trial.works else 1
     from runbook.workflow.prerequisites.rehearsal import rehearse_run
 
     if not all(word.strip().isdecimal() for word in ranks.split(",") if ranks):

@@ -45,7 +45,7 @@ _NOT_TRIED = (
 
 
 @dataclass(frozen=True)
-class Started:
+class UpstreamTrial:
     """What an upstream program did here."""
 
     run: str
@@ -84,7 +84,7 @@ class Started:
 
 def start_upstream(
     run: str, set_words: Sequence[str], *, phase: str, checkout: Path, say: Callable[[str], None]
-) -> Started:
+) -> UpstreamTrial:
     """Start the program of a run's framework for a few steps; each line that it prints is handed on as it comes."""
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -112,12 +112,12 @@ def start_upstream(
         code = shell.follow(["bash", "upstream.sh"], say=hear, timeout=MOST_SECONDS, cwd=folder)
     parsed = parse_files([folder / "log"])
     checks = tuple(_checks(parsed, code, {option: words for option, *words in arguments}.get("--save", [])))
-    started = Started(settings.name, phase, script, _ranks(spec)[-1], tuple(changes), parsed, checks)
-    if started.works:
+    trial = UpstreamTrial(settings.name, phase, script, _ranks(spec)[-1], tuple(changes), parsed, checks)
+    if trial.works:
         shutil.rmtree(folder)
     else:
         say(f"Its log, scripts and checkpoint are kept in {folder}")
-    return started
+    return trial
 
 
 def small_arguments(
