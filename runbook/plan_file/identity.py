@@ -84,8 +84,8 @@ def step_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
     """What memory, work and messages of a step depend on: neither data, nor rates, nor how long it goes on."""
-    keys = ("engine", "device", "model", "parallel", "batch", "precision", "recompute", "deepspeed")
-    return {key: value for key, value in as_json(phase).items() if key in keys}
+    left_out = ("phase", "seed", "duration", "learning_rate", "data", "evaluation", "sampling", "fingerprint")
+    return {key: value for key, value in step_inputs(phase).items() if key not in left_out}
 
 
 def _sections(phase: PhasePlan) -> dict[str, Any]:

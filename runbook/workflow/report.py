@@ -164,7 +164,8 @@ def print_pdf(page: Path) -> Path:
 
 
 PRIVATE_KEYS = {
-    **dict.fromkeys(("user", "users", "username", "user_name", "owner", "login", "by", "waived_by"), "user"),
+    **dict.fromkeys(("user", "users", "username", "user_name", "owner", "login", "by"), "user"),
+    **dict.fromkeys(("waived_by", "rehearsal_waived_by"), "user"),
     **dict.fromkeys(("host", "hosts", "hostname", "node", "nodes", "nodelist", "node_list", "master_addr"), "host"),
     **dict.fromkeys(("account", "accounts", "project", "project_id", "qos", "reservation", "allocation"), "account"),
     **dict.fromkeys(("bucket",), "bucket"),

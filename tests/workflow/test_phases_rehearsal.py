@@ -13,7 +13,7 @@ from runbook.core import shell
 from runbook.core.errors import RecordError
 from runbook.jobs.job_folder import JobState
 from runbook.plan_file.identity import layout_inputs
-from runbook.workflow import plan, smoke_test
+from runbook.workflow import plan, report, smoke_test
 from runbook.workflow.prerequisites import rehearsal
 from runbook.workflow.trainings import jobs, layout_rehearsal
 
@@ -82,6 +82,7 @@ def test_a_layout_is_what_memory_and_messages_depend_on(runs, queue):
         replace(phase, parallel=replace(phase.parallel, tensor=7)),
         replace(phase, precision=replace(phase.precision, format="fp16")),
         replace(phase, engine="deepspeed"),
+        replace(phase, tuning=replace(phase.tuning, overlap_gradients=True)),
         replace(phase, model=replace(phase.model, sequence_length=7)),
     ):
         assert layout_inputs(other) != layout_inputs(phase)
@@ -119,6 +120,9 @@ def test_with_a_name_nothing_is_rehearsed(runs, queue, trainer):
     smoke_test.launch(open_phase)
     assert [trainer.ranks, len(queue.calls)] == [[], 1]
     assert recorded(open_phase).value.startswith("not done; waived by A. Person (account ")
+    assert report.private_words(open_phase.folder)["A. Person"] == "user"
+    (open_phase.folder / "events.jsonl").unlink()  # else its name is known from there
+    assert report.private_words(open_phase.folder)["A. Person"] == "user"
 
 
 def test_a_rehearsal_that_fails_refuses_the_job_in_its_own_words_and_is_done_again(runs, queue, trainer):
