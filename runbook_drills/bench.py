@@ -25,19 +25,20 @@ import psutil
 from runbook import params
 from runbook.core.errors import JobError
 from runbook.core.json_lines import read_lines
+from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import wait_until
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder, read_started
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
 from runbook.workflow import run_files
-from runbook.workflow.open_phase import HOLDER_VARIABLE, RUNS_VARIABLE, OpenPhase, open_run_phase
+from runbook.workflow.open_phase import RUNS_VARIABLE, OpenPhase, open_run_phase
 from runbook.workflow.trainings import job_rules, jobs, live_view
 from runbook_drills import fork_server
+from runbook_drills.faults import VARIABLE as FAULTS
 from runbook_drills.warm_trainer import WarmTrainer, still_runs
 
 MARK = "RUNBOOK_DRILL"
 """In the environment of everything a drill starts, with a value that no other session has."""
-FAULTS = "RUNBOOK_FAULTS"
 POLL_SECONDS = 0.1
 
 RUN_FILE = """\

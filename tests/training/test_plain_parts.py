@@ -25,7 +25,7 @@ from . import specs
 @pytest.mark.parametrize(
     "name",
     [
-        *("training.health.faults", "training.token_files", "training.ranks"),
+        *("training.token_files", "training.ranks"),
         *("plan_file.identity", "plan_file.deepspeed", "plan_file.schema"),
     ],
 )

@@ -24,6 +24,7 @@ from runbook.training.health.heartbeat import (
 )
 from runbook.training.health.stopping import StopConditions
 from runbook.training.ranks import Ranks
+from runbook_drills import faults as drilled_faults
 
 from . import specs
 
@@ -224,7 +225,7 @@ class TestFaults:
         """A step of 0.02 s, on a clock that only sleeping and computing move."""
         clock = [100.0]
         moved = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda by: clock.__setitem__(0, clock[0] + by))
-        monkeypatch.setattr(faults, "time", moved)
+        monkeypatch.setattr(drilled_faults, "time", moved)
         slow, begins = faults.faults_from({faults.VARIABLE: text}, 1), []
         for step in range(1, 6):
             slow.step(step)
@@ -238,4 +239,4 @@ class TestFaults:
             faults.faults_from({faults.VARIABLE: text}, 0)
 
     def test_examples_in_docstrings_are_true(self):
-        assert doctest.testmod(faults).failed == doctest.testmod(heartbeat).failed == 0
+        assert doctest.testmod(drilled_faults).failed == doctest.testmod(heartbeat).failed == 0

@@ -1,94 +1,38 @@
-"""Faults on purpose, for drills: off unless the environment variable RUNBOOK_FAULTS says what, where and when.
+"""Where a drill can make something go wrong in a rank: nothing, unless the environment variable RUNBOOK_FAULTS is set.
 
-`RUNBOOK_FAULTS="kill:rank=1,step=9,job=04-training; slow:rank=1,factor=2"`: faults are separated by semicolons; `rank`,
-`step` and `job` (the name of the job's folder) say where, and what is not said holds for all. The kinds:
-
-    kill, stop, hang, raise, term, usr1, exit    at the beginning of a step
-    slow                                         every step takes `factor` times as long, counting the `slow` faults
-                                                 before this one; with `seconds`, each step takes that much longer
-    nan, spike                                   what the loss of a step is taken for; spike: `factor` times it
-    full                                         no file can grow beyond `bytes` from this step on, as on a full disk
-    clock                                        the clock jumps by `seconds` at the beginning of a step
-    fp16                                         no fault: fp16 on a CPU, which is refused because it is slow
-    mute                                         standard output becomes a pipe that nobody reads
-    save                                         killed at a boundary of a save: `at=` begin, shards, metadata, rename,
-                                                 tracker, pruning; `number=` of the save in this job
+What it can say, and what then happens, is in `runbook_drills/faults.py`, next to this package.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
-import resource
-import signal
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
 
-from runbook.plan_file.errors import RefusedError
 from runbook.training.health.heartbeat import FOLDER_VARIABLE
 
 VARIABLE = "RUNBOOK_FAULTS"
-_KEYS = ("rank", "step", "job", "factor", "seconds", "bytes", "at", "number")
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One thing that goes wrong."""
-
-    kind: str
-    where: Mapping[str, str] = field(default_factory=dict)
-
-    def holds(self, key: str, value: int | str) -> bool:
-        """Whether the fault is meant for this rank, step or job."""
-        return self.where.get(key, str(value)) == str(value)
-
-    def number(self, key: str, otherwise: float) -> float:
-        """A number that the fault was given."""
-        return float(self.where.get(key, otherwise))
-
-
-class Faults:
-    """The faults of this rank in this job."""
-
-    def __init__(self, faults: list[Fault]) -> None:
-        self._faults = faults
-        self._saves = 0
-        self._step_began = 0.0
+class NoFaults:
+    """A rank in which nothing goes wrong on purpose."""
 
     def has(self, kind: str) -> bool:
-        """Whether there is one of this kind."""
-        return any(fault.kind == kind for fault in self._faults)
+        """Whether there is a fault of this kind."""
+        return False
 
     def step(self, iteration: int) -> None:
         """A step begins."""
-        for fault in self._faults:
-            if fault.kind == "slow" and self._step_began:
-                own = time.monotonic() - self._step_began  # with what the faults before this one took
-                time.sleep(fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * own)
-        for fault in self._faults:
-            if fault.kind in _AT_STEP and "step" in fault.where and fault.holds("step", iteration):
-                _AT_STEP[fault.kind](fault)
-        self._step_began = time.monotonic()
 
     def loss(self, loss: float, iteration: int) -> float:
         """What the loss of a step is taken for."""
-        for fault in self._faults:
-            if fault.kind in ("nan", "spike") and fault.holds("step", iteration):
-                return math.nan if fault.kind == "nan" else loss * fault.number("factor", 3)
         return loss
 
     def save(self, boundary: str) -> None:
         """A boundary of a save is reached."""
-        self._saves += boundary == "begin"
-        for fault in self._faults:
-            is_here = fault.kind == "save" and fault.where.get("at") == boundary
-            if is_here and fault.holds("number", self._saves):
-                _kill(fault)
 
 
-_armed = Faults([])
+_armed = NoFaults()
 
 
 def arm(environment: Mapping[str, str], rank: int) -> None:
@@ -97,77 +41,15 @@ def arm(environment: Mapping[str, str], rank: int) -> None:
     _armed = faults_from(environment, rank)
 
 
-def armed() -> Faults:
+def armed() -> NoFaults:
     """The faults of this rank; without any, its methods do nothing."""
     return _armed
 
 
-def faults_from(environment: Mapping[str, str], rank: int) -> Faults:
-    """The faults that the environment asks for, of those meant for this rank and job."""
-    text = environment.get(VARIABLE, "")
-    job = os.path.basename(environment.get(FOLDER_VARIABLE, ""))  # noqa: PTH119  (no path: a name is asked for)
-    faults = [_parse(part) for part in text.split(";") if part.strip()]
-    return Faults([fault for fault in faults if fault.holds("rank", rank) and fault.holds("job", job)])
-
-
-def _parse(text: str) -> Fault:
-    """One fault.
-
-    >>> _parse("kill:rank=1,step=9")
-    Fault(kind='kill', where={'rank': '1', 'step': '9'})
-    """
-    kind, _, rest = text.strip().partition(":")
-    pairs = dict(pair.strip().partition("=")[::2] for pair in rest.split(",") if pair.strip())
-    kinds = [*_AT_STEP, "slow", "nan", "spike", "save", "fp16"]
-    if kind not in kinds or not pairs.keys() <= set(_KEYS):
-        raise RefusedError(
-            f"{VARIABLE}: {text.strip()!r} is no fault; the kinds are {', '.join(kinds)}, their words "
-            f"{', '.join(_KEYS)}. Unset {VARIABLE} to train without faults"
-        )
-    return Fault(kind, pairs)
-
-
-def _kill(_fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _hang(_fault: Fault) -> None:
-    while True:
-        time.sleep(1)
-
-
-def _raise(_fault: Fault) -> None:
-    raise RuntimeError("a fault on purpose (RUNBOOK_FAULTS)")
-
-
-def _full(fault: Fault) -> None:
-    limit = int(fault.number("bytes", 100_000))
-    with contextlib.suppress(ValueError, OSError):
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing fails with EFBIG instead of ending the process
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-
-def _clock(fault: Fault) -> None:
-    jump, real = fault.number("seconds", -3600), time.time
-    time.time = lambda: real() + jump
-
-
-def _mute(_fault: Fault) -> None:
-    reading, writing = os.pipe()
-    os.dup2(writing, 1)
-    os.close(writing)
-    os.close(reading)
-
-
-_AT_STEP: dict[str, Callable[[Fault], object]] = {
-    "kill": _kill,
-    "stop": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
-    "term": lambda _: os.kill(os.getpid(), signal.SIGTERM),
-    "usr1": lambda _: os.kill(os.getpid(), signal.SIGUSR1),
-    "exit": lambda _: os._exit(3),
-    "hang": _hang,
-    "raise": _raise,
-    "full": _full,
-    "clock": _clock,
-    "mute": _mute,
-}
+def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
+    """The faults that the environment asks for, of those meant for this rank and the job of this folder."""
+    faults = NoFaults()
+    if text := environment.get(VARIABLE, ""):
+        job = Path(environment.get(FOLDER_VARIABLE, "")).name
+        faults = importlib.import_module("runbook_drills.faults").faults_from(text, rank, job)
+    return faults
