@@ -52,7 +52,7 @@ def without_extras(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python code where the packages of all extras cannot be imported."""
     program = BLOCK.format(absent=absent_without_extras()) + code
     return subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, *words], cwd=REPOSITORY, capture_output=True, text=True, timeout=300
     )
 
 

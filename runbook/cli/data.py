@@ -98,7 +98,8 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, drop_empty: bool, share: st
     On many nodes: --share I/N in each job of an array (any N, also another one the next time), then once without it.
     """
     from runbook.core.units import show_bytes, show_duration
-    from runbook.tokens import TokenizeOptions, prepare, prepare_share
+    from runbook.tokens.pipeline.options import TokenizeOptions
+    from runbook.tokens.pipeline.tokenize import prepare, prepare_share
 
     options = TokenizeOptions(keep_empty=not drop_empty, **chosen)  # type: ignore[arg-type]
     if share:

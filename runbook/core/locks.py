@@ -30,7 +30,7 @@ from runbook.core.units import show_duration
 
 LOCK_NAME = "lock.json"
 HOLDER_VARIABLE = "RUNBOOK_HOLDER"
-"""Says that a parent process holds the run's lock; a job outlives that parent and must not inherit it."""
+"""Set by `runbook run`, which holds the run's lock for the notebooks it executes; a job outlives them without it."""
 WRITING_SECONDS = 5.0  # where there are no hard links a lock can be seen half-written, for so long at most
 
 

@@ -13,22 +13,14 @@ Nothing here imports pandas, matplotlib or IPython when it is imported.
 
 from __future__ import annotations
 
-from runbook.core.table import Table
-from runbook.display.curves import sparkline
-from runbook.display.output_place import Place, show_figure, show_html, show_table, show_text, where_we_are
-from runbook.display.progress import Progress
-from runbook.display.verdicts import CheckTable, show_checks
-
-__all__ = [
-    "CheckTable",
-    "Place",
-    "Progress",
-    "Table",
-    "show_checks",
-    "show_figure",
-    "show_html",
-    "show_table",
-    "show_text",
-    "sparkline",
-    "where_we_are",
-]
+from runbook.core.table import Table as Table
+from runbook.display.curves import sparkline as sparkline
+from runbook.display.output_place import Place as Place
+from runbook.display.output_place import show_figure as show_figure
+from runbook.display.output_place import show_html as show_html
+from runbook.display.output_place import show_table as show_table
+from runbook.display.output_place import show_text as show_text
+from runbook.display.output_place import where_we_are as where_we_are
+from runbook.display.progress import Progress as Progress
+from runbook.display.verdicts import CheckTable as CheckTable
+from runbook.display.verdicts import show_checks as show_checks

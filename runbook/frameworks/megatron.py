@@ -110,16 +110,23 @@ def _attention(run: PhaseRun) -> str:
     return str(run.training.attention)
 
 
-def _fp16(phase: PhasePlan) -> bool:
-    return phase.precision.format == "fp16"
+def _is(path: str, *values: str) -> Callable[[PhasePlan], bool]:
+    """The phases whose plan has one of these values there."""
+    return lambda phase: attrgetter(path)(phase) in values
+
+
+_FP16 = _is("precision.format", "fp16")
+_ROTARY = _is("model.position_embedding", "rope")
+_RMS = _is("model.normalization", "rmsnorm")
+_RECOMPUTES, _RECOMPUTES_ALL = _is("recompute", "selective", "full"), _is("recompute", "full")
 
 
 def _static_scale(phase: PhasePlan) -> bool:
-    return _fp16(phase) and phase.precision.static_loss_scale > 0
+    return _FP16(phase) and phase.precision.static_loss_scale > 0
 
 
 def _least_scale(phase: PhasePlan) -> bool:
-    return _fp16(phase) and phase.precision.minimum_loss_scale != 1
+    return _FP16(phase) and phase.precision.minimum_loss_scale != 1
 
 
 def _grouped(phase: PhasePlan) -> bool:
@@ -128,22 +135,6 @@ def _grouped(phase: PhasePlan) -> bool:
 
 def _cuts_context(phase: PhasePlan) -> bool:
     return phase.parallel.context > 1
-
-
-def _rotary(phase: PhasePlan) -> bool:
-    return phase.model.position_embedding == "rope"
-
-
-def _rms(phase: PhasePlan) -> bool:
-    return phase.model.normalization == "rmsnorm"
-
-
-def _recomputes(phase: PhasePlan) -> bool:
-    return phase.recompute != "none"
-
-
-def _recomputes_all(phase: PhasePlan) -> bool:
-    return phase.recompute == "full"
 
 
 def _recomputes_groups(phase: PhasePlan) -> bool:
@@ -206,9 +197,9 @@ _TRAINING = (
     Option("clip-grad", "training.clip_gradient", float, "optimizer.clip_gradient"),
     Option("fp16", "training.precision", None, "precision.format", means="fp16"),
     Option("bf16", "training.precision", None, "precision.format", means="bf16"),
-    Option("initial-loss-scale", "training.initial_loss_scale", float, "precision.initial_loss_scale", _fp16),
-    Option("loss-scale-window", "training.loss_scale_window", whole, "precision.loss_scale_window", _fp16),
-    Option("hysteresis", "training.loss_scale_hysteresis", whole, "precision.hysteresis", _fp16),
+    Option("initial-loss-scale", "training.initial_loss_scale", float, "precision.initial_loss_scale", _FP16),
+    Option("loss-scale-window", "training.loss_scale_window", whole, "precision.loss_scale_window", _FP16),
+    Option("hysteresis", "training.loss_scale_hysteresis", whole, "precision.hysteresis", _FP16),
     Option("loss-scale", "training.static_loss_scale", float, "precision.static_loss_scale", _static_scale),
     Option("min-loss-scale", "training.min_loss_scale", float, "precision.minimum_loss_scale", _least_scale),
     Option("init-method-std", "training.init_std", float, "model.init_std"),
@@ -275,14 +266,14 @@ MEGATRON_LM = (
     ),
     Option("group-query-attention", write=lambda run: True, when=_grouped, ours="goes with training.shape.kv_heads"),
     Option("num-query-groups", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
-    Option("position-embedding-type", "model.position_embedding", _kind, "model.position_embedding", _rotary),
-    Option("normalization", "model.normalization", _kind, lambda run: "RMSNorm", _rms),
+    Option("position-embedding-type", "model.position_embedding", _kind, "model.position_embedding", _ROTARY),
+    Option("normalization", "model.normalization", _kind, lambda run: "RMSNorm", _RMS),
     Option(
         "attention-backend", "training.attention", _READ_BACKENDS, lambda run: _BACKENDS.get(_attention(run), "auto")
     ),
-    Option("recompute-granularity", "training.recompute", _RECOMPUTED, "recompute", _recomputes),
-    Option("recompute-method", "training.recompute_method", str, "tuning.recompute_method", _recomputes_all),
-    Option("recompute-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _recomputes_all),
+    Option("recompute-granularity", "training.recompute", _RECOMPUTED, "recompute", _RECOMPUTES),
+    Option("recompute-method", "training.recompute_method", str, "tuning.recompute_method", _RECOMPUTES_ALL),
+    Option("recompute-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _RECOMPUTES_ALL),
     chosen("decoder-first-pipeline-num-layers", "parallel.first_stage_layers", whole),
     chosen("decoder-last-pipeline-num-layers", "parallel.last_stage_layers", whole),
     Option("overlap-grad-reduce", "training.overlap_gradients", None, "tuning.overlap_gradients", means=True),
@@ -311,7 +302,7 @@ MEGATRON_DEEPSPEED = (
     Option(
         "use-rotary-position-embeddings", "model.position_embedding", None, "model.position_embedding", means="rope"
     ),
-    Option("normalization", "model.normalization", _kind, "model.normalization", _rms),
+    Option("normalization", "model.normalization", _kind, "model.normalization", _RMS),
     Option("use-flash-attn-v1", "training.attention", None, _attention, means="flash1"),
     Option("use-flash-attn-v2", "training.attention", None, _attention, means="flash2"),
     Option("use-flash-attn-triton", "training.attention", None, _attention, means="flash-triton"),
@@ -334,12 +325,12 @@ MEGATRON_DEEPSPEED = (
         when=lambda phase: phase.parallel.pipeline == 1,
         ours="given where parallel.pipeline is 1, unless the site leaves it out",
     ),
-    Option("checkpoint-activations", "training.recompute", None, lambda run: "full", _recomputes, means="full"),
+    Option("checkpoint-activations", "training.recompute", None, lambda run: "full", _RECOMPUTES, means="full"),
     Option("checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _recomputes_groups),
     Option(
         "deepspeed-activation-checkpointing",
         write=lambda run: True,
-        when=_recomputes,
+        when=_RECOMPUTES,
         ours="goes with training.recompute",
     ),
     Option("cpu-optimizer", "training.offload", None, lambda run: run.training.offload, means=True),

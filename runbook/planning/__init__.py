@@ -1,24 +1,10 @@
 """Everything that follows from what a person chose: sizes, layout, memory, time, and the rules they must keep."""
 
-from runbook.core.checks import Check
-from runbook.core.table import Table
-from runbook.planning.cost.speed import Calibration, Calibrations
-from runbook.planning.layout import FULL, SMOKE, Machine
-from runbook.planning.plan import make_plan
-from runbook.planning.plan_record import Plan
-from runbook.planning.plan_tables import tables
-from runbook.planning.token_files import held_out_split
-
-__all__ = [
-    "FULL",
-    "SMOKE",
-    "Calibration",
-    "Calibrations",
-    "Check",
-    "Machine",
-    "Plan",
-    "Table",
-    "held_out_split",
-    "make_plan",
-    "tables",
-]
+from runbook.core.checks import Check as Check
+from runbook.planning.cost.speed import Calibration as Calibration
+from runbook.planning.cost.speed import Calibrations as Calibrations
+from runbook.planning.layout import FULL as FULL
+from runbook.planning.layout import SMOKE as SMOKE
+from runbook.planning.layout import Machine as Machine
+from runbook.planning.plan import make_plan as make_plan
+from runbook.planning.plan_record import Plan as Plan

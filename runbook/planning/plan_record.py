@@ -11,7 +11,7 @@ from runbook.core.checks import Check
 from runbook.core.errors import RecordError
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import as_json, from_json
-from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.schema import PhasePlan, Shape
 from runbook.planning.cost.endurance import Endurance, Storage
 from runbook.planning.cost.memory import StageMemory
 from runbook.planning.cost.speed import Calibration, Speed
@@ -31,30 +31,16 @@ class ComputesOn:
     source: str
 
 
-@dataclass(frozen=True)
-class CatalogueModel:
+@dataclass(frozen=True, kw_only=True)
+class CatalogueModel(Shape):
     """The model as the catalogue has it, where 0 stands for a default, with the numbers of the training."""
 
+    name: str
     label: str
     parameters: int
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn_hidden: int
-    sequence_length: int
-    positions: int
-    vocabulary: int
-    tied_embeddings: bool
-    position_embedding: str
-    normalization: str
-    activation: str
-    biases: bool
     source: str
     note: str
     training: dict[str, Any]
-    name: str
-    padded_vocabulary: int
 
 
 @dataclass(frozen=True)

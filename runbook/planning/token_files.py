@@ -19,12 +19,11 @@ from runbook.plan_file.token_index import index_bytes, token_bytes
 from runbook.planning.layout import Machine
 
 
-@dataclass(frozen=True)
-class BlendPart:
-    """One text of a blend: its files, and its weight beside the others'."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedFiles:
+    """Prefixes of .bin/.idx files (relative to plan.json, without suffix) and what they will hold."""
 
     dataset: str
-    weight: float
     prefix: str
     train: tuple[str, ...]
     validation: tuple[str, ...]
@@ -34,8 +33,15 @@ class BlendPart:
     estimated_tokens: int
     """End-of-document tokens included; 0: not known."""
     estimated_bytes: int
-    """Of the .bin and .idx files; 0: not known."""
+    """Of the .bin and .idx files together; 0: not known."""
     tokens_from: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlendPart(PlannedFiles):
+    """One text of a blend, with its weight beside the others'."""
+
+    weight: float
     train_share: float
     """Part of its tokens that is trained on."""
 
@@ -49,27 +55,15 @@ GPT2_END_OF_DOCUMENT = 50256
 MOCK = "mock"
 
 
-@dataclass(frozen=True)
-class DataPlan:
-    """Prefixes of the .bin/.idx files (relative to plan.json, without suffix) and what they will hold."""
+@dataclass(frozen=True, kw_only=True)
+class DataPlan(PlannedFiles):
+    """All texts of a training together."""
 
     COMPUTED: ClassVar = ("train_share",)
 
-    dataset: str
     mock: bool
-    prefix: str
-    train: tuple[str, ...]
-    validation: tuple[str, ...]
-    test: tuple[str, ...]
     split: str
     held_out: int
-    num_files: int
-    """Input files; 0: not known before the folder is read."""
-    estimated_tokens: int
-    """End-of-document tokens included; 0: not known."""
-    tokens_from: str
-    estimated_bytes: int
-    """Of the .bin and .idx files together; 0: not known."""
     parts: tuple[BlendPart, ...] = field(default=(), metadata=OMIT_DEFAULT)
     """The texts of a blend; empty where there is one text."""
 

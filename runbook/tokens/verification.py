@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from runbook.core.atomic_files import sha256_of
 from runbook.core.checks import Check, judge
 from runbook.core.errors import DataError
@@ -47,8 +49,6 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
 
 
 def _index_checks(reader: IndexedReader) -> Iterator[Check]:
-    import numpy as np
-
     smallest, total, fault, size = np.iinfo(np.int32).max, 0, "", reader.dtype.itemsize
     for part in reader.steps(reader.num_sequences):
         lengths = reader.lengths[part].astype(np.int64)
@@ -97,8 +97,6 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
 
 def _content_checks(reader: IndexedReader, manifest: Manifest, files: TokenFiles) -> Iterator[Check]:
     """Every token, and both checksums, in one pass over the .bin."""
-    import numpy as np
-
     bin_sum = hashlib.sha256()
     lowest, highest = 0, 0
     with files.bin.open("rb") as file:
@@ -125,8 +123,6 @@ def _duplicates(reader: IndexedReader) -> Check:
 
     Whether a document is in the sample depends on its own tokens, so that copies are in it together.
     """
-    import numpy as np
-
     interval = max(1, reader.num_sequences // SAMPLED_DOCUMENTS)
     signatures = []
     for part in reader.steps(reader.num_sequences):

@@ -13,7 +13,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from runbook import tokens
 from runbook.core.checks import judge
 from runbook.core.errors import DataError
 from runbook.core.table import Row
@@ -25,9 +24,14 @@ from runbook.planning import Check
 from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
 from runbook.results.figures.drawing import as_svg
 from runbook.results.figures.plan_figures import length_figure, source_figure, speed_figure
-from runbook.tokens.pipeline.options import Manifest, TokenFiles
+from runbook.tokens.indexed_files import IndexedReader
+from runbook.tokens.pipeline.options import Manifest, TokenFiles, TokenizeOptions, read_manifest
+from runbook.tokens.pipeline.progress import DataProgress
+from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.sources.dataset_files import dataset_folder, file_fault, token_prefixes
 from runbook.tokens.sources.download import download
+from runbook.tokens.verification import sample_documents
+from runbook.tokens.verification import verify as verify_tokens
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase, binder
 from runbook.workflow.prerequisites.token_files import input_files, link_ready_tokens, ready_pairs, token_groups
@@ -88,15 +92,15 @@ def tokenize(open_phase: OpenPhase) -> None:
     if groups and asks_for_queue(settings, PHASE):
         task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
     elif groups:
-        options = tokens.TokenizeOptions.from_params(settings.run.data)
+        options = TokenizeOptions.from_params(settings.run.data)
         with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
             for inputs, prefix in groups:
-                tokens.prepare(inputs, prefix, options, progress=partial(_show_progress, progress))
+                prepare(inputs, prefix, options, progress=partial(_show_progress, progress))
     made = [TokenFiles(prefix) for _, prefix in groups]
     outputs = [path for one in made for path in (one.bin, one.idx, one.manifest)]
     run_files.write_mark(open_phase.folder, STEP, VERSIONS[PHASE], digest, [*outputs, *placed])
     if groups:
-        manifests = {prefix.name: tokens.read_manifest(prefix) for _, prefix in groups}
+        manifests = {prefix.name: read_manifest(prefix) for _, prefix in groups}
         rows = [
             {
                 "files": name,
@@ -112,7 +116,7 @@ def tokenize(open_phase: OpenPhase) -> None:
         show_table(rows, title="Token files")
 
 
-def _show_progress(progress: Progress, now: tokens.DataProgress) -> None:
+def _show_progress(progress: Progress, now: DataProgress) -> None:
     """The moment as facts beside the bar: per stage, with files, speed, time left, workers and failures."""
     facts: dict[str, Any] = {
         "done": now.bytes,
@@ -138,10 +142,10 @@ def verify(open_phase: OpenPhase) -> None:
     found = token_prefixes_of(open_phase)
     for prefix in found:
         named = f"{prefix.name}: " if len(found) > 1 else ""
-        open_phase.check([replace(check, name=f"{named}{check.name}") for check in tokens.verify(prefix)])
+        open_phase.check([replace(check, name=f"{named}{check.name}") for check in verify_tokens(prefix)])
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
-    readers = [tokens.IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
-    manifests = [tokens.read_manifest(prefix) for prefix in found if prefix not in ready]
+    readers = [IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
+    manifests = [read_manifest(prefix) for prefix in found if prefix not in ready]
     counted = ("documents", "tokens", "text_bytes", "skipped_records", "empty") if manifests else ()
     sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in counted}
     sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
@@ -239,7 +243,7 @@ def show_documents(open_phase: OpenPhase) -> None:
     if not TokenFiles.existing(prefix).manifest.exists():
         show_text(f"{prefix.name} has no manifest, which would name the tokenizer that can decode it.")
         return
-    for document in tokens.sample_documents(prefix, 2, max_tokens=120):
+    for document in sample_documents(prefix, 2, max_tokens=120):
         title = f"Document {document.number}, first {len(document.ids)} of {document.tokens:,} tokens"
         spans = coloured_tokens(zip(document.ids, document.pieces, strict=True))
         html = f'<div><b>{title}</b><pre style="white-space:pre-wrap;line-height:1.6">{spans}</pre></div>'
@@ -260,7 +264,7 @@ def _read_manifests(open_phase: OpenPhase) -> list[Manifest]:
     found = []
     for prefix in [] if open_phase.plan.data.mock else token_prefixes_of(open_phase):
         with contextlib.suppress(DataError):  # made elsewhere
-            found.append(tokens.read_manifest(prefix))
+            found.append(read_manifest(prefix))
     return found
 
 

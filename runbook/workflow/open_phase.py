@@ -14,7 +14,7 @@ from typing import Any
 
 from runbook import params
 from runbook.core.errors import ParamsError, RecordError
-from runbook.core.locks import hold
+from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.core.table import Row
 from runbook.display import show_checks, show_table, show_text
 from runbook.display.output_place import Place, where_we_are
@@ -32,8 +32,6 @@ from runbook.records import session as sessions
 from runbook.workflow import run_files
 from runbook.workflow.prerequisites import machine, token_files
 
-HOLDER_VARIABLE = "RUNBOOK_HOLDER"
-"""Set by `runbook run` for the notebooks it executes: it holds the run's lock for them."""
 RUNS_VARIABLE = "RUNBOOK_RUNS"
 """Where run folders are, if not in runs/ next to params/ (`runbook run --runs DIR`)."""
 VERSIONS = dict.fromkeys(PHASES, 1)

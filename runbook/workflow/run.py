@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runbook import params
 from runbook.core.errors import ParamsError, RunbookError
-from runbook.core.locks import hold
+from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.core.processes import identify
 from runbook.core.units import show_duration
 from runbook.jobs import get_scheduler
@@ -96,7 +96,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             forget(settings, plan, folder, redo, say)
         run_files.write_plan_file(settings, plan, folder)
         run_files.write_overrides(settings, folder)
-        os.environ[open_phase.HOLDER_VARIABLE] = str(folder)
+        os.environ[HOLDER_VARIABLE] = str(folder)
         os.environ[open_phase.RUNS_VARIABLE] = str(folder.parent)
         try:
             for phase in request.phases():

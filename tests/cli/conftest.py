@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from runbook.cli import main
-from runbook.workflow.open_phase import HOLDER_VARIABLE, RUNS_VARIABLE
+from runbook.core.locks import HOLDER_VARIABLE
+from runbook.workflow.open_phase import RUNS_VARIABLE
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from runbook.params.schema.entries import Dataset, Model
 from runbook.plan_file.token_index import index_bytes
-from runbook.planning import Check, held_out_split, make_plan
-from runbook.planning.token_files import check_tokenizer_files, plan_data, split_shares
+from runbook.planning import Check, make_plan
+from runbook.planning.token_files import check_tokenizer_files, held_out_split, plan_data, split_shares
 
 from .conftest import CORPUS, build
 

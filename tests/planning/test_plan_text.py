@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.planning import Plan, make_plan, tables
+from runbook.planning import Plan, make_plan
 from runbook.planning.plan_tables import (
     Table,
     batch_sum,
@@ -17,6 +17,7 @@ from runbook.planning.plan_tables import (
     places_table,
     sizes_table,
     storage_table,
+    tables,
     time_table,
 )
 

@@ -13,7 +13,10 @@ import pytest
 from backports import zstd
 
 from runbook.core.errors import DataError
-from runbook.tokens import DataProgress, TokenizeOptions, prepare, read_manifest, verify
+from runbook.tokens.pipeline.options import TokenizeOptions, read_manifest
+from runbook.tokens.pipeline.progress import DataProgress
+from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.verification import verify
 
 from .reference import expected, json_lines, made
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from runbook.tokens import TokenizeOptions, prepare, verify
+from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.verification import verify
 
 from .reference import EDGE_TEXTS, expected, json_lines, made
 

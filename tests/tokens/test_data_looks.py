@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from runbook.results.figures.plan_figures import length_figure, source_figure, speed_figure
-from runbook.tokens import TokenizeOptions, prepare
+from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize import prepare
 from runbook.workflow import data
 from runbook.workflow import data as phase
 from runbook.workflow.open_phase import RUNS_VARIABLE

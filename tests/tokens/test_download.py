@@ -18,8 +18,8 @@ from backports import zstd
 from runbook.core.errors import DataError, HeldError
 from runbook.params.catalogues import read_datasets
 from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
-from runbook.tokens import DataProgress
 from runbook.tokens.pipeline.parts_folder import flocked
+from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.sources.dataset_files import expected_files
 from runbook.tokens.sources.download import DownloadSummary, download
 from runbook.tokens.sources.http_download import RetryLimits

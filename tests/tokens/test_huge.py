@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runbook.core.errors import DataError
-from runbook.tokens import TokenizeOptions, prepare
+from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.sources import documents, reading
 from runbook.tokens.sources.documents import HugeText, decode_plain
 from runbook.tokens.tokenizer import load_tokenizer
@@ -123,7 +124,8 @@ def test_tokenizers_that_join_words_get_the_whole(tmp_path: Path) -> None:
 PROGRAM = """
 import resource, sys
 from pathlib import Path
-from runbook.tokens import TokenizeOptions, prepare
+from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize import prepare
 sizes = []
 for source in sys.argv[1:]:
     prepare([Path(source)], Path(source).with_suffix(".out"), TokenizeOptions(workers=1))

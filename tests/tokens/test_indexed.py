@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runbook.core.errors import DataError
-from runbook.tokens import IndexedReader, prepare, verify
+from runbook.tokens.indexed_files import IndexedReader
+from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.verification import verify
 
 from .reference import EDGE_TEXTS, EOD, encoded, expected, json_lines
 

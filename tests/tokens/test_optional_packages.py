@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from runbook.core.errors import DataError
-from runbook.tokens import TokenizeOptions, prepare
+from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.tokenizer import decode, load_tokenizer
 
 from .reference import EDGE_TEXTS, expected, json_lines, made

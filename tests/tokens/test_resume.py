@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from runbook.core.errors import DataError, HeldError
-from runbook.tokens import DataProgress, TokenizeOptions, prepare, prepare_share, verify
 from runbook.tokens.pipeline.bin_writer import Committer
-from runbook.tokens.pipeline.options import TokenFiles
+from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import PartsFolder, ShardMark, hold_prefix, hold_share
+from runbook.tokens.pipeline.progress import DataProgress
+from runbook.tokens.pipeline.tokenize import prepare, prepare_share
 from runbook.tokens.pipeline.worker_pool import Pool
 from runbook.tokens.sources.input_files import cut_shards
+from runbook.tokens.verification import verify
 
 from .reference import expected, json_lines, made
 

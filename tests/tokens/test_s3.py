@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 
 from runbook.core.errors import DataError
 from runbook.params.schema.entries import Dataset, SourceFile
-from runbook.tokens import DataProgress
+from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.sources.download import download, s3_files
 
 FILES = {

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from runbook.cli.data import data
 from runbook.core.errors import DataError
-from runbook.tokens import prepare
+from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.three_steps import concatenate, extract
 
 from .reference import EDGE_TEXTS, expected, json_lines, made

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runbook.core.errors import DataError
-from runbook.tokens import TokenizeOptions, prepare
 from runbook.tokens import tokenizer as tokenizer_module
+from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.tokenizer import PROBES, HuggingFace, compare, decode, encode, load_tokenizer
 
 from .reference import EDGE_TEXTS, encoded, json_lines, made

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runbook.tokens import prepare, sample_documents, verify
+from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.verification import sample_documents, verify
 
 from .reference import EDGE_TEXTS, json_lines
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from toy_run import FakeScheduler
 
+from runbook.core.locks import HOLDER_VARIABLE
 from runbook.workflow import report, run, status
-from runbook.workflow.open_phase import HOLDER_VARIABLE, RUNS_VARIABLE
+from runbook.workflow.open_phase import RUNS_VARIABLE
 from runbook.workflow.trainings import jobs, live_view, task_jobs
 
 

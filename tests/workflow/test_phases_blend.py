@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from toy_run import PROJECT, TOY
 
-from runbook import params, tokens
+from runbook import params
 from runbook.core.errors import DataError
+from runbook.tokens.pipeline.options import TokenizeOptions, read_manifest
+from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.verification import sample_documents
 from runbook.workflow import data, run_files
 from runbook.workflow import open_phase as phases
 from runbook.workflow.prerequisites.token_files import text_identity
@@ -52,8 +55,8 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
     data.verify(open_phase)
     for name, word in (("fruit", " apple"), ("stone", "basalt")):
         prefix = open_phase.folder / "data" / f"{name}_text_document"
-        assert tokens.read_manifest(prefix).documents == 40
-        first_pieces = "".join(document.pieces[0] for document in tokens.sample_documents(prefix, 1))
+        assert read_manifest(prefix).documents == 40
+        first_pieces = "".join(document.pieces[0] for document in sample_documents(prefix, 1))
         assert word.strip() in first_pieces or name == "stone"
     assert open_phase.session.results["documents"] == 80
     mark = run_files.read_mark(open_phase.folder, data.STEP)
@@ -70,7 +73,7 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
 def made_elsewhere(project: Path, *names: str) -> None:
     (project / "ready").mkdir(exist_ok=True)
     for name in names:
-        tokens.prepare([project / "fruit" / "one.jsonl"], project / "ready" / name, tokens.TokenizeOptions(workers=1))
+        prepare([project / "fruit" / "one.jsonl"], project / "ready" / name, TokenizeOptions(workers=1))
 
 
 def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text(project, capsys):

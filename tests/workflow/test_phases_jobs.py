@@ -9,11 +9,11 @@ import pytest
 from toy_run import events, make_ready, open_run, write_gate, write_metrics
 
 from runbook.core.errors import HeldError, JobError, RecordError
-from runbook.core.locks import hold
+from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.jobs.job_folder import JobState
 from runbook.results.history import Event
 from runbook.workflow import run_files, smoke_test, training
-from runbook.workflow.open_phase import HOLDER_VARIABLE, phase_fingerprint
+from runbook.workflow.open_phase import phase_fingerprint
 from runbook.workflow.status import refuse_while_a_job_runs
 from runbook.workflow.trainings import job_rules, jobs
 

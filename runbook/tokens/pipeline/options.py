@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import DataError
-from runbook.tokens.indexed_files import read_header
 
 if TYPE_CHECKING:
     from runbook.params.schema.run_file import Data
@@ -193,15 +192,3 @@ def write_manifest(prefix: Path, manifest: Manifest) -> None:
     """Write PREFIX.manifest.json whole."""
     content = {name: value for name, value in vars(manifest).items() if name != "reused"}
     write_text(TokenFiles(prefix).manifest, json.dumps(content, indent=1) + "\n", error=DataError)
-
-
-def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
-    """The manifest, where the same work was done before and its two files are there at full size."""
-    files = TokenFiles(prefix)
-    try:
-        manifest = read_manifest(prefix)
-        sizes = {"bin": files.bin.stat().st_size, "idx": files.idx.stat().st_size}
-        is_same = manifest.fingerprint == fingerprint and read_header(files.idx)[1] == manifest.sequences
-    except (DataError, OSError):
-        return None
-    return manifest if is_same and all(manifest.files[name]["bytes"] == size for name, size in sizes.items()) else None

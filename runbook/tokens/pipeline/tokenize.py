@@ -17,18 +17,20 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
+
 from runbook.core.atomic_files import replacing, sha256_of
 from runbook.core.errors import DataError, HeldError
 from runbook.core.units import show_bytes
 from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
-from runbook.tokens.indexed_files import write_index
+from runbook.tokens.indexed_files import read_header, write_index
 from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
 from runbook.tokens.pipeline.options import (
     Counts,
     Manifest,
     TokenFiles,
     TokenizeOptions,
-    finished_manifest,
+    read_manifest,
     write_manifest,
 )
 from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
@@ -104,6 +106,18 @@ def prepare_share(
             return job.run_share(index, count)
     except OSError as error:
         raise disk_error(error, job.files) from error
+
+
+def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
+    """The manifest, where the same work was done before and its two files are there at full size."""
+    files = TokenFiles(prefix)
+    try:
+        manifest = read_manifest(prefix)
+        sizes = {"bin": files.bin.stat().st_size, "idx": files.idx.stat().st_size}
+        is_same = manifest.fingerprint == fingerprint and read_header(files.idx)[1] == manifest.sequences
+    except (DataError, OSError):
+        return None
+    return manifest if is_same and all(manifest.files[name]["bytes"] == size for name, size in sizes.items()) else None
 
 
 class _Job:
@@ -254,8 +268,6 @@ class _Job:
                 target.write(path.read_bytes() if path.exists() else b"")
 
     def _manifest(self, tokenizer: Tokenizer, idx_sha256: str) -> Manifest:
-        import numpy as np
-
         options, files, committer, totals = self._options, self.files, self._committer, self._committer.totals
         eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None
         wall = time.monotonic() - self._began

@@ -151,7 +151,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "", checksum
 def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "", checksums: bool = False) -> list[Path]:
     """The prefixes of a dataset that is tokens already, in natural order; each has its .bin and its .idx.
 
-    `runbook.tokens.verify` takes such a prefix as well; without a manifest it checks what the two files say themselves.
+    `verification.verify` takes such a prefix as well; without a manifest it checks what the two files say themselves.
 
     Raises:
         DataError: no token files, one of a pair is missing, or a listed file is not the one that the catalogue names.

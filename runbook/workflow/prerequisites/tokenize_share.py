@@ -7,9 +7,11 @@ import os
 import sys
 from pathlib import Path
 
-from runbook import params, tokens
+from runbook import params
 from runbook.core.errors import RunbookError
 from runbook.params import Settings
+from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize import prepare, prepare_share
 from runbook.workflow.prerequisites.token_files import token_groups
 from runbook.workflow.run_files import read_plan_file
 
@@ -18,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
     """Make one share of every pair of token files, or, without a share, all that is left, joined."""
-    options = tokens.TokenizeOptions.from_params(settings.run.data)
+    options = TokenizeOptions.from_params(settings.run.data)
     for inputs, prefix in token_groups(settings, read_plan_file(folder).data, folder):
         if share is None:
-            manifest = tokens.prepare(inputs, prefix, options)
+            manifest = prepare(inputs, prefix, options)
             _log.info("%s: %d tokens", prefix.name, manifest.tokens)
         else:
-            made, of = tokens.prepare_share(inputs, prefix, share, options)
+            made, of = prepare_share(inputs, prefix, share, options)
             _log.info("%s: share %d of %d, %d of its %d shards were missing", prefix.name, *share, made, of)
 
 
