@@ -36,7 +36,7 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 
 _TUNED = (
     *(f"training.{member.name}" for member in fields(Tuning)),
-    *("parallel.first_stage_layers", "parallel.last_stage_layers"),
+    *("parallel.context", "parallel.first_stage_layers", "parallel.last_stage_layers"),
 )
 
 

@@ -209,8 +209,11 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
     parallel, layers, on_deepspeed = phase.parallel, phase.model.layers, phase.engine == "deepspeed"
     for wrong in tuning_problems(phase.tuning, parallel, layers, phase.recompute, deepspeed=on_deepspeed):
         yield ": ".join(wrong)
-    if parallel.context > 1:
-        yield f"parallel.context {parallel.context}: this trainer has no context parallelism; use 1"
+    if parallel.context > 1 and (on_deepspeed or phase.model.sequence_length % (2 * parallel.context)):
+        yield (
+            f"parallel.context {parallel.context} with {phase.model.sequence_length} tokens: the megatron-core engine "
+            f"cuts a sequence into 2 x context equal pieces; use 1 with engine deepspeed"
+        )
     if parallel.sequence and (parallel.tensor == 1 or phase.model.sequence_length % parallel.tensor):
         yield (
             f"parallel.sequence: the {phase.model.sequence_length} tokens of a sequence are cut evenly over the tensor "

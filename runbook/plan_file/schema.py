@@ -118,6 +118,10 @@ class Tuning:
     recompute_num_layers: int = field(default=1, metadata=OMIT_DEFAULT)
     gc_interval: int = field(default=0, metadata=OMIT_DEFAULT)
 
+    def recomputed(self, layers: int) -> float:
+        """Share of so many layers of a stage (or chunk) that full recomputation computes again."""
+        return min(1.0, self.recompute_num_layers / layers) if self.recompute_method == "block" else 1.0
+
 
 @dataclass(frozen=True)
 class Ramp:

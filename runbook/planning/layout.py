@@ -125,9 +125,7 @@ class Choice:
     @property
     def recomputed(self) -> float:
         """Share of a stage's layers that full recomputation computes again."""
-        block = self.tuning.recompute_method == "block"
-        layers = max(self.stage_layers) // self.virtual_pipeline
-        return min(1.0, self.tuning.recompute_num_layers / max(1, layers)) if block else 1.0
+        return self.tuning.recomputed(max(1, max(self.stage_layers) // self.virtual_pipeline))
 
     @property
     def shown_data(self) -> float:

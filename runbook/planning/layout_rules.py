@@ -256,15 +256,15 @@ def _sequence(choice: Choice) -> Iterator[Check]:
 
 
 def _context(choice: Choice) -> Iterator[Check]:
-    """Needs an attention that our trainer does not have; each framework cuts in its own way."""
+    """Each framework cuts in its own way; our trainer's DeepSpeed does not."""
     name, length, cut = f"{choice.phase}: context parallel", choice.shape.sequence_length, choice.context
-    if cut > 1 and choice.own_trainer:
+    if cut > 1 and choice.own_trainer and choice.deepspeed:
         yield Check(
             name,
             "fail",
-            f"parallel.context={cut} with our own trainer",
-            "megatron-core's attention without Transformer Engine knows whole sequences only",
-            "Set parallel.context to 1, or training.framework to megatron-lm or megatron-deepspeed.",
+            f"parallel.context={cut} with training.engine=deepspeed",
+            "the gradients of a sequence's pieces must be added up, which DeepSpeed does not do here",
+            "Set parallel.context to 1, or training.engine to megatron-core.",
         )
     elif cut > 1 and choice.training.framework is Framework.MEGATRON_DEEPSPEED:
         heads = choice.shape.heads // choice.tensor

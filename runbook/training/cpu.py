@@ -92,6 +92,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     def make(*arguments: Any, **options: Any) -> Any:
         if str(options.get("device", "")).startswith("cuda"):
             options["device"] = "cpu"
+        options.pop("pin_memory", None)
         return factory(*arguments, **options)
 
     return make

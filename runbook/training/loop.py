@@ -216,7 +216,7 @@ class TrainingLoop:
         own = self.engine.evaluate(batches, num_microbatches)
         value = torch.tensor([own if self.engine.holds_loss() else 0.0], dtype=torch.float64, device=device())
         torch.distributed.all_reduce(value)
-        return float(value) / num_microbatches / self.spec.parallel.data
+        return float(value) / num_microbatches / self.stepper.copies
 
     def _save(self, *, in_background: bool = False) -> None:
         """Save; in the background, files are written while the training goes on until `_seal_written_save`."""
@@ -304,6 +304,7 @@ class Stepper:
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.reader = samples.BatchReader(share, spec.model.vocabulary, device())
         self.scale = math.inf  # loss scale after the last step
+        self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged
 
     def step(self, train: Any, progress: TrainingProgress) -> tuple[StepRecord, int, BadStep | None]:
         """One iteration: its record, any rank's stop request, what was bad about it. A bad step changes no weight."""
@@ -386,7 +387,11 @@ class Stepper:
         loss, clock, *rest = message.tolist()
         counts, times = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
         signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
-        return loss / (count * self.spec.parallel.data), signals[0] if signals else -int(clock > 0), times
+        return (
+            loss / (count * self.spec.parallel.data * self.spec.parallel.context),
+            signals[0] if signals else -int(clock > 0),
+            times,
+        )
 
 
 def _check_writable(folder: Path) -> None:

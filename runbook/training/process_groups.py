@@ -53,6 +53,7 @@ def make_parallel_groups(spec: PhasePlan) -> int:
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        context_parallel_size=parallel.context,
         distributed_timeout_minutes=spec.limits.process_group_timeout_seconds / 60,
         create_gloo_process_groups=False,
     )
@@ -65,8 +66,8 @@ def seed_ranks(seed: int) -> None:
     from megatron.core import parallel_state, tensor_parallel
 
     stage = parallel_state.get_pipeline_model_parallel_rank()
-    copy = parallel_state.get_data_parallel_rank()
-    own = seed + 10_000 * (stage * parallel_state.get_data_parallel_world_size() + copy)
+    copies = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    own = seed + 10_000 * (stage * copies.size() + copies.rank())
     torch.manual_seed(own)
     tensor_parallel.model_parallel_cuda_manual_seed(own, force_reset_rng=True)
 

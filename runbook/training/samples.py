@@ -12,6 +12,7 @@ import numpy
 import torch
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
+from megatron.core.utils import get_batch_on_this_cp_rank
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, Source
@@ -146,7 +147,7 @@ class BatchReader:
                     f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the model's vocabulary "
                     f"is {self.vocabulary}: the data was tokenized with another vocabulary"
                 )
-            batch = {key: value.to(self.device) for key, value in batch.items()}
+            batch = {key: value.to(self.device) for key, value in get_batch_on_this_cp_rank(batch).items()}
             self.seconds += time.monotonic() - start
             yield batch
 

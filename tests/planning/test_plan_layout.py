@@ -193,11 +193,11 @@ REFUSALS = [
         "parallel.sequence to false, or parallel.tensor to more than 1.",
     ),
     (
-        {"parallel": {"context": 2}},
+        {"parallel": {"context": 2}, "training": {"engine": "deepspeed"}},
         {},
-        "04-training: context parallel: parallel.context=2 with our own trainer. Rule: megatron-core's attention "
-        "without Transformer Engine knows whole sequences only. Set parallel.context to 1, or training.framework to "
-        "megatron-lm or megatron-deepspeed.",
+        "04-training: context parallel: parallel.context=2 with training.engine=deepspeed. Rule: the gradients of a "
+        "sequence's pieces must be added up, which DeepSpeed does not do here. Set parallel.context to 1, or "
+        "training.engine to megatron-core.",
     ),
     (
         {"parallel": {"context": 2}, "training": {"framework": "megatron-lm", "sequence_length": 126}},
@@ -250,7 +250,7 @@ def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None
     text = refusal(
         {
             "parallel": {"pipeline": 2, "context": 2, "zero_stage": 2},
-            "training": {"min_learning_rate": 1.0, "smoke": {"tensor": 3}},
+            "training": {"min_learning_rate": 1.0, "sequence_length": 126, "smoke": {"tensor": 3}},
             "data": {"split": "0,1,1"},
         },
         model=odd(layers=5, heads=32),

@@ -18,6 +18,7 @@ LAYOUTS = {
         "pipeline": 2, "copies": 2, "recompute": "full", "parallel": {"first_stage_layers": 3},
         "tuning": {"overlap_gradients": True, "overlap_weights": True, "recompute_method": "block"},
     },
+    "context 2": {"parallel": {"context": 2, "world_size": 2}},
     "tp2 pp2 bf16": {"tensor": 2, "pipeline": 2, "precision": "bf16"},
     "deepspeed zero 1": {"copies": 2, "precision": "bf16", "engine": "deepspeed"},
     "deepspeed zero 3": {"copies": 2, "zero_stage": 3, "engine": "deepspeed"},

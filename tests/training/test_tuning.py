@@ -29,11 +29,12 @@ def plain(zygote, tmp_path_factory, corpus):
     def losses(**layout):
         key = repr(layout)
         if key not in known:
-            folder = tmp_path_factory.mktemp("plain")
+            folder = losses.folders[key] = tmp_path_factory.mktemp("plain")
             (folder / "data").symlink_to(corpus)
             known[key] = zygote.train(folder, specs.spec(**layout)).losses()
         return known[key]
 
+    losses.folders = {}
     return losses
 
 
@@ -59,6 +60,24 @@ def test_uneven_stages_and_layers_computed_again_change_no_loss(changes, zygote,
     assert zygote.train(run, specs.spec(**changes)).losses() == pytest.approx(plain(**layout), rel=2e-7)
 
 
+GROUPED = {"position_embedding": "rope", "activation": "swiglu", "kv_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("layout", "model"),
+    [({"context": 2, "world_size": 2}, GROUPED), ({"context": 2, "tensor": 2, "sequence": True, "world_size": 4}, {})],
+    ids=["two pieces, rotary and grouped", "in sequence parallel too"],
+)
+def test_a_sequence_that_ranks_share_gives_the_same_losses_and_text(layout, model, zygote, run, plain):
+    options = {"model": model, "evaluation": {"interval": 6, "iterations": 2}, "sampling": {"prompt_ids": [5, 6, 7]}}
+    job = zygote.train(run, specs.spec(**options, parallel=layout))
+    assert job.losses() == pytest.approx(plain(**options), rel=2e-7)
+    folder = plain.folders[repr(options)]
+    for name, key in (("validation.jsonl", "loss"), ("samples.jsonl", "ids")):
+        ours, theirs = ([line[key] for line in specs.metrics(where, name)] for where in (run, folder))
+        assert ours == (pytest.approx(theirs, rel=2e-7) if key == "loss" else theirs)
+
+
 def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
     halves = {"precision": "bf16", "copies": 2}
     content = specs.spec(**halves, tuning=OVERLAPS, limits={"exit_interval": 3})
@@ -69,7 +88,7 @@ def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tuning": {"fuse_gradients": "always"}}, "a GPU, Transformer Engine (its layers), Apex with --cuda_ext"),
+        ({"tuning": {"fuse_gradients": "always"}}, "missing here: a GPU, Transformer Engine, Apex"),
         ({"tuning": {"overlap_weights": True}, "copies": 2}, "Set training.overlap_gradients true"),
         ({"recompute": "full", "tuning": {"recompute_num_layers": 3}}, "the stages have 4 layers: uniform groups"),
         ({"pipeline": 2, "parallel": {"first_stage_layers": 4}}, "4 layers do not divide over 2 stages"),

@@ -113,15 +113,18 @@ LOSS_BLOCK_BYTES = 2**28
 
 
 def layer_activations(
-    shape: Shape, parallel: PlannedParallel, micro_batch: int, precision: Precision
+    shape: Shape, parallel: PlannedParallel, micro_batch: int, precision: Precision, *, gathers_keys: bool = False
 ) -> tuple[float, float]:
-    """Bytes one layer keeps of one micro-batch for its backward pass: (without attention scores, the scores)."""
+    """Bytes one layer keeps of one micro-batch for its backward pass: (without attention scores, the scores).
+
+    `gathers_keys`: keys and values of the whole sequence are kept, as our own attention does.
+    """
     tensor, whole_divisor = parallel.tensor, parallel.tensor if parallel.sequence else 1
     unit = shape.sequence_length / parallel.context * micro_batch * shape.hidden
     unit *= 2 if precision is Precision.FP32 else 1
     key_value = shape.kv_heads / shape.heads
     feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
-    split_over_tensor = 4 + 4 * key_value + feed_forward
+    split_over_tensor = 4 + 4 * key_value * (parallel.context if gathers_keys else 1) + feed_forward
     scores = 5 * shape.heads * shape.sequence_length / shape.hidden
     return unit * (10 / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
 
@@ -142,7 +145,9 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     host = 0.0
     if training.offload and choice.deepspeed and choice.zero_stage:
         states, host = offloaded(states, choice.zero_stage, choice.data * choice.context)
-    kept, scores = layer_activations(shape, choice.parallel, choice.micro_batch, precision)
+    kept, scores = layer_activations(
+        shape, choice.parallel, choice.micro_batch, precision, gathers_keys=choice.own_trainer
+    )
     chunks, after = choice.virtual_pipeline, choice.pipeline - stage - 1  # of a stage, and stages after this one
     in_flight = after + 1 if chunks == 1 else 2 * after + (chunks - 1) * choice.pipeline + 1
     held = min(in_flight, chunks * choice.num_microbatches)  # chunks with activations of a micro-batch

@@ -61,7 +61,7 @@ def random_state() -> ShardedObject:
     groups = (
         parallel_state.get_pipeline_model_parallel_group(),
         parallel_state.get_tensor_model_parallel_group(),
-        parallel_state.get_data_parallel_group(),
+        parallel_state.get_data_parallel_group(with_context_parallel=True),
     )
     return ShardedObject(
         "random", state, tuple(group.size() for group in groups), tuple(group.rank() for group in groups)

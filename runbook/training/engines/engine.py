@@ -211,7 +211,7 @@ class TrainingEngine(abc.ABC):
             for name, shard in trained_weights(weights)
             for kind in (*STATE_KINDS, "weight")
         }
-        writers = assign_writers(sizes, parallel_state.get_data_parallel_world_size())
+        writers = assign_writers(sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True))
         for name, weight in trained_weights(weights):
             for kind in STATE_KINDS:
                 writer = writers[f"{kind}.{name}"]
@@ -334,13 +334,13 @@ def each_shard(node: Any) -> Iterator[Shard]:
 
 def _assign_writer(shard: Any, writer: int) -> None:
     """Make one data-parallel copy the one that writes: it has 0 as the last number of its replica id."""
-    group = parallel_state.get_data_parallel_group()
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())
 
 
 def _whole_state(weight: torch.nn.Parameter, owned: OwnedState, kind: str, writer: int) -> torch.Tensor:
     """The state of one weight on the host of the copy that writes it; elsewhere only its shape."""
-    group, part = parallel_state.get_data_parallel_group(), owned.parts.get(weight)
+    group, part = parallel_state.get_data_parallel_group(with_context_parallel=True), owned.parts.get(weight)
     if not owned.is_cut or group.size() == 1:
         assert part is not None, "where nothing is shared out, every rank has all of its state"
         whole = part.tensor(kind)

@@ -21,7 +21,7 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel import get_cuda_rng_tracker, layers
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, get_cuda_rng_tracker, layers
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
@@ -131,6 +131,7 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         bf16=spec.precision.format == "bf16",
         fp16=spec.precision.format == "fp16",
         tensor_model_parallel_size=parallel.tensor,
+        context_parallel_size=parallel.context,
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if interleaved else None,
         num_layers_in_first_pipeline_stage=parallel.first_stage_layers or None,
@@ -242,17 +243,28 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """Attend; a mask that is passed is not looked at, since the causal one is meant."""
+        key, value = whole_sequence(key), whole_sequence(value)
         # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         if self.training and self.dropout:
             # Where sequences are cut, the whole block is in that fork already; a second one would start it again, and
             # the masks of scores and hidden states would be the same random numbers.
             with contextlib.nullcontext() if self.config.sequence_parallel else get_cuda_rng_tracker().fork():
-                mixed = self._attend(query, key, value, self.dropout)
+                mixed = self._mixed(query, key, value, self.dropout)
         else:
-            mixed = self._attend(query, key, value, 0.0)
+            mixed = self._mixed(query, key, value, 0.0)
         batch, heads, sequence, size = mixed.shape
         return mixed.permute(2, 0, 1, 3).reshape(sequence, batch, heads * size)
+
+    def _mixed(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
+        """Each of a rank's two pieces of a sequence sees what came before it."""
+        context = parallel_state.get_context_parallel_group()
+        if context.size() == 1:
+            return self._attend(query, key, value, dropout)
+        places, length = (context.rank(), 2 * context.size() - 1 - context.rank()), query.shape[2] // 2
+        seen = [(place + 1) * length for place in places]
+        pieces = zip(torch.split(query, length, 2), seen, strict=True)
+        return torch.cat([self._attend(own, key[:, :, :end], value[:, :, :end], dropout) for own, end in pieces], 2)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
         if blocked_is_faster(query, key, dropout):
@@ -260,10 +272,31 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         number_format = query.dtype
         if query.device.type == "cpu" and not cpu.multiplies_half():
             query, key, value = query.float(), key.float(), value.float()
+        rows, seen = query.shape[2], key.shape[2]
+        options: dict[str, Any] = {"is_causal": True}
+        if rows != seen:  # the last query sees the last key
+            if query.device.type != "cpu" and query.dtype != torch.float32:  # flash attention means that by causal
+                key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
+                flash = torch.ops.aten._scaled_dot_product_flash_attention
+                return flash(query, key, value, dropout, True, scale=self.scale)[0]  # type: ignore[no-any-return]
+            options = {"attn_mask": torch.ones(rows, seen, dtype=torch.bool, device=query.device).tril(seen - rows)}
         mixed = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, dropout_p=dropout, is_causal=True, scale=self.scale, enable_gqa=self.grouped
+            query, key, value, dropout_p=dropout, scale=self.scale, enable_gqa=self.grouped, **options
         )
         return mixed.to(number_format)
+
+
+def whole_sequence(own: torch.Tensor) -> torch.Tensor:
+    """[sequence, ...] from the pieces of all ranks that share the sequence; gradients are added up on the way back.
+
+    A rank has an early piece and a late one, the first and the last of what is left, so that all attend to as much.
+    """
+    group = parallel_state.get_context_parallel_group()
+    if group.size() == 1:
+        return own
+    pieces = gather_from_sequence_parallel_region(own.contiguous(), group=group).unflatten(0, (2 * group.size(), -1))
+    early, late = pieces[0::2], pieces[1::2].flip(0)
+    return torch.cat([early, late]).flatten(0, 1)
 
 
 class Norm:

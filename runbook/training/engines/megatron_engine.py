@@ -7,12 +7,14 @@ import math
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.utils import get_batch_on_this_cp_rank
 
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.engines import engine, gpt_model
@@ -26,7 +28,7 @@ class MegatronEngine(engine.TrainingEngine):
         super().__init__(spec, gpt_model.build_model(spec))
         self.config = self.models[0].config
         shares, tuning = _shares_optimizer(spec), spec.tuning
-        overlaps = tuning.overlap_gradients and spec.parallel.data > 1
+        overlaps = tuning.overlap_gradients and spec.parallel.data * spec.parallel.context > 1
         self.gathers_late = tuning.overlap_weights and shares
         data_parallel = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
@@ -87,18 +89,18 @@ class MegatronEngine(engine.TrainingEngine):
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
-        length = ids.shape[1]
-        if self.config.sequence_parallel:
-            # A sequence is cut evenly; what comes after a token does not change its scores.
-            ids = torch.nn.functional.pad(ids, (0, -length % self.config.tensor_model_parallel_size))
+        length, pieces = ids.shape[1], self.spec.parallel.context
+        parts = self.config.tensor_model_parallel_size if self.config.sequence_parallel else 1
+        # A sequence is cut evenly; what comes after a token does not change its scores.
+        ids = torch.nn.functional.pad(ids, (0, -length % (parts * (2 * pieces if pieces > 1 else 1))))
         positions = torch.arange(ids.shape[1], device=ids.device).clamp_(max=self.spec.model.positions - 1)
-        batch = {"tokens": ids, "position_ids": positions.unsqueeze(0)}
+        batch = get_batch_on_this_cp_rank({"tokens": ids, "position_ids": positions.unsqueeze(0)})
         # The interleaved schedule takes micro-batches by groups of as many as there are stages.
         count = self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
         shape = {"seq_length": ids.shape[1], "micro_batch_size": 1}
         batches = iter([batch] * count)
         outputs = self._run(_forward_logits, batches, count, forward_only=True, collect_non_loss_data=True, **shape)
-        return outputs[0][:, :length] if outputs else None
+        return gpt_model.whole_sequence(outputs[0].transpose(0, 1)).transpose(0, 1)[:, :length] if outputs else None
 
     def sharded_state(self, *, loading: bool) -> State:
         """As every engine's; weights that the next forward pass would gather are gathered before they are saved."""
@@ -170,8 +172,8 @@ def _forward_loss(batches: MicroBatches, chunk: Any) -> tuple[torch.Tensor, Any]
 
     def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # The loss to differentiate, which the schedule divides by the number of micro-batches, and a copy to report.
-        mean = engine.mean_loss(losses, batch["loss_mask"])
-        return mean, mean.detach().clone()
+        mean = engine.mean_loss(losses, batch["loss_mask"])  # the schedule multiplies it by the pieces of a sequence
+        return mean / parallel_state.get_context_parallel_world_size(), mean.detach().clone()
 
     return chunk(batch["tokens"], batch["position_ids"], None, labels=batch["labels"]), loss_to_report
 
@@ -190,7 +192,7 @@ def _inner_optimizer(optimizer: Any) -> Any:
 
 def _shares_optimizer(spec: PhasePlan) -> bool:
     """Whether each copy steps a part of the weights; one copy alone would only send gradients and weights to itself."""
-    return spec.parallel.zero_stage == 1 and spec.parallel.data > 1
+    return spec.parallel.zero_stage == 1 and spec.parallel.data * spec.parallel.context > 1
 
 
 def _optimizer_config(spec: PhasePlan) -> OptimizerConfig:

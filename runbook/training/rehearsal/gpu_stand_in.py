@@ -112,8 +112,10 @@ def _flash_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    attn_mask: Any = None,
 ) -> torch.Tensor:
     """The kernel that torch takes on a GPU for 16-bit numbers; elsewhere it would make the whole matrix of scores."""
+    is_causal = is_causal or attn_mask is not None
     if enable_gqa:
         repeats = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))

@@ -362,6 +362,7 @@ def group_names() -> dict[str, str]:
     named = {
         "everyone": torch.distributed.group.WORLD,
         "data": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        "context": parallel_state.get_context_parallel_group(),
         "pipeline": parallel_state.get_pipeline_model_parallel_group(),
         "tensor and pipeline": parallel_state.get_model_parallel_group(),
         "tensor": parallel_state.get_tensor_model_parallel_group(),

@@ -265,10 +265,11 @@ def planned_flops(spec: PhasePlan, stage: int) -> int:
     """Of one rank of this stage in a step: the plan's formula, and what is computed again."""
     model, parallel = spec.model, spec.parallel
     head = 6 * model.sequence_length * model.padded_vocabulary * model.hidden
-    layers = (model.flops_per_sequence() - head) / parallel.pipeline
-    again = 4 / 3 if spec.recompute == "full" else 1
+    own = parallel.stage_layers(model.layers)[stage]
+    layers = (model.flops_per_sequence() - head) * own / model.layers
+    again = 1 + spec.tuning.recomputed(own // parallel.virtual_pipeline) / 3 if spec.recompute == "full" else 1
     mine = layers * again + (head if stage == parallel.pipeline - 1 else 0)
-    return round(mine * spec.batch.global_ / parallel.data / parallel.tensor)
+    return round(mine * spec.batch.global_ / parallel.data / parallel.tensor / parallel.context)
 
 
 def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Iterator[Any]:
