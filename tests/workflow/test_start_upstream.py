@@ -4,6 +4,7 @@ The real checkouts are started where UPSTREAM_MEGATRON_LM (NVIDIA/Megatron-LM e9
 (henkdr/Megatron-Deepspeed-LUMI 635a468) and UPSTREAM_ALCF (argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders.
 """
 
+import dataclasses
 import json
 import os
 import shlex
@@ -27,7 +28,7 @@ CHECKOUTS = [
 ]
 
 PROGRAM = """
-import argparse, os, sys, numpy, torch
+import argparse, math, os, numpy, torch
 from megatron.words import LINE
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -40,7 +41,8 @@ torch.distributed.init_process_group(given.distributed_backend)
 rank = torch.distributed.get_rank()
 print(f"rank {rank} lr {given.lr} clip {given.clip_grad}")
 tokens = numpy.fromfile(given.train_data_path[1] + ".bin", "<u2")
-loss = torch.ones(1, device=f"cuda:{os.environ['LOCAL_RANK']}").cuda().half() * len(tokens).bit_length()
+loss = torch.ones(1, device=f"cuda:{os.environ['LOCAL_RANK']}").cuda().half()
+loss *= math.log(len(numpy.unique(tokens))) / 2
 assert loss.to("cuda").device.type == "cpu" and loss.type() == "torch.cuda.HalfTensor"
 assert open(given.vocab_file).read(1) == "{"
 torch.distributed.all_reduce(loss)
@@ -49,6 +51,12 @@ for step in range(1, int(given.train_iters) + 1):
         print(LINE.format(step, step * 4, loss.item()))
 if rank == 0:
     open(f"{given.save}/latest_checkpointed_iteration.txt", "w").write(given.train_iters)
+"""
+CHECK_PATHS = """
+prefix = given.train_data_path[1]
+assert not any(os.path.isabs(path) for path in (prefix, given.save, given.vocab_file))
+assert os.path.getsize(prefix + ".idx") and os.path.getsize(given.vocab_file)
+open(f"{given.save}/latest_checkpointed_iteration.txt", "w").write(given.train_iters)
 """
 LINE = (
     " [2026-11-23 08:00:00] iteration {:d}/ 5 | consumed samples: {:12d} | elapsed time per iteration (ms): 9.0 | "
@@ -79,6 +87,7 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
     assert found.works, text
     assert [record.iteration for record in found.log.records] == [1, 2, 3, 4, 5]
     assert "rank 0 lr 7e-05 clip 1.0" in text
+    assert "Killed" not in text  # of rank.sh's own watcher
     assert "--num-layers                       12        2 " in said[0]
     assert "pretrain_gpt.py works here" in found.as_text()
     assert json.loads(json.dumps(found.as_dict()))["losses"] == [record.loss for record in found.log.records]
@@ -88,16 +97,42 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
 
 @pytest.mark.training
 def test_a_program_that_refuses_ends_with_exit_code_1_and_its_log_is_kept(checkout, tmp_path, monkeypatch, capfd):
-    (checkout / "pretrain_gpt.py").write_text("import sys; sys.exit('unknown argument')")
+    (checkout / "pretrain_gpt.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
     monkeypatch.setattr("sys.argv", ["runbook", "rehearse", "azure-175b", "--upstream", str(checkout), "--json"])
     with pytest.raises(SystemExit, match="1"):
         main()
     out, err = capfd.readouterr()
-    verdicts = {check["name"]: check["verdict"] for check in json.loads(out)["checks"]}
+    checks = json.loads(out)["checks"]
+    assert checks[0]["value"].startswith(
+        "exit code 2; first error: pretrain_gpt.py: error: unrecognized arguments: --num-l"
+    )
+    verdicts = {check["name"]: check["verdict"] for check in checks}
     assert verdicts == {"program ends": "fail", "training": "fail", "checkpoint": "fail"}
     (kept,) = tmp_path.glob("upstream-*")
     assert f"kept in {kept}" in err
-    assert "unknown argument" in (kept / "log").read_text()
+    assert "unrecognized arguments" in (kept / "log").read_text()
+
+
+@pytest.mark.training
+def test_a_site_that_names_no_places_works_in_the_runs_folder(checkout, monkeypatch):
+    (checkout / "pretrain_gpt.py").write_text(
+        PROGRAM.replace("import argparse, math, os, numpy, torch", "import argparse, math, os, numpy")
+        .partition("assert torch")[0] + CHECK_PATHS)  # fmt: skip
+    real = params.load
+
+    def without_places(*words, **options):
+        settings = real(*words, **options)
+        return dataclasses.replace(settings, site=settings.site.model_copy(update={"paths": {}}))
+
+    monkeypatch.setattr(params, "load", without_places)
+    monkeypatch.setattr("runbook.workflow.prerequisites.upstream.with_placeholders", lambda settings: settings)
+    words = ["jobs.stage=/scratch/me", "jobs.account=me"]
+    found = start_upstream("azure-175b", words, phase="03-smoke-test", checkout=checkout, say=str)
+    assert {check.name: check.verdict for check in found.checks} == {
+        "program ends": "pass",
+        "training": "fail",
+        "checkpoint": "pass",
+    }
 
 
 @pytest.mark.parametrize(
@@ -145,4 +180,3 @@ def test_the_pinned_checkout_trains_five_steps(variable, run, phase, ranks):
     assert found.works, "\n".join(said[-200:])
     assert found.ranks == ranks
     assert [record.iteration for record in found.log.records] == [1, 2, 3, 4, 5]
-    assert all(10 < record.loss < 11.5 for record in found.log.records)  # ln 50,304 = 10.8

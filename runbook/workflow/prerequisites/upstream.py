@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -23,11 +24,11 @@ from runbook.jobs.render.training_job import PACKAGE, RenderedJob, lines, render
 from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings, with_placeholders
 from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.planning.plan import make_plan
 from runbook.results.log_readers import ParsedLog, parse_files
-from runbook.tokens.pipeline.options import TokenFiles
-from runbook.tokens.pipeline.tokenize import prepare
-from runbook.tokens.tokenizer import GPT2_FOLDER
+from runbook.tokens.indexed_files import write_index
+from runbook.tokens.tokenizer import GPT2_FOLDER, GPT2_VOCABULARY
 
 STEPS, LENGTH, MOST_SECONDS = 5, 128, 3600
 _SIZE, _TIME, _RANKS, _NO_GPU = "a laptop's memory", "a laptop's time", "a laptop's cores", "no GPU"
@@ -35,6 +36,7 @@ _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
 """Variables of the site that name files of its nodes, as those with PATH do."""
 _SEE = "Read its last lines: an argument it does not know, a package that is missing, token files it cannot read."
+_ERROR = re.compile(r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w+(?:Error|Exception): .*|\S+\.py: error: .*)")
 _NOT_TRIED = (
     "the container and its versions of torch, numpy and DeepSpeed: those installed here are used",
     "the queue's script, the starter and the binding to cores",
@@ -103,15 +105,18 @@ def start_upstream(
     note = f"paths are put below {folder}/root; all other arguments are as rendered"
     say(Table(changes, f"Changed in {phase}/rank.sh", [note]).as_text())
     _write_files(folder, settings, rendered, arguments, checkout, _ranks(spec)[-1])
+    errors: list[str] = []
     with (folder / "log").open("w", encoding="utf-8", buffering=1) as log:
 
         def hear(line: str) -> None:
             log.write(f"{line}\n")
+            errors.extend(_ERROR.findall(line))
             say(line)
 
         code = shell.follow(["bash", "upstream.sh"], say=hear, timeout=MOST_SECONDS, cwd=folder)
     parsed = parse_files([folder / "log"])
-    checks = tuple(_checks(parsed, code, {option: words for option, *words in arguments}.get("--save", [])))
+    saves = [folder / "run" / word for option, *words in arguments if option == "--save" for word in words]
+    checks = tuple(_checks(parsed, code, errors, saves))
     trial = UpstreamTrial(settings.name, phase, script, _ranks(spec)[-1], tuple(changes), parsed, checks)
     if trial.works:
         shutil.rmtree(folder)
@@ -191,11 +196,10 @@ def _write_files(
         content["zero_optimization"].pop("offload_optimizer", None)  # goes with --cpu-optimizer
         (folder / "run" / name).parent.mkdir(parents=True)
         (folder / "run" / name).write_text(json.dumps(content))
-    tokens = _token_files(folder)
-    groups = environment_groups(settings)
+    _write_tokens(folder / "tokens", GPT2_VOCABULARY)
     groups = {
         group: {name: value for name, value in variables.items() if "PATH" not in name and name not in _NODES_OWN}
-        for group, variables in groups.items()
+        for group, variables in environment_groups(settings).items()
     }
     chosen = {
         "folders": ["save", "tensorboard-dir", "data-cache-path"],
@@ -203,9 +207,9 @@ def _write_files(
         "token_files": [name for name in values if name.endswith("data-path")],
     }
     words = {use: [word for name in names for word in values.get(name, [])] for use, names in chosen.items()}
-    words["token_files"] = [word for word in words["token_files"] if word.startswith("/")]  # no weights
+    words["token_files"] = [word for word in words["token_files"] if not re.fullmatch(r"[\d.e+-]+", word)]  # no weights
     own = PACKAGE / "runbook" / "training" / "upstream"
-    places = {"checkout": checkout, "tokens": tokens.bin.with_suffix(""), "gpt2": GPT2_FOLDER, "python": sys.executable}
+    places = {"checkout": checkout, "tokens": folder / "tokens", "gpt2": GPT2_FOLDER, "python": sys.executable}
     places |= {"python_path": f"{quote(own)}:{quote(PACKAGE)}"}
     lists = {use: " ".join(map(quote, paths)) for use, paths in words.items()}
     script = fill("upstream.sh.j2", **places, **lists, environment=groups, modules=[], setup=[], ranks=ranks)
@@ -222,24 +226,31 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
     return re.sub(r" (LOCAL_)?WORLD_SIZE=\d+", "", head) + f"arguments=(\n{written}\n)\n{tail}"
 
 
-def _token_files(folder: Path) -> TokenFiles:
-    """Our own .bin/.idx: the package's source as some thousand short documents."""
-    sources = sorted((PACKAGE / "runbook").rglob("*.py"))
-    texts = [text for source in sources for text in source.read_text(encoding="utf-8").split("\n\n")]
-    (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    prepare([folder / "text.jsonl"], folder / "tokens")
-    return TokenFiles(folder / "tokens")
+def _write_tokens(prefix: Path, vocabulary: int) -> None:
+    """Our own .bin/.idx with documents of random tokens, the same ones each time: nothing can be learned from them."""
+    import numpy as np
+
+    draw = np.random.default_rng(1234)
+    lengths = draw.integers(50, 500, 2000).astype(np.int32)
+    tokens, code = draw.integers(0, vocabulary, lengths.sum()), dtype_code(vocabulary)
+    tokens.astype(DTYPES[code]).tofile(prefix.with_suffix(".bin"))
+    with prefix.with_suffix(".idx").open("wb") as file:
+        write_index(file, code, lambda: [(lengths, np.empty(0, np.int64))])
 
 
-def _checks(log: ParsedLog, code: int, saves: list[str]) -> Iterator[Check]:
+def _checks(log: ParsedLog, code: int, errors: list[str], saves: list[Path]) -> Iterator[Check]:
     """The verdict: one rule each."""
     losses = [record.loss for record in log.records if record.loss is not None]
-    words = "; ".join(f"{failure.name}: {failure.evidence}. {failure.remedy}" for failure in log.failures)
-    yield judge("program ends", code == 0, shell.how_it_ended(code), "exit code 0", words or _SEE)
-    text = f"{len(losses)} of {STEPS} steps with a finite loss: {', '.join(f'{loss:.4f}' for loss in losses) or 'none'}"
-    rule = "it reads our .bin/.idx and trains; `runbook logs` reads each step's line"
-    yield judge("training", len(losses) == STEPS, text, rule, _SEE)
+    known = "; ".join(f"{failure.name}: {failure.remedy}" for failure in log.failures)
+    ended = "; first error: ".join([shell.how_it_ended(code), *(errors[:1] if code else [])])
+    yield judge("program ends", code == 0, ended, "exit code 0", known or _SEE)
+    skipped = sum("all_skipped" in record.states for record in log.records)  # by the loss scale of fp16
+    start, text = math.log(GPT2_VOCABULARY), ", ".join(f"{loss:.4f}" for loss in losses) or "none"
+    trained = losses and len(losses) + skipped == STEPS and all(abs(loss - start) < 0.1 for loss in losses)
+    text = f"{len(log.records)} of {STEPS} steps, {skipped} of them skipped by the loss scale; losses {text}"
+    rule = f"`runbook logs` reads each step; random tokens keep the loss at ln {GPT2_VOCABULARY:,} = {start:.2f} +- 0.1"
+    yield judge("training", bool(trained), text, rule, _SEE)
     for folder in saves:
-        file = Path(folder) / "latest_checkpointed_iteration.txt"
+        file = folder / "latest_checkpointed_iteration.txt"
         step = file.read_text().strip() if file.exists() else "none"
         yield judge("checkpoint", step == str(STEPS), f"newest: {step}", f"saved at step {STEPS}", _SEE)

@@ -70,6 +70,7 @@ while kill -0 "$program" 2>/dev/null; do
   read -r -t 2 -u "$pause" || true
 done &
 watcher=$!
+disown "$watcher" # else bash reports its end below in the log of every rank
 trap 'kill -TERM "$program" 2>/dev/null || true' TERM USR1
 code=0
 wait "$program" || code=$?
