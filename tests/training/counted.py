@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from runbook.plan_file.schema import read_plan
 
@@ -53,3 +54,29 @@ def rehearsed():
         found["collectives"] = [list(kind.values()) for kind in found["collectives"]]
         (folder / f"rehearsed-{rank}.json").write_text(json.dumps(found))
     return 0
+
+
+def resumed():
+    """A rank that resumes writes what it reads of the checkpoint, and holds at most, next to the training's state."""
+    from runbook.training.checkpoints import state, torch_dist
+    from runbook.training.rehearsal.counter import OperatorCounter
+    from runbook.training.rehearsal.rank import _Rehearsal
+
+    load, read_bytes, sizes = state._load_candidate, torch_dist.read_bytes, []
+
+    def counted_read(stream, into):
+        sizes.append(into.nbytes)
+        read_bytes(stream, into)
+
+    def counted_load(spec, engine, *arguments):
+        with OperatorCounter(fake=False, device_type="cpu") as counter:
+            for weight in engine.models[0].parameters():  # what is there before is seen when it is first touched
+                for there in (weight, getattr(weight, "main_grad", None)):
+                    _ = there if there is None else there.detach()
+            loaded = load(spec, engine, *arguments)
+            parts = _Rehearsal.parts(SimpleNamespace(engine=engine, counter=counter))
+        found = {"read": sum(sizes), "state": sum(parts.values()), "peak": counter.counts.peak_bytes}
+        spec.path(f"resumed-{os.environ['RANK']}.json").write_text(json.dumps(found))
+        return loaded
+
+    state._load_candidate, torch_dist.read_bytes = counted_load, counted_read

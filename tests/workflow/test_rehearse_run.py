@@ -31,6 +31,9 @@ def test_every_stage_and_the_last_rank_are_counted(rehearsal):
         assert stage.peak_bytes == sum(stage.parts.values()) > 0
         assert stage.flops == pytest.approx(stage.planned_flops, rel=0.05)
         assert {kind["group"] for kind in stage.collectives} >= {"tensor", "pipeline", "data", "everyone"}
+        own = sum(size for part, size in stage.parts.items() if part != "activations")
+        assert own <= stage.resume_peak_bytes <= 1.3 * own
+        assert stage.resume_bytes < own
     assert found.stages[0].saved_bytes > 0
 
 

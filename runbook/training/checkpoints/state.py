@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from megatron.core import parallel_state
@@ -101,7 +100,7 @@ class PendingSave:
             "common": dataclasses.asdict(engine.common_state()),
             "saved_at": time.time(),
         }
-        state = {**engine.sharded_state(loading=False), "random": {"state": random_state()}}
+        state = {**engine.sharded_state(), "random": {"state": random_state()}}
         self._needed = torch_dist.state_bytes(state)
         self._background: Future[torch_dist.WrittenShards] | None = None
         with self._cleaning():
@@ -200,18 +199,13 @@ def _load_candidate(
     spec: PhasePlan, engine: TrainingEngine, checkpoint: CheckpointFolder, problems: list[str]
 ) -> LoadedCheckpoint:
     metadata = checkpoint.metadata
-    room = engine.sharded_state(loading=True)
-    weights_only = metadata["engine"] != spec.engine
-    if weights_only:  # each engine's optimizer state is its own
-        del room["optimizer"]
+    weights_only = metadata["engine"] != spec.engine  # each engine's optimizer state is its own
+    stored = torch_dist.open_shards(checkpoint)
+    engine.restore(stored.read, CommonState(**metadata["common"]), with_optimizer=not weights_only)
     # What ZeRO shares out does not change how a layout numbers its ranks.
     same_ranks = {**metadata["parallel"], "zero_stage": 0} == {**dataclasses.asdict(spec.parallel), "zero_stage": 0}
     if same_ranks:
-        room["random"] = {"state": random_state()}
-    loaded = torch_dist.read_shards(room, checkpoint)
-    engine.restore(loaded, CommonState(**metadata["common"]))
-    if same_ranks:
-        random: Any = loaded["random"]["state"]
+        random = run_on_all_ranks(lambda: stored.read_object(random_state().unique_key))
         torch.set_rng_state(random["torch"])
         get_cuda_rng_tracker().set_states(random["tracker"])
         if "cuda" in random and on_gpu():

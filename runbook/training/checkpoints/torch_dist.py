@@ -3,36 +3,35 @@
 megatron-core's own writer forks a process for each file and a manager, which outlive a killed rank and
 answer a full disk from afar. The same layout is written here by torch's plain writer, in this process, with fsync.
 
-torch writes `.metadata` of a `torch_dist` folder as a pickle and reads it with `pickle.load`; it reads the objects
-among the shards with `weights_only=False`. Both are answered here while a checkpoint is read: only the classes that
-describe tensors are known, and a checkpoint that asks for another one is refused with its name.
+torch's reader takes a whole stored tensor into memory for any part of it. `StoredShards` reads the bytes of a range
+alone, so that each rank needs no room but its own, and all copies together read each number once.
+
+torch writes `.metadata` of a `torch_dist` folder as a pickle. It is read here with only the classes that describe
+tensors, and a checkpoint that asks for another one is refused with its name.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
+import functools
 import math
-import os
 import pickle
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, TypeAlias
-from unittest import mock
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import torch
-from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.core import CheckpointingConfig, CheckpointingException, save_config
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, is_main_replica
 from megatron.core.dist_checkpointing.strategies.torch import MCoreSavePlanner, mcore_to_pyt_state_dict
-from torch.distributed.checkpoint import _nested_dict, filesystem, metadata
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.utils import _create_file_view
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.training.checkpoints import folders
-from runbook.training.engines.engine import LoadedState, Shard, State, each_shard
+from runbook.training.engines.engine import Shard, State, each_shard
 from runbook.training.process_groups import device, gather_on_first_rank, run_on_all_ranks, run_on_first_rank
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
@@ -107,19 +106,174 @@ def state_bytes(state: State) -> int:
     return int(total)
 
 
-def read_shards(state: State, checkpoint: folders.CheckpointFolder) -> LoadedState:
-    """`state` with the tensors and objects that a verified checkpoint holds for this rank."""
+def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
+    """The shards of a verified checkpoint; rank 0 reads what describes them, and tells the others."""
     folder = checkpoint.folder / folders.SHARDS
+    return StoredShards(folder, run_on_first_rank(lambda: check_shards(folder, checkpoint.shards())))
 
-    def check() -> None:
-        check_shards(folder, checkpoint.shards())
 
-    run_on_first_rank(check)
-    try:
-        with reading_data_only():
-            return dist_checkpointing.load(state, str(folder))  # type: ignore[no-any-return]
-    except (CheckpointingException, CheckpointException, KeyError) as error:
-        raise TrainingError(f"{folder} does not fit this model: {error}") from error
+PIECE_BYTES = 16 * 2**20
+"""So much of a file is on the host at once, on its way to where it belongs; a power of two for file systems' blocks."""
+
+_READ_ERRORS = (
+    RuntimeError, ValueError, TypeError, LookupError, AttributeError, OSError, EOFError, AssertionError,
+    pickle.UnpicklingError,
+)  # fmt: skip
+"""What torch raises over a file that is not what its metadata says."""
+
+
+class Box(NamedTuple):
+    """A rectangle of a matrix; a vector is a matrix of one column."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, offsets: Sequence[int], sizes: Sequence[int]) -> Box:
+        """The box of a part of a tensor.
+
+        >>> Box.of((4, 0), (2, 8)), Box.of((4,), (2,))
+        (Box(top=4, left=0, height=2, width=8), Box(top=4, left=0, height=2, width=1))
+        """
+        top, left, *_ = (*offsets, 0)
+        height, width, *_ = (*sizes, 1)
+        return cls(top, left, height, width)
+
+    def overlap(self, other: Box) -> Box:
+        """What both cover; its height or width is 0 where that is nothing."""
+        top, left = max(self.top, other.top), max(self.left, other.left)
+        bottom = min(self.top + self.height, other.top + other.height)
+        right = min(self.left + self.width, other.left + other.width)
+        return Box(top, left, max(0, bottom - top), max(0, right - left))
+
+    def flat_range(self, start: int, stop: int) -> Iterator[Box]:
+        """The boxes that hold these numbers, counted row by row: part of a row, whole rows, part of a row.
+
+        >>> [tuple(box) for box in Box(10, 2, 5, 4).flat_range(3, 13)]
+        [(10, 5, 1, 1), (11, 2, 2, 4), (13, 2, 1, 1)]
+        """
+        while start < stop:
+            row, column = divmod(start, self.width)
+            rows = 0 if column else (stop - start) // self.width
+            width = self.width if rows else min(self.width - column, stop - start)
+            yield Box(self.top + row, self.left + column, max(1, rows), width)
+            start += max(1, rows) * width
+
+
+@dataclass(frozen=True)
+class StoredShards:
+    """The tensors and objects of one checkpoint, read in parts."""
+
+    folder: Path
+    description: metadata.Metadata
+
+    def read(self, shard: Shard, start: int, into: torch.Tensor) -> None:
+        """Fill the flat `into` with numbers of this rank's part of a stored tensor, from number `start` of it on."""
+        first = 0
+        for piece in each_shard(shard):  # those of a factory follow one another
+            last = first + piece.data.numel()
+            low, high = max(start, first), min(start + into.numel(), last)
+            if low < high:
+                self._read_range(piece, low - first, into[low - start : high - start])
+            first = last
+
+    def read_whole(self, key: str) -> torch.Tensor:
+        """All of one tensor."""
+        described = self.description.state_dict_metadata[key]
+        whole = torch.empty(described.size, dtype=described.properties.dtype)  # type: ignore[union-attr]
+        self._read_range(ShardedTensor.from_rank_offsets(key, whole), 0, whole.view(-1))
+        return whole
+
+    def read_object(self, key: str) -> Any:
+        """An object; `RefusedError` where it is more than data."""
+        ((_, place),) = self._places_of(key)
+        with self._open(key, place) as (_, item):
+            try:
+                (content,) = torch.load(item, map_location="cpu", weights_only=True)  # a list, as megatron-core has it
+                return content
+            except pickle.UnpicklingError as error:
+                raise RefusedError(f"{key!r} in the checkpoint is more than data, and is not read: {error}") from error
+
+    def _read_range(self, piece: ShardedTensor, start: int, into: torch.Tensor) -> None:
+        described: Any = self.description.state_dict_metadata.get(piece.key)
+        size = tuple(getattr(described, "size", ()))
+        if size != tuple(piece.global_shape) or len(size) > 2:
+            there = f"is {size}, not {tuple(piece.global_shape)}" if size else "is missing"
+            raise TrainingError(f"{self.folder} does not fit this model: {piece.key} {there}")
+        sizes, filled = {chunk.offsets: chunk.sizes for chunk in described.chunks}, 0
+        part = Box.of(piece.global_offset, piece.local_shape)
+        for index, place in self._places_of(piece.key):
+            chunk = Box.of(index.offset or (), sizes.get(index.offset, (0, 0)))
+            first, copies = 0, []
+            for box in part.flat_range(start, start + into.numel()):
+                target = into[first : first + box.height * box.width].view(box.height, box.width)
+                first += target.numel()
+                top, left, height, width = common = box.overlap(chunk)
+                if height and width:
+                    copies.append((common, target[top - box.top :, left - box.left :][:height, :width]))
+            if copies:
+                with self._open(piece.key, place) as (stream, item):
+                    where = place.offset + _data_offset(item, place.length, chunk, described.properties.dtype)
+                    for common, target in copies:
+                        _copy(stream, where, chunk, common, described.properties.dtype, target)
+                        filled += target.numel()
+        if filled != into.numel():
+            raise TrainingError(f"{self.folder} does not fit this model: a part of {piece.key} is missing")
+
+    def _places_of(self, key: str) -> list[tuple[metadata.MetadataIndex, Any]]:
+        if key not in self._places:
+            raise TrainingError(f"{self.folder} does not fit this model: {key} is missing")
+        return self._places[key]
+
+    @functools.cached_property
+    def _places(self) -> dict[str, list[tuple[metadata.MetadataIndex, Any]]]:
+        places: dict[str, list[tuple[metadata.MetadataIndex, Any]]] = {}
+        for index, place in self.description.storage_data.items():
+            places.setdefault(index.fqn, []).append((index, place))
+        return places
+
+    @contextlib.contextmanager
+    def _open(self, key: str, place: Any) -> Iterator[tuple[BinaryIO, Any]]:
+        """The file of one item, and the item itself as a file."""
+        path = self.folder / place.relative_path
+        try:
+            with path.open("rb") as stream:
+                yield stream, _create_file_view(stream, place.offset, place.length)
+        except _READ_ERRORS as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise RefusedError(f"{path} holds a tensor that cannot be read: {key}: {reason}") from error
+
+
+def _data_offset(item: Any, item_bytes: int, chunk: Box, dtype: torch.dtype) -> int:
+    """Where the numbers begin in what `torch.save` wrote of one tensor, which stores them row by row."""
+    like = torch.load(item, map_location="meta", weights_only=True)
+    item.seek(0)
+    offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
+    shape = Box.of((0,), like.shape)[2:]
+    if like.dtype != dtype or shape != chunk[2:] or not like.is_contiguous() or like.storage_offset():
+        raise ValueError(f"it is {tuple(like.shape)} of {like.dtype}, and described as {chunk[2:]} of {dtype}")
+    if offset + like.numel() * dtype.itemsize > item_bytes:
+        raise ValueError(f"it has {item_bytes} bytes, too few for {tuple(like.shape)} of {dtype}")
+    return offset
+
+
+def _copy(stream: BinaryIO, where: int, chunk: Box, common: Box, dtype: torch.dtype, target: torch.Tensor) -> None:
+    """Copy a box out of a stored chunk, which begins at byte `where`: rows together where they are whole."""
+    rows = max(1, PIECE_BYTES // (chunk.width * dtype.itemsize)) if common.width == chunk.width else 1
+    for first in range(0, common.height, rows):
+        piece = torch.empty(min(rows, common.height - first), common.width, dtype=dtype)
+        number = (common.top - chunk.top + first) * chunk.width + common.left - chunk.left
+        stream.seek(where + number * dtype.itemsize)
+        read_bytes(stream, piece)
+        target[first : first + rows].copy_(piece)
+
+
+def read_bytes(stream: BinaryIO, into: torch.Tensor) -> None:
+    """Fill a tensor from a file."""
+    if stream.readinto(into.view(-1).view(torch.uint8).numpy()) != into.nbytes:  # type: ignore[attr-defined]
+        raise EOFError("the file ends in it")
 
 
 def _shards_written_here(state: State) -> Iterator[Shard]:
@@ -229,34 +383,3 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
                 f"{folder / '.metadata'} describes {name!r} as "
                 + (f"{num_bytes:,} bytes, and the folder holds {folder_bytes:,}" if is_shape else "no tensor")
             )
-
-
-@contextlib.contextmanager
-def reading_data_only() -> Iterator[None]:
-    """Let torch's reader of sharded checkpoints read data alone, for as long as this lasts."""
-    # megatron-core reads common.pt in torch's own default way, which an environment variable may have set to run code.
-    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
-    reading = mock.patch.object(filesystem.FileSystemReader, "read_metadata", _read_metadata)
-    with reading, mock.patch.object(DefaultLoadPlanner, "load_bytes", _load_bytes):
-        yield
-
-
-def _read_metadata(self: filesystem.FileSystemReader, *_: Any, **options: Any) -> metadata.Metadata:
-    with self.fs.create_stream(self._get_metadata_path(options.get("rank")), "rb") as stream:
-        description = read_metadata(stream)  # type: ignore[arg-type]
-    if getattr(description, "storage_meta", None) is None:
-        description.storage_meta = metadata.StorageMeta()
-    description.storage_meta.load_id = self.load_id  # type: ignore[union-attr]
-    return description
-
-
-def _load_bytes(self: DefaultLoadPlanner, read_item: Any, value: io.BytesIO) -> None:
-    name = read_item.dest_index.fqn
-    try:
-        content = torch.load(value, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise RefusedError(f"{name!r} in the checkpoint is more than data, and is not read: {error}") from error
-    if self.flatten_state_dict:
-        _nested_dict.set_element(self.original_state_dict, self.mappings[name], content)  # type: ignore[attr-defined]
-    else:
-        self.state_dict[name] = content

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import filesystem
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan, PlannedModel
 from runbook.training.checkpoints import folders, torch_dist
-
-_READ_ERRORS = (
-    RuntimeError, ValueError, TypeError, LookupError, AttributeError, OSError, EOFError, AssertionError,
-    pickle.UnpicklingError,
-)  # fmt: skip
-"""What torch's reader raises over a file that is not what its metadata says."""
 
 
 @dataclass(frozen=True)
@@ -51,24 +40,15 @@ class WholeWeights:
 
     def read(self, names: Iterable[str], *, masters: bool) -> dict[str, torch.Tensor]:
         """These weights; `RefusedError` where one is missing or damaged."""
-        known, stored = self.metadata.state_dict_metadata, self.stored_names(names, masters=masters)
-        room: dict[str, Any] = {
-            key: torch.empty(known[key].size, dtype=known[key].properties.dtype)  # type: ignore[union-attr]
-            for key in stored.values()
-        }
-        shards = self.folder / folders.SHARDS
-        with torch_dist.reading_data_only(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                load(room, storage_reader=filesystem.FileSystemReader(shards), no_dist=True)
-            except (CheckpointException, *_READ_ERRORS) as error:
-                causes = error.failures.values() if isinstance(error, CheckpointException) else [(error, None)]
-                reasons = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause, _ in causes))
-                raise RefusedError(f"{shards} holds a tensor that cannot be read: {reasons}") from error
-        for name, key in stored.items():
-            if not room[key].is_floating_point() or not bool(torch.isfinite(room[key]).all()):
-                raise RefusedError(f"{shards}: {name} holds numbers that are none (NaN or infinite), or whole ones")
-        return {name: room[key] for name, key in stored.items()}
+        shards = torch_dist.StoredShards(self.folder / folders.SHARDS, self.metadata)
+        weights = {}
+        for name, key in self.stored_names(names, masters=masters).items():
+            weight = weights[name] = shards.read_whole(key)
+            if not weight.is_floating_point() or not bool(torch.isfinite(weight).all()):
+                raise RefusedError(
+                    f"{shards.folder}: {name} holds numbers that are none (NaN or infinite), or whole ones"
+                )
+        return weights
 
 
 _FUSED_NORMS = {"input_layernorm": "self_attention.linear_qkv", "pre_mlp_layernorm": "mlp.linear_fc1"}

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -186,32 +186,45 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """The weights of the model."""
         return {"model0": {name: copy.copy(shard) for name, shard in self._shards.items()}}
 
-    def sharded_state(self, *, loading: bool) -> engine.State:
+    def sharded_state(self) -> engine.State:
         """Weights under Megatron's names, optimizer state under optimizer.state.*."""
-        state = super().sharded_state(loading=loading)
+        state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
             # One weight brought together after the other, on the host of the copy that writes it.
-            state["model0"] = {name: self._gathered(shard, loading) for name, shard in state["model0"].items()}
+            state["model0"] = {name: self._gathered(shard) for name, shard in state["model0"].items()}
         return state
 
-    def _gathered(self, shard: engine.Shard, loading: bool) -> engine.Shard:
-        """The shard with its whole weight: on the host of the copy that writes it, or room for it to load."""
+    def _gathered(self, shard: engine.Shard) -> engine.Shard:
+        """The shard with its whole weight on the host of the copy that writes it."""
         weight = shard.data
         if not isinstance(weight, torch.nn.Parameter):
             return shard
-        is_written = not loading and is_main_replica(shard.replica_id)
-        data = torch.empty(whole_shape(weight), dtype=weight.dtype, device="cpu" if loading or is_written else "meta")
-        if not loading:
-            with self._gather(weight):
-                if is_written:
-                    data.copy_(weight.detach())
+        is_written = is_main_replica(shard.replica_id)
+        data = torch.empty(whole_shape(weight), dtype=weight.dtype, device="cpu" if is_written else "meta")
+        with self._gather(weight):
+            if is_written:
+                data.copy_(weight.detach())
         return dataclasses.replace(shard, data=data)
 
-    def _gather(self, weight: torch.nn.Parameter, *, change: bool = False) -> contextlib.AbstractContextManager[Any]:
-        if not hasattr(weight, "ds_id"):
-            return contextlib.nullcontext()
-        gathering: contextlib.AbstractContextManager[Any] = GatheredParameters([weight], 0 if change else None)
+    def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:
+        gathering: contextlib.AbstractContextManager[Any] = GatheredParameters(
+            [weight], enabled=hasattr(weight, "ds_id")
+        )
         return gathering
+
+    def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
+        if not hasattr(weight, "ds_id"):
+            return None
+        part = _cut_part(self.engine.optimizer, self.adam, weight)
+        assert part is not None, "ZeRO 3 cuts every weight over all ranks"
+        own: torch.Tensor = weight.ds_tensor  # type: ignore[attr-defined]
+        return part.start, own.view(-1).narrow(0, 0, part.stop - part.start)
+
+    def _share(self, destinations: Iterable[engine.Destination]) -> None:
+        super()._share(destinations)
+        if kept := getattr(self.engine.optimizer, "persistent_parameters", []):  # small weights, whole on all ranks
+            kept[0].partition(kept)
+            kept[0].all_gather(kept)
 
     def _scaler_values(self) -> dict[str, float]:
         scaler = self._loss_scaler()

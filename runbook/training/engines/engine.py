@@ -3,13 +3,14 @@
 megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's Adam (a missing
 'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the gradient buffers. Here each weight has
 three float32 tensors of its own shape, `optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`, cut over tensor and
-pipeline ranks as the weight is; each data-parallel copy takes the range it owns. So a checkpoint fits any layout.
+pipeline ranks as the weight is; each data-parallel copy reads the range it owns. So a checkpoint fits any layout.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +24,7 @@ from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_te
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
 from runbook.plan_file.schema import PhasePlan
-from runbook.training.process_groups import device
+from runbook.training.process_groups import device, run_on_all_ranks
 
 MicroBatch: TypeAlias = dict[str, torch.Tensor]  # a micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
 MicroBatches: TypeAlias = Iterator[MicroBatch]  # micro-batches of this rank's data-parallel copy
@@ -33,8 +34,8 @@ Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
 Shards: TypeAlias = dict[str, Shard]
 State: TypeAlias = dict[str, Shards]
 """Shards by section: `model0`, `model1` ... (a chunk of the model each), `optimizer`, `random`."""
-LoadedState: TypeAlias = dict[str, dict[str, torch.Tensor]]
-"""The tensors that were loaded into a `State`, by the same keys."""
+ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
+"""Fills a flat tensor with this rank's part of a stored tensor, from this number of the part on."""
 
 STATE_KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
 
@@ -129,11 +130,27 @@ class WeightPart:
         groups = (int(group.get("step", 0)) for group in self.adam.param_groups)
         return max([int(self.adam.state[self.main].get("step", 0)), *groups])
 
+    def set_steps(self, steps: int) -> None:
+        """Set the steps Adam has made."""
+        if "step" not in self.adam.param_groups[0]:
+            self.adam.state[self.main]["step"] = torch.tensor(float(steps), device=self.main.device)
+        self.set_group_steps(steps)
+
     def set_group_steps(self, steps: int) -> None:
         """Set the steps of an Adam that counts by group, as the fused one of Apex and Transformer Engine does."""
         for group in self.adam.param_groups:
             if "step" in group:
                 group["step"] = steps
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a stored range goes, and which copy reads it for all of them; None: each copy reads a range of its own."""
+
+    shard: Shard
+    start: int
+    tensor: torch.Tensor
+    reader: int | None
 
 
 @dataclass(frozen=True)
@@ -194,32 +211,22 @@ class TrainingEngine(abc.ABC):
     @abc.abstractmethod
     def _restore_scaler(self, values: dict[str, float]) -> None: ...
 
-    def _gather(self, weight: torch.nn.Parameter, *, change: bool = False) -> contextlib.AbstractContextManager[Any]:
-        """Make a weight of ZeRO 3 whole for a while; with `change`, what was written to it is shared out again."""
+    def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:
+        """Make a weight of ZeRO 3 whole for a while, to read it."""
         return contextlib.nullcontext()
 
-    def sharded_state(self, *, loading: bool) -> State:
-        """Weights and optimizer state as sharded tensors, with data to save or room to load.
+    def sharded_state(self) -> State:
+        """Weights and optimizer state as sharded tensors, with the data to save.
 
-        To save, the optimizer's state of each weight is brought together on the one data-parallel copy that writes it;
-        the others name it without holding it. To load, every copy has room for all of it. The writing of the weights
-        themselves is shared out in the same way.
+        The optimizer's state of each weight is brought together on the one data-parallel copy that writes it; the
+        others name it without holding it. The writing of the weights themselves is shared out in the same way.
         """
         weights, owned, optimizer_state = self.weights(), self._owned(), Shards()
-        sizes = {
-            f"{kind}.{name}": whole_shape(shard.data).numel()
-            for name, shard in trained_weights(weights)
-            for kind in (*STATE_KINDS, "weight")
-        }
-        writers = assign_writers(sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True))
+        writers = _writers(weights)
         for name, weight in trained_weights(weights):
             for kind in STATE_KINDS:
                 writer = writers[f"{kind}.{name}"]
-                if loading:
-                    whole = torch.empty(whole_shape(weight.data), dtype=torch.float32)
-                else:
-                    whole = _whole_state(weight.data, owned, kind, writer)
-                shard = make_sharded_optimizer_tensor(weight, whole, f"optimizer.state.{kind}")
+                shard = _state_shard(weight, _whole_state(weight.data, owned, kind, writer), kind)
                 _assign_writer(shard, writer)
                 optimizer_state[f"{kind}.{name}"] = shard
             _assign_writer(weight, writers[f"weight.{name}"])
@@ -232,31 +239,57 @@ class TrainingEngine(abc.ABC):
         torch.distributed.all_reduce(steps, op=torch.distributed.ReduceOp.MAX)
         return CommonState(int(steps), self._scaler_values())
 
-    def restore(self, state: LoadedState, common: CommonState) -> None:
-        """Take over what was loaded into `sharded_state`; without "optimizer", the weights alone."""
+    def restore(self, read: ReadShard, common: CommonState, *, with_optimizer: bool) -> None:
+        """Take over a checkpoint, range by range and in place; without the optimizer's state, Adam begins anew.
+
+        Each number is read by one data-parallel copy: by the one that owns it, or by one that sends it to the others.
+        """
+        copy = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         with torch.no_grad():
-            for index, model in enumerate(self.models):
-                for name, weight in model.named_parameters():
-                    with self._gather(weight, change=True):
-                        weight.copy_(state[f"model{index}"][name])
-            if "optimizer" in state:
-                self._restore_optimizer(state["optimizer"], common.optimizer_step)
+            destinations = list(self._destinations(with_optimizer=with_optimizer))
+
+            def read_own() -> None:
+                for own in destinations:
+                    if own.reader in (None, copy):
+                        read(own.shard, own.start, own.tensor)
+
+            run_on_all_ranks(read_own)
+            self._share(destinations)
+            if with_optimizer:
+                for part in self._owned().parts.values():
+                    part.set_steps(common.optimizer_step)
                 self._restore_scaler(common.loss_scaler)
             else:
                 self._reset_optimizer()
 
-    def _restore_optimizer(self, state: dict[str, torch.Tensor], steps: int) -> None:
-        """Take each weight's own range out of the whole tensors that were loaded."""
-        parts = self._owned().parts
-        for name, shard in trained_weights(self.weights()):
-            part = parts.get(shard.data)
-            if part is None:
+    def _destinations(self, *, with_optimizer: bool) -> Iterator[Destination]:
+        weights, owned = self.weights(), self._owned()
+        readers = _writers(weights)
+        for name, shard in trained_weights(weights):
+            weight, part = shard.data, owned.parts.get(shard.data)
+            like = torch.empty(whole_shape(weight), dtype=weight.dtype, device="meta")
+            stored, own = dataclasses.replace(shard, data=like), self._own_range(weight)
+            reader = readers[f"weight.{name}"] if own is None else None
+            start, room = (0, weight.detach().view(-1)) if own is None else own
+            yield Destination(stored, start, room, reader)
+            if part is None or not with_optimizer:
                 continue
             for kind in STATE_KINDS:
-                part.tensor(kind).copy_(state[f"{kind}.{name}"].reshape(-1)[part.start : part.stop])
-            if "step" not in part.adam.param_groups[0]:
-                part.adam.state[part.main]["step"] = torch.tensor(float(steps), device=part.main.device)
-            part.set_group_steps(steps)
+                stored = _state_shard(shard, like.float(), kind)
+                reader = None if owned.is_cut else readers[f"{kind}.{name}"]
+                yield Destination(stored, part.start, part.tensor(kind), reader)
+
+    def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
+        """Where the flat range of a weight that ZeRO 3 leaves on this rank starts, and the range; else None."""
+        return None
+
+    def _share(self, destinations: Iterable[Destination]) -> None:
+        """Send what one copy has read to the others."""
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        for shared in destinations:
+            if shared.reader is not None and group.size() > 1:
+                source = torch.distributed.get_global_rank(group, shared.reader)
+                torch.distributed.broadcast(shared.tensor.view(torch.uint8), source, group=group)
 
     def _reset_optimizer(self) -> None:
         """Take the float32 copies from the weights and let Adam begin anew."""
@@ -299,6 +332,16 @@ def whole_shape(weight: torch.Tensor) -> torch.Size:
     return getattr(weight, "ds_shape", weight.shape)
 
 
+def _writers(weights: State) -> dict[str, int]:
+    """The data-parallel copy that writes each weight and each of its states, and reads what all copies hold."""
+    sizes = {
+        f"{kind}.{name}": whole_shape(shard.data).numel()
+        for name, shard in trained_weights(weights)
+        for kind in (*STATE_KINDS, "weight")
+    }
+    return assign_writers(sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True))
+
+
 def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
     """Which copy writes what, so that all write about as much: the largest first, each to the one with least.
 
@@ -330,6 +373,10 @@ def each_shard(node: Any) -> Iterator[Shard]:
     elif isinstance(node, dict | list | tuple):
         for child in node.values() if isinstance(node, dict) else node:
             yield from each_shard(child)
+
+
+def _state_shard(weight: Any, state: torch.Tensor, kind: str) -> Any:
+    return make_sharded_optimizer_tensor(weight, state, f"optimizer.state.{kind}")
 
 
 def _assign_writer(shard: Any, writer: int) -> None:

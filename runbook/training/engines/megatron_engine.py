@@ -102,12 +102,12 @@ class MegatronEngine(engine.TrainingEngine):
         outputs = self._run(_forward_logits, batches, count, forward_only=True, collect_non_loss_data=True, **shape)
         return gpt_model.whole_sequence(outputs[0].transpose(0, 1)).transpose(0, 1)[:, :length] if outputs else None
 
-    def sharded_state(self, *, loading: bool) -> State:
+    def sharded_state(self) -> State:
         """As every engine's; weights that the next forward pass would gather are gathered before they are saved."""
-        if self.gathers_late and not loading:
+        if self.gathers_late:
             for chunk in self.chunks:
                 chunk.start_param_sync(force_sync=True)
-        return super().sharded_state(loading=loading)
+        return super().sharded_state()
 
     def weights(self) -> State:
         """The weights of each chunk of the model."""

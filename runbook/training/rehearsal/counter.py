@@ -108,6 +108,8 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if key in self._alive:
             return
         place, size = tensor.device.type, storage.nbytes()
+        if place == "meta":
+            return  # a shape without numbers
         reference = weakref.ref(storage, lambda _: self._freed(key))
         self._alive[key] = (reference, Tensor(size, str(func), list(tensor.shape), str(tensor.dtype)), place)
         self.bytes[place] += size

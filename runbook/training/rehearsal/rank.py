@@ -56,7 +56,9 @@ class RehearsedRank:
     """What this rank writes of a checkpoint."""
     save_host_bytes: int
     resume_bytes: int
-    """What this rank reads of a checkpoint, and holds on the host meanwhile."""
+    """What this rank reads of a checkpoint."""
+    resume_peak_bytes: int
+    """What it holds meanwhile, on device and host together."""
     largest: list[Tensor]
     timeline: list[tuple[str, int]]
     microbatches: int
@@ -106,7 +108,8 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, 
     evaluation = counter.reset()
     saved_bytes = rehearsal.save()
     save = counter.reset()
-    resume_bytes = rehearsal.load()
+    resume_bytes = rehearsal.resume()
+    resume = counter.reset()
     states = sum(parts.values())
     moments = {moment: max(value for name, value in step.timeline if name == moment) for moment in rehearsal.moments}
     moments[EVALUATION] = evaluation.peak_bytes
@@ -135,6 +138,7 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, 
         saved_bytes=saved_bytes,
         save_host_bytes=save.host_peak_bytes,
         resume_bytes=resume_bytes,
+        resume_peak_bytes=resume.peak_bytes + resume.host_peak_bytes,
         largest=step.largest,
         timeline=thinned(step.timeline),
         microbatches=run,
@@ -217,21 +221,25 @@ class _Rehearsal:
         """Bytes that this rank writes of a checkpoint."""
         from megatron.core.dist_checkpointing.mapping import is_main_replica
 
-        self.counter.moment = SAVE
-        shards = list(self._shards(loading=False))
-        return _bytes_of(shard.data for shard in shards if is_main_replica(shard.replica_id))
-
-    def load(self) -> int:
-        """Bytes that this rank reads of a checkpoint before each weight's own range is taken."""
-        self.counter.moment = RESUME
-        return _bytes_of(shard.data for shard in self._shards(loading=True))
-
-    def _shards(self, *, loading: bool) -> Iterator[Any]:
         from runbook.training.engines.engine import each_shard
 
-        for shard in each_shard(self.engine.sharded_state(loading=loading)):
-            if isinstance(shard.data, torch.Tensor):
-                yield shard
+        self.counter.moment = SAVE
+        shards = [shard for shard in each_shard(self.engine.sharded_state()) if isinstance(shard.data, torch.Tensor)]
+        return _bytes_of(shard.data for shard in shards if is_main_replica(shard.replica_id))
+
+    def resume(self) -> int:
+        """Bytes that this rank reads of a checkpoint to resume from it."""
+        from runbook.training.checkpoints.torch_dist import PIECE_BYTES
+        from runbook.training.engines.engine import CommonState
+
+        self.counter.moment, sizes = RESUME, []
+
+        def read(_shard: Any, _start: int, into: torch.Tensor) -> None:
+            sizes.append(into.nbytes)
+            torch.empty(min(into.nbytes, PIECE_BYTES), dtype=torch.uint8)
+
+        self.engine.restore(read, CommonState(1), with_optimizer=True)
+        return sum(sizes)
 
     def parts(self) -> dict[str, int]:
         """Bytes of weights, gradients and optimizer state."""

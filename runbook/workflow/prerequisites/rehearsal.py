@@ -64,6 +64,7 @@ class Stage:
     saved_bytes: int
     save_host_bytes: int
     resume_bytes: int
+    resume_peak_bytes: int
     largest: list[dict[str, Any]]
     timeline: list[list[Any]]
     operators: int
@@ -163,6 +164,7 @@ class Rehearsal:
                     "waits for the device": sum(stage.synchronizations.values()),
                     "saves (GiB)": _gib(stage.saved_bytes),
                     "reads to resume (GiB)": _gib(stage.resume_bytes),
+                    "holds resuming (GiB)": _gib(stage.resume_peak_bytes),
                     "host at a save (GiB)": _gib(stage.save_host_bytes),
                 }
                 for stage in self.stages
