@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -133,6 +135,22 @@ def test_a_rehearsal_that_fails_refuses_the_job_in_its_own_words_and_is_done_aga
             jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
         assert len(trainer.ranks) > before
     assert queue.calls == []
+
+
+def test_where_one_stage_fails_nobody_waits_for_the_others(runs, queue, trainer, monkeypatch):
+    started = []
+
+    def run(words, **options):
+        if words[-1] == "0":
+            started[:] = [time.monotonic()]
+            return SimpleNamespace(exit_code=1, out="", err="RuntimeError: wrong shape")
+        return shell.run([sys.executable, "-c", "import time; time.sleep(600)"], **options)
+
+    monkeypatch.setattr(rehearsal.shell, "run", run)
+    monkeypatch.setattr(rehearsal.os, "cpu_count", lambda: 2)
+    with pytest.raises(RecordError, match="RuntimeError: wrong shape"):
+        jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
+    assert time.monotonic() - started[0] < 300
 
 
 def test_a_documents_framework_is_only_warned_of(runs, queue, trainer):

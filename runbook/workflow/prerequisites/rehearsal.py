@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook import params
-from runbook.core import shell
+from runbook.core import processes, shell
 from runbook.core.errors import ProgramError, RunbookError
 from runbook.core.table import Table
 from runbook.params.schema.site import Site
@@ -289,14 +289,17 @@ def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Itera
                 where = f"rank {counted['rank']} (stage {counted['stage']})"
                 say(f"{where}: {counted['seconds']:.0f} s, {done} of {len(ranks)}")
                 yield counted
-        finally:
-            pool.shutdown(cancel_futures=True)
+        finally:  # where a rank failed, or somebody pressed Ctrl-C, nobody waits for the others
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not processes.wait_until(lambda: all(future.done() for future in waiting), 0.2):
+                processes.kill_until_none(lambda: processes.process_tree(folder))
 
 
 def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
     named = ",".join(map(str, ranks))
     words = [sys.executable, "-m", "runbook.training.rehearsal", str(plan), "--phase", phase, "--ranks", named]
-    ended = shell.run(words, timeout=SECONDS_A_RANK * len(ranks), check=False)
+    mark = {processes.JOB_VARIABLE: str(plan.parent)}
+    ended = shell.run(words, timeout=SECONDS_A_RANK * len(ranks), env=mark, check=False)
     if ended.exit_code:
         said = "\n".join(line for line in ended.err.splitlines() if "registered at" not in line)  # torch's long lists
         if ended.exit_code == CANNOT_REHEARSE or ended.exit_code < 0:  # or somebody killed it: too little memory here
