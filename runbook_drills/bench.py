@@ -29,6 +29,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import wait_until
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder, read_started
+from runbook.plan_file.rank_files import RANKS_FOLDER, read_heartbeats
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import RUNS_VARIABLE, OpenPhase, open_run_phase
@@ -299,9 +300,9 @@ class DrillRun:
 
     def rank(self, rank: int) -> psutil.Process:
         """The process of a rank of the newest job."""
-        path = self.job().path / "ranks" / f"{rank}.json"
-        assert wait_until(path.exists, WAIT_SECONDS), f"{path} was not written"
-        return psutil.Process(int(json.loads(path.read_text())["pid"]))
+        folder = self.job().path / RANKS_FOLDER
+        assert wait_until(lambda: rank in read_heartbeats(folder), WAIT_SECONDS), f"no heartbeat of rank {rank}"
+        return psutil.Process(read_heartbeats(folder)[rank]["pid"])
 
     def script(self) -> psutil.Process:
         """The process of the newest job's script."""

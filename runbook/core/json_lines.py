@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,24 @@ class Tail:
                 stream.seek(self._offset)
                 whole, newline, _ = stream.read().rpartition(b"\n")
             self._offset += len(whole) + len(newline)
-            for line in whole.splitlines():
-                with contextlib.suppress(ValueError, RecursionError):  # cut off by a kill; the analysis counts these
-                    row = json.loads(line)
-                    if isinstance(row, dict):
-                        self.rows.append(row)
+            self.rows += _objects(whole.splitlines())
         return self.rows
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Every whole line of a file as it is now; none where there is no file."""
     return Tail(path).read()
+
+
+def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The same one by one, so that a long file is never in memory as a whole."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        yield from _objects(line for line in stream if line.endswith(b"\n"))
+
+
+def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):  # cut off by a kill; the analysis counts these
+            row = json.loads(line)
+            if isinstance(row, dict):
+                yield row

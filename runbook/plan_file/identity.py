@@ -111,7 +111,8 @@ def _data(phase: PhasePlan) -> dict[str, Any]:
 
 
 def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
-    return [[source.weight, PurePosixPath(source.prefix).name] for source in sources]
+    text = ["by tokens"] if any(source.text for source in sources) else []
+    return [[source.weight, PurePosixPath(source.prefix).name, *text] for source in sources]
 
 
 def _warmup_follows(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

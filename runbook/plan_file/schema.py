@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from runbook.plan_file.errors import RefusedError
@@ -14,6 +14,10 @@ from runbook.plan_file.json_records import NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, 
 
 FLOPS_CONVENTION = "megatron-full"
 """The convention that trainer and plan report TFLOP/s in; see `Shape.flops_per_sequence`."""
+RANK_TIMES = "rank_times.jsonl"
+RANKS_PER_STEP = 128
+"""Ranks up to which the times of every step are kept; of 1,024 ranks it is every 8th step."""
+
 NAN_POLICIES = ("stop", "skip", "rollback")
 SWITCHES = ("auto", "always", "never")
 
@@ -252,6 +256,8 @@ class Source:
 
     weight: float
     prefix: str
+    text: str = field(default="", metadata=OMIT_DEFAULT)
+    """Of a text that has several files: they share its weight by their tokens, which are counted when it is read."""
 
 
 @dataclass(frozen=True)
@@ -310,6 +316,20 @@ class Log:
     """A device's peak by its datasheet in this number format; 0: not known."""
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
     """What the longest matrix product reached on this machine; 0: not measured."""
+
+    @property
+    def rank_times(self) -> str:
+        """What each rank takes for its steps, next to the metrics."""
+        return str(PurePosixPath(self.metrics).with_name(RANK_TIMES))
+
+
+def exchange_interval(world_size: int) -> int:
+    """After how many steps the ranks exchange their times, so that a step has those of at most `RANKS_PER_STEP`.
+
+    >>> exchange_interval(8), exchange_interval(1024), exchange_interval(10_000)
+    (1, 8, 79)
+    """
+    return -(-world_size // RANKS_PER_STEP)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from runbook.plan_file.schema import (
     PlannedModel,
     PlannedPrecision,
     Sampling,
-    Source,
 )
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import Choice
@@ -122,7 +121,9 @@ def _model(choice: Choice) -> PlannedModel:
 
 def _data(settings: Settings, choice: Choice, data: DataPlan) -> PlannedData:
     uses = ("train", "validation", "test")
-    sources = {use: tuple(Source(weight, prefix) for weight, prefix in data.weighted(use)) for use in uses}
+    sources = {use: data.weighted(use) for use in uses}
+    if not choice.own_trainer:  # the documents' programs know no tokens: their files have equal shares
+        sources = {use: tuple(dataclasses.replace(file, text="") for file in files) for use, files in sources.items()}
     cache = _place(settings, choice, "data", "cache", in_run="data/cache")
     return PlannedData(mock=data.mock, **sources, split=data.split, cache=cache)
 

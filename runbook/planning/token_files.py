@@ -15,6 +15,7 @@ from runbook.core.units import four_digits, show_count
 from runbook.params.schema.entries import TOKENIZED, Dataset, TextShare
 from runbook.params.settings import Settings
 from runbook.plan_file.json_records import OMIT_DEFAULT
+from runbook.plan_file.schema import Source
 from runbook.plan_file.token_index import index_bytes, token_bytes
 from runbook.planning.layout import Machine
 
@@ -75,12 +76,17 @@ class DataPlan(PlannedFiles):
             return trained / self.estimated_tokens if self.estimated_tokens else 0.0
         return _train_share(self.num_files, self.held_out, self.split)
 
-    def weighted(self, use: str) -> list[tuple[float, str]]:
-        """Weight and prefix of each file of a use (train, validation, test); a text's files share its weight."""
+    def weighted(self, use: str) -> tuple[Source, ...]:
+        """The files of a use (train, validation, test); those of one text share its weight, by tokens once counted."""
+        texts = [(part.dataset, part.weight, getattr(part, use)) for part in self.parts]
         if not self.parts:
-            return [(1.0, prefix) for prefix in getattr(self, use)]
-        files = [(part.weight, getattr(part, use)) for part in self.parts]
-        return [(weight / len(prefixes), prefix) for weight, prefixes in files for prefix in prefixes]
+            files = getattr(self, use)
+            texts = [(self.dataset, float(len(files)), files)]
+        return tuple(
+            Source(weight / len(prefixes), prefix, text if len(prefixes) > 1 else "")
+            for text, weight, prefixes in texts
+            for prefix in prefixes
+        )
 
 
 def plan_data(settings: Settings) -> DataPlan:

@@ -30,18 +30,19 @@ LEFT_OUT_FILES = (MANIFEST_NAME, "lock.json", "lock", "*.lock", "heartbeat", "*.
 LEFT_OUT_FOLDERS = ("cache", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
 """Folders that hold nothing a run could not make again."""
 
+_LINES = ("metrics", "rank_times", "validation", "samples")
 WRITTEN_BY = {
     "00-plan": ("run.yaml", "plan.json"),
     "01-environment": ("environment/*",),
     "02-data": ("data/*",),
     "03-smoke-test": ("smoke/*",),
-    "04-training": ("metrics.jsonl", "validation.jsonl", "samples.jsonl", "checkpoints/*", "tensorboard/*"),
+    "04-training": (*(f"{name}.jsonl" for name in _LINES), "checkpoints/*", "tensorboard/*"),
     "05-analysis": ("results.csv", "variants.csv", "lumi-table.csv"),
 }
 """Whose files they are, beside its jobs and steps; nobody else's end of a phase records them again."""
 GROWING = (
     "events.jsonl",
-    *(f"{folder}{name}.jsonl" for folder in ("", "smoke/") for name in ("metrics", "validation", "samples")),
+    *(f"{folder}{name}.jsonl" for folder in ("", "smoke/") for name in _LINES),
     *(f"{folder}tensorboard/*" for folder in ("", "smoke/")),
     "jobs/*/out",
     "jobs/*/err",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from runbook.core.errors import RecordError
 from runbook.core.json_lines import read_lines
+from runbook.plan_file.schema import RANK_TIMES, exchange_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,18 @@ class Step:
     communication_seconds: float = 0.0
     """Part of the one before, where the engine measures it apart."""
     optimizer_seconds: float = 0.0
-    rank_seconds: tuple[float, ...] = ()
-    """Forward and backward of each rank, communication left out; empty where the trainer did not tell."""
     line: int = 0
     """Of metrics.jsonl."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """What each rank took for its forward and backward passes, communication left out: mean of some steps."""
+
+    iteration: int
+    steps: int
+    segment: int
+    seconds: array[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,8 @@ class History:
     unread_lines: int = 0
     """Lines that are not whole records, such as one cut off when the writer was killed."""
     source: str = "metrics.jsonl"
+    rank_times: tuple[RankTimes, ...] = ()
+    """In order of time; empty where there is one rank, or the trainer did not tell."""
 
     @property
     def num_segments(self) -> int:
@@ -143,8 +155,10 @@ def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
 _STEP_FIELDS = {field.name for field in fields(Step)}
 
 
-def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl") -> History:
-    """The history told by the lines of a metrics.jsonl.
+def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl", rank_times: Iterable[RankTimes] = ()) -> History:
+    """The history told by the lines of a metrics.jsonl, which are read one by one.
+
+    Trainers before rank_times.jsonl wrote the ranks' times into each line; of many ranks those of some steps are kept.
 
     >>> one = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
     >>> again = '{"iteration": 1, "seconds": 2.5, "loss": 2.9, "segment": 1}'
@@ -154,39 +168,56 @@ def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl") -> Histor
     """
     kept: dict[int, Step] = {}
     repeated: list[Step] = []
-    unread = 0
+    unread, times = 0, list(rank_times)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        step = _step(line, number)
+        values = _values(line)
+        step = _step(values, number)
         if step is None:
             unread += 1
             continue
+        if (seconds := values.get("rank_seconds")) and step.iteration % exchange_interval(len(seconds)) == 0:
+            times.append(RankTimes(step.iteration, 1, step.segment, array("d", seconds)))
         before = kept.setdefault(step.iteration, step)
         if before is not step:
             earlier, kept[step.iteration] = sorted((before, step), key=lambda one: one.segment)
             repeated.append(earlier)
-    return History(tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source)
+    return History(tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source, tuple(times))
 
 
-def _step(line: str, number: int) -> Step | None:
+def _values(line: str) -> dict[str, Any]:
     try:
         values = json.loads(line)
-        values["rank_seconds"] = tuple(values.get("rank_seconds") or ())
-        values["line"] = number
-        return Step(**{key: values[key] for key in values.keys() & _STEP_FIELDS})
-    except (ValueError, TypeError, AttributeError):
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _step(values: Mapping[str, Any], number: int) -> Step | None:
+    try:
+        return Step(**{key: values[key] for key in values.keys() & _STEP_FIELDS} | {"line": number})
+    except TypeError:  # it lacks a field
         return None
+
+
+def _rank_times(path: Path) -> Iterator[RankTimes]:
+    """The lines of a rank_times.jsonl, one by one; none where there is no file."""
+    with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as stream:
+        for values in map(_values, stream):
+            with contextlib.suppress(KeyError, TypeError):
+                iteration, steps, segment = (int(values[key]) for key in ("iteration", "steps", "segment"))
+                yield RankTimes(iteration, steps, segment, array("d", values["seconds"]))
 
 
 def read_metrics(path: Path) -> History:
     """The history in a metrics.jsonl; `RecordError` where the file is missing or holds no whole record."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            history = parse_metrics(stream, str(path), _rank_times(path.with_name(RANK_TIMES)))
     except FileNotFoundError:
         remedy = "the training job writes it; is its job still waiting, or did it fail?"
         raise RecordError(f"{path} does not exist: {remedy}") from None
-    history = parse_metrics(lines, str(path))
     if not history.steps:
         why = f"({history.unread_lines} unread lines): no iteration was finished. The job's err file says why."
         raise RecordError(f"{path} holds no whole record {why}")

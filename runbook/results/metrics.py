@@ -207,13 +207,17 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
 
     Steps of the last world size only: after a restart on fewer devices a rank's number means another device.
     """
-    steps = [step for step in measured(history) if len(step.rank_seconds) > 1]
-    if not steps:
-        return Table((), "Ranks", ("one rank, or no time of each rank in metrics.jsonl",), source=history.source)
-    steps = [step for step in steps if len(step.rank_seconds) == len(steps[-1].rank_seconds)]
-    medians = [statistics.median(times) for times in zip(*(step.rank_seconds for step in steps), strict=True)]
+    warm = {(step.segment, step.iteration) for step in measured(history)}
+    times = [one for one in history.rank_times if len(one.seconds) > 1 and (one.segment, one.iteration) in warm]
+    if not times:
+        return Table((), "Ranks", ("one rank, or no time of each rank was written",), source=history.source)
+    last = [one for one in times if len(one.seconds) == len(times[-1].seconds)]
+    medians = [statistics.median(seconds) for seconds in zip(*(one.seconds for one in last), strict=True)]
     middle = statistics.median(medians)
-    slowest = Counter(step.rank_seconds.index(max(step.rank_seconds)) for step in steps)
+    slowest = Counter[int]()
+    for one in last:
+        slowest[one.seconds.index(max(one.seconds))] += one.steps
+    num_steps = slowest.total()
     rows = []
     for rank, seconds in sorted(enumerate(medians), key=lambda one: -one[1]):
         relative = seconds / middle if middle else 1.0
@@ -222,7 +226,7 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
                 "rank": rank,
                 "own time (s/iteration)": seconds,
                 "over the median rank's (%)": 100 * (relative - 1),
-                "slowest of all (% of steps)": 100 * slowest[rank] / len(steps),
+                "slowest of all (% of steps)": 100 * slowest[rank] / num_steps,
                 "straggler": "yes" if relative > 1 + SLOWER else "no",
             }
         )

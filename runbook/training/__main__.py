@@ -13,8 +13,9 @@ from pathlib import Path
 from runbook.plan_file.errors import FAILED, TrainingError
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.training.health import faults
-from runbook.training.health.heartbeat import HeartbeatWriter, make_watchdog
+from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import StopConditions
+from runbook.training.health.watchdog import make_watchdog
 from runbook.training.ranks import Ranks, die_with_launcher, on_gpu, ranks_from, use_planned_device
 
 
@@ -43,12 +44,14 @@ def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
         if watchdog:
             watchdog.start()
         process_groups.join_process_group(ranks, spec.limits.process_group_timeout_seconds)
-        heartbeat = watchdog.heartbeat if watchdog else HeartbeatWriter(ranks.rank, None)
-        heartbeat.set_stage(process_groups.make_parallel_groups(spec))
+        if watchdog:
+            watchdog.join()
+        process_groups.make_parallel_groups(spec)
         from runbook.training.checkpoints import state
         from runbook.training.loop import TrainingLoop
 
         spec = report.spec = state.keep_checkpoint_padding(spec)
+        heartbeat = watchdog.heartbeat if watchdog else HeartbeatWriter(ranks.rank)
         code = TrainingLoop(spec, report, stopping, heartbeat).train()
     except Exception as error:
         report.event("failed", message=f"{type(error).__name__}: {error}")

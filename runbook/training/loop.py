@@ -7,6 +7,7 @@ import math
 import os
 import resource
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from megatron.core import parallel_state
 
 from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError
-from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.training import cpu, samples, token_files
 from runbook.training.checkpoints import folders, state
 from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, TrainingProgress
@@ -22,8 +23,16 @@ from runbook.training.engines.engine import OptimizerUpdate, TrainingEngine
 from runbook.training.engines.gpt_model import DTYPES, draw_token
 from runbook.training.health import faults
 from runbook.training.health.heartbeat import HeartbeatWriter
+from runbook.training.health.rank_times import ExchangedTimes, StragglerDetector
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
-from runbook.training.process_groups import device, run_on_first_rank, share_value, sum_speed, wait_for_gpu
+from runbook.training.process_groups import (
+    device,
+    run_long_on_first_rank,
+    run_on_first_rank,
+    share_value,
+    sum_speed,
+    wait_for_gpu,
+)
 from runbook.training.ranks import on_gpu
 from runbook.training.report import StepRecord, TrainingReport, say
 from runbook.training.token_files import DataParallelShare
@@ -56,20 +65,23 @@ class TrainingLoop:
         self.report = report
         self.heartbeat = heartbeat
         self.stopping = stopping
-        run_on_first_rank(lambda: token_files.check_token_files(spec))
+        check = partial(token_files.check_token_files, spec)
+        timeout = spec.limits.process_group_timeout_seconds
+        self.tokens = run_long_on_first_rank(check, "checking the token files", timeout)
         run_on_first_rank(lambda: _check_writable(spec.path(spec.checkpoint.folder)))
         self.engine = make_engine(spec)
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.pending: PendingSave | None = None
-        self.stepper = Stepper(spec, self.engine, stopping)
+        self.stepper = Stepper(spec, self.engine, stopping, heartbeat)
+        self.stragglers = StragglerDetector(spec.parallel.pipeline)
         self.bad_steps = BadStepPolicy(spec)
 
     def train(self) -> int:
         """Train to the end; the exit code."""
         self._start()
         spec, progress, total = self.spec, self.progress, self.spec.duration.iterations
-        train, validation = samples.datasets(spec)
+        train, validation = samples.datasets(spec, self.tokens)
         if progress.iteration == 0:
             self._sample()
         gc_interval = spec.tuning.gc_interval
@@ -82,7 +94,7 @@ class TrainingLoop:
                 gc.collect()
             at_end = progress.iteration >= total
             if validation is not None and (at_end or self._at(spec.evaluation.interval)):
-                with self.heartbeat.during("evaluating"):
+                with self.heartbeat.during("evaluating", spec.evaluation.iterations):
                     self._evaluate(validation)
             reason = "exit_interval" if self._at(spec.limits.exit_interval) else ""
             if request:
@@ -173,6 +185,10 @@ class TrainingLoop:
         faults.armed().step(self.progress.iteration + 1)
         record, stop_request, bad = self.stepper.step(train, self.progress)
         self.stopping.stepped(record.seconds)
+        if (times := self.stepper.rank_times) is not None:
+            self.report.rank_times(times)
+            for slow in self.stragglers.look(times.computed, times.iteration, time.monotonic()):
+                self.report.straggler(slow)
         action = self._answer(bad) if bad else ""
         self.report.step(record, self.progress.skipped, self.progress.nan)
         if bad is None:
@@ -296,15 +312,20 @@ class TrainingLoop:
 class Stepper:
     """One iteration: read, compute, agree on the loss over all ranks, update, and say whether it was sound."""
 
-    def __init__(self, spec: PhasePlan, engine: TrainingEngine, stopping: StopConditions) -> None:
+    def __init__(
+        self, spec: PhasePlan, engine: TrainingEngine, stopping: StopConditions, heartbeat: HeartbeatWriter
+    ) -> None:
         self.spec = spec
         self.engine = engine
         self.stopping = stopping
+        self.heartbeat = heartbeat
         copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.reader = samples.BatchReader(share, spec.model.vocabulary, device())
         self.scale = math.inf  # loss scale after the last step
         self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged
+        self.rank_times: ExchangedTimes | None = None  # of all ranks, after a step that exchanges them
+        self._own_seconds: list[float] = []  # of the steps since the last exchange
 
     def step(self, train: Any, progress: TrainingProgress) -> tuple[StepRecord, int, BadStep | None]:
         """One iteration: its record, any rank's stop request, what was bad about it. A bad step changes no weight."""
@@ -317,7 +338,7 @@ class Stepper:
         bad, communication = None, None
         self.reader.seconds = 0.0
         if any(first == seen for first, _ in progress.passed_over):
-            _, stop_request, rank_seconds = self._share(0.0, count, 0.0)
+            _, stop_request = self._share(0.0, count, progress.iteration + 1)
             loss = math.nan
         else:
             own = self.engine.compute(self.reader.step(train, seen, count), count)
@@ -325,7 +346,8 @@ class Stepper:
             computed = time.monotonic()
             parts["forward_backward_seconds"] = computed - start
             own = faults.armed().loss(own, progress.iteration + 1)
-            loss, stop_request, rank_seconds = self._share(own, count, computed - start - (communication or 0.0))
+            self._own_seconds.append(computed - start - (communication or 0.0))
+            loss, stop_request = self._share(own, count, progress.iteration + 1)
             if math.isfinite(loss) or spec.precision.format == "fp16":
                 update = self.engine.update(rate)
             parts["optimizer_seconds"] = time.monotonic() - computed
@@ -353,7 +375,6 @@ class Stepper:
             global_batch=size,
             communication_seconds=communication,
             parts=parts,
-            rank_seconds=[round(seconds, 6) for seconds in rank_seconds],
         )
         return record, stop_request, bad
 
@@ -375,23 +396,29 @@ class Stepper:
         first = progress.consumed_samples
         return BadStep(progress.iteration + 1, fault, value, first, first + size - 1)
 
-    def _share(self, own_loss: float, count: int, seconds: float) -> tuple[float, int, list[float]]:
-        """Mean loss of the global batch, any rank's stop request, each rank's own seconds, in one small reduction."""
+    def _share(self, own_loss: float, count: int, iteration: int) -> tuple[float, int]:
+        """Mean loss of the global batch and any rank's stop request, in one small reduction.
+
+        With them go, after every few steps where there are many ranks, what each rank took since the last time.
+        """
         holds, request = self.engine.holds_loss(), self.stopping.stop_request()
-        times = [0.0] * torch.distributed.get_world_size()
-        times[torch.distributed.get_rank()] = seconds
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
-        values = [own_loss if holds else 0.0, *requests, *times]
-        message = torch.tensor(values, dtype=torch.float64, device=device())
+        own, ranks, rank = self._own_seconds, torch.distributed.get_world_size(), torch.distributed.get_rank()
+        exchanges = iteration % exchange_interval(ranks) == 0
+        times = torch.zeros(2, ranks if exchanges else 0, dtype=torch.float64)
+        if exchanges:
+            times[0, rank], times[1, rank] = sum(own) / max(1, len(own)), self.heartbeat.computed
+        values = torch.tensor([own_loss if holds else 0.0, *requests], dtype=torch.float64)
+        message = torch.cat([values, times.flatten()]).to(device())
         torch.distributed.all_reduce(message)
         loss, clock, *rest = message.tolist()
-        counts, times = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
+        counts, seconds = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
+        self.rank_times = None
+        if exchanges:
+            self.rank_times = ExchangedTimes(iteration, max(1, len(own)), seconds[:ranks], seconds[ranks:])
+            own.clear()
         signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
-        return (
-            loss / (count * self.spec.parallel.data * self.spec.parallel.context),
-            signals[0] if signals else -int(clock > 0),
-            times,
-        )
+        return loss / (count * self.copies), signals[0] if signals else -int(clock > 0)
 
 
 def _check_writable(folder: Path) -> None:

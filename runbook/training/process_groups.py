@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import os
 import re
 import statistics
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +22,7 @@ from torch.distributed import distributed_c10d
 from runbook.plan_file.errors import FAILED, TrainingError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import Ranks, claim_gpu, on_gpu, own_gpu
+from runbook.training.report import say
 
 T = TypeVar("T")
 
@@ -141,6 +144,59 @@ def run_on_first_rank(action: Callable[[], T]) -> T:
     """Run an action on rank 0 alone and give its result to all."""
     first = torch.distributed.get_rank() == 0
     return share_value(run_on_all_ranks(lambda: action() if first else None))  # type: ignore[return-value]
+
+
+SIGN_SECONDS = 5.0  # between two signs of life of a first rank that works alone
+PROGRESS_SECONDS = 60.0
+CHECKS_PER_SECOND = 200.0  # of all ranks together, at the store of the first one
+_long_actions = itertools.count()
+
+
+def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
+    """`run_on_first_rank` for what may take longer than the process groups' time-out.
+
+    The others wait outside of any collective, at the ranks' store, until rank 0 has given no sign of life for so long.
+    """
+    number, first = next(_long_actions), torch.distributed.get_rank() == 0
+    if torch.distributed.get_world_size() == 1:
+        return run_on_first_rank(action)
+    sign, end = f"runbook {number} sign", f"runbook {number} end"
+    wait = partial(_wait_for_first, description, silence_seconds, sign, end)
+    work = partial(_work_alone, action, description, sign, end) if first else wait
+    return share_value(run_on_all_ranks(work))  # type: ignore[return-value]
+
+
+def _work_alone(action: Callable[[], T], description: str, sign: str, end: str) -> T:
+    store, ended, start = distributed_c10d._get_default_store(), threading.Event(), time.monotonic()
+
+    def give_signs() -> None:
+        for count in itertools.count(1):
+            store.set(sign, str(count))
+            if ended.wait(SIGN_SECONDS):
+                return
+            if count % (PROGRESS_SECONDS // SIGN_SECONDS) == 0:
+                say(f"rank 0 is {description}, for {time.monotonic() - start:.0f} s so far; the others wait for it")
+
+    thread = threading.Thread(target=give_signs, name="signs", daemon=True)
+    thread.start()
+    try:
+        return action()
+    finally:
+        ended.set()
+        thread.join()
+        store.set(end, "")
+
+
+def _wait_for_first(description: str, silence_seconds: float, sign: str, end: str) -> None:
+    store, last, start = distributed_c10d._get_default_store(), b"", time.monotonic()
+    heard, longest = start, 1 + torch.distributed.get_world_size() / CHECKS_PER_SECOND
+    while not store.check([end]):
+        now = time.monotonic()
+        if (newest := store.get(sign) if store.check([sign]) else b"") != last:
+            last, heard = newest, now
+        if now - heard > silence_seconds:
+            raise TrainingError(f"rank 0 gave no sign of life for {silence_seconds:.0f} s while it was {description}")
+        time.sleep(min(max(0.02, (now - start) / 10), longest))
 
 
 RENDEZVOUS_MARGIN_SECONDS = 5

@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import json
 import math
+import socket
 import statistics
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
+from runbook.training.health.rank_times import ExchangedTimes, Straggler
 from runbook.training.ranks import Ranks
 
 
@@ -57,7 +59,6 @@ class StepRecord:
     global_batch: int
     communication_seconds: float | None
     parts: dict[str, float]  # `forward_backward_seconds` and `optimizer_seconds`; neither where the step was left out
-    rank_seconds: list[float]
 
 
 class TrainingReport:
@@ -153,6 +154,25 @@ class TrainingReport:
             tflops = statistics.fmean(map(self._tflops, steps))
             say(training_line(averaged, spec.duration.iterations, tflops, datetime.datetime.now()))
             steps.clear()
+
+    def rank_times(self, times: ExchangedTimes) -> None:
+        """What each rank took since the last exchange: a line of rank_times.jsonl, four digits each."""
+        if self.ranks.is_last and self.ranks.world_size > 1:
+            seconds = [float(f"{value:.4g}") for value in times.seconds]
+            line = {"iteration": times.iteration, "steps": times.steps, "segment": self.segment, "seconds": seconds}
+            self._append(self.spec.log.rank_times, line)
+
+    def straggler(self, slow: Straggler) -> None:
+        """A rank is slow, as all know: it says so itself, since it knows its machine."""
+        if self.ranks.rank == slow.rank:
+            host = socket.gethostname()
+            say(
+                f"rank {slow.rank} on {host} is slow: it computes {slow.seconds_per_step:.3f} s a step, the others of "
+                f"its stage {slow.others_seconds_per_step:.3f} s, for {slow.windows} looks in a row"
+            )
+            facts = {key: value for key, value in vars(slow).items() if key != "windows"}
+            record = {"time": time.time(), "event": "straggler", "phase": self.spec.phase, "host": host, **facts}
+            self._append(self.spec.log.events, record)
 
     def _tflops(self, step: StepRecord) -> float:
         """TFLOP/s of each device."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,19 +17,19 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, Source
-from runbook.training.process_groups import run_on_first_rank
+from runbook.training.process_groups import run_long_on_first_rank
 from runbook.training.token_files import DataParallelShare, shuffled_epochs
 
 
-def datasets(spec: PhasePlan) -> tuple[Any, Any]:
-    """Training and validation samples (None: no evaluation); rank 0 builds the caches: call it on all ranks."""
+def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> tuple[Any, Any]:
+    """Training and validation samples (None: no evaluation); rank 0 builds the caches: call it on all ranks.
+
+    `tokens`: of each file, by which the files of a text share its weight.
+    """
     data, evaluates = spec.data, spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
-    train_files = None if data.mock else _weighted(spec, data.train)
+    train_files = None if data.mock else _weighted(spec, data.train, tokens)
     separate = not data.mock and bool(data.held_out)  # files of their own for validation and test
-    held_out = _weighted(spec, data.validation) if data.validation else None
-    if not data.mock:
-        indexes = [Path(f"{spec.path(source.prefix)}.idx") for source in (*data.train, *data.validation)]
-        run_on_first_rank(lambda: _prepare_cache(spec.path(data.cache), indexes))
+    held_out = _weighted(spec, data.validation, tokens) if data.validation else None
     # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
     end_of_document, vocabulary = spec.sampling.end_of_document, spec.model.vocabulary
     tokenizer = SimpleNamespace(vocab_size=vocabulary, eod=end_of_document, unique_identifiers=())
@@ -50,7 +51,13 @@ def datasets(spec: PhasePlan) -> tuple[Any, Any]:
         config.split_matrix = [config.split_matrix[0], config.split_matrix[1] if evaluates else None, None]
     sizes = [spec.duration.samples, spec.evaluation.iterations * spec.batch.global_, 0]
     kind = MockEpochDataset if data.mock else EpochDataset
-    train, validation, _ = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()
+    builder = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config)
+    if not data.mock:
+        indexes = [Path(f"{spec.path(source.prefix)}.idx") for source in (*data.train, *data.validation)]
+        timeout = spec.limits.process_group_timeout_seconds
+        work = partial(_build_cache, spec.path(data.cache), indexes, builder)
+        run_long_on_first_rank(work, "building the order of the text", timeout)
+    train, validation, _ = builder.build()
     return train, validation if evaluates else None
 
 
@@ -99,6 +106,18 @@ class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
     """megatron-core's synthetic documents, each epoch shuffled separately."""
 
 
+def _build_cache(folder: Path, indexes: list[Path], builder: BlendedMegatronDatasetBuilder) -> None:
+    """Build on rank 0 what the others read: megatron-core lets them wait in a barrier, however large the text is."""
+    _prepare_cache(folder, indexes)
+    is_initialized = torch.distributed.is_initialized
+    if torch.distributed.get_world_size() > 1:
+        torch.distributed.is_initialized = lambda: False
+        try:
+            builder.build()
+        finally:
+            torch.distributed.is_initialized = is_initialized
+
+
 def _prepare_cache(folder: Path, indexes: list[Path]) -> None:
     """Remove cached orders that a killed run left unfinished, and those older than a token file.
 
@@ -121,9 +140,17 @@ def _prepare_cache(folder: Path, indexes: list[Path]) -> None:
             path.unlink()
 
 
-def _weighted(spec: PhasePlan, sources: tuple[Source, ...]) -> tuple[list[str], list[float] | None]:
-    prefixes = [str(spec.path(source.prefix)) for source in sources]
-    return prefixes, [source.weight for source in sources] if len(sources) > 1 else None
+def _weighted(
+    spec: PhasePlan, sources: tuple[Source, ...], tokens: Mapping[str, int]
+) -> tuple[list[str], list[float] | None]:
+    """Paths of the files, and their shares of the samples: of a text with several files by their tokens."""
+    prefixes, weights = [str(spec.path(source.prefix)) for source in sources], []
+    for source in sources:
+        files = [one for one in sources if source.text and one.text == source.text] or [source]
+        whole = sum(tokens.get(one.prefix, 0) for one in files)
+        share = tokens.get(source.prefix, 0) / whole if whole else 1 / len(files)
+        weights.append(share * sum(one.weight for one in files))
+    return prefixes, weights if len(sources) > 1 else None
 
 
 class BatchReader:

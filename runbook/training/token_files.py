@@ -33,10 +33,10 @@ class TokenFile:
         return int(self.lengths.sum(dtype=numpy.int64))
 
 
-def check_token_files(spec: PhasePlan) -> None:
-    """`RefusedError` if a file of the spec is missing, broken, of another type or vocabulary, or too short."""
+def check_token_files(spec: PhasePlan) -> dict[str, int]:
+    """Tokens by file; `RefusedError` if one is missing, broken, of another type or vocabulary, or too short."""
     if spec.data.mock:
-        return
+        return {}
     if not spec.data.train:
         raise RefusedError("data.train names no file: tokenize a dataset first, or set data.mock true")
     _check_sources(spec)
@@ -44,15 +44,20 @@ def check_token_files(spec: PhasePlan) -> None:
     train, validation, _ = (1.0, 0.0, 0.0) if held_out else _shares(spec.data.split)
     scanned = max(2**26, SCANNED_BYTES // (len(spec.data.train) + len(spec.data.validation)))
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
+    tokens = {}
     for source in spec.data.train:
         file = _checked(spec, source.prefix, scanned)
+        tokens[source.prefix] = file.tokens
         _check_share(file, (0.0, train), spec, "training")
         if evaluates and not held_out:
             _check_share(file, (train, train + validation), spec, "validation")
     if evaluates and held_out and not spec.data.validation:
         raise RefusedError("evaluation.interval is set and data.test is given, but data.validation names no file")
     for source in spec.data.validation if evaluates else []:
-        _check_share(_checked(spec, source.prefix, scanned), (0.0, 1.0), spec, "validation")
+        file = _checked(spec, source.prefix, scanned)
+        tokens[source.prefix] = file.tokens
+        _check_share(file, (0.0, 1.0), spec, "validation")
+    return tokens
 
 
 def _check_sources(spec: PhasePlan) -> None:

@@ -174,7 +174,7 @@ PRIVATE_KEYS = {
 """Names of keys whose values are such words, in run.yaml, plan.json, job files and events."""
 LARGEST_LIST = 4096
 """Hosts of one range that are looked for."""
-JSON_LINES_FILES = ("metrics.jsonl", "validation.jsonl", "samples.jsonl", "events.jsonl")
+JSON_LINES_FILES = ("metrics.jsonl", "rank_times.jsonl", "validation.jsonl", "samples.jsonl", "events.jsonl")
 _ENVIRONMENT = {"USER": "user", "LOGNAME": "user", "SLURM_JOB_ACCOUNT": "account", "HOSTNAME": "host", "HOME": "path"}
 _PUBLIC_WORDS = frozenset({"local", "checkpoints", "smoke", "data", "tensorboard", "records", "jobs"})
 

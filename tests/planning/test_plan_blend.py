@@ -9,6 +9,7 @@ import pytest
 
 from runbook.core.errors import PlanError
 from runbook.params.schema.entries import Dataset, TextShare
+from runbook.plan_file.schema import Source
 from runbook.planning import make_plan
 from runbook.planning.token_files import data_work, plan_data
 
@@ -57,12 +58,13 @@ def test_a_single_text_is_planned_as_it_was_before_there_were_blends() -> None:
 def test_files_of_a_text_share_its_weight_and_each_text_holds_its_own_files_out() -> None:
     texts = (TextShare("corpus", 3.0, dataset(5, stem="a")), TextShare("mine", 1.0, dataset(4, stem="b")))
     plan = plan_data(blended(*texts, data={"held_out": 1}))
-    assert plan.weighted("train") == [
-        *((1.0, f"data/a_{number}_text_document") for number in range(3)),
-        *((0.5, f"data/b_{number}_text_document") for number in range(2)),
-    ]
-    assert plan.weighted("validation") == [(3.0, "data/a_4_text_document"), (1.0, "data/b_3_text_document")]
-    assert plan.weighted("test") == [(3.0, "data/a_3_text_document"), (1.0, "data/b_2_text_document")]
+    assert plan.weighted("train") == (
+        *(Source(1.0, f"data/a_{number}_text_document", "corpus") for number in range(3)),
+        *(Source(0.5, f"data/b_{number}_text_document", "mine") for number in range(2)),
+    )
+    for use, a, b in (("validation", 4, 3), ("test", 3, 2)):
+        files = Source(3.0, f"data/a_{a}_text_document"), Source(1.0, f"data/b_{b}_text_document")
+        assert plan.weighted(use) == files
 
 
 def test_sites_with_a_place_for_data_have_a_folder_for_each_text() -> None:

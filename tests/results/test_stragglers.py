@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from runbook.results.history import ValidationLoss
+from runbook.results.history import ValidationLoss, read_metrics
 from runbook.results.metrics import parts_of, step_parts_table, straggler_table
 from runbook.results.wall_time import stalls_table
 
@@ -22,7 +24,7 @@ def test_the_slow_rank_is_named_and_an_even_run_has_none(make):
 
 
 def test_one_rank_and_old_files_have_no_stragglers(make, history):
-    assert straggler_table(history).notes == ("one rank, or no time of each rank in metrics.jsonl",)
+    assert straggler_table(history).notes == ("one rank, or no time of each rank was written",)
     assert straggler_table(make.history([make.step(n, rank_seconds=[1.0]) for n in range(1, 9)])).rows == ()
 
 
@@ -30,6 +32,24 @@ def test_ranks_are_those_of_the_last_world(make):
     records = [make.step(n, rank_seconds=[1.0] * 4) for n in range(1, 21)]
     records += [make.step(n, segment=1, rank_seconds=[1.0, 3.0]) for n in range(21, 41)]
     assert sorted(row["rank"] for row in straggler_table(make.history(records))) == [0, 1]
+
+
+def test_times_in_a_file_of_their_own_are_read_with_the_metrics(make, tmp_path):
+    """Every second step's times, as the mean of two steps; a torn last line counts for nothing."""
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(make.step(n)) + "\n" for n in range(1, 41)))
+    lines = [{"iteration": n, "steps": 2, "segment": 0, "seconds": [1.0, 1.0, 1.5]} for n in range(2, 41, 2)]
+    (tmp_path / "rank_times.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"iteration": 42')
+    history = read_metrics(tmp_path / "metrics.jsonl")
+    assert [one.iteration for one in history.rank_times] == list(range(2, 41, 2))
+    assert straggler_table(history).rows[0]["rank"] == 2
+    assert straggler_table(history).rows[0]["slowest of all (% of steps)"] == 100
+
+
+def test_of_an_older_run_of_many_ranks_the_times_of_some_steps_are_kept(make):
+    """It had those of every step among the metrics: 11 kB a step of 1,024 ranks."""
+    history = make.history([make.step(n, rank_seconds=[1.0] * 255 + [2.0]) for n in range(1, 41)])
+    assert [one.iteration for one in history.rank_times] == list(range(2, 41, 2))
+    assert straggler_table(history).rows[0]["rank"] == 255
 
 
 def test_parts_add_up_to_the_step(make):

@@ -25,7 +25,7 @@ def compare():
     process_groups.join_process_group(ranks_from(os.environ), 60)
     process_groups.make_parallel_groups(spec)
     engine = make_engine(spec)
-    train, _ = samples.datasets(spec)
+    train, _ = samples.datasets(spec, {})
     reader = samples.BatchReader(DataParallelShare(spec.batch.micro, 1, 0), spec.model.vocabulary, torch.device("cpu"))
     batches = list(reader.step(train, 0, spec.batch.num_microbatches))
 

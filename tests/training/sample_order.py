@@ -17,7 +17,7 @@ def write():
     spec = read_plan(plan, "04-training")
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from(os.environ), 60)
-    train, validation = samples.datasets(spec)
+    train, validation = samples.datasets(spec, {})
     numpy.save(plan.parent / "train.npy", _rows(train, spec.duration.samples))
     if validation is not None:
         count = spec.evaluation.iterations * spec.batch.global_

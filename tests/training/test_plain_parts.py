@@ -128,7 +128,6 @@ class TestLogLine:
     averaged = StepRecord(
         iteration=12, consumed_samples=96, seconds=0.5, learning_rate=6e-4, global_batch=8, loss=10.5, loss_scale=1.0,
         grad_norm=0.24, skipped=1, nan=0, data_wait_seconds=0.0, memory_bytes=0, communication_seconds=None, parts={},
-        rank_seconds=[],
     )  # fmt: skip
     now = datetime.datetime(2026, 11, 21, 2, 3, 4, 567)
 

@@ -16,7 +16,7 @@ FIELDS = {
     "iteration", "consumed_samples", "consumed_tokens", "loss", "learning_rate", "grad_norm", "loss_scale", "seconds",
     "tokens_per_second", "tflops_per_device", "tflops_convention", "global_batch", "world_size", "skipped", "nan",
     "segment", "data_wait_seconds", "memory_bytes", "time", "forward_backward_seconds", "communication_seconds",
-    "optimizer_seconds", "rank_seconds", "mfu", "mfu_measured",
+    "optimizer_seconds", "mfu", "mfu_measured",
 }  # fmt: skip
 FULL = {
     "evaluation": {"interval": 2, "iterations": 2},
@@ -159,9 +159,15 @@ def test_mock_data_trains_without_any_file(zygote, tmp_path):
 
 
 def test_weighted_and_held_out_files_are_blended(zygote, run):
-    specs.write_corpus(run / "data" / "other", seed=8)
+    """Of a text with several files each has its share by tokens: 30 documents to 10."""
+    specs.write_corpus(run / "data" / "other", documents=30, seed=8)
+    specs.write_corpus(run / "data" / "small", documents=10, seed=9)
     data = {
-        "train": [{"weight": 0.7, "prefix": "data/corpus_text_document"}, {"weight": 0.3, "prefix": "data/other"}],
+        "train": [
+            {"weight": 0.7, "prefix": "data/corpus_text_document"},
+            {"weight": 0.15, "prefix": "data/other", "text": "articles"},
+            {"weight": 0.15, "prefix": "data/small", "text": "articles"},
+        ],
         "validation": [{"weight": 1.0, "prefix": "data/other"}],
     }
     content = specs.spec(copies=2, data=data, evaluation={"interval": 3, "iterations": 1})
@@ -170,7 +176,7 @@ def test_weighted_and_held_out_files_are_blended(zygote, run):
     assert len(specs.metrics(run, "validation.jsonl")) == 2
     of_training = max((run / "data" / "cache").glob("*-dataset_index.npy"), key=lambda path: path.stat().st_size)
     taken = numpy.load(of_training)[:48]
-    assert list(numpy.bincount(taken)) == [pytest.approx(0.7 * 48, abs=1), pytest.approx(0.3 * 48, abs=1)]
+    assert list(numpy.bincount(taken)) == [pytest.approx(share * 48, abs=1) for share in (0.7, 0.225, 0.075)]
     again = zygote.train(run, content | {"checkpoint": content["checkpoint"] | {"folder": "elsewhere"}})
     assert [line["loss"] for line in again.metrics[:6]] == [line["loss"] for line in again.metrics[6:]]
 

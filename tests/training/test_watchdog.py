@@ -1,99 +1,197 @@
 """Signs of life: which rank hangs, which is slow, which is neither; faults are off unless asked for."""
 
+import contextlib
+import dataclasses
 import doctest
 import os
 import signal
 import threading
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.rank_files import read_heartbeats
 from runbook.plan_file.schema import parse
 from runbook.training.health import faults, heartbeat, stopping
-from runbook.training.health.heartbeat import (
-    Heartbeat,
-    HeartbeatWriter,
-    StragglerDetector,
-    StuckTimer,
-    find_hangs,
-    make_watchdog,
-    read_heartbeat,
-    uptime,
-)
+from runbook.training.health.collectives import message_key
+from runbook.training.health.hangs import find_hangs, silent_ranks
+from runbook.training.health.heartbeat import HangLimits, Heartbeat, HeartbeatFile, HeartbeatWriter, uptime
+from runbook.training.health.rank_times import StragglerDetector
 from runbook.training.health.stopping import StopConditions
+from runbook.training.health.watchdog import make_watchdog, overslept
 from runbook.training.ranks import Ranks
 from runbook_drills import faults as drilled_faults
 
 from . import specs
 
 
-def beat(rank=0, step=5, activity="step", waiting=True, age=0.0, computed=0.0, steps=4, stage=0, pid=100):
-    where = "distributed_c10d.py:3 all_reduce" if waiting else "data.py:7 read"
-    return Heartbeat(rank, "n1", pid + rank, 1, stage, step, activity, where, waiting, computed, steps, uptime() - age)
+def beat(rank=0, **values):
+    """A rank in a step that has stood still for longer than the limit."""
+    values = {
+        "step": 5,
+        "steps": 4,
+        "activity": "step",
+        "where": "loop.py:9 item",
+        "still": 400.0,
+        "limit": 360.0,
+    } | values
+    age = values.pop("age", 0.0)
+    return Heartbeat(rank, "n1", 100 + rank, 1, uptime=uptime() - age, **values)
 
 
-def hangs(*rounds, limit=10.0, seconds=6.0):
-    """What is found at the last of several looks, `seconds` apart."""
-    progress, found = StuckTimer(), []
-    for number, beats in enumerate(rounds):
-        found = find_hangs(beats, progress, number * seconds, limit)
-    return [(one.beat.rank, one.why) for one in found]
+def ranks(*entered, **values):
+    """Heartbeats of ranks that have entered so many collectives of one group."""
+    return [beat(rank, entered={"0": count}, **values) for rank, count in enumerate(entered)]
+
+
+def named(beats):
+    return [hang.beat.rank for hang in find_hangs(beats)]
 
 
 def test_a_rank_without_a_sign_of_life_hangs_whatever_it_last_did():
     for activity in ("step", "saving", "starting"):
-        assert hangs([beat(0), beat(1, age=11, activity=activity)]) == [(1, "no sign of life")]
-    assert hangs([beat(0), beat(1, age=9)]) == []
+        beats = [beat(0), beat(1, age=361, activity=activity), beat(2, age=359)]
+        assert [(hang.beat.rank, hang.why) for hang in silent_ranks(beats)] == [(1, "no sign of life")]
 
 
-def test_the_rank_that_does_not_wait_while_the_others_do_is_the_one():
-    looks = [beat(0), beat(1, waiting=False)]
-    assert hangs(looks, looks) == []
-    assert hangs(looks, looks, looks) == [(1, "in data.py:7 read")]
+@pytest.mark.parametrize("activity", ["step", "evaluating", "saving", "starting", "between"])
+def test_the_rank_that_entered_fewer_collectives_is_the_one_wherever_the_others_wait(activity):
+    assert named(ranks(9, 9, 8, 9, activity=activity)) == [2]
 
 
-def test_where_all_wait_or_none_does_nobody_is_ended():
-    waiting, busy = [beat(0), beat(1)], [beat(0, waiting=False), beat(1, waiting=False)]
-    assert hangs(waiting, waiting, waiting) == []
-    assert hangs(busy, busy, busy) == []
+def test_as_long_as_one_rank_gets_on_nobody_hangs():
+    beats = ranks(9, 9, 8, 9)
+    beats[0].still = 1.0
+    assert named(beats) == []
 
 
-def test_a_rank_alone_ends_itself():
-    alone = [beat(0, waiting=False)]
-    assert hangs(alone, alone, alone) == [(0, "in data.py:7 read")]
+def test_a_rank_that_waits_for_another_one_itself_is_not_the_cause():
+    """Ranks 0, 1 and 2, 3 share matrices, 0, 2 and 1, 3 gradients: 1 computes, 0 waits for it, 2 and 3 for both."""
+    beats = [
+        beat(0, entered={"t0": 5, "d0": 3}), beat(1, entered={"t0": 4, "d1": 3}),
+        beat(2, entered={"t1": 6, "d0": 4}), beat(3, entered={"t1": 6, "d1": 4}),
+    ]  # fmt: skip
+    assert named(beats) == [1]
 
 
-@pytest.mark.parametrize("change", [{"activity": "saving"}, {"activity": "evaluating"}, {"steps": 0}])
-def test_long_saves_and_first_steps_are_no_hangs(change):
-    looks = [beat(0), beat(1, waiting=False, **change)]
-    assert hangs(looks, looks, looks, looks) == []
+def test_a_stage_that_has_not_sent_keeps_the_next_one_waiting():
+    """Stage 1 waits for what stage 0 has not sent; who has sent more than was taken need not wait."""
+    first = beat(0, entered={message_key("p", "send", 0, 1): 3, message_key("q", "send", 0, 2): 9})
+    assert named([first, beat(1, entered={message_key("p", "recv", 1, 0): 4}), beat(2, entered={})]) == [0]
+    ahead = [beat(0, entered={message_key("p", "send", 0, 1): 5}), beat(1, entered={message_key("p", "recv", 1, 0): 4})]
+    assert named(ahead) == []
 
 
-def test_as_long_as_steps_are_made_nothing_hangs():
-    assert hangs(*([beat(0, step=n), beat(1, step=n, waiting=False)] for n in range(9))) == []
+def test_where_all_have_entered_as_many_it_is_the_one_that_is_elsewhere():
+    beats = ranks(9, 9, 9)
+    assert named(beats) == []
+    beats[2].where = "data.py:7 read"
+    assert named(beats) == [2]
+    beats[2].activity = "evaluating"  # nobody waits for another rank: all may be evaluating for long
+    assert named(beats) == []
+    two = ranks(9, 9)
+    two[0].waiting = True
+    assert named(two) == [1]
 
 
-def windows(*seconds_of_ranks, stages=(0, 0, 0)):
+class Simulated:
+    """Four ranks on a simulated clock, of which all wait for the last one in nine tenths of whatever is done."""
+
+    def __init__(self, monkeypatch, timeout=600.0):
+        self.clock = 1000.0
+        monkeypatch.setattr(heartbeat, "uptime", lambda: self.clock)
+        self.writers = []
+        for rank in range(4):
+            self.writers.append(HeartbeatWriter(rank, HangLimits(timeout)))
+            self.writers[-1].entered = lambda rank=rank: {"0": self.entered[rank]}
+        self.entered, self.named, self.longest_wait = [0] * 4, [], 0.0
+
+    def do(self, seconds, begin):
+        """Something that takes so long: all but rank 3 wait in a collective from a tenth of it on."""
+        for writer in self.writers:
+            begin(writer)
+        for count, share in ((0, 0.1), (1, 0.9)):
+            self.entered = [self.entered[rank] + (count if rank < 3 else 0) for rank in range(4)]
+            end = self.clock + share * seconds
+            while self.clock < end:
+                self.look()
+                self.clock += seconds / 50
+        self.entered = [max(self.entered)] * 4
+
+    def look(self):
+        beats = [writer.current() for writer in self.writers]
+        self.longest_wait = max(self.longest_wait, min(one.still for one in beats))
+        self.named += named(beats)
+
+    def step(self, number, seconds):
+        self.do(seconds, lambda writer: writer.step(number))
+
+    def hang(self, seconds):
+        """Rank 3 hangs: what is named, and after how long."""
+        self.entered = [count + (rank < 3) for rank, count in enumerate(self.entered)]
+        begun = self.clock
+        while not self.named and self.clock < begun + seconds:
+            self.look()
+            self.clock += 1
+        return sorted(set(self.named)), self.clock - begun
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first", "limit"), [(1, 60, 360), (60, 300, 360), (400, 420, 1200), (600, 500, 1800)]
+)
+def test_no_legitimate_step_or_evaluation_is_a_hang_and_a_hang_is_found_on_a_simulated_clock(
+    monkeypatch, seconds, first, limit
+):
+    """Steps of up to 600 s, a longer first one, and an evaluation of 20 minutes; then rank 3 stops in a step."""
+    job = Simulated(monkeypatch)
+    job.step(1, first)
+    for number in range(2, 12):
+        job.step(number, seconds)
+    with contextlib.ExitStack() as stack:
+        batches = -(-1200 // seconds)
+        job.do(1200, lambda writer: stack.enter_context(writer.during("evaluating", batches)))
+    job.step(12, seconds)
+    assert not job.named and job.longest_wait > 0.8 * seconds
+    for writer in job.writers:
+        writer.step(13)
+    found, after = job.hang(3000)
+    assert found == [3] and after == pytest.approx(limit, abs=seconds * 3 / 50 + 2)
+
+
+def test_a_slow_first_step_is_forgotten_once_others_are_measured():
+    limits = HangLimits(600.0)
+    assert limits.limit("step") == 450
+    for seconds in (900, 2, 2):
+        limits.measured("step", seconds)
+        assert limits.limit("step") == 2700
+    limits.measured("step", 2)
+    assert limits.limit("step") == 360
+    assert limits.limit("evaluating", 1000) == 2000 and limits.limit("saving") == 450
+
+
+def windows(*seconds_of_ranks, stages=1):
     """What is found over looks at which each rank has computed so many seconds for each of 10 steps."""
-    stragglers, found, total = StragglerDetector(), [], [0.0] * len(stages)
-    stragglers.look([beat(r, computed=0.0, steps=0, stage=s) for r, s in enumerate(stages)], 0.0)
+    detector, found, total = StragglerDetector(stages), [], [0.0] * len(seconds_of_ranks[0])
+    detector.look(total, 0, 0.0)
     for number, seconds in enumerate(seconds_of_ranks, start=1):
-        total = [one + 10 * more for one, more in zip(total, seconds, strict=True)]
-        beats = [beat(r, computed=total[r], steps=10 * number, stage=s) for r, s in enumerate(stages)]
-        found += stragglers.look(beats, 5.0 * number)
-    return [(one.rank, one.seconds_per_step, one.others_seconds_per_step) for one in found]
+        total = [before + 10 * more for before, more in zip(total, seconds, strict=True)]
+        found += detector.look(total, 10 * number, 5.0 * number)
+    return [(slow.rank, slow.seconds_per_step, slow.others_seconds_per_step) for slow in found]
 
 
 def test_a_rank_that_is_slow_three_times_in_a_row_is_told_once():
     assert windows(*[(0.1, 0.1, 0.2)] * 3) == [(2, 0.2, 0.1)]
     assert windows(*[(0.1, 0.1, 0.2)] * 5) == [(2, 0.2, 0.1)]
+    assert windows(*[(0.1, 0.2)] * 3) == [(1, 0.2, 0.1)]
 
 
 def test_one_slow_window_or_an_even_run_is_no_alarm():
     assert windows(*[(0.1, 0.1, 0.2)] * 2, (0.1, 0.1, 0.1), *[(0.1, 0.1, 0.2)] * 2) == []
     assert windows(*[(0.1, 0.11, 0.12)] * 9) == []
+    assert windows(*[(0.1,)] * 9) == []
 
 
 @pytest.mark.parametrize(("times", "named"), [(1.2, False), (1.45, False), (1.5, False), (1.55, True), (2.0, True)])
@@ -103,55 +201,71 @@ def test_a_rank_is_slow_above_one_and_a_half_times_the_middle(times, named):
 
 
 def test_ranks_of_different_stages_are_not_compared():
-    assert windows(*[(0.1, 0.1, 0.3)] * 5, stages=(0, 0, 1)) == []
+    assert windows(*[(0.1, 0.1, 0.3, 0.3)] * 5, stages=2) == []
 
 
-def test_a_sign_of_life_is_written_whole_and_read_back(tmp_path):
-    one = HeartbeatWriter(3, tmp_path / "ranks")
-    one.open()
-    one.step(7)
-    one.sample()
-    one.write()
-    one.close()
-    read = read_heartbeat(tmp_path / "ranks" / "3.json")
-    assert (read.rank, read.step, read.activity, read.pid, read.start) == (
-        3, 7, "step", os.getpid(), heartbeat.process_start_ticks(os.getpid()),
-    )  # fmt: skip
-    assert -1 < read.age < 60  # it is written in milliseconds
-    (tmp_path / "ranks" / "3.json").write_text('{"rank": 3')
-    assert read_heartbeat(tmp_path / "ranks" / "3.json") is None
+def test_heartbeats_of_a_machine_are_written_in_place_and_read_back(tmp_path):
+    file = HeartbeatFile(tmp_path / "ranks", range(8, 12))
+    file.open()
+    writers = [HeartbeatWriter(rank, None, file) for rank in (11, 8)]
+    for writer in writers:
+        writer.step(7)
+        writer.sample()
+        writer.write()
+    own = {read.rank: read for read in file.read()}
+    assert sorted(own) == [8, 11] and own[8].where and -1 < own[8].age < 60
+    assert (own[11].step, own[11].activity, own[11].pid) == (7, "step", os.getpid())
+    assert {rank: beat["pid"] for rank, beat in read_heartbeats(tmp_path / "ranks").items()} == dict.fromkeys(
+        own, os.getpid()
+    )
+    assert not (tmp_path / "ranks").exists()
+    content = bytearray(file.path.read_bytes())
+    content[20] ^= 1
+    file.path.write_bytes(content)
+    assert [read.rank for read in file.read()] == [11]
+    file.close(remove=True)
+    assert read_heartbeats(tmp_path / "ranks") == {}
 
 
-def test_asked_by_signal_a_rank_writes_the_stacks_of_all_threads(tmp_path):
-    one = HeartbeatWriter(0, tmp_path / "ranks")
-    one.open()
+def test_a_heartbeat_of_a_process_that_ended_is_nobody_s(tmp_path):
+    file = HeartbeatFile(tmp_path, range(2))
+    file.open()
+    file.write(dataclasses.replace(beat(0, age=20), pid=os.getpid(), start=heartbeat.process_start_ticks(os.getpid())))
+    file.write(beat(1, age=20))  # of another job in this folder, that was killed
+    assert [read.rank for read in file.read()] == [0]
+    file.close(remove=True)
+
+
+def test_asked_by_signal_a_rank_writes_the_stacks_of_all_threads():
+    writer = HeartbeatWriter(0)
+    writer.open()
     waiting = threading.Event()
     other = threading.Thread(target=waiting.wait, name="other", daemon=True)
     other.start()
     os.kill(os.getpid(), heartbeat.STACK_SIGNAL)
     waiting.set()
     other.join(10)
-    text = (tmp_path / "ranks" / "0.stack").read_text()
+    text = Path(writer.current().stacks).read_text()
     assert "test_asked_by_signal" in text and text.count("hread 0x") >= 2
-    one.close()
+    writer.close()
 
 
 def test_a_main_thread_that_waits_in_torch_distributed_is_known():
     source = "def all_reduce(work):\n    return work()\n"
     namespace = {}
     exec(compile(source, "/venv/torch/distributed/distributed_c10d.py", "exec"), namespace)
-    one = HeartbeatWriter(0, None)
-    namespace["all_reduce"](one.sample)
-    assert one.current().waiting
-    one.sample()
-    assert not one.current().waiting
+    writer = HeartbeatWriter(0)
+    namespace["all_reduce"](writer.sample)
+    assert writer.current().waiting
+    writer.sample()
+    assert not writer.current().waiting
 
 
 def test_a_watch_that_did_not_run_itself_judges_nobody_for_a_while():
     """A job that was suspended and goes on finds all signs of life old."""
-    assert not heartbeat.overslept(100.0, 100.5, limit=12)
-    assert not heartbeat.overslept(100.0, 160.0, limit=360)
-    assert heartbeat.overslept(100.0, 107.0, limit=12)
+    assert not overslept(100.0, 100.5, limit=12)
+    assert not overslept(100.0, 160.0, limit=360)
+    assert overslept(100.0, 107.0, limit=12)
 
 
 def test_without_a_job_folder_there_is_no_watch():

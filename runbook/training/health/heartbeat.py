@@ -1,32 +1,28 @@
-"""Heartbeats of the ranks, and the watchdog that ends a hung rank and reports a slow one."""
+"""Heartbeats of the ranks: where each one is, in a small file of its machine that costs no look-up to read or write."""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
 import itertools
-import json
-import math
 import os
 import signal
 import socket
-import statistics
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO
 
-from runbook.plan_file.schema import PhasePlan
-from runbook.training.ranks import Ranks
-from runbook.training.report import append_line, say
+from runbook.plan_file.rank_files import SLOT_BYTES, as_slot, heartbeat_stem, read_slots
 
 FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
-RANKS_FOLDER = "ranks"  # folder of a job for the heartbeats of its ranks
 
 STACK_SIGNAL = signal.SIGUSR2
 """A rank that gets it writes the stacks of all its threads to its file; it needs neither the GIL nor our own code."""
@@ -44,19 +40,27 @@ class Heartbeat:
     host: str
     pid: int
     start: int  # clock ticks from the machine's start to the process's: with the pid it names one process for ever
-    stage: int  # pipeline stage: only ranks of one stage compute alike
-    step: int  # the step being done; 0 before the first
-    activity: str  # starting, step, evaluating or saving
-    where: str  # innermost line of the main thread
-    waiting: bool  # whether the main thread waits for other ranks
-    computed: float  # seconds in steps since the first, without waiting for others
-    steps: int  # whole steps in which they were measured
-    uptime: float  # seconds since the machine's start; no change of the clock moves it
+    step: int = 0  # the step being done; 0 before the first
+    activity: str = "starting"  # then step, evaluating, saving, or between these
+    where: str = ""  # innermost line of the main thread
+    waiting: bool = False  # whether the main thread is seen to wait for other ranks; on a GPU it may wait elsewhere
+    computed: float = 0.0  # seconds in steps since the first, without waiting for others
+    steps: int = 0  # whole steps in which they were measured
+    uptime: float = 0.0  # seconds since the machine's start; no change of the clock moves it
+    still: float = 0.0  # seconds since step, activity or a count last changed
+    limit: float = 0.0  # how long the others may wait for it in this activity
+    stacks: str = ""  # where its stacks can be read on its machine
+    entered: dict[str, int] = field(default_factory=dict)  # collectives by process group, messages by direction
 
     @property
     def age(self) -> float:
         """Seconds since; only on the rank's own machine."""
         return uptime() - self.uptime
+
+    @property
+    def stuck(self) -> bool:
+        """Whether nothing has changed for longer than the limit."""
+        return self.still > self.limit
 
 
 def uptime() -> float:
@@ -68,48 +72,119 @@ def process_start_ticks(pid: int) -> int:
     """When a process was started, in clock ticks; 0 where there is none, -1 where this cannot be known."""
     if not Path("/proc/self/stat").exists():
         return -1
-    fields = _process_fields(pid)
+    fields = process_fields(pid)
     return int(fields[19]) if fields else 0
 
 
-def _process_fields(pid: int) -> list[str]:
+def process_fields(pid: int) -> list[str]:
     """What /proc/<pid>/stat says behind the process's name, its state first; nothing where there is no such process."""
-    return _read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-
-
-def read_heartbeat(path: Path) -> Heartbeat | None:
-    """A rank's newest heartbeat; None where there is none, or none that can be read."""
     try:
-        return Heartbeat(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+HANG_SHARE = 0.6
+"""A rank is ended after this share of the process groups' time-out, so that its stack is seen before the others end."""
+UNMEASURED_SHARE = 0.75
+"""The same for the first step, evaluation or save of a job: nothing is known yet of how long it takes."""
+MEASURED_FACTOR = 3.0
+"""A step, an evaluation or a save may take so many times the longest one of its kind that was measured."""
+MEASURED = 50  # of each kind, the newest
+FIRST_COUNTS_UNTIL = 4  # the first of a kind compiles and fills caches: it counts until there are so many
+
+
+@dataclass
+class HangLimits:
+    """How long the others may wait for a rank, from what its own steps, evaluations and saves take."""
+
+    timeout: float  # of the process groups, as planned
+    _seconds: dict[str, deque[float]] = field(default_factory=dict)
+    _first: dict[str, bool] = field(default_factory=dict)
+
+    def measured(self, activity: str, seconds: float) -> None:
+        """Something of this kind took so long."""
+        known = self._seconds.setdefault(activity, deque(maxlen=MEASURED))
+        known.append(seconds)
+        if len(known) == FIRST_COUNTS_UNTIL and self._first.setdefault(activity, True):
+            known.popleft()
+            self._first[activity] = False
+
+    def limit(self, activity: str, steps: int = 0) -> float:
+        """Seconds that the others may wait during an activity; `steps`: it is as much work as so many steps."""
+        known = self._seconds.get(activity)
+        if known:
+            return max(HANG_SHARE * self.timeout, MEASURED_FACTOR * max(known))
+        return max(UNMEASURED_SHARE * self.timeout, steps * max(self._seconds.get("step", ()), default=0.0))
+
+
+STALE_SECONDS = 5.0  # a heartbeat so old may be of a process that has ended
+
+
+class HeartbeatFile:
+    """The heartbeats of the ranks of one machine, a slot for each, in memory that they share.
+
+    It is opened once and then only read and written in place, so that no number of ranks troubles the job's file
+    system. Where the machine has no /dev/shm it is in the folder for temporary files.
+    """
+
+    def __init__(self, folder: Path, ranks: range) -> None:
+        self.ranks = ranks
+        self.path = Path(f"{heartbeat_stem(folder)}{ranks.start}")
+        self._descriptor = -1
+
+    def open(self) -> None:
+        """Open it, on every rank that writes or reads it; `OSError` where that cannot be."""
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
+        self._descriptor = os.open(self.path, flags, 0o600)
+
+    def write(self, beat: Heartbeat) -> None:
+        """Rewrite a rank's slot; a full disk does not end the training."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, as_slot(asdict(beat)), (beat.rank - self.ranks.start) * SLOT_BYTES)
+
+    def read(self) -> list[Heartbeat]:
+        """The newest heartbeats of ranks that have written one and have not ended."""
+        with contextlib.suppress(OSError):
+            content = os.pread(self._descriptor, len(self.ranks) * SLOT_BYTES, 0)
+            beats = [Heartbeat(**values) for values in read_slots(content)]
+            return [one for one in beats if one.age < STALE_SECONDS or process_start_ticks(one.pid) in (one.start, -1)]
+        return []
+
+    def close(self, *, remove: bool) -> None:
+        """Close it; its last user removes its name."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+        if remove:
+            self.path.unlink(missing_ok=True)
 
 
 class HeartbeatWriter:
-    """This rank's heartbeat, which the loop keeps by two assignments a step; without a `folder` it is never written."""
+    """This rank's heartbeat, which the loop keeps by two assignments a step; without a file it is never written."""
 
-    def __init__(self, rank: int, folder: Path | None) -> None:
+    def __init__(self, rank: int, limits: HangLimits | None = None, file: HeartbeatFile | None = None) -> None:
         self.rank = rank
-        self._folder = folder
+        self.entered: Callable[[], dict[str, int]] = dict
+        self._limits, self._file = limits, file
         pid = os.getpid()
-        self._beat = Heartbeat(
-            rank, socket.gethostname(), pid, process_start_ticks(pid), stage=0, step=0, activity="starting", where="",
-            waiting=False, computed=0.0, steps=0, uptime=0.0,
-        )  # fmt: skip
+        self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
+        self._work = 0  # steps that the activity is as much work as
         self._first_step = 0
         self._sampled = 0.0
-        self._stacks: Any = None
-
-    def path(self, rank: int, kind: str) -> Path:
-        """The file of one rank, of kind json (its heartbeat) or stack."""
-        assert self._folder is not None
-        return self._folder / f"{rank}.{kind}"
+        self._began = self._changed = uptime()
+        self._seen: object = None
+        self._stacks: IO[str] | None = None
 
     def open(self) -> None:
-        """Make the folder, and from now on write stacks into it on `STACK_SIGNAL`."""
-        path = self.path(self.rank, "stack")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._stacks = path.open("w", encoding="utf-8")
+        """From now on write stacks on `STACK_SIGNAL`, into memory that others of this machine can read."""
+        if hasattr(os, "memfd_create"):
+            self._stacks = os.fdopen(os.memfd_create(f"stacks-{self.rank}"), "w+", encoding="utf-8")
+            self._beat.stacks = f"/proc/{os.getpid()}/fd/{self._stacks.fileno()}"
+        else:
+            self._stacks = tempfile.NamedTemporaryFile("w+", prefix="runbook-stacks-", encoding="utf-8")  # noqa: SIM115
+            self._beat.stacks = self._stacks.name
         faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True)
 
     def close(self) -> None:
@@ -118,23 +193,32 @@ class HeartbeatWriter:
             faulthandler.unregister(STACK_SIGNAL)
             self._stacks.close()
 
-    def set_stage(self, stage: int) -> None:
-        """Say which pipeline stage this rank is in."""
-        self._beat.stage = stage
+    @property
+    def computed(self) -> float:
+        """Seconds in steps since the first, without waiting for others."""
+        return self._beat.computed
 
     def step(self, iteration: int) -> None:
         """A step begins."""
         self._first_step = self._first_step or iteration
-        self._beat.step, self._beat.activity = iteration, "step"
+        self._begin("step")
+        self._beat.step = iteration
 
     @contextlib.contextmanager
-    def during(self, activity: str) -> Iterator[None]:
-        """Something other than a step is done."""
-        before, self._beat.activity = self._beat.activity, activity
+    def during(self, activity: str, steps: int = 0) -> Iterator[None]:
+        """Something other than a step is done; `steps`: it is as much work as so many steps."""
+        self._work = steps
+        self._begin(activity)
         try:
             yield
         finally:
-            self._beat.activity = before
+            self._begin("between")
+
+    def _begin(self, activity: str) -> None:
+        now = uptime()
+        if self._limits is not None and self._beat.activity not in ("starting", "between"):
+            self._limits.measured(self._beat.activity, now - self._began)
+        self._beat.activity, self._began = activity, now
 
     def sample(self) -> None:
         """Look at the main thread; the time since the last look counts as what it is seen doing."""
@@ -146,15 +230,25 @@ class HeartbeatWriter:
 
     def current(self) -> Heartbeat:
         """This rank now."""
-        steps = max(0, self._beat.step - self._first_step - 1)
-        return replace(self._beat, computed=round(self._beat.computed, 3), steps=steps, uptime=round(uptime(), 3))
+        now, beat, entered = uptime(), self._beat, self.entered()
+        if (seen := (beat.step, beat.activity, entered)) != self._seen:
+            self._seen, self._changed = seen, now
+        return replace(
+            beat,
+            computed=round(beat.computed, 3),
+            steps=max(0, beat.step - self._first_step - 1),
+            uptime=round(now, 3),
+            still=round(now - self._changed, 3),
+            limit=self._limits.limit(beat.activity, self._work) if self._limits else 0.0,
+            entered=entered,
+        )
 
-    def write(self) -> None:
-        """Rewrite the file by rename; a full disk does not end the training."""
-        part = self.path(self.rank, "json.part")
-        with contextlib.suppress(OSError):
-            part.write_text(json.dumps(asdict(self.current())), encoding="utf-8")
-            part.replace(self.path(self.rank, "json"))
+    def write(self) -> Heartbeat:
+        """Write this rank's slot of the file; what was written."""
+        beat = self.current()
+        if self._file is not None:
+            self._file.write(beat)
+        return beat
 
 
 def _main_thread_activity(frame: FrameType | None) -> tuple[str, bool]:
@@ -174,249 +268,3 @@ def _main_thread_activity(frame: FrameType | None) -> tuple[str, bool]:
         ):
             return where, True
     return where, False
-
-
-HANG_SHARE = 0.6
-"""A rank is ended after this share of the process groups' time-out, so that its stack is seen before the others end."""
-STACK_UNCHANGED_LOOKS = 6
-"""A stack is whole when this many looks, 10 ms apart, find the same text: on a busy machine it is written in pieces."""
-SLOW_FACTOR = 1.5  # a rank that computes this many times longer than the median of its stage is slow
-WINDOW_STEPS = 5
-WINDOW_SECONDS = 2.0  # a window has at least so many steps and seconds: shorter ones measure the machine's noise
-SLOW_WINDOWS = 3  # slow windows in a row before a rank is reported
-
-
-@dataclass(frozen=True)
-class Hang:
-    """A rank that keeps the others waiting."""
-
-    beat: Heartbeat
-    seconds: float
-    why: str
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """A rank whose steps take longer than those of the others in its stage."""
-
-    rank: int
-    host: str
-    seconds_per_step: float
-    others_seconds_per_step: float
-    windows: int
-
-
-class StuckTimer:
-    """Remembers since when each rank has been where it is."""
-
-    def __init__(self) -> None:
-        self._since: dict[int, tuple[int, str, float]] = {}
-
-    def stuck_for(self, beat: Heartbeat, now: float) -> float:
-        """Seconds in which this rank has made no step; 0 outside of steps and in the first, which takes what it takes.
-
-        Saving, evaluating and starting are left to the process groups' time-out.
-        """
-        step, activity, since = self._since.get(beat.rank, (-1, "", now))
-        if (step, activity) != (beat.step, beat.activity):
-            self._since[beat.rank] = (beat.step, beat.activity, now)
-            return 0.0
-        return now - since if beat.activity == "step" and beat.steps > 0 else 0.0
-
-
-def find_hangs(beats: Sequence[Heartbeat], progress: StuckTimer, now: float, limit: float) -> list[Hang]:
-    """The ranks of one machine that keep the others waiting.
-
-    One without a heartbeat is stopped, swapped out or holds Python's lock. Where all are alive and none makes a
-    step, it is the one that does not wait for others while another does. Where all wait, the cause is elsewhere: on
-    another machine or in the network, and the process groups' time-out ends the job.
-    """
-    silent = [Hang(beat, beat.age, "no sign of life") for beat in beats if beat.age > limit]
-    if silent:
-        return silent
-    stuck = [(beat, progress.stuck_for(beat, now)) for beat in beats]
-    if not stuck or any(seconds <= limit for _, seconds in stuck):
-        return []
-    busy = [Hang(beat, seconds, f"in {beat.where}") for beat, seconds in stuck if not beat.waiting]
-    return busy if len(busy) < len(beats) or len(beats) == 1 else []
-
-
-@dataclass
-class StragglerDetector:
-    """Compares the ranks of each stage window by window."""
-
-    _before: dict[int, Heartbeat] = field(default_factory=dict)
-    _count: dict[int, int] = field(default_factory=dict)
-    _began: float = 0.0
-
-    def look(self, beats: Iterable[Heartbeat], now: float) -> list[Straggler]:
-        """The ranks that were slow in `SLOW_WINDOWS` windows in a row, reported once in so many windows."""
-        current = {beat.rank: beat for beat in beats}
-        if set(current) != set(self._before) or any(current[n].pid != self._before[n].pid for n in current):
-            self._before, self._count, self._began = current, {}, now
-            return []
-        steps = {rank: beat.steps - self._before[rank].steps for rank, beat in current.items()}
-        if now - self._began < WINDOW_SECONDS or min(steps.values(), default=0) < WINDOW_STEPS:
-            return []
-        stragglers = []
-        seconds = {rank: (beat.computed - self._before[rank].computed) / steps[rank] for rank, beat in current.items()}
-        for rank, beat in current.items():
-            others = [seconds[n] for n, other in current.items() if n != rank and other.stage == beat.stage]
-            median = statistics.median(others) if others else math.inf
-            slow = seconds[rank] > SLOW_FACTOR * median and seconds[rank] - median > 0.002
-            self._count[rank] = self._count.get(rank, 0) + 1 if slow else 0
-            if slow and self._count[rank] % SLOW_WINDOWS == 0:
-                stragglers.append(
-                    Straggler(rank, beat.host, round(seconds[rank], 4), round(median, 4), self._count[rank])
-                )
-        self._before, self._began = current, now
-        return stragglers
-
-
-SAMPLE_SECONDS = 0.025
-HEARTBEAT_SECONDS = 0.5
-"""Between two heartbeats of a rank; longer in large jobs, so that a file system sees some 128 writes a second."""
-STACK_LINES = 40
-HUNG_EXIT_CODE = 70
-"""Exit code of a rank that ended itself because its main thread hung and no other rank was left to end it."""
-
-
-@dataclass
-class Watchdog:
-    """A thread that writes this rank's heartbeat, ends a hung rank of this machine and reports a slow one."""
-
-    spec: PhasePlan
-    ranks: Ranks
-    heartbeat: HeartbeatWriter
-    local: range  # the ranks of this machine
-
-    def __post_init__(self) -> None:
-        self._ended = threading.Event()
-        self._limit = HANG_SHARE * self.spec.limits.process_group_timeout_seconds
-        self._progress, self._stragglers = StuckTimer(), StragglerDetector()
-        self._rested_until = 0.0
-        self._pause = max(HEARTBEAT_SECONDS, self.ranks.world_size / 128)
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.heartbeat.open()
-        self.heartbeat.write()
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread; the last heartbeat stays."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(5)
-        self.heartbeat.close()
-
-    def _watch(self) -> None:
-        next_beat, looked = 0.0, time.monotonic()
-        while not self._ended.wait(SAMPLE_SECONDS):
-            self.heartbeat.sample()
-            now = time.monotonic()
-            if overslept(looked, now, self._limit):
-                self._rested_until = now + self._limit / 2
-            looked = now
-            if now < next_beat:
-                continue
-            next_beat = now + self._pause
-            self.heartbeat.write()
-            if now >= self._rested_until:
-                self._end_hung(now)
-            if self.ranks.rank == 0 and self.ranks.world_size > 1:
-                for straggler in self._stragglers.look(self._beats(range(self.ranks.world_size)), now):
-                    facts = asdict(straggler)
-                    say(
-                        "rank {rank} on {host} is slow: it computes {seconds_per_step:.3f} s a step, the others of its "
-                        "stage {others_seconds_per_step:.3f} s, for {windows} looks in a row".format(**facts)
-                    )
-                    del facts["windows"]
-                    self._event("straggler", **facts)
-
-    def _beats(self, ranks: range) -> list[Heartbeat]:
-        others = (read_heartbeat(self.heartbeat.path(rank, "json")) for rank in ranks if rank != self.ranks.rank)
-        return [other for other in others if other is not None] + [self.heartbeat.current()]
-
-    def _end_hung(self, now: float) -> None:
-        beats = self._beats(self.local)
-        hangs = find_hangs(beats, self._progress, now, self._limit)
-        hung = {hang.beat.rank for hang in hangs}
-        well = [beat.rank for beat in beats if beat.rank not in hung]
-        step = max((beat.step for beat in beats), default=0)  # the newest heartbeat of a silent rank is old
-        if self.ranks.rank in hung and not well:
-            self._report_hang(hangs[0], step, self._stacks(self.heartbeat.current()))
-            os._exit(HUNG_EXIT_CODE)
-        if not hangs or self.ranks.rank != min(well, default=-1):
-            return
-        for hang in hangs:
-            if process_start_ticks(hang.beat.pid) not in (hang.beat.start, -1):
-                continue  # it has ended meanwhile
-            # Reported before it is killed: its death ends this process too, within milliseconds.
-            self._report_hang(hang, step, self._stacks(hang.beat))
-            _send(hang.beat.pid, signal.SIGKILL)
-
-    def _stacks(self, beat: Heartbeat) -> list[str]:
-        """Ask a rank for its stacks; one that was stopped has to go on for a moment to write them."""
-        path = self.heartbeat.path(beat.rank, "stack")
-        stopped = _process_fields(beat.pid)[:1] == ["T"]
-        _send(beat.pid, STACK_SIGNAL, signal.SIGCONT)
-        end, text, unchanged = time.monotonic() + 2, "", 0
-        while time.monotonic() < end and unchanged < STACK_UNCHANGED_LOOKS:
-            time.sleep(0.01)
-            before, text = text, _read_text(path)
-            unchanged = unchanged + 1 if text and text == before else 0
-        if stopped:  # it would go on training with steps that its end takes away again
-            _send(beat.pid, signal.SIGSTOP)
-        return text.splitlines()[:STACK_LINES]
-
-    def _report_hang(self, hang: Hang, step: int, stack: list[str]) -> None:
-        beat, seconds = hang.beat, round(hang.seconds, 1)
-        stacks = str(self.heartbeat.path(beat.rank, "stack")) if stack else "it wrote none"
-        text = (
-            f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {step}: {hang.why} for "
-            f"{hang.seconds:.0f} s (limit {self._limit:.0f} s); it is ended. Its stacks: {stacks}"
-        )
-        self._event("hang", rank=beat.rank, host=beat.host, step=step, seconds=seconds, where=beat.where, stacks=stacks)
-        with contextlib.suppress(OSError):
-            sys.stderr.write("\n".join([text, *stack]) + "\n")
-            sys.stderr.flush()
-
-    def _event(self, event: str, **facts: Any) -> None:
-        record = {"time": time.time(), "event": event, "phase": self.spec.phase, **facts}
-        with contextlib.suppress(OSError):
-            append_line(self.spec.path(self.spec.log.events), record)
-
-
-def overslept(looked: float, now: float, limit: float) -> bool:
-    """Whether this process itself did not run for half the limit: then the others may not have either.
-
-    The job was suspended, or the machine is overloaded; nobody is judged for some time after that.
-    """
-    return now - looked > limit / 2
-
-
-def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str]) -> Watchdog | None:
-    """The watchdog of this rank; None where the job has no folder for heartbeats."""
-    folder = environment.get(FOLDER_VARIABLE, "")
-    if not folder:
-        return None
-    size = environment.get("LOCAL_WORLD_SIZE", "")
-    count = int(size) if size.isdigit() and ranks.local_rank < int(size) <= ranks.world_size else 1
-    first = ranks.rank - ranks.local_rank if count > 1 else ranks.rank
-    return Watchdog(spec, ranks, HeartbeatWriter(ranks.rank, Path(folder) / RANKS_FOLDER), range(first, first + count))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _send(pid: int, *signals: int) -> None:
-    """Send signals, in this order, to a process that may have ended."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        for number in signals:
-            os.kill(pid, number)

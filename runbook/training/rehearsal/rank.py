@@ -199,12 +199,12 @@ class _Rehearsal:
     def step(self, microbatches: int) -> None:
         """One iteration as the training loop makes it."""
         from runbook.training.checkpoints.state import TrainingProgress
+        from runbook.training.health.heartbeat import HeartbeatWriter
         from runbook.training.loop import Stepper
 
         self.counter.moment = FORWARD_BACKWARD
-        Stepper(_with_microbatches(self.spec, microbatches), self.engine, self.stopping).step(
-            _Samples(self.spec.model.sequence_length), TrainingProgress()
-        )
+        stepper = Stepper(_with_microbatches(self.spec, microbatches), self.engine, self.stopping, HeartbeatWriter(0))
+        stepper.step(_Samples(self.spec.model.sequence_length), TrainingProgress())
 
     def evaluate(self, microbatches: int) -> None:
         """One evaluation of this many micro-batches."""

@@ -20,7 +20,7 @@ from typing import Any
 from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import JobError
-from runbook.core.json_lines import read_lines
+from runbook.core.json_lines import iterate_lines, read_lines
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
 from runbook.params.schema.value_types import Framework
 from runbook.plan_file.identity import same_training
@@ -198,15 +198,15 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
 
 def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Path) -> Attempt:
     """How a job ended, from its status, its own words and the run's files."""
-    rows = [row for row in read_lines(metrics) if isinstance(row.get("iteration"), int)]
     happened, name = read_lines(events), folder.path.name
     submitted = [n for n, one in enumerate(happened) if one.get("event") == "submitted" and one.get("job") == name]
     own = happened[submitted[-1] :] if submitted else []
     started = next((one for one in reversed(own) if one.get("event") == "started"), None)
     began = int(started.get("from_iteration", 0)) if started else None
-    if started:
-        rows = [row for row in rows if row.get("segment") == started.get("segment")]
-    reached = int(rows[-1]["iteration"]) if rows else began or 0
+    reached = began or 0
+    for row in iterate_lines(metrics):
+        if isinstance(row.get("iteration"), int) and (not started or row.get("segment") == started.get("segment")):
+            reached = int(row["iteration"])
     ended = (name, status.state, status.exit_code, status.reason)
     return Attempt(*ended, began, reached, *_find_failure(folder, status, own))
 

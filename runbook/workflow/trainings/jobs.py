@@ -140,7 +140,7 @@ def training_outputs(open_phase: OpenPhase) -> list[Path]:
     """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
     folder, log = open_phase.folder, open_phase.phase_plan.log
     saved = sorted((folder / open_phase.phase_plan.checkpoint.folder).glob("iter_*/"))
-    named = [folder / name for name in (log.metrics, log.validation, log.samples)]
+    named = [folder / name for name in (log.metrics, log.rank_times, log.validation, log.samples)]
     files = [*named, *(saved[-1].rglob("*") if saved else ())]
     return [path for path in files if path.is_file()]
 
@@ -167,7 +167,7 @@ def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | Non
 def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
     """Everything a training phase writes outside its job folders."""
     log = phase_plan.log
-    names = (log.metrics, log.validation, log.samples, log.tensorboard, phase_plan.checkpoint.folder)
+    names = (log.metrics, log.rank_times, log.validation, log.samples, log.tensorboard, phase_plan.checkpoint.folder)
     return [folder / name for name in names]
 
 

@@ -76,19 +76,24 @@ arguments=(
 )
 
 # Starters make one exit code of many, and end all ranks at the first that is not 0: rank 0's own code is kept for the
-# job, and a rank that saved and stopped (75) ends with 0. The job asks by a file, since starters pass no signal on alike.
-exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+# job, and a rank that saved and stopped (75) ends with 0. The job asks by a file, since starters pass no signal on alike;
+# rank 0 alone looks for it and tells its program, which shares it with the others: thousands of ranks would not let the
+# file system rest.
 python3 -u /GIVE_JOBS_STAGE/Megatron-DeepSpeed/pretrain_gpt.py "${arguments[@]}" &
 program=$!
-while kill -0 "$program" 2>/dev/null; do
-  if [[ -e $RUNBOOK_JOB_FOLDER/stop ]]; then
-    kill -TERM "$program" 2>/dev/null || true
-    break
-  fi
-  read -r -t 2 -u "$pause" || true
-done &
-watcher=$!
-disown "$watcher" # else bash reports its end below in the log of every rank
+watcher=""
+if ((RANK == 0)); then
+  exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+  while kill -0 "$program" 2>/dev/null; do
+    if [[ -e $RUNBOOK_JOB_FOLDER/stop ]]; then
+      kill -TERM "$program" 2>/dev/null || true
+      break
+    fi
+    read -r -t 2 -u "$pause" || true
+  done &
+  watcher=$!
+  disown "$watcher" # else bash reports its end below in the log of every rank
+fi
 trap 'kill -TERM "$program" 2>/dev/null || true' TERM USR1
 code=0
 wait "$program" || code=$?
@@ -96,7 +101,7 @@ while kill -0 "$program" 2>/dev/null; do # a signal ends the waiting, not the pr
   code=0
   wait "$program" || code=$?
 done
-kill -KILL "$watcher" 2>/dev/null || true
+if [[ -n $watcher ]]; then kill -KILL "$watcher" 2>/dev/null || true; fi
 if ((RANK == 0)); then echo "$code" >"$RUNBOOK_JOB_FOLDER/rank-0"; fi
 if ((code == 75)); then exit 0; fi
 exit "$code"

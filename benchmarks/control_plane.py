@@ -1,0 +1,372 @@
+"""The control plane of a training with thousands of stand-in ranks on this machine, through the trainer's own modules.
+
+    python -m benchmarks.control_plane [RANKS ...] [--json FILE]
+
+Stand-in ranks have a watchdog, a heartbeat and a report each, but no model and no thread: their looks are called one
+after the other, on a simulated clock for what they see and on the real one for what it costs. Counted are metadata
+operations of the file system (open, stat, rename, unlink, mkdir, listing: by Python's audit hook and by wrappers, since
+a stat raises no audit event), apart for the job's folder and for the machine's own memory (/dev/shm, /proc), the bytes
+of the files, processor seconds of rank 0, and memory. rank.sh is run for real below strace. Not counted: Python's
+imports and the shards themselves, which belong to each rank whatever the control plane does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from runbook.plan_file.schema import PhasePlan, exchange_interval, read_plan
+from runbook.results.history import read_metrics
+from runbook.results.metrics import straggler_table
+from runbook.training.checkpoints import folders
+from runbook.training.health import heartbeat
+from runbook.training.health.hangs import HangReports
+from runbook.training.health.heartbeat import HeartbeatFile
+from runbook.training.health.rank_times import ExchangedTimes, StragglerDetector
+from runbook.training.health.watchdog import HEARTBEAT_SECONDS, SAMPLE_SECONDS, Watchdog, make_watchdog
+from runbook.training.ranks import Ranks
+from runbook.training.report import StepRecord, TrainingReport
+from runbook.workflow.plan_commands import load_plan
+from runbook.workflow.run_files import write_plan_file
+
+RANKS = (8, 200, 1024, 10_000)
+RANKS_PER_MACHINE = 8
+STEP_SECONDS = 1.0  # shorter than any large training's
+SAVE_SECONDS = 1200.0  # between two saves
+SCRIPT_OPERATIONS = 2 + 2 / 5 + 0.5
+"""Of the job's scripts a second: job.sh looks for two files each second and renames its heartbeat every five, and
+rank 0's rank.sh looks for `stop` every two seconds; `rank_script_operations` measures the latter."""
+GROUPS = 25  # process groups of a rank, as megatron-core makes them
+AUDITED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir", "os.truncate"}
+WRAPPED = ("stat", "lstat", "access", "utime")
+
+
+class Clock:
+    """What the stand-in ranks take for the time since the machine's start."""
+
+    now = heartbeat.uptime()
+
+    def __call__(self) -> float:
+        """It."""
+        return self.now
+
+
+CLOCK = Clock()
+
+
+class Operations:
+    """Counts metadata operations of this process: in the run's folder, and elsewhere on this machine."""
+
+    def __init__(self) -> None:
+        self.counts, self.root, self.on = Counter[str](), "", False
+        sys.addaudithook(self._audit)
+        for name in WRAPPED:
+            self._wrap(name)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.on and event in AUDITED:
+            self._count(arguments[0])
+
+    def _wrap(self, name: str) -> None:
+        function = getattr(os, name)
+
+        def counted(path: Any, *arguments: Any, **options: Any) -> Any:
+            if self.on:
+                self._count(path)
+            return function(path, *arguments, **options)
+
+        setattr(os, name, counted)
+
+    def _count(self, path: Any) -> None:
+        if isinstance(path, str | bytes | os.PathLike):
+            self.counts["run" if os.fsdecode(path).startswith(self.root) else "machine"] += 1
+
+    @contextlib.contextmanager
+    def counting(self, root: Path) -> Iterator[Counter[str]]:
+        """Those of the body."""
+        self.counts, self.root, self.on = Counter(run=0, machine=0), str(root), True
+        try:
+            yield self.counts
+        finally:
+            self.on = False
+
+
+OPERATIONS = Operations()
+
+
+class StandInStore:
+    """The ranks' store, which is memory of rank 0's process: no file."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.calls = 0
+
+    def set(self, key: str, value: str) -> None:
+        """Keep a value."""
+        self.calls += 1
+        self.values[key] = value
+
+    def get(self, key: str) -> str:
+        """A value."""
+        self.calls += 1
+        return self.values[key]
+
+    def multi_get(self, keys: list[str]) -> list[str]:
+        """Several values."""
+        self.calls += 1
+        return [self.values[key] for key in keys]
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all are there."""
+        self.calls += 1
+        return all(key in self.values for key in keys)
+
+    def delete_key(self, key: str) -> None:
+        """Forget a value."""
+        self.calls += 1
+        self.values.pop(key, None)
+
+
+class ControlPlane:
+    """The control plane of one training with so many ranks, in a folder of its own."""
+
+    def __init__(self, folder: Path, spec: PhasePlan, num_ranks: int) -> None:
+        self.folder, self.num_ranks = folder, num_ranks
+        self.spec = replace(spec, log=replace(spec.log, interval=10**9))
+        self.job = folder / "jobs" / "04-training"
+        self.job.mkdir(parents=True)
+        self.local = min(RANKS_PER_MACHINE, num_ranks)
+        self.watchdogs: list[Watchdog] = []
+
+    def ranks(self, rank: int) -> Ranks:
+        """A stand-in rank among all."""
+        return Ranks(rank, self.num_ranks, rank % self.local, "srun", "node0", 29500)
+
+    def start(self) -> dict[str, Any]:
+        """Every rank reads the plan and opens its machine's heartbeats."""
+        environment = {"RUNBOOK_JOB_FOLDER": str(self.job), "LOCAL_WORLD_SIZE": str(self.local)}
+        with OPERATIONS.counting(self.folder) as counts:
+            for rank in range(self.num_ranks):
+                read_plan(self.folder / "plan.json", "04-training")
+                watchdog = make_watchdog(self.spec, self.ranks(rank), environment)
+                assert watchdog is not None
+                watchdog._looked = CLOCK.now
+                watchdog._file.open()
+                watchdog.heartbeat.write()
+                watchdog.heartbeat.entered = lambda: dict.fromkeys(map(str, range(GROUPS)), 1)
+                self.watchdogs.append(watchdog)
+        return {"operations": dict(counts), "bytes_read": (self.folder / "plan.json").stat().st_size * self.num_ranks}
+
+    def heartbeats(self, seconds: float) -> dict[str, Any]:
+        """All watchdogs look for so many simulated seconds; rank 0's processor time is measured at its real pace."""
+        with OPERATIONS.counting(self.folder) as counts:
+            for _ in range(round(seconds / HEARTBEAT_SECONDS)):
+                CLOCK.now += HEARTBEAT_SECONDS
+                for watchdog in self.watchdogs:
+                    watchdog.look(CLOCK.now)
+        first, begun = self.watchdogs[0], time.process_time()
+        looks = round(20 / SAMPLE_SECONDS)
+        for _ in range(looks):
+            CLOCK.now += SAMPLE_SECONDS
+            first.look(CLOCK.now)
+        per_second = {place: count / seconds for place, count in counts.items()}
+        return {"operations_per_second": per_second, "rank_0_core_share": (time.process_time() - begun) / 20}
+
+    def steps(self, num_steps: int) -> dict[str, Any]:
+        """Rank 0 and the last rank report steps; every rank compares the times where they were exchanged."""
+        reports = [TrainingReport(self.spec, self.ranks(rank)) for rank in (0, self.num_ranks - 1)]
+        detector, every, times = StragglerDetector(1), exchange_interval(self.num_ranks), 0
+        seconds = [random.gauss(1, 0.01) for _ in range(self.num_ranks)]
+        rank_0 = 0.0
+        with OPERATIONS.counting(self.folder) as counts:
+            for number in range(1, num_steps + 1):
+                for report in reports:
+                    report.step(step_record(number), 0, 0)
+                if number % every == 0:
+                    times += 1
+                    exchanged = ExchangedTimes(number, every, seconds, [one * number for one in seconds])
+                    for report in reports:
+                        report.rank_times(exchanged)
+                    begun = time.process_time()
+                    detector.look(exchanged.computed, number, number * STEP_SECONDS)
+                    rank_0 += time.process_time() - begun
+        sizes = {
+            name: (self.folder / name).stat().st_size / num_steps for name in ("metrics.jsonl", "rank_times.jsonl")
+        }
+        message = 8 * (5 + 2 * self.num_ranks / every)
+        return {
+            "operations_per_second": {place: count / num_steps / STEP_SECONDS for place, count in counts.items()},
+            "bytes_per_step": sizes,
+            "reduction_bytes_per_step": message,
+            "rank_0_core_share": rank_0 / num_steps / STEP_SECONDS,
+        }
+
+    def save(self) -> dict[str, Any]:
+        """What rank 0 does around a save: its folder, metadata with a checksum of each rank's file, rename, tracker."""
+        root = self.folder / "checkpoints"
+        part = folders.begin_checkpoint(root, 100)
+        names = [f"{folders.SHARDS}/__{rank}_0.distcp" for rank in range(self.num_ranks)]
+        for name in names:
+            (part / name).write_bytes(b"")
+        begun = time.process_time()
+        with OPERATIONS.counting(self.folder) as counts:
+            final = folders.seal_checkpoint(part, {"iteration": 100}, dict.fromkeys(names, "0" * 64), keep=2)
+            found, problems = folders.candidates(root)
+        assert found and not problems
+        seconds = time.process_time() - begun
+        size = (final / folders.METADATA).stat().st_size
+        return {"operations": dict(counts), "metadata_bytes": size, "rank_0_seconds": seconds}
+
+    def requeue(self) -> dict[str, Any]:
+        """What is read when a job is started again: the plan's events by the trainer, all metrics by the results."""
+        begun = time.process_time()
+        tracemalloc.start()
+        with OPERATIONS.counting(self.folder) as counts:
+            TrainingReport(self.spec, self.ranks(0)).earlier_starts()
+            history = read_metrics(self.folder / "metrics.jsonl")
+            straggler_table(history)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        seconds = time.process_time() - begun
+        return {"operations": dict(counts), "seconds": seconds, "steps": len(history.steps), "peak_bytes": peak}
+
+    def hang(self) -> dict[str, Any]:
+        """All ranks stand still and one of the last machine is the cause: what it takes to name it."""
+        store, culprit = StandInStore(), self.num_ranks - 2
+        template = asdict(self.watchdogs[0].heartbeat.current())
+        beats = [replace(self.watchdogs[0].heartbeat.current(), rank=rank) for rank in range(self.num_ranks)]
+        for beat in beats:
+            beat.still, beat.limit, beat.entered = (
+                500.0,
+                360.0,
+                {**template["entered"], "0": 7 - (beat.rank == culprit)},
+            )
+        named, rank_0 = [], 0.0
+        with OPERATIONS.counting(self.folder) as counts:
+            machines = []
+            for start in range(0, self.num_ranks, self.local):
+                reports = HangReports(self.num_ranks, range(start, start + self.local), lambda: store)
+                machines.append((reports, beats[start : start + self.local]))
+            for now in (0.0, 600.0, 1200.0):
+                for reports, own in machines:
+                    begun = time.process_time()
+                    named += [hang.beat.rank for hang in reports.find(own, now)] if now < 1200 else []
+                    rank_0 += (time.process_time() - begun) if own[0].rank == 0 else 0
+        assert set(named) == {culprit}, named
+        size = sum(map(len, store.values.values()))
+        return {"operations": dict(counts), "store_bytes": size, "rank_0_seconds": rank_0}
+
+    def close(self) -> None:
+        """Remove what is on this machine."""
+        for rank, watchdog in enumerate(self.watchdogs):
+            file: HeartbeatFile = watchdog._file
+            file.close(remove=rank % self.local == 0)
+
+
+def step_record(iteration: int) -> StepRecord:
+    """A step as the loop reports it."""
+    parts = {"forward_backward_seconds": 0.81, "optimizer_seconds": 0.12}
+    return StepRecord(
+        iteration,
+        iteration * 512,
+        2.0 + 1 / iteration,
+        1e-4,
+        1.5,
+        1.0,
+        STEP_SECONDS,
+        0,
+        0,
+        0.001,
+        2**36,
+        512,
+        0.05,
+        parts,
+    )
+
+
+def rank_script_operations() -> dict[str, float] | None:
+    """How often a second rank.sh looks for `stop`, by strace: rank 0 and any other; None where strace cannot."""
+    if not shutil.which("strace"):
+        return None
+    script = Path(__file__).parents[1] / "tests" / "golden" / "slurm" / "04-training" / "rank.sh"
+    text, seconds = script.read_text(), 6
+    start = text.index("python3 -u"), text.index("\nprogram=$!")
+    text = "set -euo pipefail\n" + f"sleep {seconds} &" + text[start[1] :]
+    looks = {}
+    for rank in (0, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            log, environment = f"{folder}/log", {**os.environ, "RANK": str(rank), "RUNBOOK_JOB_FOLDER": f"{folder}/job"}
+            Path(folder, "job").mkdir()
+            words = ["strace", "-f", "-e", "trace=%file", "-o", log, "bash", "-c", text]
+            if subprocess.run(words, env=environment, capture_output=True).returncode:
+                return None
+            looks[f"rank {rank}"] = Path(log).read_text().count(f"{folder}/job/stop") / seconds
+    return looks
+
+
+def measure(num_ranks: int) -> dict[str, Any]:
+    """Every part of the control plane with so many ranks."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_plan_file(*load_plan("local", ()), folder)
+        plane = ControlPlane(folder, read_plan(folder / "plan.json", "04-training"), num_ranks)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            result = {"ranks": num_ranks, "start": plane.start(), "heartbeats": plane.heartbeats(5.0)}
+            result |= {"steps": plane.steps(max(200, 4 * exchange_interval(num_ranks))), "save": plane.save()}
+            result |= {"requeue": plane.requeue(), "hang": plane.hang()}
+        finally:
+            plane.close()
+        memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / num_ranks
+    saves = sum(result["save"]["operations"].values()) / SAVE_SECONDS
+    steady = sum(sum(result[part]["operations_per_second"].values()) for part in ("heartbeats", "steps"))
+    share = sum(result[part]["rank_0_core_share"] for part in ("heartbeats", "steps"))
+    return {
+        **result,
+        "operations_per_second": steady + saves + SCRIPT_OPERATIONS,
+        "rank_0_core_share": share,
+        "bytes_per_rank": memory,
+    }
+
+
+def main() -> None:
+    """Measure, print a line for each number of ranks, and write it all as JSON where it was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ranks", type=int, nargs="*", default=RANKS)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    heartbeat.uptime = CLOCK
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    results, looks = [], rank_script_operations()
+    for num_ranks in arguments.ranks:
+        results.append(result := measure(num_ranks))
+        print(
+            f"{num_ranks:6} ranks: {result['operations_per_second']:.1f} metadata operations a second, rank 0 "
+            f"{result['rank_0_core_share']:.2%} of a core, {sum(result['steps']['bytes_per_step'].values()):.0f} bytes "
+            f"a step, save {result['save']['metadata_bytes']:,} bytes in {result['save']['rank_0_seconds']:.2f} s, "
+            f"hang named in {result['hang']['rank_0_seconds']:.2f} s, {result['bytes_per_rank']:,.0f} bytes a rank"
+        )
+    report = {"rank_script_looks_per_second": looks, "step_seconds": STEP_SECONDS, "measured": results}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"rank.sh looks up {looks} times a second, job.sh twice")
+
+
+if __name__ == "__main__":
+    main()

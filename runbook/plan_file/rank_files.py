@@ -1,0 +1,60 @@
+"""Where the ranks of a job keep their heartbeats, on each machine, and what its machines report of a hang."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+RANKS_FOLDER = "ranks"  # folder of a job for what a machine reports of a hang
+LEFTOVER_SECONDS = 86_400.0  # also longer than a job is suspended
+SLOT_BYTES = 2**14  # of each rank in its machine's file
+
+
+def heartbeat_stem(ranks_folder: Path) -> Path:
+    """Path of a job's heartbeat files on this machine, up to the machine's first rank; in memory where it can be."""
+    shared = Path("/dev/shm")
+    folder = shared if os.access(shared, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    digest = hashlib.sha256(os.fsencode(ranks_folder.resolve())).hexdigest()
+    return folder / f"runbook-{os.getuid()}-{digest[:16]}-"
+
+
+def as_slot(values: dict[str, Any]) -> bytes:
+    """A heartbeat as its slot holds it, with a checksum: it may be read while it is written."""
+    text = json.dumps(values, separators=(",", ":")).encode()
+    return (b"%08x %s\n" % (zlib.crc32(text), text))[:SLOT_BYTES]
+
+
+def read_slots(content: bytes) -> list[dict[str, Any]]:
+    """The heartbeats in a machine's file, without those that are being written.
+
+    >>> read_slots(as_slot({"rank": 3}) + b" torn")
+    [{'rank': 3}]
+    """
+    beats = []
+    for start in range(0, len(content), SLOT_BYTES):
+        checksum, _, text = content[start : start + SLOT_BYTES].partition(b"\n")[0].partition(b" ")
+        if checksum == b"%08x" % zlib.crc32(text) and text:
+            beats.append(json.loads(text))
+    return beats
+
+
+def remove_leftovers() -> None:
+    """Remove heartbeats on this machine of jobs that were killed; those of a job that lives are never so old."""
+    for path in heartbeat_stem(Path()).parent.glob(f"runbook-{os.getuid()}-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                path.unlink()
+
+
+def read_heartbeats(ranks_folder: Path) -> dict[int, dict[str, Any]]:
+    """The newest heartbeat of each rank of a job on this machine."""
+    stem = heartbeat_stem(ranks_folder)
+    contents = [path.read_bytes() for path in stem.parent.glob(f"{stem.name}*")]
+    return {beat["rank"]: beat for content in contents for beat in read_slots(content)}

@@ -1,0 +1,97 @@
+"""How many collectives and messages this rank has entered, by process group: who lags is kept from its next one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+_COLLECTIVES = (
+    "_allgather_base", "_reduce_scatter_base", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "all_gather_single", "all_to_all_single", "allreduce", "allreduce_coalesced", "alltoall", "alltoall_base",
+    "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced", "scatter",
+)  # fmt: skip
+"""Methods of torch's ProcessGroup; whatever Python calls, megatron-core and DeepSpeed too, passes one of them."""
+
+_entered: dict[str, int] = {}
+_keys: dict[tuple[str, str, int], str] = {}
+
+
+def count_entries() -> None:
+    """Count from now on, whatever the backend; a second call does nothing."""
+    from torch.distributed import ProcessGroup
+
+    if hasattr(ProcessGroup.allreduce, "__wrapped__"):
+        return
+    for name in _COLLECTIVES:
+        if hasattr(ProcessGroup, name):
+            setattr(ProcessGroup, name, _counting(getattr(ProcessGroup, name)))
+    for name in ("send", "recv"):
+        setattr(ProcessGroup, name, _counting_messages(getattr(ProcessGroup, name), name))
+
+
+def _counting(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def counted(group: Any, *arguments: Any, **options: Any) -> Any:
+        name = group.group_name
+        _entered[name] = _entered.get(name, 0) + 1
+        return method(group, *arguments, **options)
+
+    return counted
+
+
+def _counting_messages(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def counted(group: Any, tensors: Any, peer: int, *arguments: Any, **options: Any) -> Any:
+        if (known := (group.group_name, name, peer)) not in _keys:
+            from torch.distributed import get_global_rank, get_rank
+
+            _keys[known] = message_key(known[0], name, get_rank(), get_global_rank(group, peer))
+        _entered[_keys[known]] = _entered.get(_keys[known], 0) + 1
+        return method(group, tensors, peer, *arguments, **options)
+
+    return counted
+
+
+def message_key(group: str, name: str, own: int, peer: int) -> str:
+    """Name under which a rank counts its messages to or from another: as `recv` on one side, `send` on the other.
+
+    >>> message_key("3", "send", 0, 4), message_key("3", "recv", 4, 0)
+    ('send 3 0>4', 'recv 3 0>4')
+    """
+    return f"{name} {group} {own}>{peer}" if name == "send" else f"{name} {group} {peer}>{own}"
+
+
+def entered() -> dict[str, int]:
+    """Collectives by group, 0 for a group of this rank's that it has not used, and messages by direction."""
+    counts = dict.fromkeys(_group_names(), 0)
+    counts.update(list(_entered.items()))
+    return counts
+
+
+def clone_store() -> Any:
+    """Another connection to the store at which the ranks met."""
+    from torch.distributed import distributed_c10d
+
+    store: Any = distributed_c10d._get_default_store()
+    return store.clone()
+
+
+def raise_timeouts(seconds: float) -> None:
+    """Let every wait of this rank's groups last so long."""
+    from torch.distributed import distributed_c10d
+
+    for group in list(distributed_c10d._world.pg_names):
+        with contextlib.suppress(ValueError, RuntimeError):
+            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+
+def _group_names() -> list[str]:
+    from torch.distributed import distributed_c10d
+
+    with contextlib.suppress(RuntimeError):  # a group is made at this moment
+        return list(distributed_c10d._world.pg_names.values())
+    return []

@@ -1,0 +1,194 @@
+"""The watchdog of a rank: it writes the heartbeat, finds a hung rank with the other machines, and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runbook.plan_file.rank_files import RANKS_FOLDER, remove_leftovers
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.health.hangs import Hang, HangReports, silent_ranks
+from runbook.training.health.heartbeat import (
+    FOLDER_VARIABLE,
+    HANG_SHARE,
+    STACK_SIGNAL,
+    UNMEASURED_SHARE,
+    HangLimits,
+    Heartbeat,
+    HeartbeatFile,
+    HeartbeatWriter,
+    process_fields,
+    process_start_ticks,
+)
+from runbook.training.ranks import Ranks
+from runbook.training.report import append_line
+
+SAMPLE_SECONDS = 0.025
+HEARTBEAT_SECONDS = 0.5
+STACK_UNCHANGED_LOOKS = 20
+"""A stack is whole when this many looks, 10 ms apart, find the same text: on a busy machine it is written in pieces."""
+STACK_SECONDS = 10.0
+STACK_LINES = 40
+HUNG_EXIT_CODE = 70
+"""Exit code of a rank whose watchdog ended it because its own main thread hung."""
+
+
+class Watchdog:
+    """A thread that writes this rank's heartbeat and ends a hung rank of this machine."""
+
+    def __init__(self, spec: PhasePlan, ranks: Ranks, folder: Path, local: range) -> None:
+        self.spec, self.ranks, self.folder, self.local = spec, ranks, folder, local
+        timeout = float(spec.limits.process_group_timeout_seconds)
+        self._limits, self._file = HangLimits(timeout), HeartbeatFile(folder, local)
+        self.heartbeat = HeartbeatWriter(ranks.rank, self._limits, self._file)
+        self._reports: HangReports | None = None  # once this rank has joined the others
+        self._timeout = timeout
+        self._rested_until, self._next_beat, self._looked = 0.0, 0.0, time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        if self.ranks.rank == self.local.start:
+            remove_leftovers()
+        self._file.open()
+        self.heartbeat.open()
+        self.heartbeat.write()
+        self._thread.start()
+
+    def join(self) -> None:
+        """Count the collectives from now on, at the same moment on all ranks: they have just met."""
+        from runbook.training.health import collectives
+
+        collectives.count_entries()
+        self.heartbeat.entered = collectives.entered
+        self._reports = HangReports(self.ranks.world_size, self.local, collectives.clone_store)
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self.heartbeat.close()
+        self._file.close(remove=self.ranks.rank == self.local.start)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SAMPLE_SECONDS):
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Sample this rank; every half second write its heartbeat and look at the others of this machine."""
+        self.heartbeat.sample()
+        own = None
+        if overslept(self._looked, now, HANG_SHARE * self._timeout):
+            self._rested_until = now + HANG_SHARE * self._timeout / 2
+        self._looked = now
+        if now >= self._next_beat:
+            self._next_beat = now + HEARTBEAT_SECONDS
+            own = self.heartbeat.write()
+            self._raise_timeouts(own.limit)
+        if own is not None and now >= self._rested_until:
+            others = [beat for beat in self._file.read() if beat.rank != own.rank]
+            self._end_hung([own, *others], now)
+
+    def _raise_timeouts(self, limit: float) -> None:
+        """Where steps take long, waits may as well: the process groups do not end what the watchdog does not."""
+        if self._reports and limit > UNMEASURED_SHARE * self._timeout:
+            from runbook.training.health import collectives
+
+            self._timeout = limit / HANG_SHARE
+            collectives.raise_timeouts(self._timeout)
+
+    def _end_hung(self, beats: Sequence[Heartbeat], now: float) -> None:
+        """End the hung ranks of this machine, if this rank is the first one that has a heartbeat."""
+        own, hangs = beats[0], silent_ranks(beats)
+        if own.rank != min({beat.rank for beat in beats} - {hang.beat.rank for hang in hangs}):
+            return
+        if not hangs and self.ranks.world_size == 1:
+            alone = own.activity == "step" and own.steps > 0 and own.stuck
+            hangs = [Hang(own, own.still, f"in {own.where}")] if alone else []
+        elif not hangs and self._reports:
+            with contextlib.suppress(RuntimeError):  # the store is gone with rank 0's process
+                hangs = self._reports.find(beats, now)
+        step = max(beat.step for beat in beats)  # the newest heartbeat of a silent rank is old
+        for hang in sorted(hangs, key=lambda one: one.beat.rank == own.rank):  # itself last
+            if process_start_ticks(hang.beat.pid) not in (hang.beat.start, -1):
+                continue  # it has ended meanwhile
+            # Reported before it is killed: its death ends this process too, within milliseconds.
+            self._report_hang(hang, step, self._stacks(hang.beat))
+            if hang.beat.rank == own.rank:
+                os._exit(HUNG_EXIT_CODE)
+            _send(hang.beat.pid, signal.SIGKILL)
+
+    def _stacks(self, beat: Heartbeat) -> list[str]:
+        """Ask a rank for its stacks and keep them; one that was stopped has to go on for a moment to write them."""
+        stopped = process_fields(beat.pid)[:1] == ["T"]
+        _send(beat.pid, STACK_SIGNAL, signal.SIGCONT)
+        end, text, unchanged = time.monotonic() + STACK_SECONDS, "", 0
+        while time.monotonic() < end and unchanged < STACK_UNCHANGED_LOOKS:
+            time.sleep(0.01)
+            before, text = text, _read_text(Path(beat.stacks)) if beat.stacks else ""
+            unchanged = unchanged + 1 if text and text == before else 0
+        if stopped:  # it would go on training with steps that its end takes away again
+            _send(beat.pid, signal.SIGSTOP)
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._stack_file(beat.rank).write_text(text, encoding="utf-8")
+        return text.splitlines()[:STACK_LINES]
+
+    def _stack_file(self, rank: int) -> Path:
+        return self.folder / f"{rank}.stack"
+
+    def _report_hang(self, hang: Hang, step: int, stack: list[str]) -> None:
+        beat, seconds = hang.beat, round(hang.seconds, 1)
+        stacks = str(self._stack_file(beat.rank)) if stack else "it wrote none"
+        text = (
+            f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {step}: {hang.why} for "
+            f"{hang.seconds:.0f} s (limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
+        )
+        facts = {"rank": beat.rank, "host": beat.host, "step": step, "activity": beat.activity, "seconds": seconds}
+        record = {"time": time.time(), "event": "hang", "phase": self.spec.phase, **facts, "where": beat.where}
+        with contextlib.suppress(OSError):
+            append_line(self.spec.path(self.spec.log.events), {**record, "stacks": stacks})
+        with contextlib.suppress(OSError):
+            sys.stderr.write("\n".join([text, *stack]) + "\n")
+            sys.stderr.flush()
+
+
+def overslept(looked: float, now: float, limit: float) -> bool:
+    """Whether this process itself did not run for half the limit: then the others may not have either.
+
+    The job was suspended, or the machine is overloaded; nobody is judged for some time after that.
+    """
+    return now - looked > limit / 2
+
+
+def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str]) -> Watchdog | None:
+    """The watchdog of this rank; None where the job has no folder."""
+    folder = environment.get(FOLDER_VARIABLE, "")
+    if not folder:
+        return None
+    size = environment.get("LOCAL_WORLD_SIZE", "")
+    count = int(size) if size.isdigit() and ranks.local_rank < int(size) <= ranks.world_size else 1
+    first = ranks.rank - ranks.local_rank if count > 1 else ranks.rank
+    return Watchdog(spec, ranks, Path(folder) / RANKS_FOLDER, range(first, first + count))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _send(pid: int, *signals: int) -> None:
+    """Send signals, in this order, to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        for number in signals:
+            os.kill(pid, number)

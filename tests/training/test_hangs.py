@@ -1,0 +1,42 @@
+"""A hung rank among real processes, whose others wait outside of everything that is known to wait."""
+
+import json
+
+import pytest
+
+from . import hanging, specs
+
+pytestmark = pytest.mark.training
+PLACES = {
+    "data": ("step", "read_data", 4), "compute": ("step", "compute", 1),
+    "collective": ("step", "send_on_the_network", 4), "save": ("saving", "save", 1),
+}  # fmt: skip
+"""Where the rank hangs: what is reported, and how many ranks each machine has."""
+
+
+@pytest.fixture(scope="module")
+def jobs(zygote, tmp_path_factory):
+    """All four at once: they do nothing but wait."""
+    jobs = {}
+    content = specs.spec(copies=4, limits={"process_group_timeout_seconds": 10})
+    for place, (_, _, local) in PLACES.items():
+        folder = tmp_path_factory.mktemp(place)
+        extra = {hanging.PLACE: place, "LOCAL_WORLD_SIZE": str(local), "RUNBOOK_JOB_FOLDER": str(folder / "job")}
+        jobs[place] = zygote.start(folder, content, patch="training.hanging:main", extra=extra)
+    return jobs
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_hung_rank_is_named_and_ended(jobs, place):
+    job, (activity, function, _) = jobs[place], PLACES[place]
+    assert job.ranks[hanging.HUNG_RANK].wait() in (-9, 70)
+    [hang] = [json.loads(line) for line in (job.folder / "events.jsonl").read_text().splitlines()]
+    assert (hang["event"], hang["rank"], hang["activity"], hang["step"]) == ("hang", hanging.HUNG_RANK, activity, 4)
+    stacks = (job.folder / "job" / "ranks" / f"{hanging.HUNG_RANK}.stack").read_text()
+    assert hang["stacks"].endswith("2.stack") and f"in {function}" in stacks
+    assert [path.name for path in (job.folder / "job" / "ranks").iterdir()] == [f"{hanging.HUNG_RANK}.stack"]
+
+
+def test_the_others_wait_for_the_first_rank_s_work_on_the_text_longer_than_for_a_collective(zygote, run):
+    job = zygote.train(run, specs.spec(copies=2, iterations=2), patch="training.hanging:slow_first_rank")
+    assert job.code == 0, job.err[-2000:]
