@@ -92,8 +92,6 @@ class JobStatus:
     started: float | None = None
     """Unix time by the job's own machine."""
     ended: float | None = None
-    heartbeat_age_seconds: float | None = None
-    """Time since the job last said that it lives; None: it never did, or the clocks do not fit together."""
 
     @property
     def final(self) -> bool:
@@ -243,8 +241,7 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
 def status_by_files(folder: JobFolder, job_id: str, state: JobState, reason: str) -> JobStatus:
     """A status with the times that the job's own files say."""
     began = read_started(folder)
-    started = began.time if began else None
-    status = JobStatus(state, job_id, None, reason, started, heartbeat_age_seconds=heartbeat_age(folder))
+    status = JobStatus(state, job_id, None, reason, began.time if began else None)
     return replace(status, ended=last_seen(folder)) if status.final else status
 
 

@@ -190,5 +190,4 @@ def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
         reason=f"{part.path.name}: {worst.reason}",
         started=min((end.started for _, end in ends if end.started is not None), default=None),
         ended=max((end.ended for _, end in ends if end.ended is not None), default=None),
-        heartbeat_age_seconds=None,
     )

@@ -8,21 +8,9 @@ from pathlib import PurePosixPath
 
 from runbook.core.checks import Check, judge
 from runbook.params.settings import Settings
+from runbook.plan_file import schema
 from runbook.plan_file.deepspeed import own_config
 from runbook.plan_file.identity import fingerprint
-from runbook.plan_file.schema import (
-    Checkpoint,
-    Duration,
-    Evaluation,
-    Limits,
-    Log,
-    Optimizer,
-    PhasePlan,
-    PlannedData,
-    PlannedModel,
-    PlannedPrecision,
-    Sampling,
-)
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import Choice
 from runbook.planning.schedule import batch_of, duration, learning_rate
@@ -33,10 +21,10 @@ OWN_PLACES = ("checkpoint folder", "log tensorboard", "data cache", "log metrics
 """What smoke test and training must not share; events.jsonl is common, each line names its phase."""
 
 
-def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
+def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.PhasePlan:
     """What the trainer reads; paths are relative to the folder of plan.json unless absolute."""
     training, length = choice.training, duration(choice)
-    phase = PhasePlan(
+    phase = schema.PhasePlan(
         phase=choice.phase,
         engine=str(training.engine),
         seed=training.seed,
@@ -46,14 +34,14 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         batch=batch_of(choice),
         duration=length,
         learning_rate=learning_rate(choice, length),
-        optimizer=Optimizer(
+        optimizer=schema.Optimizer(
             beta1=training.adam_beta1,
             beta2=training.adam_beta2,
             epsilon=training.adam_epsilon,
             weight_decay=training.weight_decay,
             clip_gradient=training.clip_gradient,
         ),
-        precision=PlannedPrecision(
+        precision=schema.PlannedPrecision(
             format=str(training.precision),
             initial_loss_scale=training.initial_loss_scale,
             loss_scale_window=training.loss_scale_window,
@@ -66,14 +54,14 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         evaluation=_evaluation(choice, length),
         checkpoint=_checkpoint(settings, choice),
         log=_log(settings, choice),
-        limits=Limits(
+        limits=schema.Limits(
             exit_duration_seconds=0 if choice.smoke else training.exit_duration,
             process_group_timeout_seconds=training.process_group_timeout,
             exit_interval=0 if choice.smoke else training.exit_interval,
             nan_policy=str(training.nan_policy),
             nan_limit=training.nan_limit,
         ),
-        sampling=Sampling(
+        sampling=schema.Sampling(
             prompt="" if choice.smoke else training.sample_prompt,
             prompt_ids=(),
             tokens=training.sample_tokens,
@@ -86,7 +74,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
     return dataclasses.replace(phase, deepspeed=own_config(phase) if choice.own_trainer and choice.deepspeed else {})
 
 
-def check_folders(smoke: PhasePlan, full: PhasePlan) -> list[Check]:
+def check_folders(smoke: schema.PhasePlan, full: schema.PhasePlan) -> list[Check]:
     """Smoke test and training share no folder and no file, nor does a folder of one lie inside one of the other."""
     rule = "smoke test and training never share a place"
     remedy = "Give the site's paths their own place for each; a full run must never load the smoke test's checkpoint."
@@ -108,8 +96,8 @@ def overlapping(first: str, second: str) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def _model(choice: Choice) -> PlannedModel:
-    return PlannedModel(
+def _model(choice: Choice) -> schema.PlannedModel:
+    return schema.PlannedModel(
         **dataclasses.asdict(choice.shape),
         name=choice.model_name,
         label=choice.model.label,
@@ -119,27 +107,27 @@ def _model(choice: Choice) -> PlannedModel:
     )
 
 
-def _data(settings: Settings, choice: Choice, data: DataPlan) -> PlannedData:
+def _data(settings: Settings, choice: Choice, data: DataPlan) -> schema.PlannedData:
     uses = ("train", "validation", "test")
     sources = {use: data.weighted(use) for use in uses}
     if not choice.own_trainer:  # the documents' programs know no tokens: their files have equal shares
         sources = {use: tuple(dataclasses.replace(file, text="") for file in files) for use, files in sources.items()}
     cache = _place(settings, choice, "data", "cache", in_run="data/cache")
-    return PlannedData(mock=data.mock, **sources, split=data.split, cache=cache)
+    return schema.PlannedData(mock=data.mock, **sources, split=data.split, cache=cache)
 
 
-def _evaluation(choice: Choice, length: Duration) -> Evaluation:
+def _evaluation(choice: Choice, length: schema.Duration) -> schema.Evaluation:
     interval, iterations = choice.training.eval_interval, choice.training.eval_iterations
     if not choice.smoke:
-        return Evaluation(interval, iterations)
-    return Evaluation(length.iterations, 1) if interval > 0 and iterations > 0 else Evaluation(0, 0)
+        return schema.Evaluation(interval, iterations)
+    return schema.Evaluation(length.iterations, 1) if interval > 0 and iterations > 0 else schema.Evaluation(0, 0)
 
 
-def _checkpoint(settings: Settings, choice: Choice) -> Checkpoint:
+def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
     training, folder = choice.training, _place(settings, choice, "checkpoints", "checkpoints", in_run="checkpoints")
     if choice.smoke:
-        return Checkpoint(folder, interval=0, keep=1)
-    return Checkpoint(
+        return schema.Checkpoint(folder, interval=0, keep=1)
+    return schema.Checkpoint(
         folder,
         interval=training.save_interval,
         keep=training.keep_checkpoints,
@@ -150,10 +138,10 @@ def _checkpoint(settings: Settings, choice: Choice) -> Checkpoint:
     )
 
 
-def _log(settings: Settings, choice: Choice) -> Log:
+def _log(settings: Settings, choice: Choice) -> schema.Log:
     folder = "smoke/" if choice.smoke else ""
     peak = peak_of(choice.site, str(choice.training.precision)) if choice.own_trainer else None
-    return Log(
+    return schema.Log(
         interval=1 if choice.smoke else choice.training.log_interval,
         metrics=f"{folder}metrics.jsonl",
         validation=f"{folder}validation.jsonl",

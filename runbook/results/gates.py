@@ -57,15 +57,13 @@ def smoke_gate(
     events: Sequence[Event],
     spec: PhasePlan,
     *,
-    seconds_band: tuple[float, float] | None = None,
-    require_reload: bool = False,
-    network_bytes_per_second: float = 0.0,
+    seconds_band: tuple[float, float] | None,
+    network_bytes_per_second: float,
 ) -> list[Check]:
     """What the short run must prove before the long one may start.
 
-    `events` are those of this phase only; `seconds_band` is None where the plan had no measurement to go by. Without
-    `require_reload` a checkpoint that was never loaded again is unknown, no failure. `network_bytes_per_second` is what
-    the adapters of a node carry; 0: the site does not say.
+    `events` are those of this phase only; `seconds_band` is None where the plan had no measurement to go by.
+    `network_bytes_per_second` is what the adapters of a node carry; 0: the site does not say.
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
@@ -76,7 +74,7 @@ def smoke_gate(
         _all_ranks(metrics, events, spec.parallel.world_size),
         _throughput(metrics, spec, seconds_band),
         _saved(metrics, events),
-        _reloaded(events, required=require_reload),
+        _reloaded(events),
         _network(events, promised=network_bytes_per_second),
     ]
     if validation:
@@ -275,14 +273,14 @@ def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
 
-def _reloaded(events: Sequence[Event], *, required: bool) -> Check:
+def _reloaded(events: Sequence[Event]) -> Check:
     """Whether the saved checkpoint was loaded and gave the model that was saved."""
     name = "checkpoint reloaded"
     reloads, loads = events_named(events, "reloaded"), iterations_of(events, "resumed")
     if not reloads:
         rule = "the checkpoint is loaded again at the end, or by a restart"
         if not loads:
-            return _check(name, False, "it was never loaded", rule, otherwise="fail" if required else "unknown")
+            return _check(name, False, "it was never loaded", rule)
         saved_here = set(loads) <= set(iterations_of(events, "saved"))
         return _check(name, saved_here, f"a restart went on from iteration {_list(loads)}", rule)
     rule = "the last checkpoint, loaded over weights that one more step had changed, gives the loss it was saved with"

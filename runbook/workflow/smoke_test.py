@@ -53,7 +53,6 @@ def gate(open_phase: OpenPhase) -> None:
         test.events,
         test.phase_plan,
         seconds_band=gates.credible_step_seconds(test.planned.seconds_per_iteration),
-        require_reload=True,
         network_bytes_per_second=open_phase.settings.site.hardware.network * 1e9,
     )
     checks = [only_warn(check) if check.name == "step time" else check for check in checks]

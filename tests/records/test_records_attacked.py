@@ -23,10 +23,11 @@ LOUD = "print('x' * 400_000)"
 LIMIT = 200
 """Thousand bytes, as bash's ulimit counts."""
 PHASE_IN_A_PROCESS = """
-import sys
+import logging, sys
 from pathlib import Path
 from runbook.core.errors import RunbookError
 from runbook.records.engine.execute import execute_phase
+logging.basicConfig(level=logging.INFO, format='%(message)s')
 try:
     outcome = execute_phase(Path(sys.argv[1]), Path(sys.argv[2]), "02-data", {})
 except RunbookError as error:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,7 +154,7 @@ class Outcome:
 def execute_phase(notebook: Path, run_folder: Path, phase: str, parameters: Mapping[str, object]) -> Outcome:
     """Execute a notebook by papermill into records/<phase>.ipynb; the earlier record moves to records/history.
 
-    The cells' output is repeated on the log as it comes. Whatever happens to the notebook is in the outcome and the
+    The cells' output goes to papermill's logger as it comes. Whatever happens to the notebook is in the outcome and the
     record; only what prevents a record is raised.
     """
     import papermill
@@ -173,20 +172,19 @@ def execute_phase(notebook: Path, run_folder: Path, phase: str, parameters: Mapp
     # papermill takes braces in a path for parameters to put in
     paths = [str(path).replace("{", "{{").replace("}", "}}") for path in (notebook.absolute(), output)]
     code, error = -1, None
-    with _shown_log():
-        try:
-            papermill.execute_notebook(
-                *paths,
-                parameters=dict(parameters),
-                engine_name="runbook",
-                progress_bar=False,
-                log_output=True,
-                record=(run_folder, phase),
-            )
-        except (NotebookStopped, NotebookInterrupted) as stopped:
-            code = 128 + stopped.number
-        except (PapermillException, CellControlSignal, RuntimeError, NoSuchKernel) as raised:
-            error = raised  # a kernel that died is a RuntimeError; the engine has recorded it in the twin
+    try:
+        papermill.execute_notebook(
+            *paths,
+            parameters=dict(parameters),
+            engine_name="runbook",
+            progress_bar=False,
+            log_output=True,
+            record=(run_folder, phase),
+        )
+    except (NotebookStopped, NotebookInterrupted) as stopped:
+        code = 128 + stopped.number
+    except (PapermillException, CellControlSignal, RuntimeError, NoSuchKernel) as raised:
+        error = raised  # a kernel that died is a RuntimeError; the engine has recorded it in the twin
     twin = find_twin(run_folder, phase)
     if twin is None:
         raise RecordError(
@@ -247,19 +245,3 @@ def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Annou
 
 def _outcome(twin: Twin, notebook: Path, code: int) -> Outcome:
     return Outcome(str(twin.state), EXIT_CODES.get(twin.state, 1) if code < 0 else code, twin.reason, notebook)
-
-
-@contextmanager
-def _shown_log() -> Iterator[None]:
-    """Papermill logs to its own logger and leaves it to the program to show it."""
-    logger = logging.getLogger("papermill")
-    level, handler = logger.level, logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    if not logger.hasHandlers():
-        logger.setLevel(logging.INFO)
-        logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
