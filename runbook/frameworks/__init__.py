@@ -36,12 +36,12 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 
 _TUNED = (
     *(f"training.{member.name}" for member in fields(Tuning)),
-    *("parallel.context", "parallel.first_stage_layers", "parallel.last_stage_layers"),
+    *("training.fp8", "parallel.context", "parallel.first_stage_layers", "parallel.last_stage_layers"),
 )
 
 
 def _refuse_unknown(settings: Settings) -> None:
-    """`ParamsError` where a tuning was chosen that the framework's pinned program has no option for."""
+    """`ParamsError` where a tuning was chosen that the framework's table has no option for."""
     framework = settings.run.training.framework
     options: tuple[Option, ...] = megatron.MEGATRON_LM
     if framework is not Framework.MEGATRON_LM:
@@ -53,6 +53,6 @@ def _refuse_unknown(settings: Settings) -> None:
         value, default = attrgetter(key)(settings.run), all_keys()[key].default
         if value != default and key not in has:
             raise ParamsError(
-                f"{key}={value}: {framework} has no option for it at the pinned commit. Set {key} to {default}, or "
+                f"{key}={value}: no option of {framework} is known for it here. Set {key} to {default}, or "
                 f"training.framework to {Framework.RUNBOOK} or {Framework.MEGATRON_LM}."
             )

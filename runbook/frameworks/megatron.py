@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
+from runbook.core.errors import ParamsError
 from runbook.frameworks.options import (
     RAMP_KEYS,
     Option,
@@ -139,6 +140,16 @@ def _cuts_context(phase: PhasePlan) -> bool:
 
 def _recomputes_groups(phase: PhasePlan) -> bool:
     return phase.recompute == "full" and phase.tuning.recompute_num_layers > 1
+
+
+def _in_8_bits(phase: PhasePlan) -> bool:
+    return phase.precision.fp8 != "none"
+
+
+def _recipe(run: PhaseRun) -> str:
+    if run.phase.precision.fp8 == "blockwise":
+        raise ParamsError("training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8.")
+    return run.phase.precision.fp8
 
 
 def _one_text(phase: PhasePlan) -> bool:
@@ -278,6 +289,10 @@ MEGATRON_LM = (
     chosen("decoder-last-pipeline-num-layers", "parallel.last_stage_layers", whole),
     Option("overlap-grad-reduce", "training.overlap_gradients", None, "tuning.overlap_gradients", means=True),
     Option("overlap-param-gather", "training.overlap_weights", None, "tuning.overlap_weights", means=True),
+    Option("tp-comm-overlap", "training.overlap_tensor", None, "tuning.overlap_tensor", means=True),
+    Option("enable-cuda-graph", "training.cuda_graphs", None, "tuning.cuda_graphs", means=True),
+    Option("fp8-format", write=lambda run: "hybrid", when=_in_8_bits, ours="goes with training.fp8"),
+    Option("fp8-recipe", "training.fp8", str, _recipe, _in_8_bits),
     Option("no-overlap-p2p-communication", "training.overlap_pipeline", None, "tuning.overlap_pipeline", means="never"),
     Option("manual-gc", write=lambda run: True, when="tuning.gc_interval", ours="goes with training.gc_interval"),
     chosen("manual-gc-interval", "training.gc_interval", whole),

@@ -93,6 +93,7 @@ def _sections(phase: PhasePlan) -> dict[str, Any]:
     model = as_json(phase.model)
     for key in ("name", "label", "parameters"):
         del model[key]
+    fp8 = phase.precision.fp8
     return {
         "seed": phase.seed,
         "model": model,
@@ -100,7 +101,7 @@ def _sections(phase: PhasePlan) -> dict[str, Any]:
         "batch": {"global": phase.batch.global_, "ramp": dataclasses.asdict(phase.batch.ramp)},
         "learning_rate": as_json(phase.learning_rate),
         "optimizer": as_json(phase.optimizer),
-        "precision": {"format": phase.precision.format},
+        "precision": {"format": phase.precision.format} | ({"fp8": fp8} if fp8 != "none" else {}),
         "data": _data(phase),
     }
 

@@ -19,6 +19,7 @@ _CHOICES = {
     "model.normalization": ("layernorm", "rmsnorm"),
     "model.activation": ("gelu", "swiglu"),
     "limits.nan_policy": NAN_POLICIES,
+    "precision.fp8": ("none", "delayed", "tensorwise", "blockwise", "mxfp8"),
     "tuning.overlap_pipeline": SWITCHES,
     "tuning.fuse_gradients": SWITCHES,
     "tuning.recompute_method": ("uniform", "block"),
@@ -187,6 +188,12 @@ def tuning_problems(
             "weights are gathered late where the copies share the optimizer and bring gradients together early",
             "Set training.overlap_gradients true and parallel.zero_stage 1, or training.overlap_weights false.",
         )
+    if (tuning.overlap_tensor and not parallel.sequence) or (tuning.cuda_graphs and recompute == "full"):
+        yield (
+            "training.overlap_tensor without parallel.sequence, or training.cuda_graphs with recompute full",
+            "what is sent beside the products are pieces of sequences; a graph of a layer cannot compute it again",
+            "Set parallel.sequence true, or the key to false; training.recompute selective goes with graphs.",
+        )
     own = [count // parallel.virtual_pipeline for count in parallel.stage_layers(layers)]
     group = tuning.recompute_num_layers
     if recompute == "full" and tuning.recompute_method == "uniform" and any(count % group for count in own):
@@ -219,6 +226,8 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
             f"parallel.sequence: the {phase.model.sequence_length} tokens of a sequence are cut evenly over the tensor "
             f"ranks, {parallel.tensor} here; set parallel.sequence false, or choose another tensor"
         )
+    if phase.precision.fp8 != "none" and (phase.precision.format != "bf16" or on_deepspeed):
+        yield "precision.fp8: products in 8 bits go with precision bf16 and the engine megatron-core"
     if phase.engine == "deepspeed":
         yield from _not_deepspeed(phase)
     elif parallel.zero_stage > 1:

@@ -118,6 +118,8 @@ class Tuning:
     overlap_weights: bool = field(default=False, metadata=OMIT_DEFAULT)
     overlap_pipeline: str = field(default="auto", metadata=OMIT_DEFAULT)
     fuse_gradients: str = field(default="auto", metadata=OMIT_DEFAULT)
+    overlap_tensor: bool = field(default=False, metadata=OMIT_DEFAULT)
+    cuda_graphs: bool = field(default=False, metadata=OMIT_DEFAULT)
     recompute_method: str = field(default="uniform", metadata=OMIT_DEFAULT)
     recompute_num_layers: int = field(default=1, metadata=OMIT_DEFAULT)
     gc_interval: int = field(default=0, metadata=OMIT_DEFAULT)
@@ -248,6 +250,8 @@ class PlannedPrecision:
     """Keep this scale whatever happens; 0: dynamic."""
     minimum_loss_scale: float = field(default=1.0, metadata=OMIT_DEFAULT)
     """The dynamic scale does not fall below it; an overflow there is a collapse."""
+    fp8: str = field(default="none", metadata=OMIT_DEFAULT)
+    """How products in 8 bits are scaled."""
 
 
 @dataclass(frozen=True)

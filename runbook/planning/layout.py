@@ -120,7 +120,8 @@ class Choice:
     def tuning(self) -> Tuning:
         """How a step is carried out; a smoke test has other layers, which may not divide into the training's groups."""
         tuning = Tuning(**same_fields(Tuning, self.training))
-        return replace(tuning, recompute_num_layers=1) if self.smoke else tuning
+        overlaps = tuning.overlap_tensor and self.sequence
+        return replace(tuning, recompute_num_layers=1, overlap_tensor=overlaps) if self.smoke else tuning
 
     @property
     def recomputed(self) -> float:

@@ -175,6 +175,18 @@ def _precision(choice: Choice) -> Iterator[Check]:
             "torch trains in bf16 and fp32 on a CPU; fp16 needs an accelerator",
             "Set training.precision to bf16 or fp32.",
         )
+    training = choice.training
+    wanted = [f"training.{key}" for key in ("overlap_tensor", "cuda_graphs") if getattr(training, key)]
+    wanted += [f"training.fp8={training.fp8}"] if training.fp8 != "none" else []
+    if wanted and not choice.smoke:
+        fits = not choice.on_cpu and not choice.deepspeed and (training.fp8 == "none" or precision is Precision.BF16)
+        yield judge(
+            "Transformer Engine",
+            fits,
+            f"{', '.join(wanted)} with training.precision={precision} on {choice.site.hardware.device}",
+            "these need GPUs, Transformer Engine and the engine megatron-core, and fp8 goes with bf16",
+            "Leave them out, or set training.precision to bf16 and training.engine to megatron-core on a site of GPUs.",
+        )
 
 
 def _zero_stage(choice: Choice) -> Iterator[Check]:

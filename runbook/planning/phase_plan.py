@@ -48,6 +48,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.Pha
             hysteresis=training.loss_scale_hysteresis,
             static_loss_scale=training.static_loss_scale,
             minimum_loss_scale=training.min_loss_scale,
+            fp8=str(training.fp8),
         ),
         recompute=str(training.recompute),
         data=_data(settings, choice, data),

@@ -60,19 +60,24 @@ def make_parallel_groups(spec: PhasePlan) -> int:
         distributed_timeout_minutes=spec.limits.process_group_timeout_seconds / 60,
         create_gloo_process_groups=False,
     )
-    seed_ranks(spec.seed)
+    seed_ranks(spec.seed, graphs=spec.tuning.cuda_graphs)
     return int(parallel_state.get_pipeline_model_parallel_rank())
 
 
-def seed_ranks(seed: int) -> None:
-    """Seed dropout: the same masks on ranks that compute the same activations, other masks on all others."""
+def seed_ranks(seed: int, *, graphs: bool = False) -> None:
+    """Seed dropout: the same masks on ranks that compute the same activations, other masks on all others.
+
+    `graphs`: by a generator that CUDA graphs can advance.
+    """
     from megatron.core import parallel_state, tensor_parallel
 
     stage = parallel_state.get_pipeline_model_parallel_rank()
     copies = parallel_state.get_data_parallel_group(with_context_parallel=True)
     own = seed + 10_000 * (stage * copies.size() + copies.rank())
     torch.manual_seed(own)
-    tensor_parallel.model_parallel_cuda_manual_seed(own, force_reset_rng=True)
+    tensor_parallel.model_parallel_cuda_manual_seed(
+        own, use_cudagraphable_rng=graphs and on_gpu(), force_reset_rng=True
+    )
 
 
 def leave_process_groups() -> None:

@@ -82,7 +82,7 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
             "training.smoke.model = ../x (--set training.smoke.model=../x): is not the name of",
         ),
         ("training.tokens=1e30", "must be 1000000000000000000 or less."),
-        ("training.epochs=3", "training has engine, framework, precision, iterations, samples, tokens, micro_batch,"),
+        ("training.epochs=3", "training has engine, framework, precision, fp8, iterations, samples, tokens,"),
         ("site=lokal", "params/sites has no lokal. Did you mean local?"),
         ("run=else", "only the run file says its name. Leave this out; --as NAME names a set of overrides."),
         (

@@ -23,6 +23,8 @@ def test_subset_is_what_a_step_reads(project: Path):
     assert settings.subset(["parallel", "training.seed"]) == {
         "parallel.tensor": 1,
         "parallel.pipeline": 1,
+        "parallel.first_stage_layers": 0,
+        "parallel.last_stage_layers": 0,
         "parallel.virtual_pipeline": 1,
         "parallel.sequence": False,
         "parallel.context": 1,

@@ -151,6 +151,12 @@ def test_layers_computed_again_are_counted_by_hand(method, number, inputs, kept)
             "--decoder-last-pipeline-num-layers 21",
         ),
         ("azure-175b", ["training.overlap_pipeline=never"], "--no-overlap-p2p-communication"),
+        (
+            "azure-175b",
+            ["training.precision=bf16", "training.fp8=delayed", "training.overlap_tensor=true"],
+            "--tp-comm-overlap --fp8-format hybrid --fp8-recipe delayed",
+        ),
+        ("azure-175b", ["training.cuda_graphs=true"], "--enable-cuda-graph"),
         ("aws-pile-175b", ["training.overlap_gradients=true"], "model.optim.overlap_grad_sync=True"),
         ("aws-pile-175b", ["training.fuse_gradients=never"], "model.gradient_accumulation_fusion=False"),
     ],
@@ -161,7 +167,22 @@ def test_a_tuning_is_rendered_in_the_words_of_each_framework(run, words, rendere
     assert rendered in line
 
 
+def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_on_a_cpu(refusal):
+    def plan(**training):
+        return make_plan(build({"training": {"global_batch": 64, **training}, "parallel": {"tensor": 8}},
+                               device="H100-SXM", model="13b"), TWO_CORES)  # fmt: skip
+
+    half, eighth = plan(), plan(fp8="tensorwise")
+    assert eighth.phases["04-training"].precision.fp8 == "tensorwise"
+    assert eighth.phases["04-training"].fingerprint != half.phases["04-training"].fingerprint
+    fast, slow = (one.time["04-training"].seconds_per_iteration for one in (eighth, half))
+    assert fast < 0.9 * slow
+    more = eighth.memory["04-training"].least_bytes - half.memory["04-training"].least_bytes
+    assert more == pytest.approx(2 * half.parameters["04-training"].per_rank_by_stage[0])
+    assert "Transformer Engine: training.fp8=delayed" in refusal({"training": {"fp8": "delayed"}})
+
+
 def test_a_tuning_that_a_framework_does_not_have_is_refused():
     settings = load("aws-pile-175b", set_words=["training.gc_interval=50"])
-    with pytest.raises(ParamsError, match=r"training\.gc_interval=50: nemo has no option for it at the pinned commit"):
+    with pytest.raises(ParamsError, match=r"training\.gc_interval=50: no option of nemo is known for it here"):
         training_arguments(settings, make_plan(settings, None).phases["04-training"])

@@ -89,6 +89,9 @@ def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
     ("changes", "reason"),
     [
         ({"tuning": {"fuse_gradients": "always"}}, "missing here: a GPU, Transformer Engine, Apex"),
+        ({"tuning": {"cuda_graphs": True}}, "cuda_graphs: missing here: a GPU, Transformer Engine. Install it"),
+        ({"precision": "bf16", "fp8": True}, "training.fp8: missing here: a GPU"),
+        ({"tuning": {"overlap_tensor": True}}, "Set parallel.sequence true"),
         ({"tuning": {"overlap_weights": True}, "copies": 2}, "Set training.overlap_gradients true"),
         ({"recompute": "full", "tuning": {"recompute_num_layers": 3}}, "the stages have 4 layers: uniform groups"),
         ({"pipeline": 2, "parallel": {"first_stage_layers": 4}}, "4 layers do not divide over 2 stages"),
@@ -96,5 +99,8 @@ def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_with_the_remedy(changes, reason, zygote, run):
-    job = zygote.train(run, specs.spec(**changes))
+    in_8_bits = changes.pop("fp8", None)
+    content = specs.spec(**changes)
+    content["precision"] |= {"fp8": "delayed"} if in_8_bits else {}
+    job = zygote.train(run, content)
     assert job.code == 2 and reason in job.err

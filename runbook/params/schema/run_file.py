@@ -13,6 +13,7 @@ from runbook.params.schema.value_types import (
     BelowOne,
     Count,
     Engine,
+    Fp8,
     Fraction,
     Framework,
     LauncherChoice,
@@ -85,6 +86,8 @@ class Training(Strict):
     """Our own trainer, or the document's: megatron-lm, megatron-deepspeed, nemo."""
     precision: Precision = Precision.BF16
     """fp32, fp16 or bf16."""
+    fp8: Annotated[Fp8, Aliases("fp8_recipe", "fp8_format")] = Fp8.NONE
+    """Layers' matrix products in 8 bits by Transformer Engine, with bf16: none, or how they are scaled."""
     iterations: Annotated[Count, Aliases("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")] = 0
     """Optimizer steps; give exactly one of iterations, samples, tokens."""
     samples: Annotated[Count, Aliases("train_samples")] = 0
@@ -151,6 +154,10 @@ class Training(Strict):
     """always, never, or auto as the framework does it: interleaved stages send and compute at the same time."""
     fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = Switch.AUTO
     """always (our own trainer: with Transformer Engine and Apex), never, auto: matrix products add up the gradients."""
+    overlap_tensor: Annotated[StrictBool, Aliases("tp_comm_overlap", "ub_tp_comm_overlap")] = False
+    """Tensor-parallel messages beside the matrix products, by Transformer Engine; needs parallel.sequence."""
+    cuda_graphs: Annotated[StrictBool, Aliases("enable_cuda_graph")] = False
+    """Start the kernels of a layer as one CUDA graph; needs Transformer Engine, and not recompute full."""
     gc_interval: Annotated[WholeOrZero, Aliases("manual_gc_interval", "manual_gc")] = 0
     """Steps between Python's garbage collections, on all ranks at once; 0: each rank whenever Python likes."""
     attention: Attention = Attention.AUTO

@@ -97,6 +97,16 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
+class Fp8(StrEnum):
+    """How Transformer Engine scales the matrix products that it computes in 8 bits."""
+
+    NONE = "none"
+    DELAYED = "delayed"
+    TENSORWISE = "tensorwise"
+    BLOCKWISE = "blockwise"
+    MXFP8 = "mxfp8"
+
+
 class Schedule(StrEnum):
     """Shape of the learning rate after the warm-up."""
 

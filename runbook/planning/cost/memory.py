@@ -124,7 +124,9 @@ def layer_activations(
     unit *= 2 if precision is Precision.FP32 else 1
     key_value = shape.kv_heads / shape.heads
     feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
-    split_over_tensor = 4 + 4 * key_value * (parallel.context if gathers_keys else 1) + feed_forward
+    split_over_tensor = 4 + 4 * key_value + feed_forward
+    if gathers_keys and parallel.context > 1:  # and the results of two pieces, apart and together
+        split_over_tensor += 4 * key_value * (parallel.context - 1) + 2
     scores = 5 * shape.heads * shape.sequence_length / shape.hidden
     return unit * (10 / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
 
@@ -169,7 +171,8 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         all_scores = scores
     stored = StageMemory(
         stage=stage,
-        weights=round(parameters * states.weights),
+        # Transformer Engine keeps each weight twice more in 8 bits, the second time transposed.
+        weights=round(parameters * (states.weights + (2 if training.fp8 != "none" else 0))),
         gradients=round(parameters * states.gradients),
         optimizer=round(parameters * states.optimizer),
         activations=round(activations),

@@ -76,7 +76,8 @@ def check_device(choice: Choice) -> list[Check]:
 def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
     """The choice in the words of the model of an iteration; attention keeps no scores, as all three frameworks' do."""
     training = choice.training
-    own = {"device": device, "precision": str(training.precision), "recompute": str(training.recompute)}
+    precision = "fp8" if training.fp8 != "none" else str(training.precision)
+    own = {"device": device, "precision": precision, "recompute": str(training.recompute)}
     return StepSetup(**same_fields(StepSetup, choice) | own, code=CODE[training.framework])
 
 
@@ -85,7 +86,7 @@ def modelled_device(choice: Choice) -> Accelerator | str:
     if choice.on_cpu:
         return "a CPU has no links between devices to lay a model out over"
     if device := device_of(choice.site):
-        return known(device, str(choice.training.precision)) or device
+        return known(device, "fp8" if choice.training.fp8 != "none" else str(choice.training.precision)) or device
     name = choice.site.hardware.device
     return (
         f"the accelerator {name} is not in our table, and no peak is guessed: write hardware.device of "

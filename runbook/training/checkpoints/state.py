@@ -211,7 +211,7 @@ def _load_candidate(
         if "cuda" in random and on_gpu():
             torch.cuda.set_rng_state(random["cuda"])
     else:  # the ranks of another layout have no states to restore: draw new numbers, not those drawn before
-        seed_ranks(spec.seed + 7919 * checkpoint.iteration)
+        seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
     root = spec.path(spec.checkpoint.folder)
     tracker_fault, newest = run_on_first_rank(lambda: folders.mend_tracker(root, checkpoint.iteration))
     progress = TrainingProgress(**{key.name: metadata[key.name] for key in dataclasses.fields(TrainingProgress)})

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import functools
 import hashlib
+import importlib
 import math
 import os
 from collections.abc import Callable
@@ -51,6 +52,10 @@ class Gpt(GPTModel):  # type: ignore[misc]
 def build_model(spec: PhasePlan) -> list[GPTModel]:
     """The chunks of the model that this rank holds (one, or virtual_pipeline of them), with their first weights."""
     config = transformer_config(spec)
+    if config.tp_comm_overlap:
+        tokens = spec.batch.micro * spec.model.sequence_length // spec.parallel.context
+        base = importlib.import_module("transformer_engine.pytorch.module.base")
+        base.initialize_ub([tokens, spec.model.hidden], spec.parallel.tensor, bootstrap_backend="nccl")
     chunks = []
     for chunk in range(spec.parallel.virtual_pipeline):
         stage = chunk if spec.parallel.virtual_pipeline > 1 else None
@@ -132,6 +137,10 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         fp16=spec.precision.format == "fp16",
         tensor_model_parallel_size=parallel.tensor,
         context_parallel_size=parallel.context,
+        tp_comm_overlap=tuning.overlap_tensor,
+        cuda_graph_impl="local" if tuning.cuda_graphs else "none",
+        fp8="hybrid" if spec.precision.fp8 != "none" else None,
+        fp8_recipe=spec.precision.fp8 if spec.precision.fp8 != "none" else "delayed",
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if interleaved else None,
         num_layers_in_first_pipeline_stage=parallel.first_stage_layers or None,
@@ -158,16 +167,15 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
 
 def _refuse_without_parts(spec: PhasePlan) -> None:
     """`RefusedError` with what is missing here for the plan's tuning."""
-    if spec.tuning.fuse_gradients != "always":
-        return
-    has_apex = layers._grad_accum_fusion_available
-    needed = {
-        "a GPU": on_gpu(),
-        "Transformer Engine": uses_transformer_engine(spec.engine),
-        "Apex's CUDA code": has_apex,
-    }
-    if missing := ", ".join(name for name, is_there in needed.items() if not is_there):
-        raise RefusedError(f"training.fuse_gradients always: missing here: {missing}. Install it, or set it to auto")
+    tuning, fuses = spec.tuning, spec.tuning.fuse_gradients == "always"
+    wants = {"fuse_gradients": fuses, "overlap_tensor": tuning.overlap_tensor, "cuda_graphs": tuning.cuda_graphs}
+    wants["fp8"] = spec.precision.fp8 != "none"
+    has_parts = {"a GPU": on_gpu(), "Transformer Engine": uses_transformer_engine(spec.engine)}
+    if fuses:
+        has_parts["Apex's CUDA code"] = layers._grad_accum_fusion_available
+    keys = ", ".join(f"training.{key}" for key, is_wanted in wants.items() if is_wanted)
+    if keys and (missing := ", ".join(name for name, is_there in has_parts.items() if not is_there)):
+        raise RefusedError(f"{keys}: missing here: {missing}. Install it, or leave the key out")
 
 
 def uses_fused_kernels() -> bool:
@@ -263,7 +271,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
             return self._attend(query, key, value, dropout)
         places, length = (context.rank(), 2 * context.size() - 1 - context.rank()), query.shape[2] // 2
         seen = [(place + 1) * length for place in places]
-        pieces = zip(torch.split(query, length, 2), seen, strict=True)
+        # Copied, so that the keys and values of this rank alone, which are in one tensor with the queries, are let go.
+        pieces = zip((piece.contiguous() for piece in torch.split(query, length, 2)), seen, strict=True)
         return torch.cat([self._attend(own, key[:, :, :end], value[:, :, :end], dropout) for own, end in pieces], 2)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
@@ -276,7 +285,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         options: dict[str, Any] = {"is_causal": True}
         if rows != seen:  # the last query sees the last key
             if query.device.type != "cpu" and query.dtype != torch.float32:  # flash attention means that by causal
-                key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
+                if (repeats := query.shape[1] // key.shape[1]) > 1:
+                    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
                 flash = torch.ops.aten._scaled_dot_product_flash_attention
                 return flash(query, key, value, dropout, True, scale=self.scale)[0]  # type: ignore[no-any-return]
             options = {"attn_mask": torch.ones(rows, seen, dtype=torch.bool, device=query.device).tril(seen - rows)}

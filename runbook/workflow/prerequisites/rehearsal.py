@@ -35,6 +35,7 @@ SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 4
 """More save little of the seconds that imports take, and progress is told when a process ends."""
 _OWN = {"training.framework": "runbook", "training.offload": "false"}
+_ABSENT = {"fp8": "none", "overlap_tensor": "false", "cuda_graphs": "false", "fuse_gradients": "auto"}
 _TRANSFORMER_ENGINE = "Transformer Engine's layers: megatron-core's own are rehearsed, with torch's attention"
 _DEEPSPEED = "DeepSpeed's path on a GPU: its path on a CPU is, with the attention and the loss that a CPU has"
 _FUSED = "fused kernels: their parts are counted one by one"
@@ -246,9 +247,12 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
     """The run as our own trainer would do it, and what was changed for that."""
     settings = params.load(run, set_words=set_words)
     training = settings.run.training
+    absent = [
+        f"training.{key}={value}" for key, value in _ABSENT.items() if str(getattr(training, key)).lower() != value
+    ]
     if training.framework is Framework.RUNBOOK:
-        return settings, ()
-    words = [f"{key}={value}" for key, value in _OWN.items() if key != "training.offload" or training.offload]
+        return (params.load(run, set_words=[*set_words, *absent]) if absent else settings), tuple(absent)
+    words = absent + [f"{key}={value}" for key, value in _OWN.items() if key != "training.offload" or training.offload]
     return params.load(run, set_words=[*set_words, *words]), tuple(words)
 
 
