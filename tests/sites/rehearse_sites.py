@@ -45,7 +45,7 @@ def test_every_phase_of_a_run_file_is_done_on_this_machine(run, project):
 def test_the_smoke_test_of_a_run_file_is_done_on_two_nodes_of_slurm(run, project):
     rest = ["--set", "data.dataset=mock", "--set", "training.rehearsal_waived_by=the tests", "--to", "smoke"]
     more = ["--to", "analysis"] if run == ALL_ON_SLURM else rest
-    project.call("run", run, "--as", "slurm", *words("two-nodes"), *more, timeout=560)
+    project.call("run", run, "--as", "slurm", *words("two-nodes"), *more, timeout=900)
     folder = project.runs / f"{run}--slurm"
     assert states(folder) == dict.fromkeys(PHASES if run == ALL_ON_SLURM else PHASES[:4], "done")
     rows = lines_of(folder / "smoke" / "metrics.jsonl")
