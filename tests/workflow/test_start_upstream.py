@@ -1,7 +1,8 @@
 """`runbook rehearse --upstream`: the documents' own programs, started by the rendered rank.sh without a GPU.
 
 The real checkouts are started where UPSTREAM_MEGATRON_LM (NVIDIA/Megatron-LM e958b2ca), UPSTREAM_LUMI
-(henkdr/Megatron-Deepspeed-LUMI 635a468) and UPSTREAM_ALCF (argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders.
+(henkdr/Megatron-Deepspeed-LUMI 635a468), UPSTREAM_MICROSOFT (microsoft/Megatron-DeepSpeed f4157be) and UPSTREAM_ALCF
+(argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders.
 """
 
 import dataclasses
@@ -24,6 +25,7 @@ CHECKOUTS = [
     ("UPSTREAM_MEGATRON_LM", "azure-175b", "03-smoke-test", 2),
     ("UPSTREAM_MEGATRON_LM", "azure-175b", "04-training", 4),  # TP 2 x PP 2
     ("UPSTREAM_LUMI", "lumi-13b", "03-smoke-test", 2),
+    ("UPSTREAM_MICROSOFT", "slurm-oscar", "03-smoke-test", 2),
     ("UPSTREAM_ALCF", "polaris-25b", "03-smoke-test", 2),
 ]
 
@@ -37,6 +39,7 @@ for name in ("num-layers", "train-iters", "save", "vocab-file", "distributed-bac
 parser.add_argument("--train-data-path", nargs="+")
 given, _ = parser.parse_known_args()
 assert torch.cuda.is_available() and torch.cuda.device_count() == 2
+torch.nn.LayerNorm(4, eps=1e-5, sequence_parallel=False)
 torch.distributed.init_process_group(given.distributed_backend)
 rank = torch.distributed.get_rank()
 print(f"rank {rank} lr {given.lr} clip {given.clip_grad}")

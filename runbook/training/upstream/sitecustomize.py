@@ -45,6 +45,9 @@ def _answer_for_gpu(torch: Any) -> None:
         module.set_rng_state = lambda state, *_, **__: torch.default_generator.set_state(state)
         module.manual_seed = torch.default_generator.manual_seed
         module.manual_seed_all = lambda *_: None  # torch.manual_seed calls it, and has seeded the one generator
+    # Megatron-DeepSpeed gives it what apex's takes, also where it has torch's.
+    made = torch.nn.LayerNorm.__init__
+    torch.nn.LayerNorm.__init__ = lambda self, *words, sequence_parallel=False, **options: made(self, *words, **options)
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]  # Megatron asks its nvcc for a version
     # The GPU's random state is the CPU's here, which Megatron would mention in every layer.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)

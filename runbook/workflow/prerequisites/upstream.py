@@ -227,7 +227,7 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
 
 
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
-    """Our own .bin/.idx with documents of random tokens, the same ones each time: nothing can be learned from them."""
+    """Our own .bin/.idx with documents of random tokens, the same ones each time: their loss is known beforehand."""
     import numpy as np
 
     draw = np.random.default_rng(1234)
