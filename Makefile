@@ -84,7 +84,7 @@ sites: setup  ## the five documents' run files, rehearsed here and on a Slurm of
 
 drills: setup  ## break a small training in twenty ways, fifty kills; 15,000 broken files of each kind
 	$(BIN)/runbook drill --again --page docs/measurements/drills.md
-	FUZZ_INPUTS=10000 $(BIN)/pytest tests/fuzz
+	FUZZ_INPUTS=10000 FUZZ_LAYOUTS=100 $(BIN)/pytest tests/fuzz
 
 bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's
 	$(BIN)/python -m benchmarks.predict_cross_validation

@@ -29,9 +29,23 @@ def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, An
     }
 
 
+def bucket_elements(parameters: int, tensor: int) -> int:
+    """Gradients that are brought together at once: DeepSpeed takes memory for so many, however few a rank has.
+
+    >>> bucket_elements(51_696_640, 4), bucket_elements(12_853_626_880, 2)
+    (12924160, 500000000)
+    """
+    return min(LARGEST_BUCKET, parameters // tensor or LARGEST_BUCKET)
+
+
+LARGEST_BUCKET = 500_000_000
+"""DeepSpeed's own."""
+
+
 def own_config(phase: PhasePlan) -> dict[str, Any]:
-    """The configuration for our own trainer, with two keys that only it needs."""
+    """The configuration for our own trainer, with keys that only it needs."""
     content = deepspeed_config(phase)
+    content["zero_optimization"]["reduce_bucket_size"] = bucket_elements(phase.model.parameters, phase.parallel.tensor)
     if phase.parallel.pipeline > 1:
         # Stages hand each other whole activations: cutting them over tensor ranks saves messages, not results.
         content["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}

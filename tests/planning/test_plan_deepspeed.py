@@ -44,7 +44,8 @@ def test_the_configuration_follows_from_the_orders(
         content = spec["deepspeed"]
         assert content["train_batch_size"] == spec["batch"]["global"]
         assert content["train_micro_batch_size_per_gpu"] == spec["batch"]["micro"]
-        assert content["zero_optimization"] == {"stage": parallel["zero_stage"]}
+        zero = {"stage": parallel["zero_stage"], "reduce_bucket_size": spec["model"]["parameters"]}
+        assert content["zero_optimization"] == zero, "a bucket takes its memory, however few gradients there are"
     full = phases["04-training"]
     assert {key: full["deepspeed"][key] for key in expected} == expected
     assert deepspeed_file(made, plan.phases["04-training"]).startswith('{\n  "train_batch_size": ')

@@ -116,7 +116,8 @@ def test_a_plan_without_a_configuration_gets_the_one_the_planner_makes(options, 
     made = deepspeed.configuration(phase)
     assert made == deepspeed.own_config(phase) == {
         "train_batch_size": 8, "train_micro_batch_size_per_gpu": options.get("micro", 1), "steps_per_print": 1,
-        "zero_optimization": {"stage": options["zero_stage"]}, "prescale_gradients": options["zero_stage"] == 0,
+        "zero_optimization": {"stage": options["zero_stage"], "reduce_bucket_size": 500_000_000},
+        "prescale_gradients": options["zero_stage"] == 0,
         "gradient_clipping": 0.0 if "optimizer" in options else 1.0, "wall_clock_breakdown": False, **more,
     }  # fmt: skip
     assert [type(value) for value in made.get("fp16", {}).values()].count(int) == 5 * ("fp16" in made)

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from runbook.training import cpu  # noqa: E402
 from runbook.training.engines import kernels  # noqa: E402
 from runbook.training.engines import kernels as blocked  # noqa: E402
+from runbook.training.rehearsal.counter import OperatorCounter  # noqa: E402
 
 
 class One:
@@ -44,6 +45,21 @@ def test_blocked_attention_is_attention(dtype, gap):
     assert relative(found.detach(), expected.detach()) < gap
     for one, other in zip(ours, plain, strict=True):
         assert relative(one.grad, other.grad) < gap
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_loss_has_one_block_of_float32_at_once(ranks, monkeypatch):
+    group = One()
+    monkeypatch.setattr(group, "size", lambda: ranks, raising=False)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
+    rows, words = 64, kernels._BLOCK_BYTES["cpu"] // (4 * 16)  # four blocks of 16 tokens
+    counter = OperatorCounter(fake=False, device_type="cpu")
+    with counter:
+        logits = torch.zeros(rows, words, dtype=torch.bfloat16, requires_grad=True)
+        labels = torch.zeros(rows, dtype=torch.int64)
+        counter.reset()
+        torch.autograd.grad(kernels.cross_entropy(logits, labels, group).sum(), logits)
+    assert counter.reset().peak_bytes < 2 * logits.numel() + 1.5 * kernels._BLOCK_BYTES["cpu"]
 
 
 def test_blocked_attention_is_used_only_where_it_pays():

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.training
 LAYOUTS = {
     "bf16": {"precision": "bf16"},
     "dp2": {"copies": 2},
+    "dropout": {"model": {"dropout": 0.1}},
     "tp2 sequence parallel": {"tensor": 2, "parallel": {"sequence": True}, "micro": 2},
     "pp2 interleaved": {"pipeline": 2, "virtual_pipeline": 2},
     "pp2 dp2 recompute": {"pipeline": 2, "copies": 2, "recompute": "full"},

@@ -13,6 +13,7 @@ from typing import ClassVar
 from runbook.core.checks import Check
 from runbook.core.units import show_bytes
 from runbook.params.schema.value_types import Precision, Recompute
+from runbook.plan_file.deepspeed import bucket_elements
 from runbook.plan_file.schema import PlannedParallel, Shape
 from runbook.planning.cost import cpu
 from runbook.planning.cost.step_inputs import memory_of
@@ -48,7 +49,7 @@ class StageMemory:
     attention_scores: int
     logits: int
     buffers: int = 0
-    """What the engine keeps beside its states; known for a CPU alone."""
+    """What the engine keeps beside its states: DeepSpeed's buckets, as far as they are known."""
     host: int = 0
     """In the node's main memory, for each device: the optimizer's states where they are offloaded."""
     optimizer_moment: int = 0
@@ -188,7 +189,10 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         logits = width * scores + min(4 * scores, LOSS_BLOCK_BYTES) if last else 0
     else:
         logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor if last else 0
-    return replace(stored, logits=round(logits))
+    buffers = 0
+    if choice.own_trainer and choice.deepspeed and choice.zero_stage:
+        buffers = width * bucket_elements(on_rank(shape, tensor=1, pipeline=1, stage=0).total, choice.tensor)
+    return replace(stored, logits=round(logits), buffers=buffers)
 
 
 def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: float) -> StageMemory:

@@ -122,6 +122,7 @@ class _CrossEntropy(torch.autograd.Function):
             share = _less(flat[rows], log_sums[rows, None]).exp_()
             share.scatter_add_(1, own[rows, None], hit[rows, None])
             flat[rows] = share.mul_(gradient[rows, None])
+            del share  # before the next block comes
         return flat.view(logits.shape), None, None
 
 
@@ -141,6 +142,7 @@ def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch
             share /= sums
             share.scatter_add_(1, label, torch.full_like(sums, -1.0))
             flat[rows] = share
+        del share  # before the next block comes
     if ctx.needs_input_grad[0]:
         ctx.save_for_backward(logits)
     return losses.view(labels.shape)

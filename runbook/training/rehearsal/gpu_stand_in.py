@@ -7,6 +7,7 @@ fails where it meets one on the GPU, as it would on the cluster.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -90,13 +91,30 @@ class StandIn(TorchFunctionMode):
             return func(*args).replace(f"torch.{NAME}.", "torch.cuda.")
         elif func == _IS_CUDA:
             return args[0].device == self.device
-        elif func is torch.nn.functional.scaled_dot_product_attention:
-            return _flash_attention(*args, **options)
         return func(*args, **options)
 
     def _meant(self, value: Any) -> Any:
         is_cuda = isinstance(value, str | torch.device) and str(value).startswith("cuda")
         return self.device if is_cuda else value
+
+
+def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
+    """In place of torch's function, which for tensors that are not there makes the whole matrix of scores."""
+    whole = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(*tensors: torch.Tensor, dropout_p: float = 0.0, **options: Any) -> torch.Tensor:
+        has_kernel = for_gpu or not dropout_p  # a CPU has none that drops scores
+        kernel: Callable[..., torch.Tensor] = _flash_attention if has_kernel else whole
+        return kernel(*tensors, dropout_p=dropout_p, **options)
+
+    return attend
+
+
+@functools.cache
+def know_onednn() -> None:
+    """Give the product that adds to another matrix (`cpu.onednn_matmul`) the shape that torch has not for it."""
+    if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        torch.library.register_fake("mkldnn::_linear_pointwise.binary", lambda left, more, *_: torch.empty_like(more))
 
 
 def _original(factory: Any) -> Any:

@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from runbook.plan_file import limits
 from runbook.plan_file.schema import Batch, PhasePlan
 from runbook.training import cpu, process_groups
 from runbook.training.rehearsal import gpu_stand_in
@@ -69,10 +70,12 @@ class RehearsedRank:
 def rehearse(spec: PhasePlan, rank: int, *, microbatches: int = 0) -> RehearsedRank:
     """One rank of the job, built and stepped; `microbatches`: as many as these, instead of as many as show the peak."""
     start = time.monotonic()
+    limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # as the trainer begins
+    for_gpu = spec.device != "cpu"
     if spec.engine == "deepspeed":  # its accelerator layer knows no device but its own list
         spec = dataclasses.replace(spec, device="cpu")
     on_gpu = spec.device != "cpu"
-    with _quiet(), _job_of(spec, rank):
+    with _quiet(), _job_of(spec, rank, for_gpu=for_gpu):
         device_type = gpu_stand_in.NAME if on_gpu else "cpu"
         counter = OperatorCounter(fake=True, device_type=device_type)
         with gpu_stand_in.StandIn(on_gpu=on_gpu), FakeTensorMode(allow_non_fake_inputs=True), counter:
@@ -94,17 +97,15 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, 
     spec, counter = rehearsal.spec, rehearsal.counter
     counter.reset()
     whole = spec.batch.num_microbatches
-    least = spec.parallel.pipeline if spec.parallel.virtual_pipeline > 1 else 1
-    run = min(whole, microbatches or microbatches_to_the_peak(spec))
-    rehearsal.step(least)  # the first step makes room for Adam's moments
-    once = counter.reset()
-    if spec.engine == "deepspeed":  # which tells the next stage the shapes to come in the first step
-        rehearsal.step(least)
-        once = counter.reset()
+    least, once = rehearsal.first_steps()
+    run = min(whole, microbatches or max(2 * least, microbatches_to_the_peak(spec, stage)))
     rehearsal.step(run)
     step = counter.reset()
+    if once is None:
+        rehearsal.step_without_microbatches()
+        once = counter.reset()
     parts = rehearsal.parts()
-    rehearsal.evaluate(least)
+    rehearsal.evaluate(spec.parallel.pipeline if spec.parallel.virtual_pipeline > 1 else 1)
     evaluation = counter.reset()
     saved_bytes = rehearsal.save()
     save = counter.reset()
@@ -162,15 +163,19 @@ class _Grown:
         return more + round((more - few) / (self.run - self.least) * (self.whole - self.run))
 
 
-def microbatches_to_the_peak(spec: PhasePlan) -> int:
-    """Micro-batches after which a step of more needs no more memory: what the pipeline holds at once, and a few.
+def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
+    """Micro-batches after which a step of more needs no more memory: what this stage holds at once, and a few.
 
     >>> from types import SimpleNamespace as N
-    >>> [microbatches_to_the_peak(N(parallel=N(pipeline=p, virtual_pipeline=v))) for p, v in ((1, 1), (16, 1), (4, 2))]
+    >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1), (4, 2))]
+    >>> [microbatches_to_the_peak(N(parallel=cut), 0) for cut in cuts]
     [2, 18, 8]
     """
-    stages = spec.parallel.pipeline
-    return 2 * stages if spec.parallel.virtual_pipeline > 1 else stages + (2 if stages > 1 else 1)
+    stages, chunks = spec.parallel.pipeline, spec.parallel.virtual_pipeline
+    after = stages - stage - 1
+    if chunks == 1:
+        return after + (3 if stages > 1 else 2)
+    return stages * -(-(2 * after + (chunks - 1) * stages + 2) // (stages * chunks))
 
 
 class _Rehearsal:
@@ -205,6 +210,34 @@ class _Rehearsal:
         self.counter.moment = FORWARD_BACKWARD
         stepper = Stepper(_with_microbatches(self.spec, microbatches), self.engine, self.stopping, HeartbeatWriter(0))
         stepper.step(_Samples(self.spec.model.sequence_length), TrainingProgress())
+
+    def first_steps(self) -> tuple[int, StepCounts | None]:
+        """Make room for what later steps find there; micro-batches of a step that was counted to compare, and it."""
+        least = self.spec.parallel.pipeline if self.spec.parallel.virtual_pipeline > 1 else 1
+        if self.spec.engine == "deepspeed":
+            self.step(1)  # tells the next stage the shapes to come
+        else:
+            self.engine.update(0.0)  # makes Adam's moments
+        self.counter.reset()
+        if self.spec.engine != "deepspeed" and not self.spec.tuning.overlap_gradients:
+            return 0, None
+        self.step(least)  # messages that go beside the computation come once a step
+        return least, self.counter.reset()
+
+    def step_without_microbatches(self) -> None:
+        """What a step does once, however many micro-batches it has; after one that had some."""
+        from megatron.core import parallel_state
+
+        engine: Any = self.engine
+        schedule, losses = engine.schedule, [torch.zeros((), device=process_groups.device())]
+
+        def finalize(**_: Any) -> list[torch.Tensor]:
+            engine.config.finalize_model_grads_func(engine.chunks)
+            return losses if parallel_state.is_pipeline_last_stage(ignore_virtual=True) else []
+
+        engine.schedule = finalize
+        self.step(1)
+        engine.schedule = schedule
 
     def evaluate(self, microbatches: int) -> None:
         """One evaluation of this many micro-batches."""
@@ -293,10 +326,11 @@ def _bytes_of(tensors: Iterable[Any]) -> int:
 
 
 @contextlib.contextmanager
-def _job_of(spec: PhasePlan, rank: int) -> Iterator[None]:
+def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
     """The process groups of the whole job, with this rank as the only one that is there."""
     if spec.device == "cpu":
         cpu.answer_for_cpu()
+        gpu_stand_in.know_onednn()
     else:
         torch._dynamo.config.disable = True  # fused kernels are computed part by part
         backend: Any = torch.distributed.Backend
@@ -310,9 +344,12 @@ def _job_of(spec: PhasePlan, rank: int) -> Iterator[None]:
     replaced = {
         (torch.nn.Module, "_apply"): gpu_stand_in.move_module,
         (FakeTensor, "tolist"): gpu_stand_in.list_of_zeros,
+        (torch.nn.functional, "scaled_dot_product_attention"): gpu_stand_in.attention(for_gpu=for_gpu),
         (distributed, "all_gather_object"): _gather_own,
         (distributed, "broadcast_object_list"): lambda *_, **__: None,
     }
+    if for_gpu:
+        replaced[cpu, "onednn_is_faster"] = lambda: False
     if spec.engine == "deepspeed":
         replaced |= _answers_for_deepspeed(spec)
     before = {place: getattr(*place) for place in replaced}
