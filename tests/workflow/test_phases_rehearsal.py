@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
@@ -40,10 +40,11 @@ class FakeTrainer:
         return SimpleNamespace(exit_code=self.exit_code, out="\n".join(lines), err=self.err)
 
     def counted(self, rank):
-        numbers = ("saved_bytes", "save_host_bytes", "resume_bytes", "flops", "operators", "microbatches", "seconds")
-        stage = {"rank": rank, "stage": int(rank > 0), "peak_bytes": self.peak * (2 if rank else 1)}
+        kinds = {one.name: one.type for one in fields(rehearsal.Stage) if not one.name.startswith("planned")}
+        numbers = [name for name, kind in kinds.items() if kind in ("int", "float")]
+        own = {"rank": rank, "stage": int(rank > 0), "peak_bytes": self.peak * (2 if rank else 1)}
         lists = {"collectives": [], "largest": [], "timeline": [], "synchronizations": {}, "moments": {}}
-        return stage | dict.fromkeys(numbers, 1) | lists | {"peak_moment": "optimizer", "parts": {"weights": 1}}
+        return dict.fromkeys(numbers, 1) | lists | {"peak_moment": "optimizer", "parts": {"weights": 1}} | own
 
 
 @pytest.fixture
