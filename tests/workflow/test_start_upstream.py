@@ -68,6 +68,13 @@ LINE = (
 )
 
 
+REFUSAL = """
+import argparse
+print("TypeError: caught by the program")
+argparse.ArgumentParser().parse_args()
+"""
+
+
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A small program with a package next to it, as pretrain_gpt.py and megatron/ are; temporary files stay here."""
@@ -100,7 +107,7 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
 
 @pytest.mark.training
 def test_a_program_that_refuses_ends_with_exit_code_1_and_its_log_is_kept(checkout, tmp_path, monkeypatch, capfd):
-    (checkout / "pretrain_gpt.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
+    (checkout / "pretrain_gpt.py").write_text(REFUSAL)
     monkeypatch.setattr("sys.argv", ["runbook", "rehearse", "azure-175b", "--upstream", str(checkout), "--json"])
     with pytest.raises(SystemExit, match="1"):
         main()

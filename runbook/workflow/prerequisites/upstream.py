@@ -36,7 +36,7 @@ _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
 """Variables of the site that name files of its nodes, as those with PATH do."""
 _SEE = "Read its last lines: an argument it does not know, a package that is missing, token files it cannot read."
-_ERROR = re.compile(r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w+(?:Error|Exception): .*|\S+\.py: error: .*)")
+_ERROR = re.compile(r"^(\[rank\d+\]: |)((?:\w+\.)*\w+(?:Error|Exception): .*|\S+\.py: error: .*)")
 _NOT_TRIED = (
     "the container and its versions of torch, numpy and DeepSpeed: those installed here are used",
     "the queue's script, the starter and the binding to cores",
@@ -105,18 +105,18 @@ def start_upstream(
     note = f"paths are put below {folder}/root; all other arguments are as rendered"
     say(Table(changes, f"Changed in {phase}/rank.sh", [note]).as_text())
     _write_files(folder, settings, rendered, arguments, checkout, _ranks(spec)[-1])
-    errors: list[str] = []
+    errors: dict[str, str] = {}  # the last of each rank, in the order in which they began to fail
     with (folder / "log").open("w", encoding="utf-8", buffering=1) as log:
 
         def hear(line: str) -> None:
             log.write(f"{line}\n")
-            errors.extend(_ERROR.findall(line))
+            errors.update(_ERROR.findall(line))
             say(line)
 
         code = shell.follow(["bash", "upstream.sh"], say=hear, timeout=MOST_SECONDS, cwd=folder)
     parsed = parse_files([folder / "log"])
     saves = [folder / "run" / word for option, *words in arguments if option == "--save" for word in words]
-    checks = tuple(_checks(parsed, code, errors, saves))
+    checks = tuple(_checks(parsed, code, list(errors.values()), saves))
     trial = UpstreamTrial(settings.name, phase, script, _ranks(spec)[-1], tuple(changes), parsed, checks)
     if trial.works:
         shutil.rmtree(folder)
