@@ -1,9 +1,11 @@
 """Saving beside the training, keeping every nth, and reading checkpoints that somebody else may have made."""
 
+import hashlib
 import json
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +109,29 @@ def test_an_object_among_the_shards_that_would_run_code_is_refused(zygote, corpu
     job = zygote.train(folder, specs.spec(copies=2, iterations=8, checkpoint={"resume_changed": True}))
     assert job.code in (1, 2) and "is more than data, and is not read" in job.err
     assert not (tmp_path / "owned").exists()
+
+
+def tell_what_is_read_for_sums():
+    """A patch: write down the name of every file whose content is read for its checksum."""
+    from runbook.training.checkpoints import folders
+
+    whole = folders.sha256
+
+    def told(path):
+        with Path("read_for_sums").open("a") as stream:
+            stream.write(f"{path.name}\n")
+        return whole(path)
+
+    folders.sha256 = told
+
+
+def test_shards_are_summed_up_while_they_are_written(zygote, run):
+    job = zygote.train(run, specs.spec(copies=2, iterations=2), patch="training.test_saving:tell_what_is_read_for_sums")
+    assert job.code == 0, job.err
+    read = set((run / "read_for_sums").read_text().split())
+    assert read and not any(name.endswith(".distcp") for name in read)
+    (folder,) = (run / "checkpoints").glob("iter_*")
+    sums = json.loads((folder / "metadata.json").read_text())["files"]
+    shards = {name for name in sums if name.endswith(".distcp")}
+    assert len(shards) == 2
+    assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in shards)

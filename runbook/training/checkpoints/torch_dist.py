@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
 import pickle
 from collections.abc import Collection, Iterator, Sequence
@@ -54,6 +55,7 @@ class ShardWriter:
                 shard.data = shard.data.detach().to("cpu", copy=True)
             own.setdefault(shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []).append(shard)
         self._writer = FileSystemWriter(folder, sync_files=True)
+        self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
         self._metadata: Any = None
         first, writer, planner = torch.distributed.get_rank() == 0, self._writer, self._planner
@@ -75,12 +77,12 @@ class ShardWriter:
         self._plan = planner.finish_plan(received[0])
 
     def write(self) -> WrittenShards:
-        """Write this rank's files, with fsync, and read them back for their checksums."""
+        """Write this rank's files, with fsync, and sum them up on the way."""
         pending = self._writer.write_data(self._plan, self._planner)
         pending.wait()
         results = pending.value()
         names = sorted({result.storage_data.relative_path for result in results})
-        return results, {name: folders.sha256(self.folder / name) for name in names}
+        return results, {name: self._sums[name].hexdigest() for name in names}
 
     def finish(self, written: WrittenShards) -> dict[str, str]:
         """Describe what all ranks wrote; the checksums of all files, by name."""
@@ -96,6 +98,28 @@ class ShardWriter:
             return sums | {name: folders.sha256(self.folder / name) for name in others}
 
         return run_on_first_rank(describe)
+
+
+def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
+    """The sha256 of every file that the writer will write, by name; its files are written from front to back."""
+    sums: dict[str, Any] = {}
+    create = writer.fs.create_stream
+
+    @contextlib.contextmanager
+    def create_stream(path: Any, mode: str) -> Iterator[Any]:
+        with create(path, mode) as stream:
+            digest, write = hashlib.sha256(), stream.write
+
+            def summed(content: Any) -> Any:
+                digest.update(content)
+                return write(content)
+
+            stream.write = summed
+            sums[Path(path).name] = digest
+            yield stream
+
+    writer.fs.create_stream = create_stream  # type: ignore[method-assign]
+    return sums
 
 
 def state_bytes(state: State) -> int:
