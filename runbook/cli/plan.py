@@ -75,11 +75,18 @@ def _show(content: Any) -> None:
     help="Instead: start the documents' own program of this folder by the rendered rank.sh, tiny, on CPUs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was counted.")
+@click.option("--pictures", type=FOLDER, help="Draw memory over a step and the schedule of all stages in this folder.")
 @SET
 def rehearse(
-    run_name: str, phase_word: str, ranks: str, checkout: Path | None, as_json: bool, set_words: tuple[str, ...]
+    run_name: str,
+    phase_word: str,
+    ranks: str,
+    checkout: Path | None,
+    as_json: bool,
+    pictures: Path | None,
+    set_words: tuple[str, ...],
 ) -> int:
-    """Train one step of RUN at full size on fake tensors: memory, work and messages of each stage beside the plan.
+    """Train one step of RUN at full size on fake tensors: memory, work, time and messages of each stage.
 
     The very trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written. Needs torch, no GPU.
     Exit code 1 if a stage does not fit into its device, or if the program of CHECKOUT fails.
@@ -105,6 +112,8 @@ def rehearse(
         say=lambda text: click.echo(text, err=True),
     )
     click.echo(json.dumps(found.as_dict(), indent=1) if as_json else found.as_text())
+    for path in found.save_figures(pictures) if pictures else ():
+        click.echo(path, err=True)
     return 0 if found.fits else 1
 
 

@@ -1,9 +1,11 @@
 """Put into a forked rank instead of the training (see zygote.py): a step counted for real, or one rehearsed."""
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +19,9 @@ def _given():
 
 def measured():
     """The ranks of the job are here: each counts its own step."""
+    import torch
+
+    from runbook.plan_file.rehearsed_work import BACKWARD, FORWARD, MATRIX
     from runbook.training import cpu, process_groups
     from runbook.training.ranks import ranks_from
     from runbook.training.rehearsal.counter import OperatorCounter
@@ -26,7 +31,15 @@ def measured():
     ranks = ranks_from(os.environ)
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks, 60)
-    counter = OperatorCounter(fake=False, device_type="cpu")
+    counter, passes = OperatorCounter(fake=False, device_type="cpu"), []
+    add = counter._add
+
+    def note(kind, number):
+        if kind == MATRIX and number:
+            passes.append((FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD, counter.chunk))
+        add(kind, number)
+
+    counter._add = note
     with counter:
         process_groups.make_parallel_groups(plan)
         counter.groups = group_names()
@@ -38,10 +51,20 @@ def measured():
         "peak_bytes": counts.peak_bytes,
         "flops": counts.flops,
         "collectives": collectives,
+        "work": _sums((part, kind, number) for (part, _, kind), number in counts.work.items()),
+        "passes": [key for key, _ in itertools.groupby(passes[len(passes) // 2 :])],
     }
     (folder / f"measured-{ranks.rank}.json").write_text(json.dumps(found))
     process_groups.leave_process_groups()
     return 0
+
+
+def _sums(amounts):
+    """Amounts of a whole step by kind: of the optimizer, and of all before it."""
+    sums = Counter()
+    for part, kind, number in amounts:
+        sums[f"{'optimizer' if part == 'optimizer' else 'before'} {kind}"] += number
+    return {kind: number for kind, number in sums.items() if number}
 
 
 def rehearsed():
@@ -52,6 +75,12 @@ def rehearsed():
     for rank in range(plan.parallel.world_size):
         found = dataclasses.asdict(rehearse(plan, rank))
         found["collectives"] = [list(kind.values()) for kind in found["collectives"]]
+        times = {"forward": plan.batch.num_microbatches, "backward": plan.batch.num_microbatches}
+        found["work"] = _sums(
+            (work["part"], kind, number * times.get(work["part"], 1))
+            for work in found["work"]
+            for kind, number in work["amounts"].items()
+        )
         (folder / f"rehearsed-{rank}.json").write_text(json.dumps(found))
     return 0
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.training
 def rehearsal():
     """Both stages of a job of 16 GPUs in the documents' framework."""
     said = []
-    found = rehearse_run("slurm-oscar", say=said.append)
+    found = rehearse_run("slurm-oscar", ["site=azure"], say=said.append)  # a site whose device is known
     return found, said
 
 
@@ -45,6 +45,43 @@ def test_the_text_and_the_json_say_the_same(rehearsal):
     assert all(finding in text for finding in content["findings"])
     assert f"{content['stages'][0]['peak_bytes'] / 2**30:.4g}" in text
     assert "Not rehearsed: Transformer Engine's layers" in text
+
+
+def test_the_step_is_replayed_from_what_was_counted(rehearsal):
+    found, _ = rehearsal
+    replay = found.replay
+    assert replay.microbatches == found.microbatches == 16
+    assert "H100-SXM" in found.replay_basis
+    assert replay.planned_seconds == pytest.approx(sum(replay.planned_parts.values()), rel=1e-3)
+    forward, backward = (
+        sum(one.matrices for one in passes) for passes in (replay.stages[0].forward, replay.stages[0].backward)
+    )
+    assert backward == pytest.approx(3 * forward, rel=0.01)  # twice the work, and the forward pass again
+    for parts in replay.parts:
+        assert all(parts[name] > 0 for name in ("tensor", "pipeline", "data", "optimizer", "bubble"))
+        assert sum(parts.values()) == pytest.approx(replay.seconds)
+    assert replay.text in found.as_text()
+
+
+def test_a_kept_rehearsal_gives_the_same_text_and_pictures(rehearsal, tmp_path):
+    found, _ = rehearsal
+    kept = Rehearsal.from_dict(json.loads(json.dumps(found.as_dict())))
+    assert kept.as_text() == found.as_text()
+    assert [path.name for path in kept.save_figures(tmp_path)] == [
+        "memory.svg", "memory.png", "schedule.svg", "schedule.png",
+    ]  # fmt: skip
+    memory, schedule = kept.figures().values()
+    assert [axes.get_title().partition(":")[0] for axes in memory.axes] == ["stage 1", "stage 0"]
+    for axes, stage in zip(memory.axes, (found.stages[1], found.stages[0]), strict=True):
+        assert [line.get_ydata()[0] * 2**30 for line in axes.lines[1:3]] == [stage.planned_bytes, found.limit_bytes]
+        assert max(axes.lines[0].get_ydata()) * 2**30 == pytest.approx(stage.peak_bytes, rel=0.05)
+    assert len(schedule.axes[0].get_yticks()) == 2
+
+
+def test_without_a_known_device_the_reason_is_said(rehearsal):
+    found = dataclasses.replace(rehearsal[0], replay=None, replay_basis="the accelerator GPU is not in our table")
+    assert "the accelerator GPU is not in our table" in found.as_text()
+    assert list(found.figures()) == ["memory"]
 
 
 def test_a_device_that_is_too_small_is_said(rehearsal):

@@ -160,7 +160,7 @@ class StepTime:
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
     """The step of this setup; `KeyError` where the device has no peak or no share for its precision (`known`)."""
-    return _Model(setup, coefficients).step()
+    return StepModel(setup, coefficients).step()
 
 
 def known(device: Accelerator, precision: str) -> str:
@@ -173,16 +173,18 @@ def known(device: Accelerator, precision: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Model:
+class StepModel:
+    """The parts of a step, which a rehearsal prices its counts with as well."""
+
     setup: StepSetup
-    coefficients: Coefficients
+    coefficients: Coefficients = DEFAULT
 
     @cached_property
     def _tokens(self) -> float:
         return self.setup.micro_batch * self.setup.shape.sequence_length / self.setup.context
 
     @cached_property
-    def _rate(self) -> float:
+    def matrix_rate(self) -> float:
         """Operations a second of large matrix products."""
         rate = self._sustained(self.setup.precision)
         return rate * self.coefficients.fp8 if self.setup.precision == "fp8" else rate
@@ -212,10 +214,10 @@ class _Model:
         attention_in = (width + 2 * shape.kv_heads * shape.head_size) / tensor
         feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1) / tensor
         return (
-            self._product(attention_in, shape.hidden, self._rate)
-            + self._product(shape.hidden, width / tensor, self._rate)
-            + self._product(feed_forward_in, shape.hidden, self._rate)
-            + self._product(shape.hidden, shape.ffn_hidden / tensor, self._rate)
+            self._product(attention_in, shape.hidden, self.matrix_rate)
+            + self._product(shape.hidden, width / tensor, self.matrix_rate)
+            + self._product(feed_forward_in, shape.hidden, self.matrix_rate)
+            + self._product(shape.hidden, shape.ffn_hidden / tensor, self.matrix_rate)
         )
 
     def _attention(self) -> tuple[float, float]:
@@ -224,14 +226,29 @@ class _Model:
         pairs = self._tokens * shape.sequence_length
         full = 4 * pairs * shape.heads * shape.head_size / setup.tensor
         if setup.flash:
-            old = setup.device.family.startswith("H100") and setup.code != "tuned"
-            share = own.attention * (own.attention_hopper if old else 1.0)
-            forward = full / 2 / (self._half_rate * share)
+            forward = full / 2 / self.attention_rate
             return forward, 3.5 * forward
         scores = pairs * shape.heads / setup.tensor
         kept = scores * own.scores / setup.device.memory_bandwidth
         forward = full / (self._half_rate * 0.7) + kept / 3
         return forward, 3 * full / (self._half_rate * 0.7) + kept
+
+    @cached_property
+    def attention_rate(self) -> float:
+        """Operations a second of fused attention, of which it leaves out those above the diagonal."""
+        own, old = self.coefficients, self.setup.device.family.startswith("H100") and self.setup.code != "tuned"
+        return self._half_rate * own.attention * (own.attention_hopper if old else 1.0)
+
+    @property
+    def least_layer_seconds(self) -> float:
+        """Of both passes, however small the layer is."""
+        own = self.coefficients
+        return (own.unfused_microseconds if self.setup.code == "unfused" else own.layer_microseconds) * 1e-6
+
+    @property
+    def waiting_share(self) -> float:
+        """Of a step's work, what waiting for the slowest device adds."""
+        return self.coefficients.jitter * max(0.0, math.log2(self.setup.world / 8))
 
     def _elementwise(self) -> float:
         """Forward seconds of everything that is bound by memory."""
@@ -245,20 +262,20 @@ class _Model:
         moved = self._tokens * shape.hidden * (split + whole + casts) * factor * self._width / 2
         return moved / setup.device.memory_bandwidth
 
-    def _bandwidth(self, span: int) -> float:
+    def bandwidth(self, span: int) -> float:
         """Bytes a second between ranks that span so many devices."""
         device, own = self.setup.device, self.coefficients
         if span <= device.devices_per_node:
             return device.link_bandwidth * own.links
         return device.network_bandwidth * own.network
 
-    def _collective(self, num_bytes: float, size: int, *, span: int) -> float:
+    def collective(self, num_bytes: float, size: int, *, span: int) -> float:
         """Seconds of one all-gather or reduce-scatter of so many bytes over `size` ranks that span `span` devices."""
         if size <= 1:
             return 0.0
-        node, bandwidth = self.setup.device.devices_per_node, self._bandwidth(span)
+        node, bandwidth = self.setup.device.devices_per_node, self.bandwidth(span)
         if span > node:
-            bandwidth = min(bandwidth * max(1.0, min(size, size * node / span)), self._bandwidth(node))
+            bandwidth = min(bandwidth * max(1.0, min(size, size * node / span)), self.bandwidth(node))
         return num_bytes * (size - 1) / size / bandwidth
 
     def _tensor(self) -> float:
@@ -268,8 +285,8 @@ class _Model:
         one = self._tokens * shape.hidden * self._width
         times = 8 + (4 * setup.recomputed if setup.recompute == "full" else 0)
         keys = 2 * self._tokens * shape.kv_heads * shape.head_size * self._width / setup.tensor * setup.context
-        ring = 3 * waited * self._collective(keys, setup.context, span=setup.tensor * setup.context) / 2
-        return times * waited * self._collective(one, setup.tensor, span=setup.tensor) + ring
+        ring = 3 * waited * self.collective(keys, setup.context, span=setup.tensor * setup.context) / 2
+        return times * waited * self.collective(one, setup.tensor, span=setup.tensor) + ring
 
     def _output(self) -> float:
         setup, shape = self.setup, self.setup.shape
@@ -278,7 +295,8 @@ class _Model:
         return products + _LOGIT_BYTES * self._tokens * columns / setup.device.memory_bandwidth
 
     def step(self) -> StepTime:
-        setup, own = self.setup, self.coefficients
+        """All parts of a step, counted by formula."""
+        setup = self.setup
         forward, moved_forward, output = self._matrices(), self._elementwise(), self._output()
         attention_forward, attention = self._attention()
         matrices, elementwise, tensor = 3 * forward, (1 + _BACKWARD) * moved_forward, self._tensor()
@@ -288,13 +306,12 @@ class _Model:
             "selective": 0.0 if setup.flash else attention_forward,
         }.get(setup.recompute, 0.0)
         busy = matrices + attention + elementwise + again + tensor
-        least = own.unfused_microseconds if setup.code == "unfused" else own.layer_microseconds
-        launching = max(0.0, least * 1e-6 - busy)
+        launching = max(0.0, self.least_layer_seconds - busy)
         even, microbatches = setup.shape.layers / setup.pipeline, setup.num_microbatches
         layers, last = max(setup.stage_layers, default=even), [even, *setup.stage_layers][-1]
         stage = layers * (busy + launching)
         send = self._send() * 2 * setup.virtual_pipeline if setup.pipeline > 1 else 0.0
-        send = self._hidden(stage, send) if setup.hides_sends else send
+        send = self.exposed(stage, send) if setup.hides_sends else send
         mean = even * (busy + launching) + output / setup.pipeline + send
         # A vendor's recipes give the last stage fewer layers; elsewhere all wait for it.
         is_even = setup.code == "tuned" and layers == even
@@ -317,14 +334,14 @@ class _Model:
             bubble=bubble,
             data=data,
             optimizer=optimizer,
-            waiting=work * own.jitter * max(0.0, math.log2(setup.world / 8)),
+            waiting=work * self.waiting_share,
         )
 
     def _send(self) -> float:
         setup = self.setup
         split = setup.tensor if setup.sequence else 1
         one = self._tokens * setup.shape.hidden * self._width / split
-        return one / self._bandwidth(setup.tensor * setup.context * setup.pipeline)
+        return one / self.bandwidth(setup.tensor * setup.context * setup.pipeline)
 
     @cached_property
     def _parameters(self) -> float:
@@ -339,15 +356,16 @@ class _Model:
         ranks = setup.data * setup.context
         if ranks == 1:
             return 0.0
-        one = self._collective(self._parameters * self._width, ranks, span=setup.world // setup.pipeline)
+        one = self.collective(self._parameters * self._width, ranks, span=setup.world // setup.pipeline)
         if setup.zero_stage >= 2 and setup.pipeline == 1:
             gathers = 3.0 if setup.zero_stage >= 3 and setup.recompute != "none" else 2.0
             gathers += 1.0 if setup.zero_stage >= 3 else 0.0
-            return setup.num_microbatches * self._hidden(microbatch, gathers * one)
-        hidden = self._hidden(microbatch * max(1, setup.num_microbatches // 4), 3 * one * (1 - setup.shown_data))
+            return setup.num_microbatches * self.exposed(microbatch, gathers * one)
+        hidden = self.exposed(microbatch * max(1, setup.num_microbatches // 4), 3 * one * (1 - setup.shown_data))
         return hidden + 3 * one * setup.shown_data
 
-    def _hidden(self, work: float, talk: float) -> float:
+    def exposed(self, work: float, talk: float) -> float:
+        """What communication adds to the work that it may overlap with."""
         if self.setup.code == "unfused":
             return talk
         power = self.coefficients.overlap_power

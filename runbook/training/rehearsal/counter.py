@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from runbook.plan_file.rehearsed_work import ATTENTION, BACKWARD, FORWARD, KERNELS, MATRIX, MOVED, OPTIMIZER
+
 SNAPSHOT_STEP = 1.01
 """The tensors of the peak are noted again when it has grown by this factor."""
 LARGEST = 8
+FORWARD_BACKWARD = "forward and backward"
 TIMELINE_POINTS = 400
 
 
@@ -44,6 +47,8 @@ class StepCounts:
     operators: int = 0
     collectives: Counter[tuple[str, str]] = field(default_factory=Counter)
     collective_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    work: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    """By part of the step, chunk of the model and kind, as in `plan_file.rehearsed_work`."""
     synchronizations: Counter[str] = field(default_factory=Counter)
     largest: list[Tensor] = field(default_factory=list)
     timeline: list[tuple[str, int]] = field(default_factory=list)
@@ -57,6 +62,8 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fake = fake
         self.device_type = device_type
         self.moment = ""
+        self.chunk = 0
+        self.in_kernel = False
         self.groups: dict[str, str] = {}
         """Names of process groups for people, by torch's own."""
         self.counts = StepCounts()
@@ -95,12 +102,36 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args[0].constant = None  # torch would move the number itself, to a device that is not there
         result = func(*args, **options)
         formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.counts.flops += formula(*args, **options, out_val=result)
+        flops = 0 if formula is None else formula(*args, **options, out_val=result)
+        self.counts.flops += flops
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._allocated(leaf, func)
+        if not (func.is_view or func._opname in _NO_KERNEL or self.in_kernel):
+            self._kernel((args, result), flops, ATTENTION if "attention" in func._opname else MATRIX)
         return result
+
+    def _kernel(self, tensors: Any, flops: int = 0, kind: str = MATRIX) -> None:
+        moved = _tensor_bytes(tensors)
+        for name, number in ((KERNELS, 1), (kind, flops), (MOVED, moved if kind != ATTENTION else 0)):
+            self._add(name, number)
+
+    def _add(self, kind: str, number: int) -> None:
+        passes = FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD
+        self.counts.work[OPTIMIZER if self.moment == OPTIMIZER else passes, self.chunk, kind] += number
+
+    def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that a compiler makes one kernel of, which reads the arguments and writes the result."""
+
+        def counted(*arguments: Any) -> Any:
+            inside, self.in_kernel = self.in_kernel, True
+            result = call(*arguments)
+            self.in_kernel = inside
+            if not inside:
+                self._kernel((arguments, result))
+            return result
+
+        return counted
 
     def _allocated(self, tensor: torch.Tensor, func: Any) -> None:
         storage = tensor.untyped_storage()
@@ -141,8 +172,14 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if "ProcessGroup" in str(parameter.type)
         )
         key = (self.groups.get(group.group_name, f"{group.size()} ranks"), func._opname.strip("_"))
+        size = max(_tensor_bytes(argument) for argument in args[:2])
         self.counts.collectives[key] += 1
-        self.counts.collective_bytes[key] += max(_tensor_bytes(argument) for argument in args[:2])
+        self.counts.collective_bytes[key] += size
+        names = [parameter.name for parameter in func._schema.arguments]
+        if "async_op" in names:  # messages between stages have no such argument
+            given = args[names.index("async_op") :]
+            waits = bool(given) and not given[0]  # torch leaves out an argument that is equal to the default
+            self._add(f"{key[0]}:{key[1]}:{'alone' if waits else 'overlapped'}", size)
 
     def bytes_of(self, tensors: Iterable[torch.Tensor]) -> int:
         """Bytes of the storages behind these tensors, each counted once."""
@@ -153,9 +190,16 @@ _NUMBERS: dict[torch.dtype, Any] = {torch.bool: False}
 """What a fake tensor's value is taken for: nothing overflowed, nothing is wrong, and every sum is zero."""
 
 
+_NO_KERNEL = frozenset(
+    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "set_"}
+)
+"""Operators besides views that touch no memory."""
+
+
 def _tensor_bytes(argument: Any) -> int:
-    leaves = tree_leaves(argument)
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
+    if isinstance(argument, torch.Tensor):
+        return argument.numel() * argument.element_size()
+    return sum(map(_tensor_bytes, argument)) if isinstance(argument, list | tuple) else 0
 
 
 def _unsent(func: Any, args: tuple[Any, ...]) -> Any:

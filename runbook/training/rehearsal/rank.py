@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import logging
 import os
+import sys
 import time
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from runbook.plan_file import limits
+from runbook.plan_file.rehearsed_work import ONCE, OPTIMIZER, Work
 from runbook.plan_file.schema import Batch, PhasePlan
 from runbook.training import cpu, process_groups
 from runbook.training.rehearsal import gpu_stand_in
-from runbook.training.rehearsal.counter import OperatorCounter, StepCounts, Tensor, thinned
+from runbook.training.rehearsal.counter import FORWARD_BACKWARD, OperatorCounter, StepCounts, Tensor, thinned
 
-FORWARD_BACKWARD, OPTIMIZER, EVALUATION = "forward and backward", "optimizer", "evaluation"
-SAVE, RESUME = "save", "resume"
+EVALUATION, SAVE, RESUME = "evaluation", "save", "resume"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class RehearsedRank:
     flops: int
     operators: int
     collectives: list[Collective]
+    work: list[Work]
     synchronizations: dict[str, int]
     """Reads of a number from the device that the step waits for, by the line that asks."""
     saved_bytes: int
@@ -81,7 +84,9 @@ def rehearse(spec: PhasePlan, rank: int, *, microbatches: int = 0) -> RehearsedR
         with gpu_stand_in.StandIn(on_gpu=on_gpu), FakeTensorMode(allow_non_fake_inputs=True), counter:
             stage = process_groups.make_parallel_groups(spec)
             counter.groups = group_names()
-            return _rehearsed(_Rehearsal(spec, counter), rank, stage, microbatches, start)
+            rehearsal = _Rehearsal(spec, counter)
+            with _fused_kernels(counter) if on_gpu else contextlib.nullcontext():
+                return _rehearsed(rehearsal, rank, stage, microbatches, start)
 
 
 def measure(spec: PhasePlan, counter: OperatorCounter, microbatches: int) -> StepCounts:
@@ -132,6 +137,7 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, 
             )
             for key, count in sorted(step.collectives.items())
         ],
+        work=grown.work(),
         synchronizations={
             line: grown.number(once.synchronizations[line], count)
             for line, count in step.synchronizations.most_common()
@@ -158,9 +164,31 @@ class _Grown:
     whole: int
 
     def number(self, few: int, more: int) -> int:
-        if self.run in (self.whole, self.least):
-            return round(more * self.whole / self.run) if self.run < self.whole else more
-        return more + round((more - few) / (self.run - self.least) * (self.whole - self.run))
+        return more + round(self._each(few, more) * (self.whole - self.run))
+
+    def _each(self, few: int, more: int) -> float:
+        return (more - few) / (self.run - self.least) if self.run > self.least else more / self.run
+
+    def work(self) -> list[Work]:
+        """Of one micro-batch, and what a step has besides, however many there are."""
+        amounts: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        for (part, chunk, kind), number in self.step.work.items():
+            if part == OPTIMIZER:
+                amounts[part, 0][kind] += number
+                continue
+            few = self.once.work[part, chunk, kind]
+            each = 0 if self._does_not_grow(kind) else round(self._each(few, number))
+            amounts[part, chunk][kind] += each
+            amounts[ONCE, 0][kind] += number - each * self.run
+        return [Work(*place, dict(+counts)) for place, counts in sorted(amounts.items())]
+
+    def _does_not_grow(self, kind: str) -> bool:
+        """Whether a step has as much of it as one of fewer micro-batches has, perhaps in another pass."""
+        few, more = (
+            sum(number for (part, _, name), number in counts.work.items() if name == kind and part != OPTIMIZER)
+            for counts in (self.once, self.step)
+        )
+        return few == more and self.run > self.least
 
 
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
@@ -192,6 +220,8 @@ class _Rehearsal:
         compute, update = self.engine.compute, self.engine.update
         self._mark("compute", compute, FORWARD_BACKWARD)
         self._mark("update", update, OPTIMIZER)
+        for index, chunk in enumerate(self.engine.models):
+            self._mark_chunk(index, chunk)
 
     def _mark(self, name: str, call: Any, moment: str) -> None:
         def marked(*arguments: Any) -> Any:
@@ -200,6 +230,17 @@ class _Rehearsal:
 
         self.moments.append(moment)
         setattr(self.engine, name, marked)
+
+    def _mark_chunk(self, index: int, chunk: Any) -> None:
+        def enter(*_: Any) -> None:
+            self.counter.chunk = index
+
+        def leave(_chunk: Any, _arguments: Any, output: Any) -> None:
+            if output.requires_grad:
+                output.register_hook(enter)  # its backward pass begins
+
+        chunk.register_forward_pre_hook(enter)
+        chunk.register_forward_hook(leave)
 
     def step(self, microbatches: int) -> None:
         """One iteration as the training loop makes it."""
@@ -362,6 +403,22 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
         process_groups.leave_process_groups()
         for (owner, name), answer in before.items():
             setattr(owner, name, answer)
+
+
+@contextlib.contextmanager
+def _fused_kernels(counter: OperatorCounter) -> Iterator[None]:
+    """Count each function of megatron-core that torch compiles on a GPU as one kernel."""
+    compiled = [
+        (module, name, call)
+        for title, module in list(sys.modules.items())
+        for name, call in (list(vars(module).items()) if title.startswith("megatron.core.") else ())
+        if hasattr(call, "_torchdynamo_orig_callable")
+    ]
+    for module, name, call in compiled:
+        setattr(module, name, counter.as_one_kernel(call))
+    yield
+    for module, name, call in compiled:
+        setattr(module, name, call)
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> dict[tuple[Any, str], Any]:

@@ -10,9 +10,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from runbook import params
 from runbook.core import processes, shell
@@ -22,9 +22,14 @@ from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings
 from runbook.plan_file.errors import CANNOT_REHEARSE
+from runbook.plan_file.json_records import as_json, from_json
+from runbook.plan_file.rehearsed_work import Work
 from runbook.plan_file.schema import PhasePlan
+from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import RESERVE
-from runbook.planning.cost.step_inputs import memory_of
+from runbook.planning.cost.replay import Replay, stage_times
+from runbook.planning.cost.step_inputs import memory_of, modelled_device, setup_for
+from runbook.planning.layout import FULL, full_choice, smoke_choice
 from runbook.planning.plan import make_plan
 from runbook.planning.plan_record import Plan
 from runbook.workflow.prerequisites import machine
@@ -58,16 +63,17 @@ class Stage:
     peak_moment: str
     parts: dict[str, int]
     moments: dict[str, int]
-    collectives: list[dict[str, Any]]
+    collectives: tuple[dict[str, Any], ...]
     flops: int
     planned_flops: int
+    work: tuple[Work, ...]
     synchronizations: dict[str, int]
     saved_bytes: int
     save_host_bytes: int
     resume_bytes: int
     resume_peak_bytes: int
-    largest: list[dict[str, Any]]
-    timeline: list[list[Any]]
+    largest: tuple[dict[str, Any], ...]
+    timeline: tuple[tuple[Any, ...], ...]
     operators: int
     microbatches: int
     seconds: float
@@ -76,6 +82,8 @@ class Stage:
 @dataclass(frozen=True)
 class Rehearsal:
     """All stages of one phase."""
+
+    COMPUTED: ClassVar = ("fits", "findings")
 
     run: str
     phase: str
@@ -89,6 +97,9 @@ class Rehearsal:
     """What was set so that our own trainer can be rehearsed."""
     not_rehearsed: tuple[str, ...]
     stages: tuple[Stage, ...]
+    replay: Replay | None
+    replay_basis: str
+    """What the seconds of `replay` rest on, or why there is none."""
 
     @property
     def fits(self) -> bool:
@@ -117,19 +128,19 @@ class Rehearsal:
             ):
                 if abs(planned - counted) > TOLERANCE * counted:
                     found.append(f"{where}: the plan's {what} is {planned / counted - 1:+.1%} off what was counted")
+        if (replay := self.replay) and abs(replay.planned_seconds - replay.seconds) > TOLERANCE * replay.seconds:
+            found.append(f"a step takes {replay.text}")
         return found
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
-        return asdict(self) | {"fits": self.fits, "findings": self.findings}
+        content: dict[str, Any] = as_json(self)
+        return content
 
     @classmethod
     def from_dict(cls, content: Any) -> Rehearsal:
-        """From `as_dict`; a field that is missing is a KeyError."""
-        stages = tuple(Stage(**{one.name: stage[one.name] for one in fields(Stage)}) for stage in content["stages"])
-        named = {one.name: content[one.name] for one in fields(cls)}
-        texts = {name: tuple(content[name]) for name in ("changed", "not_rehearsed")}
-        return cls(**named | texts | {"stages": stages})
+        """From `as_dict`; `RefusedError` where another version wrote it."""
+        return from_json(cls, content, name="the rehearsal", failure="another version wrote this rehearsal:")
 
     def tables(self) -> Iterator[Table]:
         """Memory, work and messages of each stage."""
@@ -172,6 +183,8 @@ class Rehearsal:
             ],
             title="Work of one step, and files",
         )
+        unknown = Table([{"step": "not replayed", "why": self.replay_basis}], title="Time of one step")
+        yield self.replay.table(self.replay_basis) if self.replay else unknown
         yield Table(
             [
                 {
@@ -186,6 +199,25 @@ class Rehearsal:
             ],
             title="Messages of one step, first and last stage",
         )
+
+    def figures(self) -> dict[str, Any]:
+        """Pictures: `memory` of the fullest and the emptiest stage, and `schedule`, where a step could be replayed."""
+        from runbook.results.figures.rehearsal_figures import memory_course_figure, schedule_figure
+
+        fullest, emptiest = (choose(self.stages, key=lambda stage: stage.peak_bytes) for choose in (max, min))
+        shown = [fullest, emptiest][: len({fullest.rank, emptiest.rank})]
+        figures = {"memory": memory_course_figure([as_json(stage) for stage in shown], self.limit_bytes)}
+        return figures | ({"schedule": schedule_figure(self.replay)} if self.replay else {})
+
+    def save_figures(self, folder: Path) -> list[Path]:
+        """Write the pictures to a folder, as SVG and as PNG."""
+        from runbook.results.figures.drawing import save
+
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = {folder / f"{name}.{kind}": one for name, one in self.figures().items() for kind in ("svg", "png")}
+        for path, figure in drawn.items():
+            save(figure, path)
+        return list(drawn)
 
     def as_text(self) -> str:
         """All tables, and the findings below them."""
@@ -227,6 +259,16 @@ def rehearse_run(
         raise RunbookError(f"--ranks {outside[0]}: this job has ranks 0 to {spec.parallel.world_size - 1}")
     on_cpu, planned = settings.site.hardware.device == "cpu", plan.memory[phase].least_by_stage
     counted = count(plan, phase, chosen) if count else _count_here(plan, phase, chosen, say or (lambda _: None))
+    stages = tuple(
+        from_json(
+            Stage,
+            one | {"planned_bytes": planned[one["stage"]], "planned_flops": planned_flops(spec, one["stage"])},
+            name="a stage",
+            failure="what was counted cannot be read:",
+        )
+        for one in counted
+    )
+    replay, basis = _replayed(settings, plan, phase, stages)
     return Rehearsal(
         run=settings.name,
         phase=phase,
@@ -236,11 +278,34 @@ def rehearse_run(
         microbatches=spec.batch.num_microbatches,
         changed=changed,
         not_rehearsed=() if on_cpu else (_DEEPSPEED,) if spec.engine == "deepspeed" else (_TRANSFORMER_ENGINE, _FUSED),
-        stages=tuple(
-            Stage(planned_bytes=planned[one["stage"]], planned_flops=planned_flops(spec, one["stage"]), **one)
-            for one in counted
-        ),
+        stages=stages,
+        replay=replay,
+        replay_basis=basis,
     )
+
+
+def _replayed(settings: Settings, plan: Plan, phase: str, stages: Sequence[Stage]) -> tuple[Replay | None, str]:
+    """The step on the schedule of all stages and what its seconds rest on; None and why it cannot be."""
+    spec, choice = plan.phases[phase], (full_choice if phase == FULL else smoke_choice)(settings)
+    firsts = {found.stage: found for found in reversed(stages)}
+    if len(firsts) < spec.parallel.pipeline:
+        return None, f"{len(firsts)} of {spec.parallel.pipeline} stages were rehearsed, and a step needs all"
+    device = modelled_device(choice)
+    if isinstance(device, str):
+        return None, device
+    model, parallel = StepModel(setup_for(choice, device)), spec.parallel
+    sends = [kind for kind in stages[0].collectives if kind["op"] == "send"]
+    sent, count = (sum(kind[what] for kind in sends) for what in ("bytes", "count"))
+    replay = Replay(
+        microbatches=spec.batch.num_microbatches,
+        send_seconds=sent / count / model.bandwidth(parallel.world_size // parallel.data) if count else 0.0,
+        hides_sends=model.setup.hides_sends,
+        waiting_share=model.waiting_share,
+        planned_seconds=plan.time[phase].seconds_per_iteration or 0.0,
+        planned_parts=plan.time[phase].parts or {},
+        stages=tuple(stage_times(stage, firsts[stage].work, model) for stage in sorted(firsts)),
+    )
+    return replay, f"counted work at the plan's rates for {device.name}"
 
 
 def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[str, ...]]:

@@ -13,14 +13,16 @@ from typing import Any
 
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ProgramError, RunbookError
-from runbook.display import Progress, show_table, show_text
+from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
 from runbook.params.schema.site import SchedulerKind
 from runbook.params.schema.value_types import Framework
+from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import layout_inputs
 from runbook.planning import Check, Plan
 from runbook.records.manifest import note_files
 from runbook.records.twin import versions
+from runbook.results.figures.drawing import as_svg
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import OpenPhase
 from runbook.workflow.prerequisites.rehearsal import (
@@ -34,7 +36,7 @@ from runbook.workflow.prerequisites.rehearsal import (
 from runbook.workflow.trainings import job_rules, task_jobs
 
 FOLDER = "rehearsals"
-VERSION = 1
+VERSION = 2
 """Raised when a rehearsal counts otherwise: kept ones are then made again."""
 WAIVER = "training.rehearsal_waived_by"
 JOB_PHASE = "01-environment"
@@ -63,6 +65,8 @@ def show(open_phase: OpenPhase) -> None:
     if rehearsal := kept_rehearsal(open_phase):
         for table in rehearsal.tables():
             show_table(table)
+        for name, figure in rehearsal.figures().items():
+            show_figure(as_svg(figure), f"Rehearsed step, {name}: the numbers are in the tables.")
         show_text("\n".join(rehearsal.findings) or "Plan and rehearsal agree within 5 %.")
 
 
@@ -95,7 +99,7 @@ def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
     try:
         content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
         return replace(Rehearsal.from_dict(content), limit_bytes=usable_bytes(open_phase.settings.site))
-    except (OSError, ValueError, KeyError, TypeError):  # none, or one that an older program wrote
+    except (OSError, ValueError, RefusedError):  # none, or one that another version wrote
         return None
 
 
