@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from runbook.plan_file.rehearsed_work import BACKWARD, FORWARD, OPTIMIZER
@@ -21,7 +21,7 @@ MOST_SHAPES = 4000
 """More are drawn as dots: as shapes they make an SVG of megabytes."""
 
 
-def memory_course_figure(stages: Sequence[Mapping[str, Any]], limit_bytes: int) -> Any:
+def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
     """Memory of these stages (`Stage` as JSON) over one step: states below, activations on top of them."""
     with drawing("Memory over one step", height=3.8, panels=2) as (figure, panels):
         for axes, stage in zip(panels, stages, strict=False):

@@ -200,7 +200,7 @@ class Rehearsal:
             title="Messages of one step, first and last stage",
         )
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         """Pictures: `memory` of the fullest and the emptiest stage, and `schedule`, where a step could be replayed."""
         from runbook.results.figures.rehearsal_figures import memory_course_figure, schedule_figure
 
