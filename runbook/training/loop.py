@@ -40,19 +40,20 @@ from runbook.training.token_files import DataParallelShare
 SMOKE_PHASE = "03-smoke-test"
 
 
-def make_engine(spec: PhasePlan) -> TrainingEngine:
-    """The engine that the plan names."""
+def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
+    """The engine that the plan names; `draw`: with first weights, which a checkpoint to be loaded replaces."""
     if spec.engine == "megatron-core":
         from runbook.training.engines.megatron_engine import MegatronEngine
 
-        return MegatronEngine(spec)
+        return MegatronEngine(spec, draw=draw)
     from runbook.training.engines import deepspeed_start
 
     deepspeed_start.import_deepspeed()
     from runbook.training.engines.deepspeed_engine import DeepSpeedEngine
     from runbook.training.engines.deepspeed_pipeline import DeepSpeedPipeline
 
-    return DeepSpeedPipeline(spec) if spec.parallel.pipeline > 1 else DeepSpeedEngine(spec)
+    kind = DeepSpeedPipeline if spec.parallel.pipeline > 1 else DeepSpeedEngine
+    return kind(spec, draw=draw)
 
 
 class TrainingLoop:
@@ -69,7 +70,8 @@ class TrainingLoop:
         timeout = spec.limits.process_group_timeout_seconds
         self.tokens = run_long_on_first_rank(check, "checking the token files", timeout)
         run_on_first_rank(lambda: _check_writable(spec.path(spec.checkpoint.folder)))
-        self.engine = make_engine(spec)
+        root = spec.path(spec.checkpoint.folder)
+        self.engine = make_engine(spec, draw=not run_on_first_rank(lambda: folders.has_checkpoints(root)))
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.pending: PendingSave | None = None

@@ -52,7 +52,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     if not 0 <= seed < 2**63:
         raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
     whole = weights.newest_weights(spec, request.iteration)
-    (gpt,) = gpt_model.build_model(spec)
+    (gpt,) = gpt_model.build_model(spec, draw=False)
     _fill(gpt, whole.read(dict(gpt.named_parameters()), masters=False))
     gpt.eval()
     generator = torch.Generator().manual_seed(seed)
@@ -88,7 +88,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     if folders.has_checkpoints(root):
         raise RefusedError(f"{root} has checkpoints already: weights are imported only before the first step")
     imported = weights.import_gpt2(Path(request.source), spec.model)
-    engine = MegatronEngine(spec)
+    engine = MegatronEngine(spec, draw=False)
     _fill(engine.models[0], imported)
     engine.optimizer.reload_model_params()
     saved = state.PendingSave(spec, engine, state.TrainingProgress(), in_background=False).finish()

@@ -154,7 +154,7 @@ def logits():
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from(os.environ), 60)
     process_groups.make_parallel_groups(spec)
-    (gpt,) = gpt_model.build_model(spec)
+    (gpt,) = gpt_model.build_model(spec, draw=True)
     whole = weights.newest_weights(spec)
     offline._fill(gpt, whole.read(dict(gpt.named_parameters()), masters=False))
     gpt.eval()

@@ -38,8 +38,8 @@ _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 class DeepSpeedEngine(engine.TrainingEngine):
     """GPTModel in DeepSpeed's engine."""
 
-    def __init__(self, spec: PhasePlan) -> None:
-        super().__init__(spec, gpt_model.build_model(spec))
+    def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
+        super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
         # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
         self._shards = gpt_model.sharded_weights(self.model)

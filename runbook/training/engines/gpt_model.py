@@ -1,16 +1,10 @@
-"""megatron-core's GPTModel, built from the plan: configuration, layers, first weights.
-
-Each weight is drawn whole, in float32 on the CPU, from a generator seeded by the run's seed and the weight's own name
-(with its layer's number); a rank then keeps its slice. So TP 2, PP 2 and DP 2 start from the very weights that one
-process starts from, and their losses can be compared digit by digit.
-"""
+"""megatron-core's GPTModel, built from the plan: configuration, layers."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
-import hashlib
 import importlib
 import math
 import os
@@ -19,7 +13,6 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, get_cuda_rng_tracker, layers
@@ -29,9 +22,10 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.schema import PhasePlan, PlannedModel
+from runbook.plan_file.schema import PhasePlan
 from runbook.training import cpu
-from runbook.training.engines.engine import Shards, each_shard
+from runbook.training.engines.engine import Shards
+from runbook.training.engines.first_weights import fill_first_weights
 from runbook.training.engines.kernels import blocked_attention, blocked_is_faster, cross_entropy
 from runbook.training.ranks import on_gpu
 
@@ -49,8 +43,8 @@ class Gpt(GPTModel):  # type: ignore[misc]
         return losses.transpose(0, 1).contiguous()
 
 
-def build_model(spec: PhasePlan) -> list[GPTModel]:
-    """The chunks of the model that this rank holds (one, or virtual_pipeline of them), with their first weights."""
+def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
+    """The chunks of the model that this rank holds (one, or virtual_pipeline of them); `draw`: with first weights."""
     config = transformer_config(spec)
     if config.tp_comm_overlap:
         tokens = spec.batch.micro * spec.model.sequence_length // spec.parallel.context
@@ -78,7 +72,10 @@ def build_model(spec: PhasePlan) -> list[GPTModel]:
             cpu.use_onednn(model)
         else:
             cpu.widen_half_matmuls()
-        fill_first_weights(sharded_weights(model), spec.model, spec.seed)
+        if draw:
+            fill_first_weights(sharded_weights(model), spec.model, spec.seed)
+        else:  # a checkpoint is to be loaded
+            torch._foreach_zero_([weight.data for weight in model.parameters()])
         chunks.append(model)
     return chunks
 
@@ -323,29 +320,6 @@ class Norm:
         for weight in norm.parameters():
             weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         return norm
-
-
-def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
-    """Write the first weights into the shards of a model."""
-    with torch.no_grad():
-        for shard in each_shard(shards):
-            if isinstance(shard, ShardedTensor):
-                whole = first_weight(shard.key, shard.global_shape, model, seed)
-                places = zip(shard.global_offset, shard.data.shape, strict=True)
-                shard.data.copy_(whole[tuple(slice(start, start + length) for start, length in places)])
-
-
-def first_weight(key: str, shape: tuple[int, ...], model: PlannedModel, seed: int) -> torch.Tensor:
-    """The whole first value of one weight: GPT-2's rule, with what adds to the residual stream scaled by depth."""
-    if key.endswith("bias"):
-        return torch.zeros(shape)
-    if "norm" in key:
-        return torch.ones(shape)
-    deep = key.endswith(("linear_proj.weight", "linear_fc2.weight"))
-    std = model.init_std / math.sqrt(2 * model.layers) if deep else model.init_std
-    digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    return torch.empty(shape).normal_(0.0, std, generator=generator)
 
 
 def draw_token(logits: torch.Tensor, generator: torch.Generator, temperature: float = TEMPERATURE) -> int:

@@ -24,8 +24,8 @@ from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, Owned
 class MegatronEngine(engine.TrainingEngine):
     """GPTModel and optimizer as megatron-core itself trains them."""
 
-    def __init__(self, spec: PhasePlan) -> None:
-        super().__init__(spec, gpt_model.build_model(spec))
+    def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
+        super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         self.config = self.models[0].config
         shares, tuning = _shares_optimizer(spec), spec.tuning
         overlaps = tuning.overlap_gradients and spec.parallel.data * spec.parallel.context > 1

@@ -215,7 +215,7 @@ class _Rehearsal:
 
         self.spec, self.counter = spec, counter
         self.moments: list[str] = []
-        self.engine = make_engine(spec)
+        self.engine = make_engine(spec, draw=not counter.fake)
         self.stopping = StopConditions()
         compute, update = self.engine.compute, self.engine.update
         self._mark("compute", compute, FORWARD_BACKWARD)

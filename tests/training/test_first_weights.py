@@ -1,0 +1,87 @@
+"""First weights follow from seed, name and place alone: any slice is that of the whole, and only it is drawn."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+mapping = pytest.importorskip("megatron.core.dist_checkpointing.mapping")
+numpy = pytest.importorskip("numpy")
+
+from types import SimpleNamespace  # noqa: E402
+
+from runbook.training.engines import first_weights  # noqa: E402
+
+MODEL = SimpleNamespace(init_std=0.02, layers=8)
+
+
+def part(key, shape, rows, columns, seed=7, model=MODEL):
+    """The part of a weight that has this place, of so many along each side."""
+    height, width = shape[0] // rows[1], shape[1] // columns[1]
+    cuts = ((0, *rows), (1, *columns))
+    shard = mapping.ShardedTensor.from_rank_offsets(key, torch.empty(height, width), *cuts)
+    first_weights.fill_first_weights({key: shard}, model, seed)
+    return shard.data
+
+
+WHOLE = (0, 1)
+
+
+@pytest.mark.parametrize("shape", [(256, 192), (320, 64), (12, 20_000), (60, 36)], ids=str)
+@pytest.mark.parametrize("cuts", [2, 4])
+def test_a_slice_is_that_of_the_whole_weight_to_the_last_bit(shape, cuts):
+    whole = part("w.weight", shape, WHOLE, WHOLE)
+    by_rows = [part("w.weight", shape, (place, cuts), WHOLE) for place in range(cuts)]
+    by_columns = [part("w.weight", shape, WHOLE, (place, cuts)) for place in range(cuts)]
+    assert torch.equal(torch.cat(by_rows), whole)
+    assert torch.equal(torch.cat(by_columns, 1), whole)
+
+
+def test_rows_that_pad_a_vocabulary_change_no_other_row():
+    small, large = (part("w.weight", (rows, 64), WHOLE, WHOLE) for rows in (256, 384))
+    assert torch.equal(large[:256], small)
+
+
+def test_a_rank_draws_no_more_numbers_than_its_slice_has(monkeypatch):
+    drawn, normal_numbers = [], first_weights._normal_numbers
+
+    def counted(philox, count, *rest):
+        drawn.append(count)
+        return normal_numbers(philox, count, *rest)
+
+    monkeypatch.setattr(first_weights, "_normal_numbers", counted)
+    for rows, columns in (((1, 4), WHOLE), (WHOLE, (2, 4))):
+        drawn.clear()
+        assert part("w.weight", (512, 256), rows, columns).numel() == sum(drawn) == 512 * 256 // 4
+
+
+def test_the_numbers_are_normal_with_gpt2s_widths_and_differ_by_name_and_seed():
+    plain, deep = (part(f"layers.3.{name}.weight", (1024, 512), WHOLE, WHOLE) for name in ("linear_fc1", "linear_fc2"))
+    for values, std in ((plain, 0.02), (deep, 0.02 / math.sqrt(16))):
+        values = values.double() / std
+        error = 1 / math.sqrt(values.numel())
+        assert abs(values.mean()) < 4 * error
+        assert abs(values.std() - 1) < 4 * error / math.sqrt(2)
+        assert abs((values**4).mean() - 3) < 4 * error * math.sqrt(96)
+        assert abs(torch.corrcoef(torch.stack([values.view(-1)[:-1], values.view(-1)[1:]]))[0, 1]) < 4 * error
+        assert 4.0 < values.abs().max() < 6.8
+        below = torch.special.ndtr(values.view(-1)).sort().values
+        steps = torch.arange(1, len(below) + 1) / len(below)
+        assert (below - steps).abs().max() < 2 * error  # Kolmogorov and Smirnov: exceeded once in 1,500
+    other = part("layers.3.linear_fc1.weight", (1024, 512), WHOLE, WHOLE, seed=8)
+    assert abs(torch.corrcoef(torch.stack([plain.view(-1), other.view(-1)]))[0, 1]) < 4 * error
+
+
+def test_norms_are_one_and_biases_zero():
+    for key, expected in (("final_layernorm.weight", 1.0), ("linear_qkv.layer_norm_bias", 0.0), ("fc1.bias", 0.0)):
+        shard = mapping.ShardedTensor.from_rank_offsets(key, torch.empty(5))
+        first_weights.fill_first_weights({key: shard}, MODEL, 7)
+        assert torch.equal(shard.data, torch.full((5,), expected))
+
+
+def test_the_numbers_are_those_of_every_machine_and_version():
+    first = part("w.weight", (2, 8), WHOLE, WHOLE).view(-1)[:4] / 0.02
+    assert first.tolist() == pytest.approx(PINNED, rel=1e-5)
+
+
+PINNED = [0.479452520608902, -1.117288589477539, 1.546499490737915, 0.43229880928993225]
