@@ -129,6 +129,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.in_kernel = inside
             if not inside:
                 self._kernel((arguments, result))
+                self._seen(self.bytes[self.device_type])
             return result
 
         return counted
@@ -153,6 +154,8 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _seen(self, now: int) -> None:
         """Note these bytes of the device as a point of the timeline, and perhaps as the peak."""
         counts = self.counts
+        if self.in_kernel:  # what is made on the way through one never comes to memory
+            return
         if now > counts.peak_bytes:
             counts.peak_bytes, counts.peak_moment = now, self.moment
             if now > SNAPSHOT_STEP * self._snapshot_at:

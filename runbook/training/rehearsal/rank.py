@@ -416,9 +416,11 @@ def _fused_kernels(counter: OperatorCounter) -> Iterator[None]:
     ]
     for module, name, call in compiled:
         setattr(module, name, counter.as_one_kernel(call))
-    yield
-    for module, name, call in compiled:
-        setattr(module, name, call)
+    try:
+        yield
+    finally:
+        for module, name, call in compiled:
+            setattr(module, name, call)
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> dict[tuple[Any, str], Any]:

@@ -43,7 +43,7 @@ _OWN = {"training.framework": "runbook", "training.offload": "false"}
 _ABSENT = {"fp8": "none", "overlap_tensor": "false", "cuda_graphs": "false", "fuse_gradients": "auto"}
 _TRANSFORMER_ENGINE = "Transformer Engine's layers: megatron-core's own are rehearsed, with torch's attention"
 _DEEPSPEED = "DeepSpeed's path on a GPU: its path on a CPU is, with the attention and the loss that a CPU has"
-_FUSED = "fused kernels: their parts are counted one by one"
+_FUSED = "fused kernels: a function that torch compiles is counted as one kernel"
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
 """Counts ranks of a phase of a plan: the JSON that `python -m runbook.training.rehearsal` writes of each."""
 
