@@ -23,6 +23,13 @@ def jobs(zygote, tmp_path_factory):
         folder = tmp_path_factory.mktemp(place)
         extra = {hanging.PLACE: place, "LOCAL_WORLD_SIZE": str(local), "RUNBOOK_JOB_FOLDER": str(folder / "job")}
         jobs[place] = zygote.start(folder, content, patch="training.hanging:main", extra=extra)
+    folder, extra = (
+        tmp_path_factory.mktemp("training"),
+        {"RUNBOOK_FAULTS": "hang:rank=0,step=4", "LOCAL_WORLD_SIZE": "2"},
+    )
+    specs.write_corpus(folder / "data" / "corpus_text_document")
+    content = specs.spec(copies=2, limits={"process_group_timeout_seconds": 30})
+    jobs["training"] = zygote.start(folder, content, extra=extra | {"RUNBOOK_JOB_FOLDER": str(folder / "job")})
     return jobs
 
 
@@ -35,6 +42,14 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
     stacks = (job.folder / "job" / "ranks" / f"{hanging.HUNG_RANK}.stack").read_text()
     assert hang["stacks"].endswith("2.stack") and f"in {function}" in stacks
     assert [path.name for path in (job.folder / "job" / "ranks").iterdir()] == [f"{hanging.HUNG_RANK}.stack"]
+
+
+def test_in_a_training_a_first_rank_that_hangs_ends_itself(jobs):
+    """The other one waits in a coalesced reduction of megatron-core's."""
+    job = jobs["training"]
+    assert job.ranks[0].wait() == 70, job.err[-2000:]
+    [hang] = job.events("hang")
+    assert (hang["rank"], hang["activity"], hang["step"]) == (0, "step", 4) and "faults.py" in job.err
 
 
 def test_the_others_wait_for_the_first_rank_s_work_on_the_text_longer_than_for_a_collective(zygote, run):

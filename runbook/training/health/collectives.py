@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-_COLLECTIVES = (
-    "_allgather_base", "_reduce_scatter_base", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced",
-    "all_gather_single", "all_to_all_single", "allreduce", "allreduce_coalesced", "alltoall", "alltoall_base",
-    "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single",
-    "reduce_scatter_tensor_coalesced", "scatter",
-)  # fmt: skip
+_COLLECTIVES = re.compile("gather|reduce|scatter|broadcast|barrier|all_?to_?all")
 """Methods of torch's ProcessGroup; whatever Python calls, megatron-core and DeepSpeed too, passes one of them."""
 
 _entered: dict[str, int] = {}
+_inside: list[str] = []
 _keys: dict[tuple[str, str, int], str] = {}
 
 
@@ -26,9 +23,8 @@ def count_entries() -> None:
 
     if hasattr(ProcessGroup.allreduce, "__wrapped__"):
         return
-    for name in _COLLECTIVES:
-        if hasattr(ProcessGroup, name):
-            setattr(ProcessGroup, name, _counting(getattr(ProcessGroup, name)))
+    for name in filter(_COLLECTIVES.search, dir(ProcessGroup)):
+        setattr(ProcessGroup, name, _counting(getattr(ProcessGroup, name)))
     for name in ("send", "recv"):
         setattr(ProcessGroup, name, _counting_messages(getattr(ProcessGroup, name), name))
 
@@ -38,7 +34,11 @@ def _counting(method: Callable[..., Any]) -> Callable[..., Any]:
     def counted(group: Any, *arguments: Any, **options: Any) -> Any:
         name = group.group_name
         _entered[name] = _entered.get(name, 0) + 1
-        return method(group, *arguments, **options)
+        _inside.append(name)
+        try:
+            return method(group, *arguments, **options)
+        finally:
+            _inside.pop()
 
     return counted
 
@@ -63,6 +63,11 @@ def message_key(group: str, name: str, own: int, peer: int) -> str:
     ('send 3 0>4', 'recv 3 0>4')
     """
     return f"{name} {group} {own}>{peer}" if name == "send" else f"{name} {group} {peer}>{own}"
+
+
+def is_inside() -> bool:
+    """Whether this rank has begun a collective that has not taken its tensors: it should last microseconds."""
+    return bool(_inside)
 
 
 def entered() -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,18 +31,17 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
 
     A rank waits for another one of its groups that has entered fewer collectives, or for a message that was not sent.
     Who is waited for and waits for nobody hangs. How a rank waits is not asked: on a GPU it is in whatever copy or
-    `.item()` comes first. Where all have entered as many in a step, the cause is the only one that is elsewhere in
-    the code; else it is nobody here, and the process groups' time-out ends the job.
+    `.item()` comes first. Where all have entered as many, it is the rank that is still inside of the last one; else it
+    is nobody here, and the process groups' time-out ends the job.
     """
     if not all(beat.stuck for beat in beats):
         return []
     waiting, awaited = _waiting({beat.rank: beat.entered for beat in beats})
-    if waiting:
-        culprits = awaited - waiting
-        return [Hang(beat, beat.still, f"in {beat.where}") for beat in beats if beat.rank in culprits]
-    if not all(beat.activity == "step" and beat.steps > 0 for beat in beats):
-        return []
-    return [Hang(beat, beat.still, f"in {beat.where}") for beat in _elsewhere(beats)]
+    culprits = awaited - waiting
+    if not waiting:
+        inside = {beat.rank for beat in beats if beat.inside}
+        culprits = inside if len(inside) < len(beats) else set()
+    return [Hang(beat, beat.still, f"in {beat.where}") for beat in beats if beat.rank in culprits]
 
 
 def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:
@@ -65,15 +63,6 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
         waiting |= ahead
         awaited.update(rank for _, rank in members if ahead and rank not in ahead)
     return waiting, awaited
-
-
-def _elsewhere(beats: Sequence[Heartbeat]) -> list[Heartbeat]:
-    """The one rank that is elsewhere in the code than all others; of two, the one that waits for nobody."""
-    if len(beats) <= 2:
-        busy = [beat for beat in beats if not beat.waiting]
-        return busy if len(busy) == 1 else []
-    place, count = Counter(beat.where for beat in beats).most_common(1)[0]
-    return [beat for beat in beats if beat.where != place] if count == len(beats) - 1 else []
 
 
 @dataclass

@@ -51,6 +51,7 @@ class Heartbeat:
     limit: float = 0.0  # how long the others may wait for it in this activity
     stacks: str = ""  # where its stacks can be read on its machine
     entered: dict[str, int] = field(default_factory=dict)  # collectives by process group, messages by direction
+    inside: bool = False  # whether it has begun a collective that has not taken its tensors
 
     @property
     def age(self) -> float:
@@ -87,7 +88,7 @@ def process_fields(pid: int) -> list[str]:
 
 HANG_SHARE = 0.6
 """A rank is ended after this share of the process groups' time-out, so that its stack is seen before the others end."""
-UNMEASURED_SHARE = 0.75
+UNMEASURED_SHARE = 0.9
 """The same for the first step, evaluation or save of a job: nothing is known yet of how long it takes."""
 MEASURED_FACTOR = 3.0
 """A step, an evaluation or a save may take so many times the longest one of its kind that was measured."""
@@ -167,6 +168,7 @@ class HeartbeatWriter:
     def __init__(self, rank: int, limits: HangLimits | None = None, file: HeartbeatFile | None = None) -> None:
         self.rank = rank
         self.entered: Callable[[], dict[str, int]] = dict
+        self.is_inside: Callable[[], bool] = bool
         self._limits, self._file = limits, file
         pid = os.getpid()
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
@@ -241,6 +243,7 @@ class HeartbeatWriter:
             still=round(now - self._changed, 3),
             limit=self._limits.limit(beat.activity, self._work) if self._limits else 0.0,
             entered=entered,
+            inside=self.is_inside(),
         )
 
     def write(self) -> Heartbeat:

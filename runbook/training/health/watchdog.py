@@ -31,9 +31,9 @@ from runbook.training.report import append_line
 
 SAMPLE_SECONDS = 0.025
 HEARTBEAT_SECONDS = 0.5
-STACK_UNCHANGED_LOOKS = 20
+STACK_UNCHANGED_LOOKS = 6
 """A stack is whole when this many looks, 10 ms apart, find the same text: on a busy machine it is written in pieces."""
-STACK_SECONDS = 10.0
+STACK_SECONDS = 4.0
 STACK_LINES = 40
 HUNG_EXIT_CODE = 70
 """Exit code of a rank whose watchdog ended it because its own main thread hung."""
@@ -67,7 +67,7 @@ class Watchdog:
         from runbook.training.health import collectives
 
         collectives.count_entries()
-        self.heartbeat.entered = collectives.entered
+        self.heartbeat.entered, self.heartbeat.is_inside = collectives.entered, collectives.is_inside
         self._reports = HangReports(self.ranks.world_size, self.local, collectives.clone_store)
 
     def stop(self) -> None:
@@ -99,7 +99,8 @@ class Watchdog:
 
     def _raise_timeouts(self, limit: float) -> None:
         """Where steps take long, waits may as well: the process groups do not end what the watchdog does not."""
-        if self._reports and limit > UNMEASURED_SHARE * self._timeout:
+        unmeasured = UNMEASURED_SHARE * self._limits.timeout
+        if self._reports and limit > HANG_SHARE * self._timeout and limit != unmeasured:
             from runbook.training.health import collectives
 
             self._timeout = limit / HANG_SHARE
