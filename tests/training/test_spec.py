@@ -145,10 +145,11 @@ def test_a_plan_that_does_not_fit(content, world_size, says):
     assert says in refused(copy.deepcopy(content), world_size)
 
 
-def test_context_parallelism_is_refused_where_it_would_fit():
-    content = specs.spec()
-    content["parallel"] |= {"context": 2, "world_size": 2}
-    assert "parallel.context 2: this trainer has no context parallelism" in refused(content, 2)
+@pytest.mark.parametrize(("engine", "context"), [("deepspeed", 2), ("megatron-core", 3)])
+def test_a_sequence_is_shared_in_equal_pieces_and_not_by_deepspeed(engine, context):
+    content = specs.spec(engine=engine)
+    content["parallel"] |= {"context": context, "world_size": context}
+    assert "cuts a sequence into 2 x context equal pieces" in refused(content, context)
 
 
 def test_fp16_is_taken_where_there_is_a_gpu():
