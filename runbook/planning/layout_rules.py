@@ -94,6 +94,7 @@ def _shape(choice: Choice) -> Iterator[Check]:
         f"hidden {shape.hidden} / {shape.heads} heads {size}",
         "the head size is a multiple of 8 (flash attention and the matrix units need it)",
         f"Choose heads for model {choice.model_name} so that hidden / heads is 64, 96 or 128.",
+        otherwise="warn" if whole_heads and choice.site.hardware.device == "cpu" else "fail",
     )
     yield judge(
         f"{choice.phase}: heads by tensor",
