@@ -184,3 +184,10 @@ def test_no_place_of_a_machine_is_named(notebook):
     text = "\n".join(cell.source for cell in notebook.cells)
     assert not re.findall(r"(?<![\w.])/(?:root|home|work|tmp|Users|scratch|mnt)/", text)
     assert not re.findall(r"\b[A-Z]:\\", text)
+
+
+def test_links_lead_where_records_and_copies_have_a_page(notebook):
+    """What stands outside of the web and of that page is written as the name of a file."""
+    texts = "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", texts)}
+    assert {link for link in links if not link.startswith("https:")} <= {"../docs/when-it-fails.md"}
