@@ -41,6 +41,7 @@ _MEMORY_PARTS = {
     "optimizer": "optimizer states",
     "activations": "activations",
     "logits": "logits",
+    "passing": "gradients on their way through a layer",
     "attention_scores": "attention scores, where they are kept",
     "buffers": "buffers of the engine, where they are known",
     "optimizer_moment": "the optimizer's step, when activations are gone",

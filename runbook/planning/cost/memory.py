@@ -52,6 +52,8 @@ class StageMemory:
     """What the engine keeps beside its states: DeepSpeed's buckets, as far as they are known."""
     host: int = 0
     """In the node's main memory, for each device: the optimizer's states where they are offloaded."""
+    passing: int = 0
+    """Gradients on their way through a layer, beyond the room of the logits; known of our own trainer on a GPU."""
     optimizer_moment: int = 0
     """What the optimizer's step takes for a moment, once activations are gone; known for a CPU alone."""
 
@@ -63,12 +65,13 @@ class StageMemory:
     @property
     def least(self) -> int:
         """Everything, with an attention that keeps no scores."""
-        return self.states + self.buffers + max(self.activations + self.logits, self.optimizer_moment)
+        kept = self.activations + self.logits + self.passing
+        return self.states + self.buffers + max(kept, self.optimizer_moment)
 
     @property
     def most(self) -> int:
         """Everything, with an attention that keeps all scores."""
-        kept = self.activations + self.logits + self.attention_scores
+        kept = self.activations + self.logits + self.passing + self.attention_scores
         return self.states + self.buffers + max(kept, self.optimizer_moment)
 
 
@@ -187,12 +190,15 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     if choice.own_trainer and not choice.deepspeed:
         scores = tokens * shape.padded_vocabulary / choice.tensor
         logits = width * scores + min(4 * scores, LOSS_BLOCK_BYTES) if last else 0
+        inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / choice.tensor
+        passing = max(0.0, width * tokens * (2 * shape.hidden / sequence_split + inside) - logits)
     else:
+        passing = 0.0
         logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor if last else 0
     buffers = 0
     if choice.own_trainer and choice.deepspeed and choice.zero_stage:
         buffers = width * bucket_elements(on_rank(shape, tensor=1, pipeline=1, stage=0).total, choice.tensor)
-    return replace(stored, logits=round(logits), buffers=buffers)
+    return replace(stored, logits=round(logits), passing=round(passing), buffers=buffers)
 
 
 def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: float) -> StageMemory:

@@ -16,6 +16,7 @@ MEMORY_PARTS = (
     ("optimizer", "optimizer states", GREEN, ".."),
     ("activations", "activations", ORANGE, "\\\\"),
     ("logits", "logits", VERMILION, "xx"),
+    ("passing", "gradients on their way", GREY, "oo"),
 )
 """Key, words, colour and hatching: the parts are told apart in print and without colour too."""
 
