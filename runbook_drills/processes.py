@@ -324,12 +324,12 @@ def vanished_outputs(bench: Bench) -> DrillEnding:
 
 def clocks(bench: Bench) -> DrillEnding:
     """The clock is set back an hour; a job comes near its time limit; an exit duration is reached."""
-    ending = DrillEnding("clock set back by an hour at step 9; a time limit of 16 s; an exit duration of 3 s")
+    ending = DrillEnding("clock set back by an hour at step 9; a time limit of 40 s; an exit duration of 3 s")
     case = DrillRun(bench, "clock")
     failure = case.train(f"clock:step=9,seconds=-3600,job={PHASE}")
     ending.rule(all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock")
-    limited = DrillRun(bench, "limit", "jobs.training.walltime=00:00:16", "training.iterations=72")
-    text = limited.train("slow:seconds=0.15")
+    limited = DrillRun(bench, "limit", "jobs.training.walltime=00:00:40", "training.iterations=100")
+    text = limited.train("slow:seconds=0.5")  # 50 s of steps: more than the limit, however fast the rest is
     stopped, ended = limited.events("stopped"), limited.events("ended")
     ending.rule(not text and limited.done(), "with a time limit it finished", text[:300])
     ending.rule([one["signal"] for one in stopped] == ["time_limit"] * len(stopped) != [], "stopped before the limit")
