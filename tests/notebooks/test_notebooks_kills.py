@@ -56,7 +56,7 @@ class Campaign:
         """The kernel of one phase is killed; the command has to say so."""
         before = self.started(phase)
         process = self.start()
-        wait_until(lambda: self.opened_anew(phase, before), 60, f"{phase} is opened")
+        wait_until(lambda: self.opened_anew(phase, before), 400, f"{phase} is opened")
         for kernel in kernels_below(process):
             kernel.kill()
         text, _ = process.communicate(timeout=60)

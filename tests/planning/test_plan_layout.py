@@ -246,9 +246,10 @@ def test_a_broken_rule_says_values_rule_and_remedy(
     assert text in refusal(sections, **others)
 
 
-def test_a_cpu_trains_heads_of_any_size() -> None:
+def test_a_cpu_trains_heads_of_any_size(refusal: Callable[..., str]) -> None:
     checks = make_plan(build(model=odd(heads=32))).checks
     assert [check.verdict for check in checks if check.name == "04-training: head size"] == ["warn"]
+    assert "= 9 a head" in refusal({}, model=odd(hidden=36, position_embedding="rope"))
 
 
 def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None:

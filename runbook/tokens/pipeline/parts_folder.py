@@ -15,14 +15,17 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from runbook.core.errors import HeldError
-from runbook.tokens.indexed_files import IndexPiece
 from runbook.tokens.pipeline.options import Counts, TokenFiles
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from runbook.tokens.indexed_files import IndexPiece
+
 
 _log = logging.getLogger(__name__)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -169,6 +172,8 @@ class PartsFolder:
 
     def read(self, shard: int) -> ShardMark | None:
         """The mark of a shard; None where there is none, or one that was not written whole (after a power cut)."""
+        import numpy as np
+
         try:
             line, _, arrays = self.path(shard, "mark").read_bytes().partition(b"\n")
             head = json.loads(line)

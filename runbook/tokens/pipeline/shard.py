@@ -12,10 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from runbook.core.errors import DataError
 from runbook.plan_file.token_index import DTYPES, dtype_code
@@ -26,6 +23,10 @@ from runbook.tokens.sources.documents import BadRecord, BadTextError, DocumentBa
 from runbook.tokens.sources.input_files import Segment, Shard, kind_of
 from runbook.tokens.sources.reading import BrokenFileError, line_number
 from runbook.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SAMPLE_CHARACTERS = 1024
 SAMPLE_EVERY = 4_000_000
@@ -38,6 +39,8 @@ class ShardMaker:
     """Tokenizes shards, one after the other, with one tokenizer and one set of options."""
 
     def __init__(self, tokenizer: Tokenizer, options: TokenizeOptions, source_key: str, report: Report) -> None:
+        import numpy as np
+
         self._tokenizer = tokenizer
         self._options = options
         self._parser = Parser(options.text_key, source_key)
@@ -48,6 +51,8 @@ class ShardMaker:
 
     def make(self, shard: Shard, fingerprint: str, sink: ShardSink) -> ShardMark:
         """Tokenize a shard into the sink; a broken file leaves nothing of itself behind."""
+        import numpy as np
+
         work = _Work(shard, sink)
         for segment in shard.segments:
             before = work.position()
@@ -110,6 +115,8 @@ class ShardMaker:
 
     def _encode_huge(self, batch: DocumentBatch, segment: Segment, work: _Work) -> None:
         """Encode one document in pieces, with a report after each, so that progress is seen."""
+        import numpy as np
+
         huge, batch.huge = batch.huge, None
         assert huge is not None
         if batch.sources and not self._is_wanted(batch.sources[0]):
@@ -154,6 +161,8 @@ class ShardMaker:
         batch.texts = list(itertools.compress(batch.texts, wanted))
 
     def _encode(self, batch: DocumentBatch, work: _Work) -> None:
+        import numpy as np
+
         with work.timed("encode"):
             ids, offsets = self._tokenizer.encode_batch(batch.texts)
         text_bytes = utf8_sizes(batch.texts)
@@ -186,6 +195,8 @@ def join_ids(
     ids: NDArray[np.uint32], offsets: NDArray[np.int64], dtype: np.dtype[Any], eod: NDArray[Any] | None
 ) -> bytes:
     """Ids as bytes of the output's type, with the end-of-document token after each text that has tokens."""
+    import numpy as np
+
     narrow = ids.astype(dtype)
     if eod is None:
         return narrow.tobytes()
@@ -222,6 +233,8 @@ class _Work:
         self.counts.seconds[stage] += time.perf_counter() - started
 
     def add(self, lengths: NDArray[np.int64], text_bytes: list[int], sources: list[str] | None) -> None:
+        import numpy as np
+
         self.num_batches += 1
         counts = self.counts
         counts.text_bytes += sum(text_bytes)
