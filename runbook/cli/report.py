@@ -111,5 +111,5 @@ def compare(
     for table in tables.values():
         click.echo(table.as_text() + "\n")
     click.echo(CheckTable(result.checks).as_text())
-    click.echo(f"Verdict: {verdict} (each held against {facts[0].name})")
+    click.echo(f"Verdict: {verdict} (each compared with {facts[0].name})")
     return code

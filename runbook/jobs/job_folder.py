@@ -73,7 +73,7 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
     STOPPED = "stopped"  # saved and ended with exit code 75: a new job goes on from there
-    LOST = "lost"  # the machine was started anew, or the job vanished without an exit code
+    LOST = "lost"  # the machine was rebooted, or the job vanished without an exit code
     UNKNOWN = "unknown"
 
 

@@ -115,4 +115,4 @@ def test_command_gives_the_verdict_as_json_and_by_its_exit_code(run_folder, tmp_
     loose = ["a", "b", "--runs", str(tmp_path), "--slower", "0.2"]
     allowed = CliRunner().invoke(command, loose, standalone_mode=False)
     assert allowed.return_value == 0
-    assert allowed.output.splitlines()[-1] == "Verdict: pass (each held against a)"
+    assert allowed.output.splitlines()[-1] == "Verdict: pass (each compared with a)"

@@ -55,7 +55,7 @@ class StepCounts:
 
 
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """StepCounts what runs under it; with `fake`, answers what needs numbers and sends nothing."""
+    """Counts what runs under it; with `fake`, answers what needs numbers and sends nothing."""
 
     def __init__(self, *, fake: bool, device_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

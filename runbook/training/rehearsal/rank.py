@@ -155,7 +155,7 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, 
 
 @dataclass(frozen=True)
 class _Grown:
-    """StepCounts of the whole batch from those of two smaller ones: every micro-batch adds the same."""
+    """Counts of the whole batch from those of two smaller ones: every micro-batch adds the same."""
 
     once: StepCounts
     step: StepCounts
