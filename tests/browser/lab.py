@@ -9,7 +9,6 @@ import secrets
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,12 +58,6 @@ class Lab:
         wait_until(lambda: told.exists() and told.read_text().endswith("}"), 400, "JupyterLab starts")
         self.url = json.loads(told.read_text())["url"]
 
-    def kernel_state(self, path: str) -> str:
-        """What the server says of a notebook's kernel; empty where it has none."""
-        with urllib.request.urlopen(f"{self.url}api/sessions?token={self.token}", timeout=30) as answer:
-            sessions = json.load(answer)
-        return next((one["kernel"]["execution_state"] for one in sessions if one["path"] == path), "")
-
     def close(self) -> None:
         """End the server with its kernels."""
         self.process.terminate()
@@ -81,10 +74,11 @@ class Notebook:
     def __init__(self, page: Page, lab: Lab, path: str) -> None:
         self.page = page
         page.set_default_timeout(1000 * SECONDS)
-        page.goto(f"{lab.url}doc/tree/{path}?token={lab.token}")
+        # A cell that is run before the page has found its kernel would be run by JupyterLab in a second, new one.
+        with page.expect_event("websocket", lambda socket: "/api/kernels/" in socket.url, timeout=1000 * SECONDS):
+            page.goto(f"{lab.url}doc/tree/{path}?token={lab.token}")
         self.cells = page.locator(".jp-Notebook .jp-Cell")
         expect(self.cells.first).to_be_visible(timeout=1000 * SECONDS)
-        wait_until(lambda: lab.kernel_state(path) in ("idle", "busy"), SECONDS, f"the kernel of {path} starts")
 
     def cell(self, source: str) -> Any:
         """The code cell whose input holds these words."""
