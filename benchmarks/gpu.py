@@ -167,11 +167,11 @@ def train(folder: Path) -> None:
 
 def speed(root: Path, out: Path, small: bool) -> None:
     """Rows of benchmarks.training_vs_plain, shape by shape."""
-    from benchmarks.training_vs_plain import PROGRAMS, compare, line
+    from benchmarks.training_vs_plain import compare, line
 
     rows: list[dict[str, Any]] = []
     for shape, sequences in SPEED[small]:
-        names = list(PROGRAMS) if not small else ["ours", "plain"]
+        names = ["ours", "plain"] if small else ["ours", "plain", "compiled"]
         new = compare(shape, "bf16", 5, names, sequences)
         for row in new:
             print(line(row, new[-1]), flush=True)

@@ -1,7 +1,12 @@
-"""A GPT in plain PyTorch as nanoGPT trains it, with SDPA, fused AdamW, autocast, torch.compile: the rival."""
+"""A GPT in plain PyTorch as nanoGPT trains it, with SDPA, fused AdamW, autocast, torch.compile: the rival.
+
+The second rival (`even`) keeps its numbers as our trainer does: in bf16 its weights are bf16, not cast anew in every
+micro-batch; gradients are added up in float32, and the optimizer steps a float32 copy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,21 +69,29 @@ class Gpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))
-        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
+        return functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), labels.view(-1))
 
 
 class Plain:
     """The whole of one training step."""
 
-    def __init__(self, shape: Shape, precision: str, *, compiled: bool) -> None:
+    def __init__(self, shape: Shape, precision: str, *, compiled: bool, even: bool = False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = Gpt(shape).to(self.device)
-        decayed = [weight for weight in model.parameters() if weight.ndim > 1]
-        others = [weight for weight in model.parameters() if weight.ndim == 1]
+        weights = sorted(model.parameters(), key=lambda weight: weight.ndim)
+        half_weights = even and precision == "bf16"
+        self.autocast = precision == "bf16" and not even
+        self.parameters = [nn.Parameter(weight.detach().clone()) for weight in weights] if half_weights else weights
+        self.copies = weights if half_weights else []
+        if half_weights:
+            model.to(torch.bfloat16)
+            for weight, main in zip(weights, self.parameters, strict=True):
+                main.grad = torch.zeros_like(main)
+                weight.register_post_accumulate_grad_hook(_add_to(main.grad))
+        decayed = [weight for weight in self.parameters if weight.ndim > 1]
+        others = [weight for weight in self.parameters if weight.ndim == 1]
         groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
-        self.parameters = decayed + others
-        self.autocast = precision == "bf16"
         self.model: Any = torch.compile(model) if compiled else model
 
     def step(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
@@ -91,5 +104,16 @@ class Plain:
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self.copies)  # hooks hold the sums of the copies' gradients
+        if self.copies:
+            with torch.no_grad():
+                torch._foreach_copy_(self.copies, self.parameters)
         return total
+
+
+def _add_to(total: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def add(weight: torch.Tensor) -> None:
+        total.add_(weight.grad)
+        weight.grad = None
+
+    return add

@@ -1,20 +1,24 @@
 """Speed and memory of our trainer against a plain PyTorch GPT of the same shape, step by step in turn.
 
-    python -m benchmarks.training_vs_plain [--shapes smoke 125m] [--precisions fp32 bf16] [--rounds 5] [--json FILE]
+    python -m benchmarks.training_vs_plain [--shapes smoke 125m] [--precisions bf16 fp32] [--rounds 5] [--json FILE]
+    OMP_NUM_THREADS=1 python -m benchmarks.training_vs_plain --shapes smoke --limit 210 --page PAGE.md        8 minutes
     python -m benchmarks.training_vs_plain --shapes 125m-2k 350m 1.3b 6.7b --precisions bf16 --micro 4        on a GPU
 
 Each program is a process of its own that holds its model; the processes take steps in turn, so that a noisy neighbour
-hits all of them, and the median counts. Both get the same random tokens; reading data is left out on both sides. `ours`
-is the megatron-core engine's own compute and update; `plain` is benchmarks/plain_training.py, `compiled` the same under
-torch.compile. Wall time decides; the processor time of each step stands beside it, because a busy machine stretches
-the first and not the second. On a GPU each row has the MFU as well: PaLM's formula, the datasheet's peak. A model
-that a GPU's memory does not hold ends that program, and its row says so.
+hits all of them, and the median counts. Both get the same random tokens; reading data is left out on both sides.
+`ours` is the megatron-core engine's own compute and update; `plain` is benchmarks/plain_training.py, `compiled` the
+same under torch.compile. The second rival, `even` and `even-compiled`, is on even terms with ours in all but the
+kernels: bf16 weights with a float32 copy in the optimizer, the trainer's allocator settings and its pages of 2 MiB.
+Wall time decides; the processor time of each step stands beside it, because a busy machine stretches the first and not
+the second. On a GPU each row has the MFU as well: PaLM's formula, the datasheet's peak. A model that a GPU's memory
+does not hold ends that program, and its row says so.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import math
 import os
@@ -37,20 +41,33 @@ SHAPES = {
     "1.3b": {"layers": 24, "hidden": 2048, "heads": 16, "sequence": 2048},
     "6.7b": {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048},
 }
-PROGRAMS = ("ours", "plain", "compiled")
+PROGRAMS = ("ours", "plain", "compiled", "even", "even-compiled")
+PAGE_MARKS = ("<!-- written by benchmarks.training_vs_plain -->\n", "<!-- end of what it writes -->\n")
 MICRO_BATCHES = 2
+
+
+def make_step(program: str, shape: dict[str, int], precision: str, sequences: int) -> Callable[[], float]:
+    """A step of a program, to be called again and again; the first program of a process sets its memory up."""
+    is_even = program.startswith("even")
+    if program == "ours" or is_even:
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the trainer's __main__ does, before the first tensor
+    import torch
+
+    if is_even:
+        from runbook.training.cpu import keep_freed_memory
+
+        keep_freed_memory()
+    torch.manual_seed(0)
+    size = (sequences, shape["sequence"])
+    batches = [(torch.randint(0, 50257, size), torch.randint(0, 50257, size)) for _ in range(MICRO_BATCHES)]
+    return _ours(shape, precision, batches) if program == "ours" else _plain(program, shape, precision, batches)
 
 
 def worker(program: str, shape: dict[str, int], precision: str, sequences: int) -> None:
     """Answer each line on standard input with one step's times."""
-    if program == "ours":
-        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the trainer's __main__ does, before the first tensor
+    step = make_step(program, shape, precision, sequences)
     import torch
 
-    torch.manual_seed(0)
-    size = (sequences, shape["sequence"])
-    batches = [(torch.randint(0, 50257, size), torch.randint(0, 50257, size)) for _ in range(MICRO_BATCHES)]
-    step = _ours(shape, precision, batches) if program == "ours" else _plain(program, shape, precision, batches)
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         step()
@@ -66,7 +83,7 @@ def worker(program: str, shape: dict[str, int], precision: str, sequences: int) 
 def _plain(program: str, shape: dict[str, int], precision: str, batches: list[Any]) -> Callable[[], float]:
     from benchmarks.plain_training import Plain, Shape
 
-    plain = Plain(Shape(**shape), precision, compiled=program == "compiled")
+    plain = Plain(Shape(**shape), precision, compiled="compiled" in program, even="even" in program)
     return lambda: plain.step(batches)
 
 
@@ -160,12 +177,18 @@ class Program:
         self._process.wait()
 
 
-def compare(shape: str, precision: str, rounds: int, names: list[str], sequences: int) -> list[dict[str, Any]]:
-    """Rows of one shape and precision."""
+def compare(
+    shape: str, precision: str, rounds: int, names: list[str], sequences: int, limit: float = math.inf
+) -> list[dict[str, Any]]:
+    """Rows of one shape and precision; after `limit` seconds no other round begins."""
+    begin = time.monotonic()
     programs = [Program(name, shape, precision, sequences) for name in names]
     for program in programs:
         program.step(counts=False)  # builds, compiles, touches all memory
-    for _ in range(rounds):
+    for done in range(rounds):
+        if done and time.monotonic() - begin > limit:
+            rounds = done
+            break
         for program in programs:
             program.step()
     rows = []
@@ -212,7 +235,7 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
 
 def line(row: dict[str, Any], against: dict[str, Any]) -> str:
     """One row beside the last program's."""
-    start = f"{row['shape']:7} {row['precision']} {row['program']:8} "
+    start = f"{row['shape']:7} {row['precision']} {row['program']:13} "
     if "failed" in row:
         return start + row["failed"]
     share = f"  MFU {row['mfu']:.1%}" if row["mfu"] is not None else ""
@@ -223,31 +246,85 @@ def line(row: dict[str, Any], against: dict[str, Any]) -> str:
     )
 
 
+def page_table(rows: list[dict[str, Any]], today: datetime.date, machine: str, commit: str) -> str:
+    """The rows as a page's paragraph and table; the ratios are of tokens per second."""
+    names = [name for name in PROGRAMS if any(row["program"] == name for row in rows)]
+    rivals = names[1:]
+    head = ["shape", "number format", "rounds", *names, *(f"ours / {name}" for name in rivals), "peak memory"]
+    lines = [
+        f"{today}, commit {commit}, {machine}; medians of the rounds, tokens per second of wall time:\n",
+        f"| {' | '.join(head)} |",
+        f"|{' --- |' * len(head)}",
+    ]
+    for shape, precision in dict.fromkeys((row["shape"], row["precision"]) for row in rows):
+        found = {row["program"]: row for row in rows if (row["shape"], row["precision"]) == (shape, precision)}
+        speeds = {name: found.get(name, {}).get("tokens_per_second", math.nan) for name in names}
+        memory = [found.get(name, {}).get("memory_bytes", math.nan) / 2**30 for name in names]
+        cells = [shape, precision, str(max(row["rounds"] for row in found.values()))]
+        cells += [f"{speeds[name]:,.0f}" for name in names]
+        cells += [f"{speeds['ours'] / speeds[name]:.2f}" for name in rivals]
+        cells.append(" / ".join(f"{gib:.2f}" for gib in memory) + " GiB")
+        lines.append("| " + " | ".join(cell.replace("nan", "not run") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_page(page: Path, table: str) -> None:
+    """Put the table between the page's marks, in place of what is there."""
+    before, rest = page.read_text(encoding="utf-8").split(PAGE_MARKS[0])
+    after = rest.split(PAGE_MARKS[1])[1]
+    page.write_text(f"{before}{PAGE_MARKS[0]}\n{table}\n{PAGE_MARKS[1]}{after}", encoding="utf-8")
+
+
+def this_machine() -> str:
+    """Processor, what of 16-bit products it has, threads, versions."""
+    import torch
+
+    info = Path("/proc/cpuinfo")
+    fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line) if info.exists() else {}
+    found = {key.strip(): value.strip() for key, value in fields.items()}
+    flags = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flag in found.get("flags", "").split()]
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else found.get("model name", platform.machine())
+    threads = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{name} ({', '.join(flags) or 'no flag for 16-bit products'}), {threads}, {versions}"
+
+
 def main() -> None:
     """Run what was asked for and show one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["smoke", "125m"], choices=list(SHAPES))
-    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument("--precisions", nargs="+", default=["bf16", "fp32"], choices=["fp32", "bf16"])
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--micro", type=int, default=1, help="sequences in each of the two micro-batches of a step")
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, help="seconds of a shape and format; then no new round"
+    )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path, help="a page with marks, between which the table is written")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         program, shape, precision = arguments.worker
         worker(program, SHAPES[shape], precision, arguments.micro)
         return
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}")
+    print(this_machine(), flush=True)
     found = []
     for shape in arguments.shapes:
         for precision in arguments.precisions:
-            rows = compare(shape, precision, arguments.rounds, arguments.programs, arguments.micro)
+            rows = compare(
+                shape, precision, arguments.rounds, arguments.programs, arguments.micro, limit=arguments.limit
+            )
             found += rows
             for row in rows:
                 print(line(row, rows[-1]), flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+            if arguments.json:
+                arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.page:
+        words = ["git", "rev-parse", "--short=7", "HEAD"]
+        commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        today = datetime.datetime.now(datetime.UTC).date()
+        write_page(arguments.page, page_table(found, today, this_machine(), commit))
 
 
 if __name__ == "__main__":

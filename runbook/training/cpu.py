@@ -33,7 +33,7 @@ def answer_for_cpu() -> None:
     """Put the answers in place, where there is no GPU."""
     if on_gpu():
         return
-    _keep_freed_memory()
+    keep_freed_memory()
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "current_stream"):
         setattr(torch.cuda, name, lambda *_, **__: None)
@@ -57,7 +57,7 @@ def name_types_as_on_gpu() -> None:
     torch.Tensor.type = type_  # type: ignore[method-assign,assignment]
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let glibc keep freed blocks instead of handing each back to the kernel; the largest apart, so that none is split.
 
     Activations are allocated and freed in every micro-batch; faulting their pages in again each time took 10 to 15 % of

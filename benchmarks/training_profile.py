@@ -1,0 +1,109 @@
+"""Where a training step's time goes on a CPU: our trainer, and the plain PyTorch GPT under torch.compile.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--json FILE]
+
+torch.profiler's own time of each operator, summed by what it serves. An operator inside our attention, our loss or an
+optimizer counts there. Under torch.compile a generated kernel may hold several parts: its name lists their operators,
+and the first of norm, GELU, loss and copies that is in it counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks import training_vs_plain
+
+PARTS = ("matrix products", "attention", "norm, GELU", "loss", "optimizer", "rest")
+OWNERS = {
+    "_BlockedAttention": "attention",
+    "scaled_dot_product": "attention",
+    "_CrossEntropy": "loss",
+    "Optimizer.step": "optimizer",
+    "clip_grad": "optimizer",
+    "engine update": "optimizer",
+}
+"""Words of an operator's name that claim all inside it."""
+
+OPERATORS = {
+    "log_softmax": "loss", "nll_loss": "loss", "_softmax": "attention", "bmm": "attention", "flash": "attention",
+    "layer_norm": "norm, GELU", "gelu": "norm, GELU", "tanh": "norm, GELU",
+    "mm": "matrix products", "linear": "matrix products", "fused_adam": "optimizer", "linalg_vector_norm": "optimizer",
+}  # fmt: skip
+"""Words of an operator's name; the first that is found counts."""
+
+
+def part_of(names: list[str]) -> str:
+    """What an operator serves, from its name and those of what it is inside of, its own first."""
+    for name in names:
+        for word, part in OWNERS.items():
+            if word in name:
+                return part
+    return next((part for word, part in OPERATORS.items() if word in names[0]), "rest")
+
+
+def profile(program: str, shape: str, precision: str, steps: int) -> dict[str, Any]:
+    """Seconds of a step by part, and the operators that take most of it."""
+    os.environ["TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE"] = "1"
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    step = training_vs_plain.make_step(program, training_vs_plain.SHAPES[shape], precision, 1)
+    step()
+    step()
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(steps):
+            step()
+    parts: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    for event in profiler.events():
+        names, inside = [event.name], event.cpu_parent
+        while inside is not None:
+            names.append(inside.name)
+            inside = inside.cpu_parent
+        seconds = event.self_cpu_time_total / 1e6 / steps
+        parts[part_of(names)] += seconds
+        operators[f"{part_of(names)}: {event.name}"] += seconds
+    return {"program": program, "parts": dict(parts), "operators": dict(operators.most_common(40))}
+
+
+def _in_a_process_of_its_own(program: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    words = [arguments.shape, arguments.precision, str(arguments.steps)]
+    command = [sys.executable, "-m", "benchmarks.training_profile", "--worker", program, *words]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Profile each program in turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="smoke", choices=list(training_vs_plain.SHAPES))
+    parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"])
+    parser.add_argument("--programs", nargs="+", default=["ours", "even-compiled"], choices=training_vs_plain.PROGRAMS)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        program, shape, precision, steps = arguments.worker
+        print(json.dumps(profile(program, shape, precision, int(steps))))
+        return
+    found = []
+    for program in arguments.programs:
+        found.append(_in_a_process_of_its_own(program, arguments))
+        total = sum(found[-1]["parts"].values())
+        shares = (f"{part} {found[-1]['parts'].get(part, 0.0):.2f} s" for part in PARTS)
+        print(f"{program}: {total:.2f} s a step; {', '.join(shares)}", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
