@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import os
@@ -34,6 +35,7 @@ from runbook.training.process_groups import (
     wait_for_gpu,
 )
 from runbook.training.ranks import on_gpu
+from runbook.training.read_ahead import ReadAhead
 from runbook.training.report import StepRecord, TrainingReport, say
 from runbook.training.token_files import DataParallelShare
 
@@ -82,8 +84,14 @@ class TrainingLoop:
     def train(self) -> int:
         """Train to the end; the exit code."""
         self._start()
-        spec, progress, total = self.spec, self.progress, self.spec.duration.iterations
+        spec, tokens = self.spec, self.spec.batch.micro * self.spec.model.sequence_length
         train, validation = samples.datasets(spec, self.tokens)
+        reader = ReadAhead(self.stepper.reader, tokens, spec.duration.samples)
+        with contextlib.closing(reader) as self.stepper.batches:
+            return self._train(train, validation)
+
+    def _train(self, train: Any, validation: Any) -> int:
+        spec, progress, total = self.spec, self.progress, self.spec.duration.iterations
         if progress.iteration == 0:
             self._sample()
         gc_interval = spec.tuning.gc_interval
@@ -324,6 +332,7 @@ class Stepper:
         copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.reader = samples.BatchReader(share, spec.model.vocabulary, device())
+        self.batches: samples.BatchReader | ReadAhead = self.reader
         self.scale = math.inf  # loss scale after the last step
         self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged
         self.rank_times: ExchangedTimes | None = None  # of all ranks, after a step that exchanges them
@@ -338,12 +347,12 @@ class Stepper:
         parts: dict[str, float] = {}
         update = OptimizerUpdate(math.nan, True, self.scale if math.isfinite(self.scale) else 1.0)  # a step left out
         bad, communication = None, None
-        self.reader.seconds = 0.0
+        self.batches.seconds = 0.0
         if any(first == seen for first, _ in progress.passed_over):
             _, stop_request = self._share(0.0, count, progress.iteration + 1)
             loss = math.nan
         else:
-            own = self.engine.compute(self.reader.step(train, seen, count), count)
+            own = self.engine.compute(self.batches.step(train, seen, count), count)
             communication = self.engine.timer.seconds if self.engine.timer else None
             computed = time.monotonic()
             parts["forward_backward_seconds"] = computed - start
@@ -372,7 +381,7 @@ class Stepper:
             seconds=time.monotonic() - start,
             skipped=int(update.skipped),
             nan=int(not is_finite),
-            data_wait_seconds=self.reader.seconds,
+            data_wait_seconds=self.batches.seconds,
             memory_bytes=memory_bytes,
             global_batch=size,
             communication_seconds=communication,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 import torch
@@ -153,30 +153,37 @@ def _weighted(
     return prefixes, weights if len(sources) > 1 else None
 
 
+Batch: TypeAlias = dict[str, torch.Tensor]
+
+
 class BatchReader:
-    """Micro-batches of this rank's data-parallel copy, on its device."""
+    """Micro-batches of this rank's data-parallel copy, on its device, each read when it is asked for."""
 
     def __init__(self, share: DataParallelShare, vocabulary: int, device: torch.device) -> None:
         self.share = share
         self.vocabulary = vocabulary
         self.device = device
-        self.seconds = 0.0  # spent on reading since the caller last set it to 0
+        self.seconds = 0.0  # that the caller waited for batches since it last set this to 0
 
-    def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[dict[str, torch.Tensor]]:
-        """The micro-batches of one step, read one by one as they are asked for."""
+    def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
+        """The micro-batches of one step."""
         for indices in self.share.indices(consumed_samples, num_microbatches):
             start = time.monotonic()
-            samples = [dataset[index] for index in indices]
-            batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
-            highest = int(max(batch["tokens"].max(), batch["labels"].max()))
-            if highest >= self.vocabulary:
-                raise TrainingError(
-                    f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the model's vocabulary "
-                    f"is {self.vocabulary}: the data was tokenized with another vocabulary"
-                )
-            batch = {key: value.to(self.device) for key, value in get_batch_on_this_cp_rank(batch).items()}
+            batch = {key: value.to(self.device) for key, value in self.read(dataset, indices).items()}
             self.seconds += time.monotonic() - start
             yield batch
+
+    def read(self, dataset: Any, indices: range) -> Batch:
+        """These samples as a micro-batch on the host; a rank of a context-parallel group gets its pieces of each."""
+        samples = [dataset[index] for index in indices]
+        batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
+        highest = int(max(batch["tokens"].max(), batch["labels"].max()))
+        if highest >= self.vocabulary:
+            raise TrainingError(
+                f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the model's vocabulary "
+                f"is {self.vocabulary}: the data was tokenized with another vocabulary"
+            )
+        return dict(get_batch_on_this_cp_rank(batch))
 
 
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")

@@ -23,13 +23,15 @@ def jobs(zygote, tmp_path_factory):
         folder = tmp_path_factory.mktemp(place)
         extra = {hanging.PLACE: place, "LOCAL_WORLD_SIZE": str(local), "RUNBOOK_JOB_FOLDER": str(folder / "job")}
         jobs[place] = zygote.start(folder, content, patch="training.hanging:main", extra=extra)
-    folder, extra = (
-        tmp_path_factory.mktemp("training"),
-        {"RUNBOOK_FAULTS": "hang:rank=0,step=4", "LOCAL_WORLD_SIZE": "2"},
-    )
-    specs.write_corpus(folder / "data" / "corpus_text_document")
     content = specs.spec(copies=2, limits={"process_group_timeout_seconds": 30})
-    jobs["training"] = zygote.start(folder, content, extra=extra | {"RUNBOOK_JOB_FOLDER": str(folder / "job")})
+    for name, fault, patch in (
+        ("training", "hang:rank=0,step=4", ""),
+        ("reading", "", "training.hanging:stuck_thread"),
+    ):
+        folder = tmp_path_factory.mktemp(name)
+        specs.write_corpus(folder / "data" / "corpus_text_document")
+        extra = {"RUNBOOK_FAULTS": fault, "LOCAL_WORLD_SIZE": "2", "RUNBOOK_JOB_FOLDER": str(folder / "job")}
+        jobs[name] = zygote.start(folder, content, patch=patch, extra=extra)
     return jobs
 
 
@@ -50,6 +52,15 @@ def test_in_a_training_a_first_rank_that_hangs_ends_itself(jobs):
     assert job.ranks[0].wait() == 70, job.err[-2000:]
     [hang] = job.events("hang")
     assert (hang["rank"], hang["activity"], hang["step"]) == (0, "step", 4) and "faults.py" in job.err
+
+
+def test_a_rank_whose_thread_is_stuck_in_the_data_is_named_and_both_places_are_shown(jobs):
+    job = jobs["reading"]
+    assert job.ranks[1].wait() == -9, job.err[-2000:]
+    [hang] = job.events("hang")
+    assert (hang["rank"], hang["activity"], hang["step"]) == (1, "step", 4) and "_wait_for_batch" in hang["where"]
+    assert "in read_for_ever" in (job.folder / "job" / "ranks" / "1.stack").read_text()
+    assert [line["iteration"] for line in job.metrics] == [1, 2, 3]
 
 
 def test_the_others_wait_for_the_first_rank_s_work_on_the_text_longer_than_for_a_collective(zygote, run):
