@@ -1,10 +1,11 @@
 """Where a training step's time goes on a CPU: our trainer, and the plain PyTorch GPT under torch.compile.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--json FILE]
+    OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--page FILE]
 
-torch.profiler's own time of each operator, summed by what it serves. An operator inside our attention, our loss or an
-optimizer counts there. Under torch.compile a generated kernel may hold several parts: its name lists their operators,
-and the first of norm, GELU, loss and copies that is in it counts.
+torch.profiler's own time of each operator, summed by what it serves; calls of the same operator at the same shapes
+count as the fastest of them, because what else a machine does only adds to them. An operator inside our attention, our
+loss or an optimizer counts there. Under torch.compile a generated kernel may hold several parts: its name lists their
+operators, and the first that `OPERATORS` has counts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +59,25 @@ def profile(program: str, shape: str, precision: str, steps: int) -> dict[str, A
     step = training_vs_plain.make_step(program, training_vs_plain.SHAPES[shape], precision, 1)
     step()
     step()
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        before = time.process_time()
         for _ in range(steps):
             step()
-    parts: Counter[str] = Counter()
-    operators: Counter[str] = Counter()
+        cpu_seconds = (time.process_time() - before) / steps
+    calls: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
     for event in profiler.events():
         names, inside = [event.name], event.cpu_parent
         while inside is not None:
             names.append(inside.name)
             inside = inside.cpu_parent
-        seconds = event.self_cpu_time_total / 1e6 / steps
-        parts[part_of(names)] += seconds
-        operators[f"{part_of(names)}: {event.name}"] += seconds
-    return {"program": program, "parts": dict(parts), "operators": dict(operators.most_common(40))}
+        calls[part_of(names), " in ".join(names[:2]), str(event.input_shapes)].append(event.self_cpu_time_total / 1e6)
+    parts: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    for (part, operator, _), seconds in calls.items():
+        parts[part] += min(seconds) * len(seconds) / steps
+        operators[f"{part}: {operator}"] += min(seconds) * len(seconds) / steps
+    found = {"program": program, "cpu_seconds": cpu_seconds, "parts": dict(parts)}
+    return found | {"operators": dict(operators.most_common(40))}
 
 
 def _in_a_process_of_its_own(program: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -81,6 +88,16 @@ def _in_a_process_of_its_own(program: str, arguments: argparse.Namespace) -> dic
     return found
 
 
+def page_table(found: list[dict[str, Any]], date: str, place: str) -> str:
+    """The programs as a page's paragraph and table."""
+    lines = [f"{date}, {place}; one step:\n", f"| program | a step | {' | '.join(PARTS)} |", "|" + " --- |" * 8]
+    for row in found:
+        parts, total = row["parts"], sum(row["parts"].values())
+        shares = (f"{parts[part]:.2f} s, {parts[part] / total:.0%}" if part in parts else "-" for part in PARTS)
+        lines.append(f"| {row['program']} | {total:.2f} s | {' | '.join(shares)} |".replace("%", " %"))
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Profile each program in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,6 +106,7 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+", default=["ours", "even-compiled"], choices=training_vs_plain.PROGRAMS)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path, help="a page with marks, between which the table is written")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -100,9 +118,14 @@ def main() -> None:
         found.append(_in_a_process_of_its_own(program, arguments))
         total = sum(found[-1]["parts"].values())
         shares = (f"{part} {found[-1]['parts'].get(part, 0.0):.2f} s" for part in PARTS)
-        print(f"{program}: {total:.2f} s a step; {', '.join(shares)}", flush=True)
+        print(
+            f"{program}: {total:.2f} s a step (processor {found[-1]['cpu_seconds']:.2f} s); {', '.join(shares)}",
+            flush=True,
+        )
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if arguments.page:
+        training_vs_plain.write_page(arguments.page, page_table(found, *training_vs_plain.date_and_place()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Speed and memory of our trainer against a plain PyTorch GPT of the same shape, step by step in turn.
 
     python -m benchmarks.training_vs_plain [--shapes smoke 125m] [--precisions bf16 fp32] [--rounds 5] [--json FILE]
-    OMP_NUM_THREADS=1 python -m benchmarks.training_vs_plain --shapes smoke --limit 210 --page PAGE.md        8 minutes
+    OMP_NUM_THREADS=1 python -m benchmarks.training_vs_plain --shapes smoke --limit 205 --page PAGE.md
+        --programs ours plain compiled even-compiled        8 minutes of an idle machine
     python -m benchmarks.training_vs_plain --shapes 125m-2k 350m 1.3b 6.7b --precisions bf16 --micro 4        on a GPU
 
 Each program is a process of its own that holds its model; the processes take steps in turn, so that a noisy neighbour
@@ -42,7 +43,7 @@ SHAPES = {
     "6.7b": {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048},
 }
 PROGRAMS = ("ours", "plain", "compiled", "even", "even-compiled")
-PAGE_MARKS = ("<!-- written by benchmarks.training_vs_plain -->\n", "<!-- end of what it writes -->\n")
+PAGE_MARKS = ("<!-- written by a program of benchmarks/ -->\n", "<!-- end of what it writes -->\n")
 MICRO_BATCHES = 2
 
 
@@ -246,13 +247,13 @@ def line(row: dict[str, Any], against: dict[str, Any]) -> str:
     )
 
 
-def page_table(rows: list[dict[str, Any]], today: datetime.date, machine: str, commit: str) -> str:
+def page_table(rows: list[dict[str, Any]], date: str, place: str) -> str:
     """The rows as a page's paragraph and table; the ratios are of tokens per second."""
     names = [name for name in PROGRAMS if any(row["program"] == name for row in rows)]
     rivals = names[1:]
     head = ["shape", "number format", "rounds", *names, *(f"ours / {name}" for name in rivals), "peak memory"]
     lines = [
-        f"{today}, commit {commit}, {machine}; medians of the rounds, tokens per second of wall time:\n",
+        f"{date}, {place}; medians of the rounds, tokens per second of wall time:\n",
         f"| {' | '.join(head)} |",
         f"|{' --- |' * len(head)}",
     ]
@@ -273,6 +274,13 @@ def write_page(page: Path, table: str) -> None:
     before, rest = page.read_text(encoding="utf-8").split(PAGE_MARKS[0])
     after = rest.split(PAGE_MARKS[1])[1]
     page.write_text(f"{before}{PAGE_MARKS[0]}\n{table}\n{PAGE_MARKS[1]}{after}", encoding="utf-8")
+
+
+def date_and_place() -> tuple[str, str]:
+    """Today, and commit and machine of a measurement."""
+    words = ["git", "rev-parse", "--short=7", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    return datetime.datetime.now(datetime.UTC).date().isoformat(), f"commit {commit}, {this_machine()}"
 
 
 def this_machine() -> str:
@@ -321,10 +329,7 @@ def main() -> None:
             if arguments.json:
                 arguments.json.write_text(json.dumps(found, indent=1) + "\n")
     if arguments.page:
-        words = ["git", "rev-parse", "--short=7", "HEAD"]
-        commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-        today = datetime.datetime.now(datetime.UTC).date()
-        write_page(arguments.page, page_table(found, today, this_machine(), commit))
+        write_page(arguments.page, page_table(found, *date_and_place()))
 
 
 if __name__ == "__main__":

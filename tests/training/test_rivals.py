@@ -1,7 +1,5 @@
 """The plain programs that the trainer's speed is compared with, and the table of it."""
 
-import datetime
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -46,7 +44,7 @@ def test_the_table_takes_the_place_of_the_last_one(tmp_path):
     page, marks = tmp_path / "page.md", training_vs_plain.PAGE_MARKS
     page.write_text(f"before\n{marks[0]}old\n{marks[1]}after\n")
     given = rows(ours=660.0, plain=440.0, even=600.0)
-    table = training_vs_plain.page_table(given, datetime.date(2026, 11, 23), "a machine", "abc1234")
+    table = training_vs_plain.page_table(given, "2026-11-23", "commit abc1234, a machine")
     training_vs_plain.write_page(page, table)
     training_vs_plain.write_page(page, table)
     assert page.read_text() == (
@@ -60,7 +58,7 @@ def test_the_table_takes_the_place_of_the_last_one(tmp_path):
 
 def test_a_program_that_ended_is_not_run_in_the_table():
     given = [*rows(ours=660.0), {"shape": "smoke", "precision": "bf16", "rounds": 5, "program": "plain", "failed": "x"}]
-    table = training_vs_plain.page_table(given, datetime.date(2026, 11, 23), "a machine", "abc1234")
+    table = training_vs_plain.page_table(given, "2026-11-23", "commit abc1234, a machine")
     assert table.splitlines()[-1] == "| smoke | bf16 | 5 | 660 | not run | not run | 1.00 / not run GiB |"
 
 
@@ -72,3 +70,10 @@ def test_an_operator_counts_where_it_serves():
     assert part_of(["aten::_foreach_mul_", "Optimizer.step#AdamW.step"]) == "optimizer"
     assert part_of(["graph_0_cpp_fused_native_layer_norm_3", "CompiledFunction"]) == "norm, GELU"
     assert part_of(["aten::copy_", "aten::to"]) == "rest"
+
+
+def test_the_profile_says_each_part_in_seconds_and_shares():
+    given = {"program": "ours", "cpu_seconds": 4.1, "parts": {"attention": 1.0, "loss": 3.0}, "operators": {}}
+    lines = training_profile.page_table([given], "2026-11-23", "a machine").splitlines()
+    assert lines[-1] == "| ours | 4.00 s | - | 1.00 s, 25 % | - | 3.00 s, 75 % | - | - |"
+    assert lines[-3].startswith("| program | a step | matrix products |")
