@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from runbook.core.units import show_quantity
+
 Row = Mapping[str, Any]
 """Cells by column; a column's name carries its unit: "loss (nat)"."""
 UNKNOWN = "not known"  # what a cell of words says where a value is missing
@@ -66,9 +68,11 @@ class Table:
         columns = list(zip(self.columns, styles, strict=True))
         head = "".join(f'<th style="{style}">{escape(name)}</th>' for name, style in columns)
         body = ""
-        for row in self._cells():
-            cells = zip(columns, row, strict=True)
-            tds = [f'<td style="{style}">{self.cell_html(name, cell)}</td>' for (name, style), cell in cells]
+        for row in self.rows:
+            tds = []
+            for name, style in columns:
+                shown, exact = _rounded(row.get(name))
+                tds.append(f'<td style="{style}"{exact}>{self.cell_html(name, shown)}</td>')
             body += f"<tr>{''.join(tds)}</tr>"
         title = f'<caption style="text-align:left;font-weight:600">{escape(self.title)}</caption>' if self.title else ""
         notes = "".join(f'<div style="opacity:.75;font-size:90%">{escape(note)}</div>' for note in self.notes)
@@ -150,6 +154,14 @@ def show_value(value: Any) -> str:
             return "not a number"
         return f"{value:,.0f}" if abs(value) >= 100_000 and math.isfinite(value) else f"{value:.6g}"
     return str(value)
+
+
+def _rounded(value: Any) -> tuple[str, str]:
+    """A value for a page: numbers that were measured with four digits, and all of them where the pointer rests."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return show_value(value), ""
+    shown = show_quantity("", value)
+    return shown, "" if float(shown.replace(",", "")) == value else f' title="{value!r}"'
 
 
 def width(text: str) -> int:

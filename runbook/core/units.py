@@ -113,6 +113,39 @@ def four_digits(value: float) -> float:
     return float(f"{value:.4g}")
 
 
+def show_quantity(name: str, value: float) -> str:
+    """A number as its name says: bytes and seconds in the best unit, counts grouped, the rest to four digits.
+
+    >>> show_quantity("memory of a node (B)", 3718430392), show_quantity("seconds_per_iteration", 24.71584)
+    ('3.46 GiB', '24.7 s')
+    >>> show_quantity("parameters", 64633856), show_quantity("first_loss", 10.825839875788878)
+    ('64,633,856', '10.83')
+    >>> show_quantity("tokens_per_second", 123456.7), show_quantity("bus_bytes_per_second", 302392634.457)
+    ('123,500', '288 MiB/s')
+    """
+    if isinstance(value, bool) or not math.isfinite(value):
+        return str(value)
+    if "bytes" in name or name.endswith("(B)"):
+        return show_bytes(value) + ("/s" if name.endswith("per_second") else "")
+    if name.startswith("seconds") or name.endswith((" seconds", "_seconds")):
+        return show_duration(value)
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return f"{four_digits(value):,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def in_words(name: str) -> str:
+    """The name of a result for people; a unit that its value shows is left out.
+
+    >>> in_words("tflops_per_device"), in_words("checkpoint (B)"), in_words("seconds_per_iteration")
+    ('TFLOP/s per device', 'checkpoint', 'time per iteration')
+    """
+    words = name.replace("_", " ").removesuffix(" (B)")
+    for plain, better in (("tflops", "TFLOP/s"), ("mfu", "MFU"), ("seconds", "time")):
+        words = re.sub(rf"\b{plain}\b", better, words)
+    return words
+
+
 def _in_unit(count: float, units: dict[str, int]) -> str:
     """The number in the largest of these units that it reaches; empty where it reaches none."""
     reached = [f"{_three_digits(count / size)} {name}" for name, size in units.items() if abs(count) >= size]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from toy_project import PHASES
 
+from runbook.core.units import show_quantity
+
 pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 SMALLEST_TEXT = 50
@@ -106,7 +108,7 @@ def test_a_report_shows_the_numbers_of_its_twin(run, offline):
             cell = offline.locator(f"[data-result={json.dumps(key)}]")
             assert json.loads(cell.get_attribute("data-value")) == value
             if isinstance(value, int | float) and not isinstance(value, bool):
-                assert float(re.sub(r"\s", "", cell.inner_text())) == value, key
+                assert re.sub(r"\s", "", cell.inner_text()) == re.sub("[ ,]", "", show_quantity(key, value)), key
                 seen += 1
     assert seen > 20
 

@@ -59,7 +59,8 @@ def test_table_as_html_and_markdown_says_the_same_as_the_text():
     table = Table(ROWS, "Losses")
     cells = Cells(table.as_html()).rows
     assert cells[0] == ["phase", "loss (nat)", "tokens", "note"]
-    assert cells[2] == ["04 <training> | all", "3.61803", "102,400", "ends"]
+    assert cells[2] == ["04 <training> | all", "3.618", "102,400", "ends"]
+    assert 'title="3.61803' in table.as_html()  # with every digit where the pointer rests
     assert "<training>" not in table.as_html()
     assert table.as_html().count("text-align:right") == 6
     lines = table.as_markdown().splitlines()

@@ -17,6 +17,7 @@ from runbook.core.checks import Check
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import set_aside
 from runbook.records.pages.notebook_page import LARGEST_PAGE, report
+from runbook.records.pages.page_parts import show_value
 from runbook.records.pages.run_pages import loss_curve, spark, write_campaign, write_runs_index
 from runbook.records.run_state import read_run, read_runs
 from runbook.records.verify import said_by_html
@@ -73,10 +74,14 @@ def _stream(text: str, name: str = "stdout") -> nbformat.NotebookNode:
 
 def test_report_shows_the_numbers_of_its_twin(tmp_path):
     run_folder = write_run(tmp_path / "runs")
-    page = Page((run_folder / "records" / "04-training.html").read_text())
+    text = (run_folder / "records" / "04-training.html").read_text()
+    page = Page(text)
     assert page.values == TWIN.results
     for key, value in TWIN.results.items():
-        assert f"{value}" in page.text, key
+        assert show_value(key, value).striptags() in page.text, key
+    assert 'title="3.61803398875">3.618</span>' in text, "four digits, and every one where the pointer rests"
+    assert "last loss" in page.text
+    assert "last_loss" not in page.text
     assert "64633856" in page.text, "digits are grouped by style, not by characters, so that they can be copied"
     assert said_by_html(run_folder / "records" / "04-training.html") == {
         "run": "toy",
@@ -348,7 +353,7 @@ def test_index_lists_every_run_newest_first_and_needs_no_server(tmp_path):
     assert page.requests == []
     assert [run.name for run in read_runs(runs)] == ["new", "old"]
     assert page.text.index("new") < page.text.index("old")
-    for word in ("1 of 6", "✗ fail", "3.61803398875", "64633856", "04-training"):
+    for word in ("1 of 6", "✗ fail", "3.618", "64633856", "04-training"):
         assert word in page.text
     assert "not-a-run" not in page.text
     assert page.tags.count("button") == 11

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from runbook.core.atomic_files import write_text
+from runbook.core.units import in_words, show_quantity
 from runbook.records.twin import Twin
 from runbook.results.log_readers.known_failures import PAGE, TITLE, anchor, find_failures
 
@@ -24,6 +25,7 @@ class ResultRow:
     """A result of a twin, with the planned value of the same key beside it."""
 
     key: str
+    name: str  # the key in words
     exact: str  # the value as the twin's JSON has it
     value: Markup
     planned: Markup
@@ -58,9 +60,11 @@ def result_rows(twin: Twin) -> list[ResultRow]:
     """Results in the order they were recorded."""
     rows = []
     for key, value in twin.results.items():
-        planned = show_value(twin.plan[key]) if key in twin.plan else Markup("")
+        planned = show_value(key, twin.plan[key]) if key in twin.plan else Markup("")
         ratio = _ratio(value, twin.plan.get(key))
-        rows.append(ResultRow(key, as_json(value), show_value(value), planned, ratio, is_number(value)))
+        rows.append(
+            ResultRow(key, in_words(key), as_json(value), show_value(key, value), planned, ratio, is_number(value))
+        )
     return rows
 
 
@@ -69,16 +73,24 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def show_value(value: Any) -> Markup:
-    """A value for reading; the digits are those of the twin, large whole numbers only look grouped.
+def show_value(name: str, value: Any) -> Markup:
+    """A value for reading: numbers as `show_quantity` has them, all their digits where the pointer rests on them.
 
-    >>> str(show_value(64633856)), Markup(show_value(64633856)).striptags()
-    ('64<span class="g">633</span><span class="g">856</span>', '64633856')
+    Thousands only look grouped, so that a number can be copied.
+
+    >>> show_value("first_loss", 10.825839875788878)
+    Markup('<span title="10.825839875788878">10.83</span>')
     """
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
-        first, *groups = f"{value:,}".split(",")
-        return Markup(first) + Markup("").join(Markup('<span class="g">{}</span>').format(group) for group in groups)
-    return escape(value if isinstance(value, str) else as_json(value))
+    if is_number(value):
+        first, *groups = show_quantity(name, value).split(",")
+        shown = Markup(first) + Markup("").join(Markup('<span class="g">{}</span>').format(group) for group in groups)
+        exact = as_json(value)
+        return shown if shown.striptags() == exact else Markup('<span title="{}">{}</span>').format(exact, shown)
+    if value is None or isinstance(value, str):
+        return escape(value or "")
+    text = Markup("<code>{}</code>").format(as_json(value))
+    is_long = len(text) > 200
+    return Markup("<details><summary>{} entries</summary>{}</details>").format(len(value), text) if is_long else text
 
 
 def is_number(value: Any) -> bool:

@@ -19,14 +19,14 @@ from markupsafe import Markup, escape
 from runbook.core.atomic_files import utc_now, write_text
 from runbook.core.curves import Frame, Points, finite_points, thin
 from runbook.core.errors import RecordError
-from runbook.core.units import show_duration
+from runbook.core.units import in_words, show_count, show_duration, show_quantity
 from runbook.params.schema.run_file import PHASES
 from runbook.records.manifest import note_files
 from runbook.records.pages.html_rewriting import Rewriter
 from runbook.records.pages.notebook_page import LARGEST_PAGE, card_facts, code_colours, seconds_taken
 from runbook.records.pages.page_parts import head, is_number, links_for, page, result_rows, show_value, write_help
 from runbook.records.run_state import KEY_NUMBERS, METRICS, PhaseState, RunState, evidence_links, read_run, read_runs
-from runbook.records.twin import read_twin
+from runbook.records.twin import Twin, read_twin
 
 WIDTH, HEIGHT = 720, 300
 MOST_POINTS = 600  # points drawn; more would not be seen and make the page large
@@ -140,7 +140,7 @@ def write_campaign(
     losses = {phase: read_losses(run_folder / name) for phase, name in METRICS.items()}
     main = losses["04-training"] or losses["03-smoke-test"]
     shown = [
-        {name: ShownValue(show_value(value), value is None or is_number(value)) for name, value in row.items()}
+        {name: ShownValue(show_value(name, value), value is None or is_number(value)) for name, value in row.items()}
         for row in comparison
     ]
     text = page(
@@ -165,7 +165,7 @@ def write_runs_index(runs_folder: Path) -> Path:
     rows = [
         {
             "run": run,
-            "numbers": [(run.numbers.get(name), show_value(run.numbers.get(name, ""))) for name in KEY_NUMBERS],
+            "numbers": [(run.numbers.get(name), show_value(name, run.numbers.get(name, ""))) for name in KEY_NUMBERS],
             "changed": run.changed.isoformat(timespec="seconds"),
             "target": f"{run.name}/index.html" if (run.folder / "index.html").exists() else f"{run.name}/",
             "done": sum(phase.state == "done" for phase in run.phases),
@@ -173,7 +173,12 @@ def write_runs_index(runs_folder: Path) -> Path:
         for run in read_runs(runs_folder)
     ]
     text = page(
-        "runs.html.j2", head=head("Runs", script=True), rows=rows, names=KEY_NUMBERS, num_phases=6, written=utc_now()
+        "runs.html.j2",
+        head=head("Runs", script=True),
+        rows=rows,
+        names=[in_words(name) for name in KEY_NUMBERS],
+        num_phases=6,
+        written=utc_now(),
     )
     write_text(runs_folder / "index.html", text)
     write_help(runs_folder)
@@ -191,7 +196,8 @@ def read_losses(metrics: Path) -> list[tuple[float, float]]:
 
 def _facts(run: RunState) -> list[tuple[str, str]]:
     twins = [phase.twin for phase in run.phases if phase.twin is not None]
-    facts = [fact for twin in twins[-1:] for fact in card_facts(twin) if fact[0] != "Took"]
+    first = [replace(twin, started=twins[0].started) for twin in twins[-1:]]
+    facts = [fact for twin in first for fact in card_facts(twin) if fact[0] != "Took"] + _training_facts(twins)
     total = sum(map(seconds_taken, twins))
     earlier = []
     for name in (name for phase in run.phases for name in phase.earlier if name.endswith(".json")):
@@ -202,6 +208,19 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
         number = "one earlier" if len(earlier) == 1 else f"{len(earlier)} earlier ones"
         took += f"; {show_duration(total + sum(map(seconds_taken, earlier)))} with {number}"
     return [*facts, ("All phases took", took)] if total else facts
+
+
+def _training_facts(twins: Sequence[Twin]) -> list[tuple[str, str]]:
+    """What was trained on what, how fast, and what the plan had said: of the last training that measured its speed."""
+    for twin in reversed(twins):
+        match twin.results:
+            case {"tokens_per_second": float(speed), "parameters": int(size), "world_size": int(devices)}:
+                planned = twin.plan.get("tokens_per_second")
+                beside = f", {speed / planned:.0%} of the plan" if is_number(planned) and planned else ""
+                model = f"{show_count(size)} parameters on {devices} device{'s' if devices > 1 else ''}"
+                speed_words = f"{show_quantity('', speed)} tokens/s{beside}"
+                return [("Model", model), ("Speed", speed_words)]
+    return []
 
 
 def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
@@ -235,7 +254,7 @@ def _comparison(run: RunState) -> list[dict[str, ShownValue]]:
     return [
         {
             "Phase": ShownValue(escape(phase.phase), False),
-            "What": ShownValue(escape(row.key), False),
+            "What": ShownValue(escape(row.name), False),
             "Planned": ShownValue(row.planned, row.is_number),
             "Actual": ShownValue(row.value, row.is_number),
             "Actual / planned": ShownValue(escape(row.ratio), row.is_number),
