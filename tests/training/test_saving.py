@@ -1,6 +1,7 @@
 """Saving beside the training, keeping every nth, and reading checkpoints that somebody else may have made."""
 
 import hashlib
+import importlib
 import json
 import os
 import pickle
@@ -135,3 +136,46 @@ def test_shards_are_summed_up_while_they_are_written(zygote, run):
     shards = {name for name in sums if name.endswith(".distcp")}
     assert len(shards) == 2
     assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in shards)
+
+
+def save_as_on_a_gpu():
+    """A patch: the state is copied through buffers of an odd number of bytes, and each rank writes four files."""
+    torch_dist = importlib.import_module("runbook.training.checkpoints.torch_dist")
+    torch_dist.on_gpu, torch_dist.FILE_BYTES, torch_dist.STAGING_BYTES = lambda: True, 2**16, 999
+
+
+def no_room_for_the_third():
+    """A patch: the disk is full when the third thread of rank 1 writes."""
+    save_as_on_a_gpu()
+    writer = importlib.import_module("runbook.training.checkpoints.torch_dist").ShardWriter
+    write = writer._write_file
+
+    def without_room(self, part):
+        if part[0] == 2 and os.environ["RANK"] == "1":
+            raise OSError(28, "No space left on device")
+        return write(self, part)
+
+    writer._write_file = without_room
+
+
+def test_a_training_resumes_from_what_was_copied_through_buffers_and_written_by_threads(
+    waiting, zygote, corpus, tmp_path
+):
+    job = trained(zygote, corpus, tmp_path, BESIDE, patch="training.test_saving:save_as_on_a_gpu")
+    for iteration in (4, 6):
+        sums = weights(tmp_path, iteration)
+        assert len(sums) == 8
+        folder = tmp_path / "checkpoints" / f"iter_{iteration:07d}"
+        assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in sums)
+    shutil.rmtree(folder)
+    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("4\n")
+    again = zygote.train(tmp_path, specs.spec(copies=2, checkpoint=BESIDE))
+    assert again.code == 0 and job.err == again.err == ""
+    assert [line["loss"] for line in again.metrics[6:]] == [line["loss"] for line in waiting.metrics[4:]]
+
+
+def test_a_full_disk_in_one_of_several_threads_ends_the_save(zygote, run):
+    content = specs.spec(copies=2, iterations=60, checkpoint=BESIDE)
+    job = zygote.train(run, content, patch="training.test_saving:no_room_for_the_third")
+    assert job.code == 1 and "No space left on device" in job.err
+    assert [path.name for path in (run / "checkpoints").iterdir()] == []

@@ -15,10 +15,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import math
 import pickle
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
@@ -34,6 +36,7 @@ from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.training.checkpoints import folders
 from runbook.training.engines.engine import Shard, State, each_shard
 from runbook.training.process_groups import device, gather_on_first_rank, run_on_all_ranks, run_on_first_rank
+from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
 """What a rank wrote: torch's own notes of where each tensor is, and the sha256 of each file."""
@@ -51,9 +54,12 @@ class ShardWriter:
         self.folder = folder
         own: dict[str, list[Any]] = {}
         for shard in _shards_written_here(state):
-            if copied and isinstance(shard, ShardedTensor):
-                shard.data = shard.data.detach().to("cpu", copy=True)
             own.setdefault(shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []).append(shard)
+        tensors = [shard for shards in own.values() for shard in shards if isinstance(shard, ShardedTensor)]
+        if copied:
+            _copy_to_host(tensors)
+        size = sum(shard.data.nbytes for shard in tensors)
+        self._num_files = min(MOST_FILES, 1 + size // FILE_BYTES) if on_gpu() else 1
         self._writer = FileSystemWriter(folder, sync_files=True)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
@@ -77,12 +83,20 @@ class ShardWriter:
         self._plan = planner.finish_plan(received[0])
 
     def write(self) -> WrittenShards:
-        """Write this rank's files, with fsync, and sum them up on the way."""
-        pending = self._writer.write_data(self._plan, self._planner)
-        pending.wait()
-        results = pending.value()
+        """Write this rank's files, each by a thread, with fsync, and sum them up on the way."""
+        items = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
+        parts = [part for part in enumerate(items) if part[1]]
+        with ThreadPoolExecutor(self._num_files) as threads:  # torch's own would lose the error of any but the first
+            each = threads.map if len(parts) > 1 else map
+            results = [result for written in each(self._write_file, parts) for result in written]
         names = sorted({result.storage_data.relative_path for result in results})
         return results, {name: self._sums[name].hexdigest() for name in names}
+
+    def _write_file(self, part: tuple[int, list[Any]]) -> list[Any]:
+        number, items = part
+        prefix = f"{self._plan.storage_data.prefix}{number}_" if number else self._plan.storage_data.prefix
+        plan = replace(self._plan, items=items, storage_data=filesystem._StoragePrefix(prefix))
+        return self._writer.write_data(plan, self._planner).wait()
 
     def finish(self, written: WrittenShards) -> dict[str, str]:
         """Describe what all ranks wrote; the checksums of all files, by name."""
@@ -98,6 +112,32 @@ class ShardWriter:
             return sums | {name: folders.sha256(self.folder / name) for name in others}
 
         return run_on_first_rank(describe)
+
+
+FILE_BYTES, MOST_FILES = 2**30, 4
+"""A rank on a GPU writes another file, by another thread, for so many bytes; on a CPU one, since its cores compute."""
+STAGING_BYTES = 64 * 2**20
+
+
+def _copy_to_host(shards: list[ShardedTensor]) -> None:
+    """Give shards copies of their tensors; from a GPU through two pinned buffers, one filled while one is emptied.
+
+    Pinned memory for the whole state would stay with the process, each tensor rounded up to a power of two.
+    """
+    if on_gpu():
+        turns = itertools.cycle([torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)])
+    place, full = torch.empty(0), torch.empty(0)
+    for shard in shards:
+        source = shard.data.detach()
+        shard.data = torch.empty(source.shape, dtype=source.dtype) if on_gpu() else source.clone()
+        flat = [tensor.reshape(-1).view(torch.uint8) for tensor in (source, shard.data)] if on_gpu() else []
+        for piece, next_place in zip(*(torch.split(numbers, STAGING_BYTES) for numbers in flat), strict=True):
+            buffer = next(turns)[: len(piece)]
+            buffer.copy_(piece, non_blocking=True)
+            place.copy_(full)
+            torch.cuda.synchronize()
+            place, full = next_place, buffer
+    place.copy_(full)
 
 
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
