@@ -33,7 +33,7 @@ def logs(
     """Show the log of a RUN's newest job, or read log FILEs of any known program into records.
 
     Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv or --to, RUN stands
-    for the metrics of its training. Exit code 1 where no record was found.
+    for the metrics of its training. Exit code 1 where neither a record nor an evaluation was found.
     """
     if as_json + as_csv + bool(to) > 1:
         raise click.UsageError("--json, --csv and --to exclude each other.")
@@ -57,7 +57,7 @@ def logs(
         write_csv(log, sys.stdout)
     else:
         click.echo(summary(log))
-    if not log.records:
+    if not (log.records or log.validation or (log.facts and any(vars(log.facts).values()))):
         raise DataError(
             f"No record was found in {', '.join(targets)}: "
             + ("; ".join(log.notes) if log.notes else f"{log.unread_lines} lines, none of a program this version knows")
@@ -98,6 +98,9 @@ def summary(log: ParsedLog) -> str:
     if log.validation:
         one = log.validation[-1]
         lines.append(f"  {len(log.validation)} evaluations, last {one.loss:.4g} ({log.source(one)})")
+    if log.facts:
+        said = (f"{key} {value}" for key, value in vars(log.facts).items() if value is not None)
+        lines.append(f"  MLPerf: {', '.join(said)}")
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
         lines.append(f"  FAILURE {failure.name} ({failure.count} x, first at line {failure.line}): {failure.evidence}")

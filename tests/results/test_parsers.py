@@ -86,6 +86,7 @@ EXPECTED = {
         (180, 0.078, None, 0, ()),
     ]),
     "primus.log": ("primus", [(2, 11.89162, 6.0466, 0, (PER_DEVICE,)), (3, 11.79162, 6.0201, 0, (PER_DEVICE,))]),
+    "mlperf.log": ("mlperf", [(1, 12.5, 3.75, 0, ()), (2, 12.25, 0.5, 0, ()), (3, 8.25, 0.53125, 0, ())]),
     "runbook-metrics.jsonl": ("runbook", [
         (1, 10.83, 0.5, 0, ()), (2, None, 0.5, 0, ("missing_loss", "all_skipped")), (3, 10.7, 0.4, 1, ()),
     ]),
@@ -124,6 +125,7 @@ def test_every_sample_is_expected_and_explained():
         ("nemo-2.log", [(10, 11.02, None, "validation")]),
         ("torchtitan.log", [(5, 7.1, None, "validation")]),
         ("gpt-neox.log", [(35, 11.16, 70263.59, "validation")]),
+        ("mlperf.log", [(2, 9.5, None, "validation"), (3, 7.25, None, "validation")]),
         ("nanogpt.log", [(0, 10.9874, None, "validation")]),
         ("llmc.log", [(None, 11.010212, None, "validation")]),
         ("llmc-main.log", [(0, 11.0192, None, "validation"), (250, 6.51, None, "validation")]),

@@ -24,7 +24,7 @@ BATCH = 100
 
 
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
-    """One object: format, records, validation, notes, unread_lines; null where the log does not say."""
+    """One object: format, records, validation, notes, unread_lines, MLPerf's facts; null where the log does not say."""
     stream.write(f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": [')
     for start in range(0, len(log.records), BATCH):
         part = log.records[start : start + BATCH]
@@ -40,7 +40,7 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
         {key: getattr(one, key) for key in ("iteration", "loss", "perplexity", "name")} | {"source": log.source(one)}
         for one in log.validation
     ]
-    rest = {
+    rest = ({"facts": asdict(log.facts)} if log.facts else {}) | {
         "validation": evaluations,
         "notes": log.notes,
         "unread_lines": log.unread_lines,

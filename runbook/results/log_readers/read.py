@@ -20,6 +20,7 @@ from runbook.core.errors import DataError
 from runbook.results.log_readers.deepspeed import DeepSpeed
 from runbook.results.log_readers.known_failures import FailureFinder
 from runbook.results.log_readers.megatron import Megatron
+from runbook.results.log_readers.mlperf import MARK, MlPerf
 from runbook.results.log_readers.nanogpt import LlmC, Modded, NanoGpt
 from runbook.results.log_readers.nemo import Nemo1, Nemo2
 from runbook.results.log_readers.pytorch_trainers import Ezpz, Own, Torchtitan
@@ -132,12 +133,13 @@ class LogReader:
     """Reads a run's lines as they come; `result` may be asked for at any time after `finish`."""
 
     def __init__(self) -> None:
-        self.megatron = Megatron()
+        self.megatron, self.mlperf = Megatron(), MlPerf()
         readers: list[LineReader] = [
             self.megatron, Own(), Nemo2(), Nemo1(), Torchtitan(), Modded(), NanoGpt(), LlmC(), Ezpz(), DeepSpeed(),
+            self.mlperf,
         ]  # fmt: skip
         self.pairs = [(reader, Assembly()) for reader in readers]
-        self.megatron_out = self.pairs[0][1]
+        self.megatron_out, self.mlperf_out = self.pairs[0][1], self.pairs[-1][1]
         self.files: list[str] = []
         self.notes: list[str] = []
         self.failures = FailureFinder()
@@ -181,6 +183,13 @@ class LogReader:
     def _feed(self, line: str) -> None:
         if "\x1b" in line or "^[" in line or "1b[" in line or "\\033[" in line:
             line = clean(line)
+        if MARK in line:
+            before, mark, entry = line.partition(MARK)
+            if "loss" in before:  # another program's line without end
+                self._feed(before)
+            self.mlperf_out.line = self.line
+            self.mlperf.feed(mark + entry, self.mlperf_out)
+            return
         megatron, out = self.megatron, self.megatron_out
         out.line = self.line
         if megatron.layout is not None and megatron.quick(line, out):
@@ -219,15 +228,18 @@ class LogReader:
         """Everything read so far as one object."""
         self._flush()
         deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))
-        others = [pair for pair in self.pairs if pair is not deepspeed]
+        others = [pair for pair in self.pairs if pair is not deepspeed and pair[0] is not self.mlperf]
         reader, out = max(others, key=lambda pair: (len(pair[1].records), len(pair[1].validation)))
         if deepspeed[1].records and not out.records:
             reader, out = deepspeed
         elif deepspeed[1].records and reader.name == "megatron-lm":
             reader.name = "megatron-deepspeed"
+        if not out.records and self.mlperf.facts:
+            reader, out = self.mlperf, self.mlperf_out
         log = ParsedLog(files=self.files, unread_lines=self.unread, arguments=dict(reader.arguments))
-        if out.records or out.validation:
+        if out.records or out.validation or out is self.mlperf_out:
             log.format, log.records, log.validation = reader.name, out.records, out.validation
+        log.facts, log.validation = self.mlperf.facts, self.mlperf_out.validation or log.validation
         log.failures = self.failures.found(num_records=len(out.records))
         log.notes = [*self.notes, *self._notes(out)]
         return log

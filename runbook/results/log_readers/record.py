@@ -64,6 +64,19 @@ class Validation:
 
 
 @dataclass
+class Facts:
+    """What the MLPerf lines of a log say of the run as a whole; None where they do not."""
+
+    benchmark: str | None = None
+    global_batch_size: int | None = None
+    sequence_length: int | None = None
+    seed: int | None = None
+    run_start_ms: int | None = None
+    run_stop_ms: int | None = None
+    status: str | None = None
+
+
+@dataclass
 class ParsedLog:
     """A log, or several files of one run, understood."""
 
@@ -77,6 +90,8 @@ class ParsedLog:
     """What the program printed of its own arguments."""
     failures: list[Failure] = field(default_factory=list)
     """Known failures that the lines between the records name."""
+    facts: Facts | None = None
+    """None where the log has no line of MLPerf's."""
 
     @property
     def segments(self) -> int:

@@ -1,0 +1,138 @@
+"""MLPerf's `:::MLLOG` lines: facts, evaluations and steps, whatever is printed around, twice or cut off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from runbook.cli.logs import logs
+from runbook.results.log_readers import parse_files, parse_lines
+from runbook.results.log_readers.record import Facts
+
+SAMPLE = Path(__file__).parents[1] / "samples" / "mlperf.log"
+LINES = SAMPLE.read_text().splitlines()
+FACTS = Facts("llama31_8b", 64, 8192, 4711, 1790000002006, 1790000008508, "success")
+MEAN = ("seconds_is_running_average",)
+
+
+def line(key, value=None, time=0, **where):
+    entry = {"namespace": "", "time_ms": time, "key": key, "value": value, "metadata": where}
+    return f":::MLLOG {json.dumps(entry)}"
+
+
+def head(benchmark="llama2_70b_lora", batch=8):
+    return [line("submission_benchmark", benchmark), line("global_batch_size", batch)]
+
+
+def evaluations(log):
+    return [(one.iteration, one.loss) for one in log.validation]
+
+
+def steps(log):
+    return [(one.iteration, one.loss, one.seconds, one.states) for one in log.records]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINES,
+        [one.removeprefix("0: ") for one in LINES],
+        [f"[{rank}] {one.partition(': ')[2]}" for one in LINES for rank in range(8)],
+        [one.replace(" :::MLLOG", " 45%|####      | 9/20 :::MLLOG") for one in LINES],
+        ["".join(LINES)],
+    ],
+    ids=["two ranks", "one rank", "eight ranks", "after a bar", "in one line"],
+)
+def test_facts_and_each_evaluation_once_whatever_is_printed_around(text):
+    log = parse_lines(text)
+    assert (log.format, log.facts, evaluations(log)) == ("mlperf", FACTS, [(2, 9.5), (3, 7.25)])
+    assert [(one.iteration, one.seconds, one.segment) for one in log.records] == [
+        (1, 3.75, 0),
+        (2, 0.5, 0),
+        (3, 0.53125, 0),
+    ]
+
+
+def test_a_cut_log_says_null_and_invents_no_number():
+    text, stop = SAMPLE.read_text(), SAMPLE.read_text().index('"key": "eval_accuracy", "value": 7.25')
+    for end in (stop + 33, stop + 36, stop + 60):  # within the number, behind it, within the metadata
+        log = parse_lines(text[:end].splitlines())
+        assert evaluations(log) == [(2, 9.5)]
+        assert (log.facts.seed, log.facts.run_stop_ms, log.facts.status) == (4711, None, None)
+        assert any("a number cannot be read" in note for note in log.notes)
+    log = parse_lines(text[text.index('"run_start"') :].splitlines())
+    assert log.facts == Facts(run_stop_ms=FACTS.run_stop_ms, status="success")
+    assert evaluations(log) == [(None, 9.5), (None, 7.25)]  # without the batch no position is a step
+
+
+@pytest.mark.parametrize(
+    ("unit", "where"),
+    [(8 * 2048, lambda at: {"epoch_num": at}), (8, lambda at: {"samples_count": at}), (8, lambda at: {"step": at})],
+)
+def test_positions_in_tokens_or_samples_become_steps(unit, where):
+    text = [*head("gpt3"), line("max_sequence_length", 2048)]
+    text += [
+        line("tracked_stats", {"train_step_timing in s": 1.5}, step=unit),
+        line("eval_accuracy", 2.7, **where(unit * 12)),
+    ]
+    assert [one.iteration for one in parse_lines(text).records] == [1]
+    assert evaluations(parse_lines(text)) == [(12, 2.7)]
+
+
+def test_the_mean_of_a_block_stands_where_its_evaluation_does():
+    """Rounds name the block's first sample, its last or its size; single steps make the mean needless."""
+    for stats, where in [
+        ({"throughput": 4.0}, {"step": 1536}),
+        ({"throughput": 4.0, "train_step_time": 2.0}, {"step": 0}),
+        ({"train_step_time": 2.0}, {"samples_count": 384}),
+    ]:
+        text = [*head(), line("train_loss ", 1.5, samples_count=1440, lr=0.0005), line("tracked_stats", stats, **where)]
+        log = parse_lines([*text, line("eval_accuracy", 0.94, samples_count=1536)])
+        assert steps(log) == [(180, 1.5, None, ()), (192, None, 2.0, MEAN)]
+        assert log.records[0].learning_rate == 0.0005
+
+
+def test_two_runs_in_a_file_keep_both_evaluations_and_the_last_runs_facts():
+    run = [*head(), line("run_start", time=1), line("train_loss", 2.5, samples_count=80)]
+    run += [line("eval_accuracy", 0.94, samples_count=80), line("run_stop", time=9, status="aborted")]
+    later = [one.replace('"time_ms": ', '"time_ms": 5') for one in run]
+    log = parse_lines([*run, *later])  # equal numbers, and yet another run's
+    assert (log.facts.run_start_ms, log.facts.run_stop_ms, log.segments) == (51, 59, 2)
+    assert [one.line for one in log.validation] == [5, 11]
+
+
+def test_accuracy_of_another_benchmark_is_no_loss():
+    log = parse_lines([*head("bert"), line("eval_accuracy", 0.72, epoch_num=80)])
+    assert (log.validation, log.notes) == ([], ["1 x eval_accuracy of bert is no loss of a language model: left out"])
+
+
+def test_another_program_keeps_its_steps_and_gains_facts_and_evaluations():
+    nemo = (SAMPLE.parent / "nemo-2.log").read_text().splitlines()
+    mixed = [*LINES[:10], *nemo[:2], nemo[2] + LINES[16], *nemo[3:], *LINES[17:]]
+    alone, log = parse_lines(nemo), parse_lines(mixed)
+    assert (log.format, steps(log)) == ("nemo-2", steps(alone))
+    assert (log.facts, evaluations(log)) == (FACTS, [(2, 9.5), (3, 7.25)])
+    assert alone.facts is None
+
+
+def test_command_accepts_evaluations_without_steps(tmp_path):
+    path = tmp_path / "result_0.txt"
+    path.write_text("\n".join([*head("gpt3"), line("eval_accuracy", 2.7, epoch_num=1)]))
+    done = CliRunner().invoke(logs, [str(path), "--json"])
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["records"], [one["loss"] for one in told["validation"]]) == (0, [], [2.7])
+    assert told["facts"]["benchmark"] == "gpt3" and told["facts"]["status"] is None
+    said = CliRunner().invoke(logs, [str(SAMPLE)])
+    assert (said.exit_code, "MLPerf: benchmark llama31_8b, global_batch_size 64" in said.stdout) == (0, True)
+    path.write_text(line("power_reading", 5))
+    assert CliRunner().invoke(logs, [str(path)]).exit_code == 1
+
+
+def test_several_files_of_one_run_count_each_evaluation_once(tmp_path):
+    other = tmp_path / "rank1.txt"
+    other.write_text(SAMPLE.read_text())
+    log = parse_files([SAMPLE, other])
+    assert (len(log.validation), len(log.records), log.facts) == (2, 3, FACTS)
