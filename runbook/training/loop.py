@@ -408,10 +408,7 @@ class Stepper:
         return BadStep(progress.iteration + 1, fault, value, first, first + size - 1)
 
     def _share(self, own_loss: float, count: int, iteration: int) -> tuple[float, int]:
-        """Mean loss of the global batch and any rank's stop request, in one small reduction.
-
-        With them go, after every few steps where there are many ranks, what each rank took since the last time.
-        """
+        """Mean loss of the global batch, any rank's stop request and, every few steps, all times, in one reduction."""
         holds, request = self.engine.holds_loss(), self.stopping.stop_request()
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
         own, ranks, rank = self._own_seconds, torch.distributed.get_world_size(), torch.distributed.get_rank()
