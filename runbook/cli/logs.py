@@ -99,8 +99,9 @@ def summary(log: ParsedLog) -> str:
         one = log.validation[-1]
         lines.append(f"  {len(log.validation)} evaluations, last {one.loss:.4g} ({log.source(one)})")
     if log.facts:
-        said = (f"{key} {value}" for key, value in vars(log.facts).items() if value is not None)
-        lines.append(f"  MLPerf: {', '.join(said)}")
+        lines.append(
+            "  MLPerf: " + ", ".join(f"{key} {told}" for key, told in vars(log.facts).items() if told is not None)
+        )
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
         lines.append(f"  FAILURE {failure.name} ({failure.count} x, first at line {failure.line}): {failure.evidence}")

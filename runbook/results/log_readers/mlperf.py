@@ -29,14 +29,10 @@ class MlPerf(LineReader):
 
     name: str = "mlperf"
     facts: Facts | None = None
-    _kept: set[tuple[object, ...]] = field(default_factory=set)
-    """Evaluations of this run, by place and value: another rank prints them again."""
-    _block: dict[str, float | None] = field(default_factory=dict)
-    """Mean of the steps since the last evaluation; its own position is their first, last or number."""
-    _timed: bool = False
-    """The log gives the time of single steps, so that the mean of a block says nothing new."""
-    _unit: int = 0
-    """How much of a position `step` is one step."""
+    _kept: set[tuple[object, ...]] = field(default_factory=set)  # evaluations of this run, by place and value
+    _block: dict[str, float | None] = field(default_factory=dict)  # mean of the steps since the last evaluation
+    _timed: bool = False  # the log gives the time of single steps: the mean of a block says nothing new
+    _unit: int = 0  # how much of a position `step` is one step
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours; `ValueError` where an entry of it is cut off."""
@@ -87,11 +83,10 @@ class MlPerf(LineReader):
             return
         self._kept.add(place)
         iteration = self._iteration(where, facts)
-        if facts.benchmark is None or _LANGUAGE_MODEL.search(str(facts.benchmark)):
-            if loss is not None and math.isfinite(loss):
-                out.validation.append(Validation(iteration, loss, None, "validation", out.line, out.file))
-        else:
+        if facts.benchmark is not None and not _LANGUAGE_MODEL.search(str(facts.benchmark)):
             out.counts[f"eval_accuracy of {facts.benchmark} is no loss of a language model: left out"] += 1
+        elif loss is not None and math.isfinite(loss):
+            out.validation.append(Validation(iteration, loss, None, "validation", out.line, out.file))
         if self._block and iteration and not self._timed:
             self._keep(iteration, self._block, out, "seconds_is_running_average")
         self._block = {}
@@ -112,8 +107,7 @@ class MlPerf(LineReader):
         """Add a record, or what was not known to the last; a step that comes again was printed by another rank."""
         last = out.previous()
         if last is None or iteration > last.iteration:
-            last = Record(iteration, line=out.line)
-            out.add(last)
+            out.add(last := Record(iteration, line=out.line))
         if last.iteration == iteration:
             if state and last.seconds is None:
                 last.mark(state)
