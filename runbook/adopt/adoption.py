@@ -1,7 +1,5 @@
 """Adoption: from someone's job script to a run file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

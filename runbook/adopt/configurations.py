@@ -1,7 +1,5 @@
 """NeMo's Hydra overrides and DeepSpeed's JSON as keys of a run file."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What a script leaves open: its program's own defaults, and the catalogue's model of its shape."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

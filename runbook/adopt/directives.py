@@ -1,7 +1,5 @@
 """#SBATCH and #PBS directives as keys under `jobs`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

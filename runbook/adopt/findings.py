@@ -1,7 +1,5 @@
 """What was found in a script: values for the run file, what is left over, what the runbook does by itself, errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

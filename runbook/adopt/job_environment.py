@@ -1,7 +1,5 @@
 """Variables, modules, containers and mounts of a job as keys of a run file, compared with the site's own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any

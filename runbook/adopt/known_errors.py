@@ -1,7 +1,5 @@
 """Known errors of the five documents in a script: in its text, in what it sets and starts, and in its numbers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

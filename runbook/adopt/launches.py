@@ -1,7 +1,5 @@
 """The launch of a training in a script, and the site, framework and document that the script belongs to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Megatron-LM's and Megatron-DeepSpeed's options as keys of a run file."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

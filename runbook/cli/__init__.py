@@ -1,7 +1,5 @@
 """The command line: `runbook COMMAND`; each command's code is imported only when it is called."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """`runbook drill`: the command line of the package `runbook_drills`, which breaks a small training on purpose."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

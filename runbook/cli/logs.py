@@ -1,7 +1,5 @@
 """`runbook logs`: the log of a run's job, or any training log read into records."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections import Counter

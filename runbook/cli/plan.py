@@ -1,7 +1,5 @@
 """`runbook check`, `plan`, `rehearse`, `why`, `render`, `doctor`: a run and its machine before a job is submitted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`runbook init`, `adopt`, `lab`: a project, run files from job scripts, notebooks to step through."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

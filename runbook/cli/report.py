@@ -1,7 +1,5 @@
 """`runbook report`, `verify`, `compare`: what runs left behind."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`runbook run`, `status`, `cancel`, `sample`, `export`, `import`: work on a run's folder, and its weights."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) -> str
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

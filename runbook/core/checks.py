@@ -1,7 +1,5 @@
 """Checks: one rule applied to one value, and all failing checks as one error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

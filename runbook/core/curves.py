@@ -1,7 +1,5 @@
 """Curves: points thinned so that no spike is lost, and scaled into a picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

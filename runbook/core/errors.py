@@ -1,7 +1,5 @@
 """The errors a user can meet: what is wrong, the rule, the remedy - with the values."""
 
-from __future__ import annotations
-
 
 class RunbookError(Exception):
     """Something the user can mend; its text is all that is shown, and the command ends with `exit_code`."""

@@ -1,7 +1,5 @@
 """JSON lines that another process is still writing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable, Iterator

@@ -7,8 +7,6 @@ by the machine having been started anew. The one who may take over is decided by
 dead holder's lock; it is looked at again under that right, so two takers never both win.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import json

@@ -1,7 +1,5 @@
 """The only door to other programs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

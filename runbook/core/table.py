@@ -1,7 +1,5 @@
 """Table: rows under the same columns, as text, HTML, markdown, CSV and a data frame."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Numbers with units, as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -11,8 +11,6 @@
 Nothing here imports pandas, matplotlib or IPython when it is imported.
 """
 
-from __future__ import annotations
-
 from runbook.core.table import Table as Table
 from runbook.display.curves import sparkline as sparkline
 from runbook.display.output_place import Place as Place

@@ -6,8 +6,6 @@ As an image it survives what JupyterLab, GitHub and nbviewer take out of HTML, a
 (records/pages) draws its curve inline instead, in the page's colours and with ticks.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import math

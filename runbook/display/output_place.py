@@ -3,8 +3,6 @@
 where_we_are() -> Place      show(table)      show_text(text)
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 The colours are blue and orange of Okabe and Ito's palette: the common forms of colour blindness tell them apart.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from html import escape

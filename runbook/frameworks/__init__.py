@@ -1,7 +1,5 @@
 """The training program's arguments, in the option names of each framework."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from operator import attrgetter
 

@@ -4,8 +4,6 @@ Megatron-LM is NVIDIA/Megatron-LM e958b2ca, of the Azure document; Megatron-Deep
 ALCF forks of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Options of NeMo (NeMo-Framework-Launcher 23.04, of the AWS document): Hydra overrides of its configuration."""
 
-from __future__ import annotations
-
 import re
 
 from runbook.core.units import parse_duration

@@ -1,7 +1,5 @@
 """Options of a training framework: its name for each, our key, how the value is written and read back."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass

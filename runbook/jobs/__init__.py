@@ -1,7 +1,5 @@
 """The only door to a queue: submit, state, cancel, signal."""
 
-from __future__ import annotations
-
 from runbook.jobs.local import LocalScheduler
 from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import QueueScheduler

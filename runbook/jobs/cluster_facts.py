@@ -1,7 +1,5 @@
 """What a cluster says of itself: partitions or queues with their limits, and what their nodes have."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a job asks of its queue, array jobs included, and what the queue's limits say to that."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """This machine without a queue: a detached job.sh, known by its own files and its process."""
 
-from __future__ import annotations
-
 import secrets
 import signal
 import time

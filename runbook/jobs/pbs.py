@@ -1,7 +1,5 @@
 """PBS Pro and OpenPBS: qsub, qstat, qdel, qsig, and their answers read."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

@@ -1,7 +1,5 @@
 """Jobs of every queue: submitted once, known by their own files first and by the queue second."""
 
-from __future__ import annotations
-
 import re
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """What this machine and every queue have in common: a job is submitted once, from a folder of its own."""
 
-from __future__ import annotations
-
 import re
 import signal
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Slurm: sbatch, squeue, scontrol, sacct, scancel, and their answers read."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Reads the catalogues: params/models.yaml, params/datasets.yaml, params/sites/*.yaml."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 

@@ -3,8 +3,6 @@
 edited_text(text, where, values) -> str
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Set
 

@@ -1,7 +1,5 @@
 """The GPUs of this machine, as nvidia-smi or rocm-smi lists them, for a site whose hardware.device is auto."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

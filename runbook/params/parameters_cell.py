@@ -1,7 +1,5 @@
 """Binds the parameters cell of a notebook, whichever way papermill, JupyterLab or our command filled it."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import shlex

@@ -1,7 +1,5 @@
 """Problems of a parameter file: values that cannot be used, blanks, secrets, and what YAML 1.1 reads differently."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The parameter files of a project: run files, sites, variants."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

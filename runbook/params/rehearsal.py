@@ -1,7 +1,5 @@
 """Rehearsal: a run file of one site on another, smaller one; what is cut down or left out there, and why."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

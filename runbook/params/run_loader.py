@@ -1,7 +1,5 @@
 """Loads a run: finds its files, lays the layers over each other, and reports all problems at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Secrets are named, never written: `env:NAME` and `file:PATH`."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings of a run: its values with their origins, its site, model and datasets, and what the site still requires."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum

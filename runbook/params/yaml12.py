@@ -1,7 +1,5 @@
 """YAML 1.2: read with the line of every value, and written so that YAML 1.1 reads the same."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

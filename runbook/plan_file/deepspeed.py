@@ -1,7 +1,5 @@
 """DeepSpeed's JSON configuration, made from a phase of plan.json."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

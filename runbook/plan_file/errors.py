@@ -1,7 +1,5 @@
 """Errors that end a training, each with the exit code that a job script acts on."""
 
-from __future__ import annotations
-
 FINISHED = 0
 FAILED = 1
 REFUSED = 2

@@ -1,7 +1,5 @@
 """Identity of a training: what decides its losses, and which differences forbid a resume."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

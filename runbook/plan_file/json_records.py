@@ -1,7 +1,5 @@
 """JSON of frozen dataclasses: written with their computed values, read strictly, every problem found in one go."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Rules for a phase that our trainer can train: ranges, choices, layout, shape, batch, engine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Where the ranks of a job keep their heartbeats, on each machine, and what its machines report of a hang."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Work of one rank that a rehearsal counted, by part of the step: the trainer writes it, the planner prices it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 FORWARD, BACKWARD, ONCE, OPTIMIZER = "forward", "backward", "once", "optimizer"

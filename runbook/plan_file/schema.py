@@ -1,7 +1,5 @@
 """Types of plan.json's training phases, with the formulas for batch, learning rate and FLOPs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

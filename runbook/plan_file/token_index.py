@@ -4,8 +4,6 @@ MMIDIDX 0 0 | version 1 <Q | dtype code <B | sequences <Q | documents + 1 <Q
 lengths int32[sequences] | byte pointers int64[sequences] | document index int64[documents + 1]
 """
 
-from __future__ import annotations
-
 import struct
 
 INDEX_MAGIC = b"MMIDIDX\x00\x00"

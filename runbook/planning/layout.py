@@ -1,7 +1,5 @@
 """Smoke test and training in the same words: what each was asked for, and how devices and batch are divided."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Rules for a layout: what model, engine and devices must divide by, and what an engine cannot do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """One training phase of plan.json, built from what a person chose."""
 
-from __future__ import annotations
-
 import dataclasses
 from operator import attrgetter
 from pathlib import PurePosixPath

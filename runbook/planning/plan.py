@@ -1,7 +1,5 @@
 """The whole plan: every number computed from what a person chose, every rule checked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from runbook.core.checks import raise_if_failed

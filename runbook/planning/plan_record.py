@@ -1,7 +1,5 @@
 """Types of plan.json as a whole: the plan of a run as frozen dataclasses."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

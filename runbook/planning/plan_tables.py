@@ -1,7 +1,5 @@
 """The plan as tables for people, from the content of plan.json; the notebook and the command line show the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Length, batch ramp and learning rate of a training phase, with their rules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

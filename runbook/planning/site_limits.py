@@ -1,7 +1,5 @@
 """Limits of the site: queues, disk and shared storage compared with what the run needs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Token files: which files a run reads, how many tokens they hold, and what making them takes."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

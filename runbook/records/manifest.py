@@ -5,8 +5,6 @@ phase that writes the file ends again (`writer_of`), or the file is one that job
 recorded, and its phase is not done (`may_grow`). So no later phase and no report blesses an edit: `verify` finds it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import json

@@ -8,8 +8,6 @@ addresses are known by their shape. Of a path that no file names, that stands wi
 space, what follows that space is kept.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import struct

@@ -1,7 +1,5 @@
 """The state of a run, read from its folder alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

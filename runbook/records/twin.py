@@ -3,8 +3,6 @@
 While its notebook runs a twin has no `ended` and says `interrupted`: what a killed kernel leaves behind is then true.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

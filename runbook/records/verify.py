@@ -1,7 +1,5 @@
 """Verify a run: files are what they were when they were recorded, and records agree."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from html.parser import HTMLParser

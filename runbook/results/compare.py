@@ -1,7 +1,5 @@
 """Comparison of two or more runs: parameters, results, environment, and checks for regressions."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Result tables of the seed documents, recomputed and judged row by row; scaling efficiency."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

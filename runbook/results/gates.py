@@ -1,7 +1,5 @@
 """Gates: the checks of a smoke test, of a training and of a resume."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Metrics of a run: step time and its parts, throughput, loss spikes, slow ranks."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

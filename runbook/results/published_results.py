@@ -1,7 +1,5 @@
 """Published results and datasheet peaks, and which of them compare with a run."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

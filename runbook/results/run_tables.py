@@ -1,7 +1,5 @@
 """Tables of a run: its numbers, plan versus actual, published results, and the numbers behind each figure."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ restart         from there to the first step of the next job
 save stall      time in which no step was made because a checkpoint was written
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 it stopped; unlike in the documents, a half-written file never has its final name, and the number of chunks is computed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import multiprocessing

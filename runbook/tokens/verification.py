@@ -1,7 +1,5 @@
 """Verification of token files: index, checksums, counts, and documents decoded back to text."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

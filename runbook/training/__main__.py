@@ -1,7 +1,5 @@
 """`python -m runbook.training plan.json [--phase 04-training]`: one rank of a training job."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import logging

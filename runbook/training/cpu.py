@@ -12,8 +12,6 @@ On a processor without instructions for bfloat16, torch's matmul of it is 5 to 8
 once.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import warnings

@@ -1,7 +1,5 @@
 """The training loop: steps, evaluations, saves, proofs of a smoke test, and a clean stop, on all ranks alike."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import math

@@ -3,8 +3,6 @@
 It is started as the trainer is and writes FOLDER/probe-<rank>.json. What cannot be known is null, with the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import json

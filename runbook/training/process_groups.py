@@ -1,7 +1,5 @@
 """Process groups: rendezvous, agreement between ranks, end."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import itertools

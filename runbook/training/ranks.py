@@ -1,7 +1,5 @@
 """Ranks and devices: which process of the job this is, and what it computes on; imports no torch."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """What a run reports: log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime

@@ -1,7 +1,5 @@
 """Samples in an order that depends only on the seed and the text: megatron-core's datasets, our order and sampler."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial

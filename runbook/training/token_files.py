@@ -1,7 +1,5 @@
 """Token files (.bin/.idx): checked before the first step, and the order in which their samples are taken."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

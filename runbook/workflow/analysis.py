@@ -1,7 +1,5 @@
 """05-analysis: how well it ran, against the plan, its variants and what others published."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace

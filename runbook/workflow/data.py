@@ -1,7 +1,5 @@
 """02-data: from text to verified token files, and what they contain."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """01-environment: set the machine up, and check whether it suffices for the plan."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A run opened for one phase: its parameters, plan, folder and record."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -3,8 +3,6 @@
 The form starts from what the parameters cell says over the run file, and a run file that it writes keeps that.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

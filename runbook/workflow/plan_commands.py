@@ -1,7 +1,5 @@
 """`runbook check`, `plan`, `why`, `render`: a run before it is started, forecasts and layout search included."""
 
-from __future__ import annotations
-
 import csv
 import io
 import sys

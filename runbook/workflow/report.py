@@ -3,8 +3,6 @@
 Redacted pages are rendered from the redacted records, so that no page can say what its record does not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import json

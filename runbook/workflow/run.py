@@ -1,7 +1,5 @@
 """`runbook run`: execute and record the notebook of each phase in order, skipping finished ones."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The files of a run's folder: run.yaml, overrides.yaml, plan.json, fingerprints and done-marks of steps."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

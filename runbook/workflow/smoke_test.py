@@ -1,7 +1,5 @@
 """03-smoke-test: a few real steps of a model that fails cheaply, and the gate to the long run."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Status of runs and jobs: tables, logs, cancel, stop; rebuilt from the files each time."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import time

@@ -1,7 +1,5 @@
 """04-training: the run itself, stopped once on purpose where asked, resumed, watched to its end."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 

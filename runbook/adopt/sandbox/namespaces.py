@@ -5,8 +5,6 @@ the small text files next to the script, as copies. Linux user namespaces (util-
 without any right; where a machine forbids them, the script is not run at all.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

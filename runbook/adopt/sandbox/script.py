@@ -1,7 +1,5 @@
 """A job script as text: its lines, its requests to the queue, the code blocks of a page, and what is asked of it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import deque

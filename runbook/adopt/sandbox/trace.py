@@ -1,7 +1,5 @@
 """What a job did in the sandbox: its variables and the programs it started, with the lines of the script."""
 
-from __future__ import annotations
-
 import codecs
 import posixpath
 import re

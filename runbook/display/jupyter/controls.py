@@ -7,8 +7,6 @@ A button works while its cell still runs where the kernel hears it then (`kernel
 when the cell has ended. What it can do is therefore always written as a command too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -8,8 +8,6 @@ receives messages in a thread of its own; there they can be looked at as they co
 then nothing is heard, and nothing else changes. The kernel checks the signature of whatever is passed on to it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

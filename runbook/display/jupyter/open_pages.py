@@ -10,8 +10,6 @@ run to end. So from the first call on, two questions of a page are answered whil
   and JupyterLab sends every later update of them to that page too. The request itself still waits its turn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock

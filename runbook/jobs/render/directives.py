@@ -1,7 +1,5 @@
 """What a job asks of the queue, as the first lines of its script: sorted, each value one plain word."""
 
-from __future__ import annotations
-
 import re
 
 from runbook.core.errors import ParamsError

@@ -1,7 +1,5 @@
 """The commands that start a job's processes: step program, container, process starter, as words of the shell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 

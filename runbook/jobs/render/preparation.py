@@ -1,7 +1,5 @@
 """Set-up before the first job: steps, their script, the image's recipe and the files to deploy a cluster with."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

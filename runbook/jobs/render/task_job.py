@@ -1,7 +1,5 @@
 """The job of a phase that trains nothing, for a queue: one program on a node, on each node, or as an array."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Shell templates: quoting, and the placeholders of a site's values."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

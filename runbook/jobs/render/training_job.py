@@ -1,7 +1,5 @@
 """The job of a training phase as text: scripts for this machine, Slurm and PBS."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Entries of the catalogues: models (models.yaml), datasets (datasets.yaml)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Every key of a run file: its type, help, default and names in the documents."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

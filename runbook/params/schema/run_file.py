@@ -1,7 +1,5 @@
 """The keys of a run file: everything a person chooses; the plan computes the rest."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictBool

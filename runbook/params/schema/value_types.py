@@ -1,7 +1,5 @@
 """Types of values: names, counts, durations, choices, blends of datasets."""
 
-from __future__ import annotations
-
 import math
 import re
 from enum import StrEnum

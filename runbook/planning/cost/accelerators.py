@@ -1,7 +1,5 @@
 """What is known of each accelerator: peaks, memory, links; a name that is not here is unknown, never guessed."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ fitted to the idle steps of fourteen trainings there (17.7 M to 356 M parameters
 processes): the worst is 9 % off. Another CPU differs by clock and units; a smoke test's measurement corrects that.
 """
 
-from __future__ import annotations
-
 from runbook.core.checks import Check, judge
 from runbook.params.schema.value_types import Precision, Recompute
 from runbook.planning.cost import flops

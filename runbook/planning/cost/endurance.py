@@ -1,7 +1,5 @@
 """Long trainings: checkpoint bytes and write times, failures, jobs in a row, energy."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ The conventions differ by up to a third for the same speed, so every TFLOP/s nam
 between two reports is tokens per second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

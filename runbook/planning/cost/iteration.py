@@ -5,8 +5,6 @@ the few shares in `Coefficients`. A matrix product takes the time of its operati
 time of its bytes, so that small matrices are slow without a curve of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -5,8 +5,6 @@ States (weights, gradients, optimizer) are exact for the named optimizers; activ
 an accelerator; on a CPU `cpu` adds it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

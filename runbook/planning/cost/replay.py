@@ -4,8 +4,6 @@ Rates, bandwidths and shares are those that `iteration` plans with. What differs
 estimated there, and the schedule: a stage begins a micro-batch when its input has come.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

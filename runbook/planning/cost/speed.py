@@ -4,8 +4,6 @@ On a CPU `cpu` models the step, on an accelerator `iteration`; an accelerator th
 peak the site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A run's own choice as the model of an iteration takes it: its devices, its framework's code, its recomputation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

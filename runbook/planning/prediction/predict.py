@@ -1,7 +1,5 @@
 """Speed of a training that somebody describes in a table: shape, layout and the rest filled in by stated rules."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Published results as the table of published_results.csv words them: what a row says, in our own terms."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

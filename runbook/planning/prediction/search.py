@@ -1,7 +1,5 @@
 """Search over layouts, and what one changed value would bring."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

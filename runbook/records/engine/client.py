@@ -10,8 +10,6 @@ across other outputs shifts the places that display handles update. `Streams` me
 another output.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Execute a notebook as a phase of a run and file its record: notebook, report and twin that say the same."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace

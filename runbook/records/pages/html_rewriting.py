@@ -5,8 +5,6 @@ that a browser which reads broken HTML otherwise than this parser still finds no
 library's parser: others (lxml, Beautiful Soup) lower the names of SVG's attributes, and a picture is not drawn then.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from html import escape

@@ -4,8 +4,6 @@ Code is folded, figures are inside the page, the result card on top is made from
 out can make the browser fetch anything.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Sequence

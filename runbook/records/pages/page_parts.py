@@ -1,7 +1,5 @@
 """Parts of every HTML page: templates, values of a twin as they are shown, the page of known failures."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A campaign shows a text sample where a twin has the results `sample_before` and 
 came true where plan and results of a twin share a key; `sample` and `comparison` (rows with equal keys) win over that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence

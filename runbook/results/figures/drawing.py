@@ -1,7 +1,5 @@
 """How figures are drawn: one style, colours that survive print, and SVG that is the same for the same figure."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager

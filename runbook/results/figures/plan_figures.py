@@ -1,7 +1,5 @@
 """Figures of the plan and of the data phase: memory, step time, document lengths, sources, tokenizing speed."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of a rehearsal: memory over the course of a step, and the pipeline's schedule with a lane for each stage."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of a run: loss, throughput, step time, wall time, and comparisons with other runs and published results."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

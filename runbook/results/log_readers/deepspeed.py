@@ -1,7 +1,5 @@
 """Log reader for DeepSpeed's own lines: pipeline steps, throughput timer, step log, overflows."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

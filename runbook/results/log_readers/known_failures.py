@@ -1,7 +1,5 @@
 """Known failures: the lines that show them in a log, the remedy, and the help page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

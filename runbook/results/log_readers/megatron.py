@@ -1,7 +1,5 @@
 """Log reader for Megatron-LM and its descendants: Megatron-DeepSpeed, gpt-neox, Bridge, Primus."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Field names, line layouts and FLOP conventions of Megatron-LM's log lines."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Log reader for MLPerf: the `:::MLLOG` lines of mlperf-logging, alone or among another program's lines."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Log readers for nanoGPT and its relatives: llama2.c, nanochat, modded-nanogpt, llm.c."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Log readers for NeMo: the progress bar of 1.x, the line of 2.x, DLLogger's JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Log readers for torchtitan, ezpz, and our own metrics.jsonl."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

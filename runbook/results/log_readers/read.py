@@ -1,7 +1,5 @@
 """Reading a training log: unpack it, find the program that wrote it, read line by line in bounded memory."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

@@ -1,7 +1,5 @@
 """Records of a training log: one per iteration, restarts counted, copies by other ranks dropped."""
 
-from __future__ import annotations
-
 import math
 import re
 from abc import ABC, abstractmethod

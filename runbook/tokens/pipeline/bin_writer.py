@@ -4,8 +4,6 @@ A shard that is finished when all before it have a known size is written to its 
 written twice; one that is not waits in a part of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 import zlib

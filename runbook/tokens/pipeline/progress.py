@@ -1,7 +1,5 @@
 """Progress of tokenizing and downloading: how far, how fast, time left."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Sequence

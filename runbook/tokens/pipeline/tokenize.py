@@ -1,7 +1,5 @@
 """Text to .bin/.idx in one go: plan the shards, make what is missing, index, verify, write the manifest."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -3,8 +3,6 @@
 A dead worker's shard is dealt again; nothing hangs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

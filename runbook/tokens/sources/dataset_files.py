@@ -1,7 +1,5 @@
 """Files of a catalogue dataset: on disk, at a URL, in a bucket or on the Hugging Face Hub."""
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import json

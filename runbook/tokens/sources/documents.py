@@ -1,7 +1,5 @@
 """Documents from blocks of lines: parsed in one call, or line by line with reasons for bad records."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

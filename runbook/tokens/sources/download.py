@@ -1,7 +1,5 @@
 """Download of a dataset: parallel, resumed, checked, over HTTP or from S3 by s5cmd."""
 
-from __future__ import annotations
-
 import fcntl
 import glob
 import json

@@ -1,7 +1,5 @@
 """Input files: which are read, in which order, and how they are cut into shards."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

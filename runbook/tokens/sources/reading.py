@@ -1,7 +1,5 @@
 """Input files as blocks of whole lines: plain, zstd, gzip or xz, with every kind of damage noticed."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import lzma

@@ -5,8 +5,6 @@ renamed; the tracker `latest_checkpointed_iteration.txt` follows by rename. So a
 new checkpoint or the ones before it, and a later change of one byte is found.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

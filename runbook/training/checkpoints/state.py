@@ -1,7 +1,5 @@
 """Save and resume a training: its state, on all ranks together."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Whole weights of a checkpoint, and Hugging Face's GPT-2 folder: export and import."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The DeepSpeed engine: ZeRO 0 to 3 around GPTModel, tensor parallelism through DeepSpeed's `mpu`."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

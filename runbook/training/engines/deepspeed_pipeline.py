@@ -1,7 +1,5 @@
 """DeepSpeed's pipeline over GPTModel: its layers as a list, embedding and head tied, a step cut in two."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

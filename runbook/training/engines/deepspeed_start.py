@@ -1,7 +1,5 @@
 """DeepSpeed as a library: imported and started without its output, compilation and probing of the machine."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import datetime

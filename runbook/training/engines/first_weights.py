@@ -5,8 +5,6 @@ slice. So every layout starts from the very weights that one process starts from
 by digit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from typing import Any, TypeAlias

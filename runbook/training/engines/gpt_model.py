@@ -1,7 +1,5 @@
 """megatron-core's GPTModel, built from the plan: configuration, layers."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

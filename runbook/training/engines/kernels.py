@@ -14,8 +14,6 @@ exponentials at hand, for a loss of weight one; the backward pass multiplies by 
 two, it rounds once more).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The megatron-core engine: GPTModel in DDP, distributed optimizer, 1F1B schedule."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """How many collectives and messages this rank has entered, by process group: who lags is kept from its next one."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

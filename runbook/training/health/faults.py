@@ -3,8 +3,6 @@
 What it can say, and what then happens, is in `runbook_drills/faults.py`, next to this package.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from pathlib import Path

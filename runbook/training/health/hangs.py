@@ -1,7 +1,5 @@
 """Hung ranks: which one the others wait for, on one machine or on all together."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Heartbeats of the ranks: where each one is, in a small file of its machine that costs no look-up to read or write."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import itertools

@@ -1,7 +1,5 @@
 """Times of the ranks, as they exchange them, and the ranks that are slow."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """When a training stops: signals, time limits, and losses or gradients that are not finite."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The watchdog of a rank: it writes the heartbeat, finds a hung rank with the other machines, and ends it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

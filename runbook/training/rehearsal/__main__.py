@@ -1,7 +1,5 @@
 """`python -m runbook.training.rehearsal plan.json --phase 04-training --ranks 0,8`: a line of JSON for each rank."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

@@ -3,8 +3,6 @@
 The same counter runs over fake tensors and over a real training on CPUs, so the two can be compared.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections import Counter

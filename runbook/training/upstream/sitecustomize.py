@@ -4,8 +4,6 @@ Python reads a file of this name before the program, if its folder is on PYTHONP
 they are. `runbook rehearse --upstream` puts it there. Each change is made right after the import of what it changes.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.machinery
 import inspect

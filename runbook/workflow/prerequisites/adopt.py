@@ -1,7 +1,5 @@
 """`runbook adopt`: a job script becomes a run file, with a report of what was left over and which errors it has."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """`runbook doctor`: what this machine has and lacks, and what a run finds on its site."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """This machine: cores, memory, instruction sets, and the speeds that smoke tests measured on it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import platform

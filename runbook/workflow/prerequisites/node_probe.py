@@ -1,7 +1,5 @@
 """The probe of the nodes: started as the trainer is, its answers compared with the site and the plan."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

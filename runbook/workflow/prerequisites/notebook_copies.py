@@ -4,8 +4,6 @@ An edited master changes every run that is executed from it; a copy changes only
 its links differ from the master's. Cells keep their ids, so a record says the same.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`runbook init --site`: a site file and a first run file for your own cluster, each value with its source."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """The text a run is made from and its token files, made here or elsewhere."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A job of 02-data on a node (`python -m`): its share of the shards, or what is left of them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

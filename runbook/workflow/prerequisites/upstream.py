@@ -1,7 +1,5 @@
 """The documents' own training programs, started on this machine: rank.sh as rendered, made small, without a GPU."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Jobs of a phase: submitted or found, watched to the end, resumed where they stopped."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rehearsal of a layout before its first job on a cluster: counted once, kept by fingerprint, judged at each launch."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """The live view of a running training: facts, loss curve and last events, from its files, queue and machine."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Jobs of a queue that train nothing: submitted all or none, found, watched to their end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Results of a training phase, read once for tables, figures and checks; plan versus actual."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """A run's checkpoint at work, in a process of its own: text from it, export to and import from Hugging Face's GPT-2."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass
