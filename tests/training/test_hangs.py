@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from runbook.training.health.flight_recorder import describe
+
 from . import hanging, specs
 
 pytestmark = pytest.mark.training
@@ -43,7 +45,15 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
     assert (hang["event"], hang["rank"], hang["activity"], hang["step"]) == ("hang", hanging.HUNG_RANK, activity, 4)
     stacks = (job.folder / "job" / "ranks" / f"{hanging.HUNG_RANK}.stack").read_text()
     assert hang["stacks"].endswith("2.stack") and f"in {function}" in stacks
-    assert [path.name for path in (job.folder / "job" / "ranks").iterdir()] == [f"{hanging.HUNG_RANK}.stack"]
+    in_none = "in no collective, after gloo:all_reduce 3 of group 0 (default_pg)"
+    assert hang["collectives"]["2"] == in_none.replace("3", "4" if place == "save" else "3")
+    waits = describe(json.loads((job.folder / "job" / "ranks" / "0.collectives.json").read_text())["entries"])
+    assert waits.startswith("in gloo:broadcast" if place == "save" else "in gloo:all_reduce 4 of group 0 (default_pg)")
+    assert (
+        hang["collectives"].get("0", waits) == waits and f"rank 2 is {in_none[:16]}" in (job.folder / "err").read_text()
+    )
+    files = {path.name for path in (job.folder / "job" / "ranks").iterdir()}
+    assert files == {f"{hanging.HUNG_RANK}.stack", *(f"{rank}.collectives.json" for rank in range(4))}
 
 
 def test_in_a_training_a_first_rank_that_hangs_ends_itself(jobs):

@@ -15,7 +15,7 @@ import pytest
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.rank_files import read_heartbeats
 from runbook.plan_file.schema import parse
-from runbook.training.health import collectives, faults, heartbeat, stopping
+from runbook.training.health import collectives, faults, flight_recorder, heartbeat, stopping, watchdog
 from runbook.training.health.collectives import message_key
 from runbook.training.health.hangs import find_hangs, silent_ranks
 from runbook.training.health.heartbeat import HangLimits, Heartbeat, HeartbeatFile, HeartbeatWriter, uptime
@@ -276,6 +276,55 @@ def test_without_a_job_folder_there_is_no_watch():
     assert list(watch.local) == [0, 1]
     alone = make_watchdog(spec, ranks, {heartbeat.FOLDER_VARIABLE: "/jobs/04-training", "LOCAL_WORLD_SIZE": "nonsense"})
     assert list(alone.local) == [1]
+
+
+def test_a_rank_says_what_collective_it_is_in_while_it_is_stuck_and_not_once_it_got_on(monkeypatch, tmp_path):
+    clock, written = [1000.0], []
+    monkeypatch.setattr(heartbeat, "uptime", lambda: clock[0])
+    monkeypatch.setattr(flight_recorder, "write_record", lambda path: written.append(path) or f"in {len(written)}")
+    environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
+    watch = make_watchdog(parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), environment)
+    watch._reports = object()
+    for step, seconds, shown in ((1, 0, ""), (0, 600, "in 1"), (0, 1, "in 1"), (2, 0, ""), (0, 3000, "in 2")):
+        if step:
+            watch.heartbeat.step(step)
+        clock[0] += seconds
+        own = watch.heartbeat.current()
+        watch._show_collectives(own)
+        assert own.collectives == shown
+    assert written == [tmp_path / "ranks" / "1.collectives.json"] * 2
+
+
+def test_on_a_gpu_nccl_records_and_torch_writes_the_record_into_the_job_unless_the_job_says_otherwise(
+    monkeypatch, tmp_path
+):
+    names = ("FR_BUFFER_SIZE", "NCCL_TRACE_BUFFER_SIZE", "NCCL_DUMP_ON_TIMEOUT", "FR_DUMP_TEMP_FILE")
+    for name in (*names, "NCCL_DEBUG_INFO_TEMP_FILE"):
+        monkeypatch.setenv(f"TORCH_{name}", "")  # what is set then is taken away again after the test
+        monkeypatch.delenv(f"TORCH_{name}")
+    environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
+    for gpu, values in ((False, [None] * 4), (True, ["2000", None, "1", f"{tmp_path}/torch-collectives-"])):
+        monkeypatch.setattr(watchdog, "on_gpu", lambda gpu=gpu: gpu)
+        watch = make_watchdog(parse(specs.spec(), tmp_path), Ranks(0, 1, 0, "alone", "", 0), environment)
+        watch.start()
+        watch.stop()
+        assert [os.environ.get(f"TORCH_{name}") for name in names] == values
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "50")
+    flight_recorder.switch_on(tmp_path)
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "50"
+
+
+def test_of_nccl_s_record_the_oldest_collective_under_way_is_shown():
+    def entry(number, state, *, retired, name="nccl:_all_gather_base", p2p=0):
+        numbers = {"collective_seq_id": number, "p2p_seq_id": p2p, "is_p2p": bool(p2p)}
+        return {**numbers, "profiling_name": name, "process_group": ["3", "dp"], "state": state, "retired": retired}
+
+    assert flight_recorder.describe([]) == ""
+    done = [entry(5, "completed", retired=True), entry(6, "completed", retired=False)]
+    under_way = [entry(6, "started", retired=False, name="nccl:send 0->1", p2p=9), entry(7, "scheduled", retired=False)]
+    assert flight_recorder.describe(done + under_way) == (
+        "in nccl:send 0->1 9 of group 3 (dp) (started), after nccl:_all_gather_base 6 of group 3 (dp)"
+    )
 
 
 def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypatch, tmp_path):

@@ -49,6 +49,7 @@ class Heartbeat:
     limit: float = 0.0  # how long the others may wait for it in this activity
     stacks: str = ""  # where its stacks can be read on its machine
     entered: dict[str, int] = field(default_factory=dict)  # collectives by process group, messages by direction
+    collectives: str = ""  # what PyTorch's flight recorder shows of a rank that is stuck
     inside: bool = False  # whether it has begun a collective that has not taken its tensors
 
     @property
@@ -244,12 +245,10 @@ class HeartbeatWriter:
             inside=self.is_inside(),
         )
 
-    def write(self) -> Heartbeat:
-        """Write this rank's slot of the file; what was written."""
-        beat = self.current()
+    def write(self, beat: Heartbeat | None = None) -> None:
+        """Write this rank's slot of the file."""
         if self._file is not None:
-            self._file.write(beat)
-        return beat
+            self._file.write(beat or self.current())
 
 
 def _main_thread_activity(frame: FrameType | None) -> tuple[str, bool]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from runbook.plan_file.rank_files import RANKS_FOLDER, remove_leftovers
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.health import flight_recorder
 from runbook.training.health.hangs import Hang, HangReports, silent_ranks
 from runbook.training.health.heartbeat import (
     FOLDER_VARIABLE,
@@ -24,7 +25,7 @@ from runbook.training.health.heartbeat import (
     process_fields,
     process_start_ticks,
 )
-from runbook.training.ranks import Ranks
+from runbook.training.ranks import Ranks, on_gpu
 from runbook.training.report import append_line
 
 SAMPLE_SECONDS = 0.025
@@ -48,6 +49,7 @@ class Watchdog:
         self._reports: HangReports | None = None  # once this rank has joined the others
         self._timeout = timeout
         self._rested_until, self._next_beat, self._looked = 0.0, 0.0, time.monotonic()
+        self._shown, self._killed = "", set[int]()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
@@ -55,6 +57,8 @@ class Watchdog:
         """Start the thread."""
         if self.ranks.rank == self.local.start:
             remove_leftovers()
+        if on_gpu():
+            flight_recorder.switch_on(self.folder.parent)
         self._file.open()
         self.heartbeat.open()
         self.heartbeat.write()
@@ -89,11 +93,21 @@ class Watchdog:
         self._looked = now
         if now >= self._next_beat:
             self._next_beat = now + HEARTBEAT_SECONDS
-            own = self.heartbeat.write()
+            own = self.heartbeat.current()
+            self._show_collectives(own)  # before others read that this rank is stuck, and end it
+            self.heartbeat.write(own)
             self._raise_timeouts(own.limit)
         if own is not None and now >= self._rested_until:
             others = [beat for beat in self._file.read() if beat.rank != own.rank]
             self._end_hung([own, *others], now)
+
+    def _show_collectives(self, own: Heartbeat) -> None:
+        """Keep the record of the collectives once this rank gets stuck, and say in its heartbeat what it shows."""
+        if not own.stuck:
+            self._shown = ""
+        elif not self._shown and self._reports:
+            self._shown = flight_recorder.write_record(self.folder / f"{own.rank}.collectives.json")
+        own.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
         """Where steps take long, waits may as well: the process groups do not end what the watchdog does not."""
@@ -117,12 +131,13 @@ class Watchdog:
                 hangs = self._reports.find(beats, now)
         step = max(beat.step for beat in beats)  # the newest heartbeat of a silent rank is old
         for hang in sorted(hangs, key=lambda one: one.beat.rank == own.rank):  # itself last
-            if process_start_ticks(hang.beat.pid) not in (hang.beat.start, -1):
-                continue  # it has ended meanwhile
+            if hang.beat.pid in self._killed or process_start_ticks(hang.beat.pid) not in (hang.beat.start, -1):
+                continue  # it has ended meanwhile, or will once its parent has seen it
             # Reported before it is killed: its death ends this process too, within milliseconds.
-            self._report_hang(hang, step, self._stacks(hang.beat))
+            self._report_hang(hang, own, step, self._stacks(hang.beat))
             if hang.beat.rank == own.rank:
                 os._exit(HUNG_EXIT_CODE)
+            self._killed.add(hang.beat.pid)
             _send(hang.beat.pid, signal.SIGKILL)
 
     def _stacks(self, beat: Heartbeat) -> list[str]:
@@ -144,19 +159,21 @@ class Watchdog:
     def _stack_file(self, rank: int) -> Path:
         return self.folder / f"{rank}.stack"
 
-    def _report_hang(self, hang: Hang, step: int, stack: list[str]) -> None:
+    def _report_hang(self, hang: Hang, own: Heartbeat, step: int, stack: list[str]) -> None:
         beat, seconds = hang.beat, round(hang.seconds, 1)
         stacks = str(self._stack_file(beat.rank)) if stack else "it wrote none"
         text = (
             f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {step}: {hang.why} for "
             f"{hang.seconds:.0f} s (limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
         )
+        shown = {one.rank: one.collectives for one in (beat, own) if one.collectives}  # own: one that waits for it
+        lines = [f"rank {rank} is {text}: {self.folder / f'{rank}.collectives.json'}" for rank, text in shown.items()]
         facts = {"rank": beat.rank, "host": beat.host, "step": step, "activity": beat.activity, "seconds": seconds}
         record = {"time": time.time(), "event": "hang", "phase": self.spec.phase, **facts, "where": beat.where}
         with contextlib.suppress(OSError):
-            append_line(self.spec.path(self.spec.log.events), {**record, "stacks": stacks})
+            append_line(self.spec.path(self.spec.log.events), {**record, "stacks": stacks, "collectives": shown})
         with contextlib.suppress(OSError):
-            sys.stderr.write("\n".join([text, *stack]) + "\n")
+            sys.stderr.write("\n".join([text, *lines, *stack]) + "\n")
             sys.stderr.flush()
 
 
