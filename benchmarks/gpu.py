@@ -4,7 +4,8 @@
 
 - correctness: losses of one training on this GPU beside those of the same training on the CPU, fp32 and bf16;
 - speed: 125M to 6.7B in bf16 against a plain PyTorch GPT, by turns, with the MFU by PaLM's formula;
-- saving: how long a save holds the training up, waited for and beside the training;
+- saving: how long a save holds the training up, waited for and beside the training; and whether the parts of its steps,
+  which a GPU's events time, add up to what the host's clock says of the steps;
 - plan: planned memory and step time beside real ones, 125M to 1.3B, without and with recomputation.
 
 Each part is a process of its own with a share of the minutes, and the file is written after each: a part that fails or
@@ -39,6 +40,8 @@ SPEED = {
     True: (("smoke", 1),),
 }
 """Shapes of benchmarks.training_vs_plain, and the sequences of each of its two micro-batches."""
+PARTS_OF_STEP = 0.9, 1.05
+"""Least and most that the timed parts may be of the steps' seconds."""
 PLANNED = {
     False: (
         "model=125m training.micro_batch=8 training.global_batch=16",
@@ -185,6 +188,7 @@ def saving(root: Path, out: Path, small: bool) -> None:
     from tests.training import specs
 
     stalls: dict[str, list[float]] = {"waited for": [], "beside the training": []}
+    shares: list[float] = []
     for turn in range(1 if small else 3):
         for name, found in stalls.items():
             folder = root / f"{turn}-{name}".replace(" ", "-")
@@ -196,10 +200,21 @@ def saving(root: Path, out: Path, small: bool) -> None:
                 content["model"] |= {"layers": 2, "hidden": 128, "ffn_hidden": 512, "sequence_length": 128}
             specs.write_plan(folder, content)
             train(folder)
+            shares.append(share_of_parts(specs.metrics(folder)))
             times = [one["time"] for one in specs.metrics(folder)]
             found += stalls_of([after - before for before, after in itertools.pairwise(times)])[1]
     medians = {name: statistics.median(found) for name, found in stalls.items()}
-    out.write_text(json.dumps({"median_seconds": medians, "stalls": stalls}), encoding="utf-8")
+    seen = {"median_seconds": medians, "stalls": stalls, "parts_of_step": shares}
+    out.write_text(json.dumps(seen), encoding="utf-8")
+    if not all(PARTS_OF_STEP[0] <= share <= PARTS_OF_STEP[1] for share in shares):
+        raise SystemExit(f"the parts of the steps are {min(shares):.2f} to {max(shares):.2f} of their seconds")
+
+
+def share_of_parts(lines: list[dict[str, Any]]) -> float:
+    """What the parts are of the steps' seconds; the first steps, which compile and fill caches, are left out."""
+    steps = lines[3:]
+    parts = sum(step["forward_backward_seconds"] + step["optimizer_seconds"] for step in steps)
+    return float(parts / sum(step["seconds"] for step in steps))
 
 
 def plan(root: Path, out: Path, small: bool) -> None:

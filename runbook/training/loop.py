@@ -20,6 +20,7 @@ from runbook.training.checkpoints import folders, state
 from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, TrainingProgress
 from runbook.training.engines.engine import OptimizerUpdate, TrainingEngine
 from runbook.training.engines.gpt_model import DTYPES, draw_token
+from runbook.training.engines.step_clock import COMMUNICATION, COMPUTE, DATA, OPTIMIZER
 from runbook.training.health import faults
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.rank_times import ExchangedTimes, StragglerDetector
@@ -329,12 +330,14 @@ class Stepper:
         self.heartbeat = heartbeat
         copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
         share = DataParallelShare(spec.batch.micro, copies, copy)
-        self.reader = samples.BatchReader(share, spec.model.vocabulary, device())
+        self.clock = engine.clock
+        self.reader = samples.BatchReader(share, spec.model.vocabulary, device(), self.clock)
         self.batches: samples.BatchReader | ReadAhead = self.reader
         self.scale = math.inf  # loss scale after the last step
         self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged
         self.rank_times: ExchangedTimes | None = None  # of all ranks, after a step that exchanges them
         self._own_seconds: list[float] = []  # of the steps since the last exchange
+        self._computed = 0.0  # of all steps
 
     def step(self, train: Any, progress: TrainingProgress) -> tuple[StepRecord, int, BadStep | None]:
         """One iteration: its record, any rank's stop request, what was bad about it. A bad step changes no weight."""
@@ -344,22 +347,22 @@ class Stepper:
         rate = spec.learning_rate.at(seen + size)
         parts: dict[str, float] = {}
         update = OptimizerUpdate(math.nan, True, self.scale if math.isfinite(self.scale) else 1.0)  # a step left out
-        bad, communication = None, None
-        self.batches.seconds = 0.0
+        bad = None
+        self.clock.forget(DATA, COMMUNICATION)  # of an evaluation, or the optimizer's collectives
         if any(first == seen for first, _ in progress.passed_over):
             _, stop_request = self._share(0.0, count, progress.iteration + 1)
             loss = math.nan
         else:
-            own = self.engine.compute(self.batches.step(train, seen, count), count)
-            communication = self.engine.timer.seconds if self.engine.timer else None
-            computed = time.monotonic()
-            parts["forward_backward_seconds"] = computed - start
+            with self.clock.during(COMPUTE):
+                own = self.engine.compute(self.batches.step(train, seen, count), count)
             own = faults.armed().loss(own, progress.iteration + 1)
-            self._own_seconds.append(computed - start - (communication or 0.0))
-            loss, stop_request = self._share(own, count, progress.iteration + 1)
-            if math.isfinite(loss) or spec.precision.format == "fp16":
-                update = self.engine.update(rate)
-            parts["optimizer_seconds"] = time.monotonic() - computed
+            parts = {} if self.clock.is_late else self._take_times()
+            with self.clock.during(OPTIMIZER):
+                loss, stop_request = self._share(own, count, progress.iteration + 1)
+                parts = parts or self._take_times()  # the GPU has passed it; of its optimizer, the step before
+                if math.isfinite(loss) or spec.precision.format == "fp16":
+                    update = self.engine.update(rate)
+            parts |= {} if self.clock.is_late else {OPTIMIZER: self.clock.take()[OPTIMIZER]}
             bad = self._judge(loss, update, progress, size)
         memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
         if on_gpu():
@@ -379,13 +382,20 @@ class Stepper:
             seconds=time.monotonic() - start,
             skipped=int(update.skipped),
             nan=int(not is_finite),
-            data_wait_seconds=self.batches.seconds,
+            data_wait_seconds=parts.pop(DATA, 0.0),
             memory_bytes=memory_bytes,
             global_batch=size,
-            communication_seconds=communication,
+            communication_seconds=parts.pop(COMMUNICATION, None),
             parts=parts,
         )
         return record, stop_request, bad
+
+    def _take_times(self) -> dict[str, float]:
+        """Seconds of the parts; those of this rank's own computing are exchanged with the next loss."""
+        parts = ({} if self.clock.is_late else {COMMUNICATION: 0.0}) | self.clock.take()
+        self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
+        self._computed += self._own_seconds[-1]
+        return parts
 
     def _judge(self, loss: float, update: OptimizerUpdate, progress: TrainingProgress, size: int) -> BadStep | None:
         """The fault of the step that comes after `progress`, if any; an fp16 overflow that halves the scale is none."""
@@ -410,10 +420,11 @@ class Stepper:
         holds, request = self.engine.holds_loss(), self.stopping.stop_request()
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
         own, ranks, rank = self._own_seconds, torch.distributed.get_world_size(), torch.distributed.get_rank()
-        exchanges = iteration % exchange_interval(ranks) == 0
+        exchanges = bool(own) and iteration % exchange_interval(ranks) == 0
         times = torch.zeros(2, ranks if exchanges else 0, dtype=torch.float64)
         if exchanges:
-            times[0, rank], times[1, rank] = sum(own) / max(1, len(own)), self.heartbeat.computed
+            computed = self._computed if self.clock.is_late else self.heartbeat.computed
+            times[0, rank], times[1, rank] = sum(own) / len(own), computed
         values = torch.tensor([own_loss if holds else 0.0, *requests], dtype=torch.float64)
         message = torch.cat([values, times.flatten()]).to(device())
         torch.distributed.all_reduce(message)
@@ -421,7 +432,7 @@ class Stepper:
         counts, seconds = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
         self.rank_times = None
         if exchanges:
-            self.rank_times = ExchangedTimes(iteration, max(1, len(own)), seconds[:ranks], seconds[ranks:])
+            self.rank_times = ExchangedTimes(iteration, len(own), seconds[:ranks], seconds[ranks:])
             own.clear()
         signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
         return loss / (count * self.copies), signals[0] if signals else -int(clock > 0)

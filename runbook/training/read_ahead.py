@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from runbook.training.engines.step_clock import DATA
 
 if TYPE_CHECKING:
     from runbook.training.samples import Batch, BatchReader
@@ -27,7 +28,6 @@ class ReadAhead:
 
     def __init__(self, reader: BatchReader, tokens: int, end: int) -> None:
         """`tokens`: of a micro-batch."""
-        self.seconds = 0.0  # that the caller waited for batches since it last set this to 0
         self.piece = max(1, min(PIECE_MICRO_BATCHES, PIECE_TOKENS // tokens))
         self._reader, self._end = reader, end
         self._stride = reader.share.micro * reader.share.copies
@@ -39,10 +39,9 @@ class ReadAhead:
     def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
         """The micro-batches of one step."""
         for number in range(num_microbatches):
-            start = time.monotonic()
-            batch = self._wait_for_batch(dataset, consumed_samples + number * self._stride)
-            batch = {key: value.to(self._reader.device, non_blocking=True) for key, value in batch.items()}
-            self.seconds += time.monotonic() - start
+            with self._reader.clock.during(DATA):
+                batch = self._wait_for_batch(dataset, consumed_samples + number * self._stride)
+                batch = {key: value.to(self._reader.device, non_blocking=True) for key, value in batch.items()}
             yield batch
 
     def close(self) -> None:

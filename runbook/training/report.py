@@ -56,7 +56,7 @@ class StepRecord:
     memory_bytes: int
     global_batch: int
     communication_seconds: float | None
-    parts: dict[str, float]  # `forward_backward_seconds` and `optimizer_seconds`; neither where the step was left out
+    parts: dict[str, float]  # forward and backward, optimizer (on a GPU of the step before); none of a step left out
 
 
 class TrainingReport:

@@ -1,6 +1,5 @@
 """Samples in an order that depends only on the seed and the text: megatron-core's datasets, our order and sampler."""
 
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, Source
+from runbook.training.engines.step_clock import DATA, StepClock
 from runbook.training.process_groups import run_long_on_first_rank
 from runbook.training.token_files import DataParallelShare, shuffled_epochs
 
@@ -157,18 +157,17 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 class BatchReader:
     """Micro-batches of this rank's data-parallel copy, on its device, each read when it is asked for."""
 
-    def __init__(self, share: DataParallelShare, vocabulary: int, device: torch.device) -> None:
+    def __init__(self, share: DataParallelShare, vocabulary: int, device: torch.device, clock: StepClock) -> None:
         self.share = share
         self.vocabulary = vocabulary
         self.device = device
-        self.seconds = 0.0  # that the caller waited for batches since it last set this to 0
+        self.clock = clock
 
     def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
         """The micro-batches of one step."""
         for indices in self.share.indices(consumed_samples, num_microbatches):
-            start = time.monotonic()
-            batch = {key: value.to(self.device) for key, value in self.read(dataset, indices).items()}
-            self.seconds += time.monotonic() - start
+            with self.clock.during(DATA):
+                batch = {key: value.to(self.device) for key, value in self.read(dataset, indices).items()}
             yield batch
 
     def read(self, dataset: Any, indices: range) -> Batch:

@@ -15,6 +15,7 @@ def compare():
 
     from runbook.plan_file.schema import read_plan
     from runbook.training import cpu, process_groups, samples
+    from runbook.training.engines.step_clock import StepClock
     from runbook.training.loop import make_engine
     from runbook.training.ranks import ranks_from
     from runbook.training.token_files import DataParallelShare
@@ -26,7 +27,8 @@ def compare():
     process_groups.make_parallel_groups(spec)
     engine = make_engine(spec)
     train, _ = samples.datasets(spec, {})
-    reader = samples.BatchReader(DataParallelShare(spec.batch.micro, 1, 0), spec.model.vocabulary, torch.device("cpu"))
+    share, vocabulary = DataParallelShare(spec.batch.micro, 1, 0), spec.model.vocabulary
+    reader = samples.BatchReader(share, vocabulary, torch.device("cpu"), StepClock())
     batches = list(reader.step(train, 0, spec.batch.num_microbatches))
 
     weights = {name: weight.detach().clone() for name, weight in engine.models[0].named_parameters()}

@@ -47,11 +47,11 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.discards = False
         join_deepspeed()
         self.engine = self._begin()
-        if self.timer:
+        if not self.clock.is_late:
             backend = deepspeed.comm.comm.cdb
             for name in _COLLECTIVES:
                 if hasattr(backend, name):
-                    setattr(backend, name, self.timer.timed(getattr(backend, name)))
+                    setattr(backend, name, self.clock.timed(getattr(backend, name)))
         self._mend()
 
     def _begin(self) -> Any:
@@ -156,8 +156,6 @@ class DeepSpeedEngine(engine.TrainingEngine):
         batch, parallel = self.spec.batch, self.spec.parallel
         if num_microbatches != self.engine.gradient_accumulation_steps():
             self.engine.set_train_batch_size(batch.micro * parallel.data * num_microbatches)
-        if self.timer:
-            self.timer.seconds = 0.0
 
     def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
         """Forward alone."""

@@ -12,7 +12,6 @@ import abc
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -24,7 +23,9 @@ from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_te
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.engines.step_clock import StepClock
 from runbook.training.process_groups import device, run_on_all_ranks
+from runbook.training.ranks import on_gpu
 
 MicroBatch: TypeAlias = dict[str, torch.Tensor]  # a micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
 MicroBatches: TypeAlias = Iterator[MicroBatch]  # micro-batches of this rank's data-parallel copy
@@ -55,53 +56,6 @@ class CommonState:
 
     optimizer_step: int = 0
     loss_scaler: dict[str, float] = field(default_factory=dict)  # state of fp16's loss scale; empty in other formats
-
-
-class CollectiveTimer:
-    """Seconds spent in collectives that bring gradients together, waiting included."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._depth = 0
-
-    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, timed; where it returns a handle, waiting for the handle is timed too."""
-
-        @functools.wraps(call)
-        def timed(*arguments: Any, **options: Any) -> Any:
-            with self.running():
-                answer = call(*arguments, **options)
-            return _TimedHandle(answer, self) if hasattr(answer, "wait") else answer
-
-        return timed
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Add the seconds of the body; a body within another is counted once."""
-        self._depth += 1
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            if self._depth == 0:
-                self.seconds += time.monotonic() - start
-
-
-class _TimedHandle:
-    """A collective under way."""
-
-    def __init__(self, work: Any, timer: CollectiveTimer) -> None:
-        self._work = work
-        self._timer = timer
-
-    def wait(self, *arguments: Any) -> Any:
-        """As the handle's own."""
-        with self._timer.running():
-            return self._work.wait(*arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
 
 
 @dataclass(frozen=True)
@@ -175,9 +129,8 @@ class TrainingEngine(abc.ABC):
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
         self.models = models
-        self.timer = CollectiveTimer() if device().type == "cpu" else None
-        """Collectives of the last `compute` that bring gradients (and ZeRO 3's weights) together; None on a GPU, which
-        overlaps them with the computation."""
+        self.clock = StepClock(functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None)
+        """Counts also the messages of gradients (and ZeRO 3's weights), but not in DeepSpeed's streams on a GPU."""
 
     @abc.abstractmethod
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:

@@ -50,8 +50,7 @@ class MegatronEngine(engine.TrainingEngine):
             for name, method in (("no_sync_func", "no_sync"), ("grad_sync_func", "start_grad_sync")):
                 calls = [getattr(chunk, method) for chunk in self.chunks]
                 setattr(self.config, name, calls[0] if one else calls)
-        finalize = self.timer.timed(finalize_model_grads) if self.timer else finalize_model_grads
-        self.config.finalize_model_grads_func = finalize
+        self.config.finalize_model_grads_func = self.clock.timed(finalize_model_grads)
         self.schedule = get_forward_backward_func()
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
@@ -59,8 +58,6 @@ class MegatronEngine(engine.TrainingEngine):
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        if self.timer:
-            self.timer.seconds = 0.0
         return _total(self._run(_forward_loss, batches, num_microbatches, forward_only=False))
 
     def update(self, learning_rate: float) -> OptimizerUpdate:

@@ -17,7 +17,7 @@ class ExchangedTimes:
     iteration: int
     steps: int
     seconds: list[float]  # forward and backward of each rank without communication, mean of these steps
-    computed: list[float]  # of each rank since its first step, without waiting; 0 where nobody watches
+    computed: list[float]  # of each rank in all, without waiting; on a CPU since its first step, 0 without a watchdog
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ class _Stream:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
+    def __getattr__(self, name: str) -> Callable[..., float]:
+        return lambda *_, **__: 0.0
 
 
 def install() -> None:

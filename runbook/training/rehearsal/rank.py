@@ -286,9 +286,8 @@ class _Rehearsal:
         from runbook.training.token_files import DataParallelShare
 
         self.counter.moment = EVALUATION
-        reader = BatchReader(
-            DataParallelShare(self.spec.batch.micro, 1, 0), self.spec.model.vocabulary, process_groups.device()
-        )
+        share, vocabulary = DataParallelShare(self.spec.batch.micro, 1, 0), self.spec.model.vocabulary
+        reader = BatchReader(share, vocabulary, process_groups.device(), self.engine.clock)
         self.engine.evaluate(reader.step(_Samples(self.spec.model.sequence_length), 0, microbatches), microbatches)
 
     def save(self) -> int:

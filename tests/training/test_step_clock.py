@@ -1,0 +1,96 @@
+"""Times of a step's parts on a GPU: a real training whose clock is given events of a stream that is not there."""
+
+import os
+
+import pytest
+
+from runbook.training.engines.step_clock import COMPUTE, StepClock
+
+from . import specs
+
+pytestmark = pytest.mark.training
+COPY, FORWARD, REDUCTION, OPTIMIZER = 0.25, 1.0, 0.5, 0.125
+"""Seconds of the stream's work; rank 1 takes twice as long for its forward and backward passes as rank 0."""
+
+
+class Stream:
+    """It gets work without delay, and has done it once the host waits for it."""
+
+    queued = passed = 0.0
+
+
+class Event:
+    """An event of CUDA: it cannot be read before the stream has passed it."""
+
+    def record(self):
+        self.at = Stream.queued
+
+    def elapsed_time(self, end):
+        assert max(self.at, end.at) <= Stream.passed, "not ready: the stream has not passed both events"
+        return 1000 * (end.at - self.at)
+
+
+def on_a_gpu():
+    """A patch: work of the stream next to the CPU's, and windows of one step for slow ranks."""
+    import torch
+
+    from runbook.training import samples
+    from runbook.training.engines import engine, megatron_engine
+    from runbook.training.health import rank_times
+
+    def queue(module, name, seconds):
+        function = getattr(module, name)
+
+        def with_work(*arguments, **options):
+            answer = function(*arguments, **options)
+            Stream.queued += seconds
+            return answer
+
+        setattr(module, name, with_work)
+
+    engine.StepClock = lambda _: StepClock(Event)
+    queue(samples, "get_batch_on_this_cp_rank", COPY)
+    queue(megatron_engine, "_forward_loss", FORWARD * (1 + int(os.environ["RANK"])))
+    queue(megatron_engine, "finalize_model_grads", REDUCTION)
+    queue(megatron_engine.MegatronEngine, "update", OPTIMIZER)
+    copy_to_host = torch.Tensor.tolist
+
+    def wait_and_copy(tensor):
+        Stream.passed = Stream.queued
+        return copy_to_host(tensor)
+
+    torch.Tensor.tolist = wait_and_copy
+    rank_times.WINDOW_STEPS, rank_times.WINDOW_SECONDS = 1, 0.0
+
+
+def test_on_a_gpu_parts_and_rank_times_are_those_of_its_stream_read_without_a_wait_of_their_own(zygote, run):
+    content = specs.spec(copies=2, iterations=6, evaluation={"interval": 2, "iterations": 1})
+    job = zygote.train(run, content, patch="training.test_step_clock:on_a_gpu")
+    assert job.code == 0, job.err[-2000:]
+    count = content["batch"]["num_microbatches"]
+    slow = count * (COPY + 2 * FORWARD)  # of the rank that writes
+    for line in job.metrics:
+        assert line["data_wait_seconds"] == pytest.approx(count * COPY)
+        assert line["communication_seconds"] == pytest.approx(REDUCTION)
+        assert line["forward_backward_seconds"] == pytest.approx(slow + REDUCTION)
+    late = [line.get("optimizer_seconds") for line in job.metrics]  # of the step before
+    assert late == [None, *[pytest.approx(OPTIMIZER)] * 5]
+    times = [(line["iteration"], line["steps"], line["seconds"]) for line in specs.metrics(run, "rank_times.jsonl")]
+    assert times == [(n, 1, pytest.approx([slow - count * FORWARD, slow])) for n in range(2, 7)]
+    [event] = job.events("straggler")
+    assert (event["rank"], event["seconds_per_step"]) == (1, pytest.approx(slow))
+
+
+def test_a_part_within_the_same_part_is_counted_once_and_what_was_forgotten_never():
+    clock = StepClock(Event)
+    with clock.during(COMPUTE):
+        for part in (COMPUTE, "evaluation"):
+            with clock.during(part):
+                Stream.queued += 1.0
+    clock.forget("evaluation")
+    with pytest.raises(AssertionError, match="not ready"):
+        clock.take()
+    with clock.during(COMPUTE):
+        Stream.queued += 3.0
+    Stream.passed = Stream.queued
+    assert clock.take() == {COMPUTE: pytest.approx(3.0)} and clock.take() == {}
