@@ -226,17 +226,17 @@ def test_the_next_job_of_a_phase_ends_what_a_lost_one_left(bench):
 @pytest.mark.parametrize(
     ("lines", "exit_code", "reason"),
     [
-        (SAVE_ON_TERM, 75, "saved and stopped at the end of the walltime of 1 s"),
+        (SAVE_ON_TERM, 75, "saved and stopped at the end of the walltime of 6 s"),
         (
             IGNORE_TERM,
             1,
-            "not all ranks ended at the end of the walltime of 1 s; "
+            "not all ranks ended at the end of the walltime of 6 s; "
             "killed, as they did not end by themselves: rank 0, 1",
         ),
     ],
 )
 def test_the_walltime_ends_a_job(lines, exit_code, reason, bench):
-    status = bench.wait(bench.submit(lines, walltime=1))
+    status = bench.wait(bench.submit(lines, walltime=6))
     assert (status.state, status.exit_code, status.reason) == (JobState.TIMEOUT, exit_code, reason)
 
 

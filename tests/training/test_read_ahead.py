@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from runbook.plan_file.errors import TrainingError
+from runbook.training.engines.step_clock import DATA, StepClock
 from runbook.training.read_ahead import PIECE_TOKENS, ReadAhead
 from runbook.training.token_files import DataParallelShare
 
@@ -34,6 +35,9 @@ class Reader:
     """Reads a micro-batch as samples.BatchReader does."""
 
     share, device = DataParallelShare(MICRO, COPIES, COPY), torch.device("cpu")
+
+    def __init__(self):
+        self.clock = StepClock()
 
     def read(self, text, indices):
         return {"tokens": torch.tensor([text[index] for index in indices])}
@@ -107,11 +111,12 @@ def test_it_ends_while_a_read_does_not_and_waiting_for_it_counts(ahead):
     batches = reader.step(text, 0, 2)
     next(batches)
     assert text.reached.wait(60)
-    reader.seconds = 0.0
+    clock = reader._reader.clock
+    clock.take()
     opened = threading.Timer(0.2, text.open.set)
     opened.start()
     next(batches)
-    assert reader.seconds > 0.1
+    assert clock.take()[DATA] > 0.1
     text.open.clear()
     text.reached.clear()
     batches = reader.step(text, 100, 1)  # read again at another place, and stuck there

@@ -34,7 +34,7 @@ def on_a_gpu():
     """A patch: work of the stream next to the CPU's, and windows of one step for slow ranks."""
     import torch
 
-    from runbook.training import samples
+    from runbook.training import read_ahead
     from runbook.training.engines import engine, megatron_engine
     from runbook.training.health import rank_times
 
@@ -49,7 +49,7 @@ def on_a_gpu():
         setattr(module, name, with_work)
 
     engine.StepClock = lambda _: StepClock(Event)
-    queue(samples, "get_batch_on_this_cp_rank", COPY)
+    queue(read_ahead.ReadAhead, "_wait_for_batch", COPY)
     queue(megatron_engine, "_forward_loss", FORWARD * (1 + int(os.environ["RANK"])))
     queue(megatron_engine, "finalize_model_grads", REDUCTION)
     queue(megatron_engine.MegatronEngine, "update", OPTIMIZER)

@@ -1,7 +1,5 @@
 """Seconds of a step's parts: by the host's clock on a CPU, by events in the stream of a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import time
