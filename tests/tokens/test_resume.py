@@ -39,12 +39,12 @@ def start(
 
 
 def committed(prefix: Path) -> int:
-    """Shards that stand in the .bin, as far as their marks say."""
+    """Shards that are committed, as their marks say: one that stands at its place in the .bin may wait for others."""
     marks = PartsFolder(TokenFiles(prefix))
     if not marks.folder.exists():
         return 0
     found = [marks.read(number) for number in range(len(list(marks.folder.glob("*.mark"))))]
-    return sum(mark is not None and not mark.waits for mark in found)
+    return sum(mark is not None and mark.is_committed for mark in found)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
