@@ -419,3 +419,14 @@ class TestFaults:
 
     def test_examples_in_docstrings_are_true(self):
         assert doctest.testmod(drilled_faults).failed == doctest.testmod(heartbeat).failed == 0
+
+
+@pytest.mark.parametrize("answer", ["", "[]", '{"entries": [{"of": "another version"}]}', RuntimeError("no recorder")])
+def test_a_record_of_collectives_that_cannot_be_read_does_not_end_the_watch(monkeypatch, tmp_path, answer):
+    def dump():
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("torch._C._distributed_c10d._dump_fr_trace_json", dump)
+    assert flight_recorder.write_record(tmp_path / "ranks" / "1.collectives.json") == ""

@@ -24,17 +24,22 @@ def switch_on(folder: Path) -> None:
 
 
 def write_record(path: Path) -> str:
-    """Write this rank's record as JSON; what it shows, empty where torch has none."""
+    """Write this rank's record as JSON; what it shows, empty where torch has none or one that cannot be read.
+
+    Whatever form a version of torch gives it: the thread that finds hung ranks must not end with it.
+    """
     from torch._C import _distributed_c10d
 
     dump = getattr(_distributed_c10d, f"_dump_{'nccl' if on_gpu() else 'fr'}_trace_json", lambda: "{}")
-    record = json.loads(dump())
-    entries = record.get("entries") or []
-    record["entries"] = [one for one in entries[:-ENTRIES_KEPT] if _is_under_way(one)] + entries[-ENTRIES_KEPT:]
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record), "utf-8")
-    return describe(entries)
+    with contextlib.suppress(OSError, RuntimeError, AttributeError, KeyError, TypeError, ValueError):
+        record = json.loads(dump())
+        entries = record.get("entries") or []
+        record["entries"] = [one for one in entries[:-ENTRIES_KEPT] if _is_under_way(one)] + entries[-ENTRIES_KEPT:]
+        with contextlib.suppress(OSError):  # what it shows is said all the same
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(record), "utf-8")
+        return describe(entries)
+    return ""
 
 
 def describe(entries: list[Any]) -> str:
