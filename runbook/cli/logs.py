@@ -98,7 +98,7 @@ def summary(log: ParsedLog) -> str:
         lines.append(f"  {len(log.validation)} evaluations, last {one.loss:.4g} ({log.source(one)})")
     if log.facts:
         lines.append(
-            "  MLPerf: " + ", ".join(f"{key} {told}" for key, told in vars(log.facts).items() if told is not None)
+            "  MLPerf: " + ", ".join(f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None)
         )
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:

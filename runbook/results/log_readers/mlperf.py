@@ -53,9 +53,10 @@ class MlPerf(LineReader):
                 facts = self.facts = Facts()
                 self._kept, self._block, self._unit, self._timed = set(), {}, 0, False
                 out.restart()
-            told = time if key == "run_start" else value if key == "submission_benchmark" else _whole(value)
-            if getattr(facts, name := _RENAMED.get(key, key)) is None:
-                setattr(facts, name, told)
+            name = _RENAMED.get(key, key)
+            fact = time if key == "run_start" else value if key == "submission_benchmark" else _whole(value)
+            if getattr(facts, name) is None:
+                setattr(facts, name, fact)
         elif key == "run_stop" and facts.run_stop_ms is None:
             facts.run_stop_ms, facts.status = time, str(where["status"]) if where.get("status") else None
         elif key == "eval_accuracy":
@@ -97,18 +98,18 @@ class MlPerf(LineReader):
             self._block = {"seconds": seconds or mean, "samples_per_second": rate}
         elif seconds is not None or loss is not None:
             self._timed = self._timed or seconds is not None
-            told = {"loss": loss, "seconds": seconds, "learning_rate": number(str(where.get("lr")))}
+            known = {"loss": loss, "seconds": seconds, "learning_rate": number(str(where.get("lr")))}
             if (iteration := self._iteration(where, facts)) is not None:
-                self._keep(iteration, told, out)
+                self._keep(iteration, known, out)
 
-    def _keep(self, iteration: int, told: dict[str, float | None], out: Assembly, state: str = "") -> None:
-        """Add a record, or what was not known to the last; a step that comes again was printed by another rank."""
+    def _keep(self, iteration: int, known: dict[str, float | None], out: Assembly, state: str = "") -> None:
+        """Add a record, or to the last what it lacks; a step that comes again was printed by another rank."""
         last = out.previous()
         if last is None or iteration > last.iteration:
             out.add(last := Record(iteration, line=out.line))
         if last.iteration == iteration:
             if state and last.seconds is None:
                 last.mark(state)
-            for name, value in told.items():
+            for name, value in known.items():
                 if value is not None and getattr(last, name) is None:
                     last.take(name, value)
