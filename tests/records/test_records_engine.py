@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +48,15 @@ class Ending:
         return self.notebook.cells[0].source
 
 
-def _wait_for(path: Path, text: str, seconds: float = 300) -> None:
+def _wait_for(path: Path, text: str, process: subprocess.Popen[str], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if path.exists() and text in path.read_text():
-            return
+    while not (path.exists() and text in path.read_text()):
+        if time.monotonic() > deadline:
+            process.terminate()
+        if time.monotonic() > deadline or process.poll() is not None:
+            log = process.communicate(timeout=60)[0]
+            raise AssertionError(f"{path} did not say {text!r}; exit code {process.returncode}:\n{log}")
         time.sleep(0.05)
-    raise AssertionError(f"{path} did not say {text!r} within {seconds} s")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +71,7 @@ def endings(tmp_path_factory) -> dict[str, Ending]:
     for name, (project, output, process) in started.items():
         kernels: set[int] = set()
         if number := ENDINGS[name][2]:
-            _wait_for(output, "sleeping")
+            _wait_for(output, "sleeping", process)
             kernels = children_of(process.pid)
             process.send_signal(number)
         before = time.monotonic()
@@ -206,7 +209,7 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
     finally:
         os.environ.clear()
         os.environ.update(before)
-    _wait_for(output, "said")
+    _wait_for(output, "said", process)
     time.sleep(1.5)
     saved_in_silence = nbformat.read(output, as_version=4)
     log, _ = process.communicate(timeout=300)

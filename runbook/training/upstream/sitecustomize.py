@@ -4,6 +4,7 @@ Python reads a file of this name before the program, if its folder is on PYTHONP
 they are. `runbook rehearse --upstream` puts it there. Each change is made right after the import of what it changes.
 """
 
+import atexit
 import functools
 import importlib.machinery
 import inspect
@@ -47,6 +48,8 @@ def _answer_for_gpu(torch: Any) -> None:
     made = torch.nn.LayerNorm.__init__
     torch.nn.LayerNorm.__init__ = lambda self, *words, sequence_parallel=False, **options: made(self, *words, **options)
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]  # Megatron asks its nvcc for a version
+    # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them after all its work.
+    atexit.register(lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group())
     # The GPU's random state is the CPU's here, which Megatron would mention in every layer.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 
