@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,7 +14,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient.exceptions import CellTimeoutError
 from notebook_project import ERROR, KILL, SLEEP, WORK, Project, alive, children_of, statuses
+
+from runbook.records.engine import client
 
 pytestmark = pytest.mark.notebooks
 
@@ -229,6 +233,44 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
     assert "'second'" in log
     assert "'third'" in log
     assert not list(long.glob("rb-*")), "the sockets' folder is removed"
+
+
+def test_every_line_arrives_where_papermill_is_slower_than_the_kernel(tmp_path):
+    """ZeroMQ drops messages while 1,000 wait for a reader; papermill is stopped until that many have long been sent."""
+    project, output = Project(tmp_path), tmp_path / "out.ipynb"
+    lines = "import pathlib\nprint('be' + 'gun', flush=True)\nfor n in range(9000):\n    print(n, flush=True)"
+    lines += f"\npathlib.Path({str(tmp_path / 'sent')!r}).touch()"
+    notebook = project.notebook(lines, "print('last')", bind=False, finish=False)
+    process = project.papermill(notebook, output, "--autosave-cell-every", "1")
+    _wait_for(output, "begun", process)
+    process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 60  # a kernel whose output waits for its reader does not come to the end before
+    while not (tmp_path / "sent").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGCONT)
+    log, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, log
+    cells = [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
+    assert "".join(output.text for output in cells[1].outputs).split() == ["begun", *map(str, range(9000))]
+    assert cells[2].outputs[0].text == "last\n"
+
+
+def test_a_cell_whose_end_is_never_told_is_waited_for_only_while_output_comes(monkeypatch):
+    runner = client.NotebookRunner.__new__(client.NotebookRunner)
+    runner._messages = 0
+    cell = nbformat.v4.new_code_cell("print(1)")
+
+    async def half_a_minute(outputs: object, timeout: float) -> None:
+        assert timeout == 30
+        runner._messages += runner._messages < 40
+
+    async def wait() -> None:
+        monkeypatch.setattr(asyncio, "wait", half_a_minute)
+        await runner._rest_of(asyncio.get_running_loop().create_future(), cell)
+
+    with pytest.raises(CellTimeoutError, match=r"after 30 seconds(.|\n)*nor the word that the cell has ended"):
+        asyncio.run(wait())
+    assert runner._messages == 40
 
 
 def test_a_parameters_cell_that_was_changed_by_hand_is_refused_before_anything_is_written(tmp_path):

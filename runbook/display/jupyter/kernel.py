@@ -2,6 +2,7 @@
 
     close = listen(listener)      listener(Message) -> bool: whether it was dealt with and the kernel need not see it
     page_kernel() -> PageKernel | None      the kernel around us, where pages can be heard while a cell runs
+    lose_no_output()                        nothing that a cell prints is dropped, however slow its reader is
 
 A kernel answers one request after the other, so a click or a second run of a cell waits for the cell's end. ipykernel 7
 receives messages in a thread of its own; there they can be looked at as they come. An older one has no such thread:
@@ -16,7 +17,7 @@ from typing import Any
 from runbook.display.output_place import current_shell
 
 USED_OF_IPYKERNEL = (
-    *("get_parent", "iopub_socket", "kernel_info", "session"),
+    *("get_parent", "iopub_socket", "kernel_info", "session"),  # and io_thread of the socket
     *("shell_channel_thread", "shell_channel_thread_main", "shell_stream"),
 )
 """Attributes of its kernel; tests/display/test_jupyter_edge.py looks for each in the installed version."""
@@ -90,6 +91,14 @@ class PageKernel:
         about = {"status": "ok", **self._kernel.kernel_info}
         parent, stream = {"header": message.header}, self._kernel.shell_stream
         self._kernel.session.send(stream, "kernel_info_reply", about, parent=parent, ident=message.addresses)
+
+
+def lose_no_output() -> None:
+    """Let what cells print wait for its reader: where 1,000 messages wait, ZeroMQ drops the next without a word."""
+    import zmq
+
+    publisher = current_shell().kernel.iopub_socket.io_thread
+    publisher.schedule(lambda: publisher.socket.setsockopt(zmq.SNDHWM, 0))
 
 
 def page_kernel() -> PageKernel | None:

@@ -109,8 +109,11 @@ class Streams:
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0  # how often a display or line that is updated in place is repeated in the log
+MOST_SECONDS_OF_SILENCE, DAY = 30, 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
 """What an interrupted cell gets for its own clean-up; then the kernel is ended, if need be by force."""
+LOSE_NO_OUTPUT = "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
+"""Run in the kernel before the cells; an error, in a kernel that is not ours, changes nothing."""
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Set in the kernel: displays updated in place reach the log, so progress need not be printed as well."""
 
@@ -215,8 +218,9 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     """Runs a notebook's cells in a kernel of its own."""
 
     def __init__(self, execution: Execution, trap: SignalTrap, **traits: Any) -> None:
-        # papermill lets a notebook fail when output lags 4 s behind a cell's end; a busy login node can be slower.
-        super().__init__(execution, **{"iopub_timeout": 30, **traits})
+        # papermill lets a notebook fail when output lags 4 s behind a cell's end; `_rest_of` knows better when to.
+        super().__init__(execution, **{"iopub_timeout": DAY, **traits})
+        self._messages = 0
         self._execution, self._trap, self._streams = execution, trap, Streams()
         self._sockets: Path | None = None
         self._group = 0
@@ -261,6 +265,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _run_cells(self) -> None:
         # Asked before the cells: a kernel that has just answered is now and then interrupted on its way to idle when it
         # is ended next, and says so.
+        await self.async_wait_for_reply(await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True)))
         message = await self.async_wait_for_reply(await ensure_async(self.kc.kernel_info()))
         self.nb.metadata["language_info"] = message["content"]["language_info"]
         for index, cell in enumerate(self.nb.cells):
@@ -278,6 +283,27 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             if error is not None:
                 break
         self.set_widgets_metadata()
+
+    async def _async_poll_for_reply(
+        self, msg_id: str, cell: NotebookNode, timeout: int | None, outputs: Any, alive: Any
+    ) -> Any:
+        rest = self._rest_of(outputs, cell)  # begins when the cell has ended and it is waited for
+        try:
+            reply = await super()._async_poll_for_reply(msg_id, cell, timeout, rest, alive)
+        finally:
+            rest.close()
+        return reply
+
+    async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
+        """Wait as long as output comes: after thousands of lines a busy login node is minutes behind a cell's end."""
+        before = -1
+        while not outputs.done():
+            if before == self._messages:
+                words = "No output came, nor the word that the cell has ended"
+                raise CellTimeoutError.error_from_timeout_and_cell(words, MOST_SECONDS_OF_SILENCE, cell)
+            before = self._messages
+            await asyncio.wait([outputs], timeout=MOST_SECONDS_OF_SILENCE)
+        await outputs
 
     async def _start_kernel(self) -> None:
         self.km = self.create_kernel_manager()
@@ -342,6 +368,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> Any:
         """Take a message from the kernel; a display updated in place is logged too, now and then."""
+        self._messages += 1
         if self.log_output and msg["msg_type"] == "update_display_data":
             content = msg["content"]
             name = (content.get("transient") or {}).get("display_id", "")
