@@ -78,7 +78,8 @@ def _metrics(run: str, phase: str, runs: Path | None) -> list[Path]:
 
 def summary(log: ParsedLog) -> str:
     """A log in a few lines for people: what it is, where it begins and ends, what is special, what failed."""
-    lines = [f"{log.format}: {len(log.records)} records in {log.segments} segments, {log.unread_lines} lines not read"]
+    segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
+    lines = [f"{log.format}: {len(log.records)} records in {segments}, {log.unread_lines} lines not read"]
     if log.records:
         lines.append(f"  iterations {log.records[0].iteration} to {log.records[-1].iteration}")
         if losses := [record for record in log.records if record.loss is not None]:

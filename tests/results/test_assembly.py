@@ -199,7 +199,7 @@ def test_command_prints_json_and_tells_failure_by_its_exit_code(tmp_path):
 
 def test_command_summary_names_states_sources_and_failures():
     text = CliRunner().invoke(logs, [str(SAMPLES / "megatron-v2.log")]).stdout
-    assert "megatron-lm: 4 records in 1 segments, " in text
+    assert "megatron-lm: 4 records in 1 segment, " in text
     assert "1 x all_skipped" in text
     assert "megatron-v2.log:5)" in text
     assert "FAILURE time limit (1 x, first at line 13)" in text
