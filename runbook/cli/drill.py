@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from runbook.cli.options import FILE
-from runbook.core.errors import ProgramError
 
 
 @click.command()
@@ -34,16 +33,8 @@ def drill(
     NAME is a drill's name, its number or its words. It works in a temporary folder on two to four processes without a
     GPU, needs the train extra, and leaves no process behind. Exit code 1 if a drill fails.
     """
-    try:
-        from runbook_drills import report, table
-    except ModuleNotFoundError as error:
-        if error.name != "runbook_drills":
-            raise
-        raise ProgramError(
-            "the drills are not installed: runbook_drills is a package next to runbook/, in the wheel and in the "
-            "repository. Install gpt3-runbook again (pip install --force-reinstall), or call this in a clone of it."
-        ) from None
     from runbook.records.twin import commit_of
+    from runbook_drills import report, table
 
     meant = table.chosen_drills(names)
     if only_list:

@@ -33,11 +33,11 @@ def init(folder: Path, site: str, **wish: Any) -> None:
         raise click.UsageError(
             "--scheduler, --device, --devices-per-node and --cores-per-node are a site's: name it by --site."
         )
-    made = make_project(folder, clone=bool(site))
-    kept = f"; {len(made.kept)} were there and are kept as they are" if made.kept else ""
-    click.echo(f"{made.folder}: {len(made.written)} files written{kept}.")
+    written, kept = make_project(folder, clone=bool(site))
+    there = f"; {len(kept)} were there and are kept as they are" if kept else ""
+    click.echo(f"{folder}: {len(written)} files written{there}.")
     if not site:
-        click.echo(f"Next: cd {made.folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab.")
+        click.echo(f"Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab.")
         return
     own = write_site(folder, given)
     for path in (own.site, own.run):

@@ -186,14 +186,10 @@ def read_record(folder: JobFolder) -> JobRecord | None:
         return _RECORD.validate_json(text, strict=True) if text else None
     except ValidationError as invalid:
         error = invalid.errors()[0]
-    if error["type"] == "json_invalid":
-        problem = f"is not JSON ({error['msg']})"
-    elif (error["type"], error["loc"]) == ("missing", ("job_id",)):
-        problem = "is not the record of a job: it has no job_id"
-    else:
-        where = ".".join(map(str, error["loc"]))
-        problem = f"is not the record of a job (a value has the wrong type: {where}: {error['msg']})"
-    raise JobError(f"{folder.record} {problem}. It was changed by hand or the disk is damaged.")
+        problem = ": ".join([*map(str, error["loc"]), error["msg"]])
+        raise JobError(
+            f"{folder.record} is not the record of a job ({problem}). It was changed by hand or the disk is damaged."
+        ) from None
 
 
 def heartbeat_age(folder: JobFolder) -> float | None:

@@ -99,11 +99,6 @@ def state_of(letter: str, exit_status: int | None, substate: str = "") -> tuple[
     return {0: JobState.DONE, 75: JobState.STOPPED}.get(exit_status, JobState.FAILED), exit_status
 
 
-def keeps_history(text: str) -> bool:
-    """Whether `qstat -B -f` says that the server remembers finished jobs; by default it does not."""
-    return any(values.get("job_history_enable") == "True" for _, values in parse_entries(text, "Server"))
-
-
 def _job(name: str, values: dict[str, str]) -> QueueJob:
     status = values.get("Exit_status", "")
     letter, comment = values.get("job_state", ""), values.get("comment", "")

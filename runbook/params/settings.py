@@ -95,42 +95,22 @@ class Settings:
         )
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """All that is known of one value."""
-
-    key: str
-    value: Any
-    chain: tuple[Origin, ...]
-    """What each layer gave, the winning value last."""
-    documents: tuple[str, ...]
-    """What the five documents call it."""
-    help: str
-    source: str = ""
-    """Where a site's value comes from."""
-
-    def text(self) -> str:
-        """The explanation in lines, for a terminal."""
-        lines = [f"{self.key} = {show(self.value)}", f"  {self.help}"]
-        lines += [f"  {origin.layer:12s} {show(origin.value):20s} {origin.where}" for origin in reversed(self.chain)]
-        lines[2] += "  <- this one"
-        if self.source:
-            lines.append(f"  source: {self.source}")
-        if self.documents:
-            lines.append(f"  in the documents: {', '.join(self.documents)}")
-        return "\n".join(lines)
+def why(settings: Settings, name: str) -> str:
+    """All that is known of one value: what each layer gave, the winning one first, and what the documents call it."""
+    key = all_keys()[name]
+    lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
+    for origin in reversed(settings.origins[name]):
+        lines.append(f"  {origin.layer:12s} {show(origin.value):20s} {origin.where}")
+    lines[2] += "  <- this one"
+    if fact := settings.site.facts.get(f"defaults.{name}"):
+        lines.append(f"  source: {fact.source}{f', {fact.date}' if fact.date else ''}")
+    if key.documents:
+        lines.append(f"  in the documents: {', '.join(key.documents)}")
+    return "\n".join(lines)
 
 
-def why(settings: Settings, key: str) -> Explanation:
-    """Where the value of `key` comes from; a name of the documents is understood when it means one key."""
-    name = _full_name(key)
-    spec = all_keys()[name]
-    fact = settings.site.facts.get(f"defaults.{name}")
-    source = f"{fact.source}{f', {fact.date}' if fact.date else ''}" if fact else ""
-    return Explanation(name, settings.value(name), tuple(settings.origins[name]), spec.documents, spec.help, source)
-
-
-def _full_name(key: str) -> str:
+def key_meant(key: str) -> str:
+    """The key that a person names; a name of the documents is understood where it means one key."""
     try:
         path = full_path(key.strip().split("."))
     except ValueError as error:

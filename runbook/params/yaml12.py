@@ -1,5 +1,6 @@
 """YAML 1.2: read with the line of every value, and written so that YAML 1.1 reads the same."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -269,15 +270,9 @@ def write_scalar(value: Any) -> str:
     text = str(value)
     if isinstance(value, int):
         return text.lower()  # true and false
-    return text if _is_bare(text) else f'"{"".join(map(_escaped, text))}"'
-
-
-def _escaped(letter: str) -> str:
-    if letter in '"\\':
-        return f"\\{letter}"
-    if letter.isprintable():
-        return letter
-    return {"\n": "\\n", "\t": "\\t"}.get(letter, f"\\U{ord(letter):08x}")
+    if _is_bare(text):
+        return text
+    return str(yaml.dump(text, default_style='"', allow_unicode=True, width=math.inf)).rstrip("\n")
 
 
 def _is_bare(text: str) -> bool:

@@ -1,6 +1,7 @@
-"""Work of one rank that a rehearsal counted, by part of the step: the trainer writes it, the planner prices it."""
+"""What a rehearsal counted of one rank: the trainer writes it, the planner prices the work, people read the rest."""
 
 from dataclasses import dataclass
+from typing import Any
 
 FORWARD, BACKWARD, ONCE, OPTIMIZER = "forward", "backward", "once", "optimizer"
 MATRIX, ATTENTION, MOVED, KERNELS = "matrix_flops", "attention_flops", "moved_bytes", "kernels"
@@ -19,3 +20,56 @@ class Work:
 
     And bytes of collectives by `group:operation:overlapped` or `:alone`: whether other work goes on meanwhile.
     """
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of message of a step of the whole global batch."""
+
+    group: str
+    op: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A tensor that was alive at the peak."""
+
+    bytes: int
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class RehearsedRank:
+    """What one rank of the job needs, does and sends in one step of the whole global batch."""
+
+    rank: int
+    stage: int
+    peak_bytes: int
+    peak_moment: str
+    parts: dict[str, int]
+    """Bytes of weights, gradients and optimizer, and of everything else at the peak (`activations`)."""
+    moments: dict[str, int]
+    """Peak of each part of the step."""
+    flops: int
+    operators: int
+    collectives: tuple[Collective, ...]
+    work: tuple[Work, ...]
+    synchronizations: dict[str, int]
+    """Reads of a number from the device that the step waits for, by the line that asks."""
+    saved_bytes: int
+    """What this rank writes of a checkpoint."""
+    save_host_bytes: int
+    resume_bytes: int
+    """What this rank reads of a checkpoint."""
+    resume_peak_bytes: int
+    """What it holds meanwhile, on device and host together."""
+    largest: tuple[Allocation, ...]
+    timeline: tuple[tuple[Any, ...], ...]
+    """Moment and bytes, along the step."""
+    microbatches: int
+    """Micro-batches that were run; the counts of the others are added, as each adds the same."""
+    seconds: float

@@ -8,7 +8,7 @@ from typing import Any
 
 from runbook.core.errors import ParamsError, RecordError
 from runbook.core.locks import may_be_held
-from runbook.jobs.job_folder import JobFolder, heartbeat_age, read_end
+from runbook.jobs.job_folder import heartbeat_age, latest_job_folder, read_end
 from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file
 from runbook.records.engine.execution_end import ExecutionState
@@ -17,23 +17,14 @@ from runbook.records.twin import Twin, find_twin
 
 METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl"}
 """Where the trainer writes its losses."""
-JOB_FILES = {"job.sh": "script", "out": "log", "err": "errors"}
 
 
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
     """Files that exist, of the phase's newest job first."""
-    job = newest_job(run_folder, phase)
-    files = [(name, job / file) for file, name in JOB_FILES.items()] if job is not None else []
+    job = latest_job_folder(run_folder, phase)
+    files = [("script", job.script), ("log", job.out), ("errors", job.err)] if job is not None else []
     files += [("metrics", run_folder / METRICS[phase])] if phase in METRICS else []
     return [(name, path.relative_to(run_folder).as_posix()) for name, path in files if path.exists()]
-
-
-def newest_job(run_folder: Path, phase: str) -> Path | None:
-    """The folder of the phase's job with the highest number."""
-    jobs = run_folder / "jobs"
-    numbered = [path for path in jobs.glob(f"{phase}-*") if path.name.removeprefix(f"{phase}-").isdecimal()]
-    newest = max(numbered, key=lambda path: int(path.name.removeprefix(f"{phase}-")), default=jobs / phase)
-    return newest if newest.is_dir() else None
 
 
 KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_per_second")
@@ -126,9 +117,9 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
     # Whoever executes a notebook holds the run's lock; an open twin without it was left by a killed kernel, or by a
     # person who closed the page: then its job may go on.
     running = twin.is_open and may_be_held(run_folder)
-    path = newest_job(run_folder, phase)
-    if twin.state != ExecutionState.DONE and path is not None and read_end(JobFolder(path), "") is None:
-        age = heartbeat_age(JobFolder(path))
+    job = latest_job_folder(run_folder, phase)
+    if twin.state != ExecutionState.DONE and job is not None and read_end(job, "") is None:
+        age = heartbeat_age(job)
         running = running or (age is not None and age < BEATS_FOR_SECONDS)
     return PhaseState(phase, "running" if running else str(twin.state), twin, "", files, before)
 

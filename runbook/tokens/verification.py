@@ -158,7 +158,6 @@ class DecodedDocument:
     tokens: int  # all of its tokens, of which at most a few are shown
     ids: list[int]
     pieces: list[str]  # the text of each id
-    text: str  # the ids decoded together
 
 
 def sample_documents(
@@ -177,5 +176,5 @@ def sample_documents(
     for number in numbers:
         tokens = reader.document(number)
         ids = tokens[:max_tokens].tolist()
-        documents.append(DecodedDocument(number, len(tokens), ids, tokenizer.pieces(ids), tokenizer.decode(ids)))
+        documents.append(DecodedDocument(number, len(tokens), ids, tokenizer.pieces(ids)))
     return documents

@@ -105,9 +105,9 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
 def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
     """A value's chain of origins, and what the plan derives from it."""
     settings, plan = load_plan(run, set_words)
-    explanation = params.why(settings, key)
-    derived = _derived_text(explanation.key, plan)
-    return explanation.text() + ("\n  the plan makes of it: " + "; ".join(derived) if derived else "")
+    name = params.key_meant(key)
+    derived = _derived_text(name, plan)
+    return params.why(settings, name) + ("\n  the plan makes of it: " + "; ".join(derived) if derived else "")
 
 
 def _derived_text(key: str, plan: Plan) -> list[str]:

@@ -32,8 +32,6 @@ TWIN = Twin(
         "first_loss": 10.8249,
         "last_loss": 3.61803398875,
         "tokens_per_second": 9000.5,
-        "sample_before": "the <b>of</b>",
-        "sample_after": "Alice was",
     },
     checks=(Check("first loss", "pass", "10.82", "within 0.3 of ln 50304"),),
     cells=(Cell("code-1", "completed"),),

@@ -235,8 +235,6 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
         "05-analysis",
         "not run",
         "1 of 6 done",
-        "Alice was",
-        "the <b>of</b>",
         "Plan against actual",
     ):
         assert word in page.text
@@ -244,16 +242,17 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     assert page.values["04-training.last_loss"] == TWIN.results["last_loss"]
     assert text.count("<svg") == 2
     assert read_run(run_folder).verdict == "unknown", "one good phase of six is not a good run"
-    assert "sample_before" not in page.text.partition("Plan against actual")[0]
     assert "Loss over iterations. 04-training: from 10.800 to 3.672" in text
     for target in ("records/04-training.html", "records/04-training.ipynb", "records/04-training.json"):
         assert f'href="{target}"' in text
         assert (run_folder / target).exists()
     given = write_campaign(
-        run_folder, sample=("gibberish", "sense"), comparison=[{"what": "time (s)", "plan": 60, "actual": 66}]
+        run_folder, sample=("the <b>of</b>", "Alice was"), comparison=[{"what": "time (s)", "plan": 60, "actual": 66}]
     )
-    assert "gibberish" in given.read_text()
-    assert "time (s)" in given.read_text()
+    shown = Page(given.read_text()).text
+    assert "the <b>of</b>" in shown
+    assert "Alice was" in shown
+    assert "time (s)" in shown
 
 
 def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
@@ -288,6 +287,7 @@ def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
     (run_folder / "lock.json").unlink()
     job = run_folder / "jobs" / "04-training-2"
     job.mkdir(parents=True)
+    (job / "job.json").write_text("{}")
     (job / "heartbeat").write_text(f"{time.time():.0f} 0 another-machine\n")
     assert read_run(run_folder).state == "running", "nobody looks, but its job goes on"
     (job / "heartbeat").write_text(f"{time.time() - 600:.0f} 0 another-machine\n")

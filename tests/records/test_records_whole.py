@@ -14,7 +14,7 @@ from runbook.records.engine.execute import adopt_execution
 from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
 from runbook.records.pages.page_parts import links_for, write_help
 from runbook.records.pages.run_pages import write_campaign, write_single_file
-from runbook.records.run_state import evidence_links, newest_job
+from runbook.records.run_state import evidence_links
 from runbook.records.verify import verify_run
 from runbook.workflow.report import print_pdf
 
@@ -55,14 +55,13 @@ def test_a_notebook_that_is_too_large_keeps_its_card_only(run):
 
 def test_script_log_and_metrics_of_the_newest_job_are_linked(run):
     for name, files in (
-        ("04-training", ("job.sh",)),
-        ("04-training-2", ("job.sh", "out", "err")),
-        ("04-training-10", ("job.sh", "out")),
+        ("04-training", ("job.sh", "job.json")),
+        ("04-training-2", ("job.sh", "job.json", "out", "err")),
+        ("04-training-10", ("job.sh", "job.json", "out")),
     ):
         (run / "jobs" / name).mkdir(parents=True)
         for file in files:
             (run / "jobs" / name / file).write_text("x")
-    assert newest_job(run, "04-training").name == "04-training-10"
     assert evidence_links(run, "04-training") == [
         ("script", "jobs/04-training-10/job.sh"),
         ("log", "jobs/04-training-10/out"),

@@ -25,7 +25,7 @@ def measured():
     from runbook.training import cpu, process_groups
     from runbook.training.ranks import ranks_from
     from runbook.training.rehearsal.counter import OperatorCounter
-    from runbook.training.rehearsal.rank import group_names, measure
+    from runbook.training.rehearsal.rank import _Rehearsal, group_names
 
     folder, plan = _given()
     ranks = ranks_from(os.environ)
@@ -43,7 +43,11 @@ def measured():
     with counter:
         process_groups.make_parallel_groups(plan)
         counter.groups = group_names()
-        counts = measure(plan, counter, plan.batch.num_microbatches)
+        rehearsal = _Rehearsal(plan, counter)
+        rehearsal.step(plan.batch.num_microbatches)
+        counter.reset()
+        rehearsal.step(plan.batch.num_microbatches)
+        counts = counter.reset()
     collectives = [[*key, count, counts.collective_bytes[key]] for key, count in sorted(counts.collectives.items())]
     found = {
         "largest": [vars(t) for t in counts.largest],

@@ -31,7 +31,7 @@ def test_every_stage_and_the_last_rank_are_counted(rehearsal):
         assert stage.peak_bytes == sum(stage.parts.values()) > 0
         assert stage.flops == pytest.approx(stage.planned_flops, rel=0.05)
         assert stage.planned_bytes == pytest.approx(stage.peak_bytes, rel=0.05)
-        assert {kind["group"] for kind in stage.collectives} >= {"tensor", "pipeline", "data", "everyone"}
+        assert {kind.group for kind in stage.collectives} >= {"tensor", "pipeline", "data", "everyone"}
         own = sum(size for part, size in stage.parts.items() if part != "activations")
         assert own <= stage.resume_peak_bytes <= 1.3 * own
         assert stage.resume_bytes < own

@@ -67,8 +67,6 @@ class _QueueJob:
         settings, site, job, spec = self.settings, self.site, self.job, self.spec
         own = self.framework is Framework.RUNBOOK
         mounts = [*site.container.mounts, *([str(self.package)] if own else [])]
-        order = site.binding.device_order
-        is_ordered = site.binding.device_variable and job.devices_per_node == len(order)
         folders = [spec.checkpoint.folder, spec.log.tensorboard, spec.data.cache]
         deepspeed = PurePosixPath(self.deepspeed)
         variables = {name for group in self.groups.values() for name, value in group.items() if value is not None}
@@ -84,7 +82,6 @@ class _QueueJob:
             threads=job.cpus_per_task * job.tasks_per_node // job.devices_per_node,
             modules=site.modules,
             setup=site_commands(site.setup, settings),
-            device_list=",".join(map(str, order)) if is_ordered else "",
             package=str(self.package) if own else "",
             folders=_words([*folders, *([str(deepspeed.parent)] if self.deepspeed else [])]),
             copies=[(self.deepspeed, deepspeed.name)] if self.deepspeed else [],
@@ -181,12 +178,8 @@ def render_job(
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
     """Put a job's files into its folder; job.sh is written last, so that a folder with one is complete."""
-    root = folder.path.absolute()
     for name, text in rendered.files.items():
-        path = root / name
-        if not path.resolve().is_relative_to(root.resolve()) or path.name == folder.script.name:
-            raise JobError(f"{name!r} is not the name of a file inside the job's folder {root}.")
-        write_text(path, text, error=JobError)
+        write_text(folder.path / name, text, error=JobError)
     write_text(folder.arguments, json.dumps(rendered.arguments, indent=2, ensure_ascii=False) + "\n", error=JobError)
     write_text(folder.script, rendered.script, mode=0o777, error=JobError)
 

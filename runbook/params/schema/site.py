@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from runbook.params.schema.value_types import Bytes, Framework, Name, NonNegative, Positive, Strict, Whole, WholeOrZero
+from runbook.params.schema.value_types import Bytes, Framework, Name, NonNegative, Positive, Strict, WholeOrZero
 
 AUTO = "auto"
 """The device of a site that computes on whatever GPUs this machine has."""
@@ -20,8 +20,6 @@ class ImageRecipe(Strict):
     """Image to start from; `docker build --build-arg BASE=...` takes another."""
     tag: str
     """Name of the image that is built, before it becomes a file."""
-    apt: list[str] = []
-    """Debian packages."""
     pip: list[str] = []
     """Python packages, each with its version."""
     efa_installer: str = ""
@@ -214,25 +212,12 @@ class Fleet(Strict):
 
 
 class Binding(Strict):
-    """Which cores and which device a rank of a node uses."""
+    """Which cores a rank of a node uses."""
 
     cpu_masks: list[str] = []
     """Mask of cores by local rank, hexadecimal."""
     cpu_lists: list[str] = []
     """Cores by local rank, such as 24-31; instead of masks."""
-    device_variable: str = ""
-    """Variable that lists the devices in the ranks' order (CUDA_VISIBLE_DEVICES); empty: their own order."""
-    device_order: list[int] = []
-    """Device of each local rank, where it is not the same number; all of them stay visible to all ranks."""
-
-
-class Rendezvous(Strict):
-    """Where the ranks meet: the first host of the scheduler's own list, at a port made from the job's number."""
-
-    port_base: Whole = 49152
-    """Lowest port; 49152 begins the range that no service is registered in."""
-    port_span: Whole = 16384
-    """The port is port_base + job number modulo this, so that two jobs on a node do not meet."""
 
 
 class QueueLimit(Strict):
@@ -266,9 +251,7 @@ class Site(Strict):
     container: Container = Container()
     """The image a job's programs run in."""
     binding: Binding = Binding()
-    """Cores and devices of each rank."""
-    rendezvous: Rendezvous = Rendezvous()
-    """Where the ranks meet."""
+    """Cores of each rank."""
     preparation: list[Preparation] = []
     """What is set up by hand, or by 01-environment, on the login node: images, environments."""
     fleet: Fleet | None = None

@@ -1,7 +1,7 @@
 """Pages over many records: the report of a run, the same as a single file, and the index of all runs.
 
-A campaign shows a text sample where a twin has the results `sample_before` and `sample_after`, and the plan beside what
-came true where plan and results of a twin share a key; `sample` and `comparison` (rows with equal keys) win over that.
+A campaign shows the plan beside what came true where plan and results of a twin share a key, unless it is given a
+`comparison` (rows with equal keys).
 """
 
 import contextlib
@@ -151,7 +151,7 @@ def write_campaign(
         curve=loss_curve([(phase, points) for phase, points in losses.items() if points]),
         first_last=(main[0][1], main[-1][1]) if main else None,
         rows=[_phase_row(run_folder, phase) for phase in run.phases],
-        sample=sample or _sample(run),
+        sample=sample,
         comparison=shown or _comparison(run),
         written=utc_now(),
     )
@@ -238,14 +238,6 @@ def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
         links=[*reports, *evidence_links(run_folder, phase.phase)],
         earlier=phase.earlier,
     )
-
-
-def _sample(run: RunState) -> tuple[str, str] | None:
-    for phase in reversed(run.phases):
-        match phase.twin.results if phase.twin else {}:
-            case {"sample_before": str(before), "sample_after": str(after)}:
-                return before, after
-    return None
 
 
 def _comparison(run: RunState) -> list[dict[str, ShownValue]]:

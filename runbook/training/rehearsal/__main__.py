@@ -19,7 +19,6 @@ def main() -> int:
     parser.add_argument("--phase", default="04-training")
     parser.add_argument("--ranks", required=True, help="numbers with commas between them")
     parser.add_argument("--out", type=Path, help="a file for the lines, instead of the standard output")
-    parser.add_argument("--microbatches", type=int, default=0, help="run this many instead of as many as show the peak")
     arguments = parser.parse_args()
     results, sys.stdout = sys.stdout, sys.stderr  # libraries print what they like
     os.environ |= {"OMP_NUM_THREADS": "1", "DS_BUILD_OPS": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
@@ -35,7 +34,7 @@ def main() -> int:
         if arguments.out:  # only now: what is no fault of the job leaves no file
             results = arguments.out.open("w", encoding="utf-8")
         for rank in arguments.ranks.split(","):
-            result = rehearse(spec, int(rank), microbatches=arguments.microbatches)
+            result = rehearse(spec, int(rank))
             results.write(json.dumps(dataclasses.asdict(result)) + "\n")
             results.flush()
     except TrainingError as error:

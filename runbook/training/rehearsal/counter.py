@@ -15,23 +15,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from runbook.plan_file.rehearsed_work import ATTENTION, BACKWARD, FORWARD, KERNELS, MATRIX, MOVED, OPTIMIZER
+from runbook.plan_file.rehearsed_work import (
+    ATTENTION,
+    BACKWARD,
+    FORWARD,
+    KERNELS,
+    MATRIX,
+    MOVED,
+    OPTIMIZER,
+    Allocation,
+)
 
 SNAPSHOT_STEP = 1.01
 """The tensors of the peak are noted again when it has grown by this factor."""
 LARGEST = 8
 FORWARD_BACKWARD = "forward and backward"
 TIMELINE_POINTS = 400
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An allocation that was alive at the peak."""
-
-    bytes: int
-    operator: str
-    shape: list[int]
-    dtype: str
 
 
 @dataclass
@@ -48,7 +47,7 @@ class StepCounts:
     work: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """By part of the step, chunk of the model and kind, as in `plan_file.rehearsed_work`."""
     synchronizations: Counter[str] = field(default_factory=Counter)
-    largest: list[Tensor] = field(default_factory=list)
+    largest: list[Allocation] = field(default_factory=list)
     timeline: list[tuple[str, int]] = field(default_factory=list)
 
 
@@ -66,7 +65,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Names of process groups for people, by torch's own."""
         self.counts = StepCounts()
         self.bytes = Counter[str]()
-        self._alive: dict[int, tuple[Any, Tensor, str]] = {}
+        self._alive: dict[int, tuple[Any, Allocation, str]] = {}
         self._snapshot_at = 0.0
 
     def reset(self) -> StepCounts:
@@ -141,7 +140,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if place == "meta":
             return  # a shape without numbers
         reference = weakref.ref(storage, lambda _: self._freed(key))
-        self._alive[key] = (reference, Tensor(size, str(func), list(tensor.shape), str(tensor.dtype)), place)
+        self._alive[key] = (reference, Allocation(size, str(func), tuple(tensor.shape), str(tensor.dtype)), place)
         self.bytes[place] += size
         counts, now = self.counts, self.bytes[place]
         if place != self.device_type:

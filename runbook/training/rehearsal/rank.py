@@ -19,59 +19,17 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from runbook.plan_file import limits
-from runbook.plan_file.rehearsed_work import ONCE, OPTIMIZER, Work
+from runbook.plan_file.rehearsed_work import ONCE, OPTIMIZER, Collective, RehearsedRank, Work
 from runbook.plan_file.schema import Batch, PhasePlan
 from runbook.training import cpu, process_groups
 from runbook.training.rehearsal import gpu_stand_in
-from runbook.training.rehearsal.counter import FORWARD_BACKWARD, OperatorCounter, StepCounts, Tensor, thinned
+from runbook.training.rehearsal.counter import FORWARD_BACKWARD, OperatorCounter, StepCounts, thinned
 
 EVALUATION, SAVE, RESUME = "evaluation", "save", "resume"
 
 
-@dataclass(frozen=True)
-class Collective:
-    """One kind of message of a step of the whole global batch."""
-
-    group: str
-    op: str
-    count: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class RehearsedRank:
-    """What one rank of the job needs, does and sends in one step of the whole global batch."""
-
-    rank: int
-    stage: int
-    peak_bytes: int
-    peak_moment: str
-    parts: dict[str, int]
-    """Bytes of weights, gradients and optimizer, and of everything else at the peak (`activations`)."""
-    moments: dict[str, int]
-    """Peak of each part of the step."""
-    flops: int
-    operators: int
-    collectives: list[Collective]
-    work: list[Work]
-    synchronizations: dict[str, int]
-    """Reads of a number from the device that the step waits for, by the line that asks."""
-    saved_bytes: int
-    """What this rank writes of a checkpoint."""
-    save_host_bytes: int
-    resume_bytes: int
-    """What this rank reads of a checkpoint."""
-    resume_peak_bytes: int
-    """What it holds meanwhile, on device and host together."""
-    largest: list[Tensor]
-    timeline: list[tuple[str, int]]
-    microbatches: int
-    """Micro-batches that were run; the counts of the others are added, as each adds the same."""
-    seconds: float
-
-
-def rehearse(spec: PhasePlan, rank: int, *, microbatches: int = 0) -> RehearsedRank:
-    """One rank of the job, built and stepped; `microbatches`: as many as these, instead of as many as show the peak."""
+def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
+    """One rank of the job, built, and stepped with as many micro-batches as show the peak."""
     start = time.monotonic()
     limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # as the trainer begins
     for_gpu = spec.device != "cpu"
@@ -86,24 +44,15 @@ def rehearse(spec: PhasePlan, rank: int, *, microbatches: int = 0) -> RehearsedR
             counter.groups = group_names()
             rehearsal = _Rehearsal(spec, counter)
             with _fused_kernels(counter) if on_gpu else contextlib.nullcontext():
-                return _rehearsed(rehearsal, rank, stage, microbatches, start)
+                return _rehearsed(rehearsal, rank, stage, start)
 
 
-def measure(spec: PhasePlan, counter: OperatorCounter, microbatches: int) -> StepCounts:
-    """One step of so many micro-batches after a first one, in the process groups that are joined."""
-    rehearsal = _Rehearsal(spec, counter)
-    rehearsal.step(microbatches)
-    counter.reset()
-    rehearsal.step(microbatches)
-    return counter.reset()
-
-
-def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, start: float) -> RehearsedRank:
+def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> RehearsedRank:
     spec, counter = rehearsal.spec, rehearsal.counter
     counter.reset()
     whole = spec.batch.num_microbatches
     least, once = rehearsal.first_steps()
-    run = min(whole, microbatches or max(2 * least, microbatches_to_the_peak(spec, stage)))
+    run = min(whole, max(2 * least, microbatches_to_the_peak(spec, stage)))
     rehearsal.step(run)
     step = counter.reset()
     if once is None:
@@ -129,15 +78,15 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, 
         moments=moments,
         flops=grown.number(once.flops, step.flops),
         operators=grown.number(once.operators, step.operators),
-        collectives=[
+        collectives=tuple(
             Collective(
                 *key,
                 grown.number(once.collectives[key], count),
                 grown.number(once.collective_bytes[key], step.collective_bytes[key]),
             )
             for key, count in sorted(step.collectives.items())
-        ],
-        work=grown.work(),
+        ),
+        work=tuple(grown.work()),
         synchronizations={
             line: grown.number(once.synchronizations[line], count)
             for line, count in step.synchronizations.most_common()
@@ -146,8 +95,8 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, microbatches: int, 
         save_host_bytes=save.host_peak_bytes,
         resume_bytes=resume_bytes,
         resume_peak_bytes=resume.peak_bytes + resume.host_peak_bytes,
-        largest=step.largest,
-        timeline=thinned(step.timeline),
+        largest=tuple(step.largest),
+        timeline=tuple(thinned(step.timeline)),
         microbatches=run,
         seconds=time.monotonic() - start,
     )

@@ -18,7 +18,7 @@ from runbook.core import shell
 from runbook.core.checks import judge
 from runbook.core.errors import ParamsError, ProgramError
 from runbook.core.units import show_bytes
-from runbook.jobs.pbs import Pbs, keeps_history
+from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preparation import FLEET
 from runbook.params import Settings, resolve_secret
 from runbook.params.schema.site import ContainerKind, SchedulerKind
@@ -211,7 +211,7 @@ def _history_check() -> Check:
         "Nothing must be done: a job that ends without a word is then `lost`, whatever ended it. An admin switches it "
         'on: qmgr -c "set server job_history_enable = True".'
     )
-    kept = keeps_history(said.out)
+    kept = any(values.get("job_history_enable") == "True" for _, values in parse_entries(said.out, "Server"))
     value = "kept" if kept else "not kept, which is PBS's default"
     return judge("job history", kept, value, rule, remedy, otherwise="warn")
 

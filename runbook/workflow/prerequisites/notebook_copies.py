@@ -32,16 +32,6 @@ IGNORED = "runs/\n.ipynb_checkpoints/\n"
 """What a project does not keep in git: runs are evidence, and large."""
 
 
-@dataclass(frozen=True)
-class ProjectFiles:
-    """What was written into a project folder."""
-
-    folder: Path
-    written: tuple[Path, ...]
-    kept: tuple[Path, ...]
-    """Files that were there before."""
-
-
 def master_folder() -> Path:
     """The folder of the shipped notebooks and parameters: in the installed package, or next to it in a clone."""
     for folder in (PACKAGE / "masters", PACKAGE.parent):
@@ -53,14 +43,14 @@ def master_folder() -> Path:
     )
 
 
-def make_project(folder: Path, *, clone: bool = False) -> ProjectFiles:
-    """Copy notebooks and parameters into a folder, or `clone` which has them; a file that is there is not touched."""
+def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list[Path]]:
+    """Copy notebooks and parameters into a folder, or `clone` which has them; the files written, and those kept."""
     if folder.exists() and not folder.is_dir():
         raise RunbookError(f"{folder} is a file; a project is a folder. Name another.")
     source = master_folder()
     if folder.resolve() == source.resolve():
         if clone:
-            return ProjectFiles(folder, (), ())
+            return [], []
         raise RunbookError(f"{folder} is where the notebooks come from; name another folder.")
     written, kept = [], []
     for file in (file for pattern in COPIED for file in sorted(source.glob(pattern))):
@@ -75,7 +65,7 @@ def make_project(folder: Path, *, clone: bool = False) -> ProjectFiles:
     if not ignored.exists():
         ignored.write_text(IGNORED, encoding="utf-8")
         written.append(ignored)
-    return ProjectFiles(folder, tuple(written), tuple(kept))
+    return written, kept
 
 
 @dataclass(frozen=True)

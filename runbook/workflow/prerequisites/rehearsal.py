@@ -23,7 +23,7 @@ from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings
 from runbook.plan_file.errors import CANNOT_REHEARSE
 from runbook.plan_file.json_records import as_json, from_json
-from runbook.plan_file.rehearsed_work import Work
+from runbook.plan_file.rehearsed_work import RehearsedRank
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import RESERVE
@@ -53,30 +53,11 @@ class CannotRehearseError(RunbookError):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(RehearsedRank):
     """One rank of the job: what its rehearsal counted, and the plan's figures for its stage."""
 
-    stage: int
-    rank: int
-    peak_bytes: int
     planned_bytes: int
-    peak_moment: str
-    parts: dict[str, int]
-    moments: dict[str, int]
-    collectives: tuple[dict[str, Any], ...]
-    flops: int
     planned_flops: int
-    work: tuple[Work, ...]
-    synchronizations: dict[str, int]
-    saved_bytes: int
-    save_host_bytes: int
-    resume_bytes: int
-    resume_peak_bytes: int
-    largest: tuple[dict[str, Any], ...]
-    timeline: tuple[tuple[Any, ...], ...]
-    operators: int
-    microbatches: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -189,10 +170,10 @@ class Rehearsal:
             [
                 {
                     "stage": stage.stage,
-                    "group": sent["group"],
-                    "operation": sent["op"],
-                    "messages a step": sent["count"],
-                    "GiB a step": _gib(sent["bytes"]),
+                    "group": sent.group,
+                    "operation": sent.op,
+                    "messages a step": sent.count,
+                    "GiB a step": _gib(sent.bytes),
                 }
                 for stage in (self.stages[0], *self.stages[-1:] * (len(self.stages) > 1))
                 for sent in stage.collectives
@@ -294,8 +275,8 @@ def _replayed(settings: Settings, plan: Plan, phase: str, stages: Sequence[Stage
     if isinstance(device, str):
         return None, device
     model, parallel = StepModel(setup_for(choice, device)), spec.parallel
-    sends = [kind for kind in stages[0].collectives if kind["op"] == "send"]
-    sent, count = (sum(kind[what] for kind in sends) for what in ("bytes", "count"))
+    sends = [kind for kind in stages[0].collectives if kind.op == "send"]
+    sent, count = sum(kind.bytes for kind in sends), sum(kind.count for kind in sends)
     replay = Replay(
         microbatches=spec.batch.num_microbatches,
         send_seconds=sent / count / model.bandwidth(parallel.world_size // parallel.data) if count else 0.0,
