@@ -1,3 +1,12 @@
 """GPT-3 pre-training as notebooks that run for real; see README.md."""
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def open(run: str, phase: str = "04-training") -> Any:
+    """A run as an object (`OpenRun`) by its name, `RUN:VARIANT` or folder; docs/explore.md shows what it has."""
+    # Not an import statement: the trainer starts inside a vendor's container without what this needs.
+    return import_module("runbook.workflow.trainings.open_run").OpenRun(run, phase)

@@ -1,6 +1,7 @@
 """Table: rows under the same columns, as text, HTML, markdown, CSV and a data frame."""
 
 import csv
+import importlib
 import io
 import itertools
 import math
@@ -113,9 +114,7 @@ class Table:
 
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame (pandas is imported here)."""
-        import pandas as pd
-
-        frame = pd.DataFrame(list(self.rows), columns=self.columns)
+        frame = pandas().DataFrame(list(self.rows), columns=self.columns)
         frame.attrs.update(title=self.title, source=self.source, notes=list(self.notes))
         return frame
 
@@ -135,6 +134,15 @@ class Table:
             bool(found) and bool not in found and all(issubclass(kind, int | float) for kind in found)
             for found in kinds
         ]
+
+
+def pandas() -> Any:
+    """The package pandas, imported now: only a DataFrame needs it."""
+    try:
+        return importlib.import_module("pandas")
+    except ModuleNotFoundError as error:
+        words = f"a DataFrame needs pandas ({error}): pip install 'gpt3-runbook[jupyter]'"
+        raise ModuleNotFoundError(words, name=error.name) from error
 
 
 def show_value(value: Any) -> str:

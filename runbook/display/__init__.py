@@ -3,7 +3,7 @@
     show_text(text)                                 a line or paragraph
     show_table(rows, title="", notes=())            rows are dictionaries; units belong in the column names
     show_checks(checks)                             rows of `core.checks.Check`; verdict by word and symbol
-    show_figure(svg, caption)                       a drawing, and its numbers in words
+    show_figure(figure, caption)                      a drawing, and its numbers in words
     show_html(html, text)                           HTML, and the text that says the same
     Progress(title, total=None, unit="")            .update(done=..., **facts)   .finish(**facts)
     sparkline(values)                               a curve in one word: ▁▃▅█

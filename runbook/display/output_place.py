@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from runbook.core.table import Row, Table
+from runbook.results.figures.drawing import as_svg
 
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Our papermill engine sets it in its kernels (records/client.py): displays updated in place reach the log."""
@@ -80,10 +81,10 @@ def colour_is_wanted() -> bool:
     return not plain and where_we_are() is Place.TERMINAL
 
 
-def show_figure(svg: str, caption: str) -> None:
-    """Show an SVG with its numbers in words: the words alone are what a terminal, a log and a screen reader get."""
+def show_figure(figure: Any, caption: str) -> None:
+    """Show a matplotlib figure with its numbers in words: these alone are what a terminal and a log get."""
     if where_we_are().is_kernel:
-        display_bundle({"image/svg+xml": svg, "text/plain": "(figure; its numbers follow)"})
+        display_bundle({"image/svg+xml": as_svg(figure), "text/plain": "(figure; its numbers follow)"})
     show_text(caption)
 
 

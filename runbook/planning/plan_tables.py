@@ -176,6 +176,15 @@ def memory_table(plan: Plan) -> Table:
     return _by_phase(rows, "Memory", note)
 
 
+def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
+    """What the table of the memory says, in GiB under names with units; None: not known."""
+    memory = plan.memory[phase]
+    sizes = {words: getattr(memory.fullest_stage, part) for part, words in _MEMORY_PARTS.items()}
+    sizes |= {f"needed, at least, of a {memory.limit_of}": memory.least_bytes, "needed, at most": memory.most_bytes}
+    sizes["there is"] = memory.limit_bytes or None
+    return {f"{words} (GiB)": None if size is None else size / 2**30 for words, size in sizes.items()}
+
+
 def flops_table(plan: Plan) -> Table:
     """Operations of a token in every convention: the same speed prints as many different TFLOP/s."""
     rows = [
@@ -209,6 +218,22 @@ def time_table(plan: Plan) -> Table:
         }
 
     return _by_phase(rows, "Time", "Loading, compiling and checkpoints come on top.")
+
+
+def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
+    """What the table of the time says, as numbers under names with units; None: not known."""
+    time, spec = plan.time[phase], plan.phases[phase]
+    return {
+        "steps": spec.duration.iterations,
+        "micro-batches a step": spec.batch.num_microbatches,
+        "step time (s/iteration)": time.seconds_per_iteration,
+        "all steps and evaluations (h)": None if time.seconds is None else time.seconds / 3600,
+        "throughput (tokens/s)": time.tokens_per_second,
+        "speed (TFLOP/s/device)": time.tflops_per_device,
+        "MFU (%)": None if time.mfu is None else 100 * time.mfu,
+        "device hours (h)": time.device_hours,
+        "cost": time.cost,
+    }
 
 
 def parts_table(plan: Plan) -> Table:

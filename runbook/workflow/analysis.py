@@ -4,14 +4,14 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from runbook import params
 from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import PlanError, RecordError
 from runbook.core.table import Table
-from runbook.display import show_figure, show_table, show_text
+from runbook.display import show_figure as draw
+from runbook.display import show_table, show_text
 from runbook.params import Settings
 from runbook.planning import FULL, SMOKE, Check
 from runbook.planning.cost.step_inputs import memory_of, peak_of
@@ -19,7 +19,6 @@ from runbook.planning.layout import full_choice
 from runbook.results import documents, gates, metrics, run_tables, wall_time
 from runbook.results.compare import compare, read_run
 from runbook.results.figures import run_figures
-from runbook.results.figures.drawing import as_svg
 from runbook.workflow import report
 from runbook.workflow.open_phase import OpenPhase, binder
 from runbook.workflow.prerequisites import machine
@@ -70,19 +69,14 @@ def show_throughput(open_phase: OpenPhase) -> None:
     """Tokens per second over time, with the planned line."""
     for one in both_trainings(open_phase):
         length, planned = one.phase_plan.model.sequence_length, one.planned.tokens_per_second
-        title = f"Throughput of {one.phase}"
-        figure = run_figures.throughput_figure(
-            one.history, sequence_length=length, planned_tokens_per_second=planned, title=title
-        )
-        draw(figure, f"{one.phase}: median {one.summary.tokens_per_second or 0:,.0f} tokens/s")
+        draw(one.throughput_figure(), f"{one.phase}: median {one.summary.tokens_per_second or 0:,.0f} tokens/s")
         show(run_tables.throughput_table(one.history, sequence_length=length, planned=planned))
 
 
 def show_step_parts(open_phase: OpenPhase) -> None:
     """What a step of the training is made of, and whether a rank is slower than the others."""
     one = read_results(open_phase, FULL)
-    planned = one.planned.seconds_per_iteration
-    draw(run_figures.step_time_figure(one.history, planned_seconds=planned), "Seconds of each step by part.")
+    draw(one.step_time_figure(), "Seconds of each step by part.")
     show(metrics.step_parts_table(one.history))
     show(metrics.straggler_table(one.history))
 
@@ -103,9 +97,8 @@ def show_time_parts(open_phase: OpenPhase) -> None:
 def show_timeline(open_phase: OpenPhase) -> None:
     """Training, waiting for data, evaluations and saves over time."""
     one = read_results(open_phase, FULL)
-    happened = (one.history, one.validation, one.events)
-    draw(run_figures.timeline_figure(*happened, planned_seconds=one.planned.seconds), "What happened when.")
-    show(run_tables.timeline_table(*happened))
+    draw(one.timeline_figure(), "What happened when.")
+    show(run_tables.timeline_table(one.history, one.validation, one.events))
 
 
 def show_cost(open_phase: OpenPhase) -> None:
@@ -193,11 +186,6 @@ def plan_check(one: TrainingResults) -> Check:
 def show(table: Table) -> None:
     """A table with its source and notes below."""
     show_table(replace(table, notes=[f"Source: {table.source}.", *table.notes]))
-
-
-def draw(figure: Any, caption: str) -> None:
-    """A figure as SVG, with its caption."""
-    show_figure(as_svg(figure), caption)
 
 
 def variants_of(run: str, project: Path | None = None) -> list[Settings]:

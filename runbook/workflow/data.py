@@ -20,7 +20,6 @@ from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import Check
 from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
-from runbook.results.figures.drawing import as_svg
 from runbook.results.figures.plan_figures import length_figure, source_figure, speed_figure
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.options import Manifest, TokenFiles, TokenizeOptions, read_manifest
@@ -192,10 +191,10 @@ def show_what_it_is(open_phase: OpenPhase) -> None:
         f"{count:,} of {2**place:,} to {2 ** (place + 1) - 1:,}" for place, count in enumerate(lengths) if count
     )
     figure = length_figure(lengths, open_phase.plan.model.sequence_length)
-    show_figure(as_svg(figure), f"Documents by their number of tokens: {words}.")
+    show_figure(figure, f"Documents by their number of tokens: {words}.")
     if sources:
         figure = source_figure({row["source"]: row["tokens"] for row in sources})
-        show_figure(as_svg(figure), "Tokens of each source; the numbers are in the table.")
+        show_figure(figure, "Tokens of each source; the numbers are in the table.")
 
 
 def show_plan_beside(open_phase: OpenPhase) -> None:
@@ -229,7 +228,7 @@ def show_plan_beside(open_phase: OpenPhase) -> None:
     longest = max(found, key=lambda manifest: len(manifest.speed))
     speed = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
-    show_figure(as_svg(speed_figure(longest.speed, speed)), f"MB of text a second: {rates}; plan {speed:,.0f}.")
+    show_figure(speed_figure(longest.speed, speed), f"MB of text a second: {rates}; plan {speed:,.0f}.")
 
 
 def show_documents(open_phase: OpenPhase) -> None:

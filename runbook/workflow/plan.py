@@ -29,7 +29,6 @@ from runbook.planning.plan_tables import data_table, summary_table
 from runbook.planning.prediction.search import what_if, what_if_table
 from runbook.planning.site_limits import site_tables
 from runbook.results.figures import plan_figures
-from runbook.results.figures.drawing import as_svg
 from runbook.workflow import plan_commands, report
 from runbook.workflow.open_phase import OpenPhase, bind_phase, runs_folder
 from runbook.workflow.prerequisites import machine
@@ -78,7 +77,7 @@ def show_memory(open_phase: OpenPhase) -> None:
     plan = open_phase.plan
     show_table(plan_tables.memory_table(plan))
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
-    show_figure(as_svg(figure), "Memory of one rank of the fullest stage; its numbers are in the table.")
+    show_figure(figure, "Memory of one rank of the fullest stage; its numbers are in the table.")
 
 
 def show_time(open_phase: OpenPhase) -> None:
@@ -88,7 +87,7 @@ def show_time(open_phase: OpenPhase) -> None:
     if parts := plan.time[FULL].parts:
         show_table(plan_tables.parts_table(plan))
         figure = plan_figures.step_figure(parts, plan_tables.PART_WORDS)
-        show_figure(as_svg(figure), "Where the time of a training step goes; its numbers are in the table.")
+        show_figure(figure, "Where the time of a training step goes; its numbers are in the table.")
     show_table(plan_tables.endurance_table(plan))
     show_table(plan_tables.flops_table(plan))
 

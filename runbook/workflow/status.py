@@ -19,7 +19,7 @@ from runbook.jobs.job_request import element_folders, parse_job_request
 from runbook.jobs.queue import QueueScheduler
 from runbook.jobs.scheduler import Scheduler
 from runbook.params.schema.run_file import PHASES
-from runbook.records.run_state import read_run, read_runs
+from runbook.records.run_state import RunState, read_run, read_runs
 from runbook.workflow.open_phase import runs_folder
 
 POLL_SECONDS = 0.5
@@ -93,17 +93,7 @@ def status_of_one(name: str, runs: Path | None) -> str:
     """Phases and jobs of a run; for jobs that have not ended, their queue and the last lines they wrote."""
     folder = run_folder(name, runs)
     run = read_run(folder)
-    phases = [
-        {
-            "phase": phase.phase,
-            "state": phase.state,
-            "verdict": phase.twin.verdict if phase.twin else "",
-            "ended": phase.twin.ended if phase.twin else "",
-            "numbers": _numbers(phase.twin.results) if phase.twin else phase.problem.partition(". ")[0],
-        }
-        for phase in run.phases
-    ]
-    parts = [str(folder), Table(phases).as_text()]
+    parts = [str(folder), phases_table(run).as_text()]
     if run.problem:
         return "\n\n".join([*parts, f"{run.problem}\nWithout it the queue of its jobs is not known."])
     scheduler = scheduler_of(folder)
@@ -114,6 +104,21 @@ def status_of_one(name: str, runs: Path | None) -> str:
     parts += [Table(table).as_text() for table in (filled, _queue_rows(scheduler, living)) if table]
     tails = [(log, job_folder.log_tail(log, 6)) for job in living for log in _logs(job)]
     return "\n\n".join([*parts, *("\n".join([f"==> {log} <==", *lines]) for log, lines in tails if lines)])
+
+
+def phases_table(run: RunState) -> Table:
+    """State, verdict, end and key numbers of each phase."""
+    rows = [
+        {
+            "phase": phase.phase,
+            "state": phase.state,
+            "verdict": phase.twin.verdict if phase.twin else "",
+            "ended": phase.twin.ended if phase.twin else "",
+            "numbers": _numbers(phase.twin.results) if phase.twin else phase.problem.partition(". ")[0],
+        }
+        for phase in run.phases
+    ]
+    return Table(rows)
 
 
 def _job_row(job: JobFolder, status: JobStatus) -> Row:

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ def as_svg(figure: Any) -> str:
     return out.getvalue()
 
 
+def as_html(figure: Any) -> str:
+    """The figure as an SVG element of a page."""
+    svg = as_svg(figure)
+    return svg[svg.index("<svg") :]
+
+
 def save(figure: Any, path: Path) -> None:
     """Write the figure in the format its name ends with (.svg, .png, .pdf)."""
     import matplotlib as mpl
@@ -56,6 +63,7 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
             axes.set_title(title, loc="left", fontweight="bold")
         else:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        vars(figure)["_repr_html_"] = partial(as_html, figure)  # so that a notebook shows it where a cell ends with it
         yield figure, axes
 
 

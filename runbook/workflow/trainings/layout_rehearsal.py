@@ -20,7 +20,6 @@ from runbook.plan_file.identity import layout_inputs
 from runbook.planning import Check, Plan
 from runbook.records.manifest import note_files
 from runbook.records.twin import versions
-from runbook.results.figures.drawing import as_svg
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import OpenPhase
 from runbook.workflow.prerequisites.rehearsal import (
@@ -64,7 +63,7 @@ def show(open_phase: OpenPhase) -> None:
         for table in rehearsal.tables():
             show_table(table)
         for name, figure in rehearsal.figures().items():
-            show_figure(as_svg(figure), f"Rehearsed step, {name}: the numbers are in the tables.")
+            show_figure(figure, f"Rehearsed step, {name}: the numbers are in the tables.")
         show_text("\n".join(rehearsal.findings) or "Plan and rehearsal agree within 5 %.")
 
 

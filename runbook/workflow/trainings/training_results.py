@@ -16,7 +16,6 @@ from runbook.planning.cost.speed import Speed
 from runbook.planning.plan_record import Plan
 from runbook.results import run_tables
 from runbook.results.figures import run_figures
-from runbook.results.figures.drawing import as_svg
 from runbook.results.history import Event, History, ValidationLoss, read_events, read_metrics, read_validation
 from runbook.results.metrics import WARM_UP_RULE, Summary, summarize
 from runbook.results.wall_time import Rates, WallTime, account_wall_time, interruptions_table, wall_time_table
@@ -54,6 +53,30 @@ class TrainingResults:
     def account(self) -> WallTime | None:
         """Where the wall time went over all jobs: the one account that every table has; None before the first step."""
         return account_wall_time(self.history, self.validation, self.events)
+
+    def loss_figure(self, title: str = "") -> Any:
+        """The loss over all restarts, beside ln(vocabulary): a matplotlib figure, as the others."""
+        vocabulary, title = self.phase_plan.model.padded_vocabulary, title or f"Loss of {self.phase}"
+        return run_figures.loss_figure(self.history, self.validation, padded_vocabulary=vocabulary, title=title)
+
+    def throughput_figure(self) -> Any:
+        """Tokens per second over time, with the planned line."""
+        return run_figures.throughput_figure(
+            self.history,
+            sequence_length=self.phase_plan.model.sequence_length,
+            planned_tokens_per_second=self.planned.tokens_per_second,
+            title=f"Throughput of {self.phase}",
+        )
+
+    def step_time_figure(self) -> Any:
+        """The parts of each step, with the planned line."""
+        return run_figures.step_time_figure(self.history, planned_seconds=self.planned.seconds_per_iteration)
+
+    def timeline_figure(self) -> Any:
+        """Training, waiting for data, evaluations and saves over time."""
+        return run_figures.timeline_figure(
+            self.history, self.validation, self.events, planned_seconds=self.planned.seconds
+        )
 
     def results(self) -> dict[str, object]:
         """What the record of a training phase holds at least."""
@@ -114,15 +137,12 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> None:
     """The loss curve of the open phase, or each phase named, over all restarts, beside ln(vocabulary), and in words."""
     for phase in phases or [open_phase.phase]:
         trained = read_results(open_phase, phase)
-        vocabulary, summary = trained.phase_plan.model.padded_vocabulary, trained.summary
-        figure = run_figures.loss_figure(
-            trained.history, trained.validation, padded_vocabulary=vocabulary, title=f"Loss of {phase}"
-        )
+        summary = trained.summary
         caption = (
             f"{phase}: loss {summary.first_loss:.3f} at iteration {summary.first_iteration}, "
             f"{summary.last_loss:.3f} at {summary.last_iteration}; lowest {summary.lowest_loss:.3f}."
         )
-        show_figure(as_svg(figure), caption)
+        show_figure(trained.loss_figure(), caption)
 
 
 def show_account(open_phase: OpenPhase) -> None:
@@ -137,7 +157,7 @@ def show_account(open_phase: OpenPhase) -> None:
         f"{account.lost_steps} steps were done again, {account.missing_steps} are missing."
     )
     figure = run_figures.goodput_figure(account, f"Where the wall time of {open_phase.phase} went")
-    show_figure(as_svg(figure), told)
+    show_figure(figure, told)
     show_table(wall_time_table(account, "The account"))
     if account.interruptions:
         show_table(interruptions_table(account))
