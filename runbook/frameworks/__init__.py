@@ -47,6 +47,8 @@ def _refuse_unknown(settings: Settings) -> None:
     has = {key for option in options for key in option.keys}
     if framework is Framework.MEGATRON_DEEPSPEED:
         has.add("training.overlap_gradients")  # overlap_comm of DeepSpeed's file
+    if framework is not Framework.NEMO:
+        has.add("training.broadcast_batches")  # both Megatrons always do it, and have no option for it
     for key in _TUNED:
         value, default = attrgetter(key)(settings.run), all_keys()[key].default
         if value != default and key not in has:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from operator import attrgetter
 
 from runbook.plan_file import deepspeed
@@ -201,7 +202,7 @@ def tuning_problems(
             "uniform groups divide the layers of every stage",
             "Choose a number that divides them, or training.recompute_method block.",
         )
-    own_ways = {**vars(tuning), "overlap_gradients": False, "gc_interval": 0} != vars(Tuning())
+    own_ways = replace(tuning, overlap_gradients=False, gc_interval=0, broadcast_batches=False) != Tuning()
     if deepspeed and (own_ways or parallel.first_stage_layers or parallel.last_stage_layers):
         yield (
             "overlap_weights, overlap_pipeline, fuse_gradients, recompute_* or uneven stages with engine deepspeed",

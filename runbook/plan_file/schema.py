@@ -121,6 +121,7 @@ class Tuning:
     recompute_method: str = field(default="uniform", metadata=OMIT_DEFAULT)
     recompute_num_layers: int = field(default=1, metadata=OMIT_DEFAULT)
     gc_interval: int = field(default=0, metadata=OMIT_DEFAULT)
+    broadcast_batches: bool = field(default=False, metadata=OMIT_DEFAULT)
 
     def recomputed(self, layers: int) -> float:
         """Share of so many layers of a stage (or chunk) that full recomputation computes again."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import torch
-
-from runbook.training.engines.step_clock import DATA
 
 if TYPE_CHECKING:
     from runbook.training.samples import Batch, BatchReader
@@ -39,10 +38,8 @@ class ReadAhead:
     def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
         """The micro-batches of one step."""
         for number in range(num_microbatches):
-            with self._reader.clock.during(DATA):
-                batch = self._wait_for_batch(dataset, consumed_samples + number * self._stride)
-                batch = {key: value.to(self._reader.device, non_blocking=True) for key, value in batch.items()}
-            yield batch
+            start = consumed_samples + number * self._stride
+            yield self._reader.deliver(partial(self._wait_for_batch, dataset, start))
 
     def close(self) -> None:
         """End the thread after the micro-batch that it reads, without waiting for it."""

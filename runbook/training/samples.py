@@ -1,6 +1,6 @@
 """Samples in an order that depends only on the seed and the text: megatron-core's datasets, our order and sampler."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy
 import torch
+from megatron.core import parallel_state
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.utils import get_batch_on_this_cp_rank
@@ -157,18 +158,43 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 class BatchReader:
     """Micro-batches of this rank's data-parallel copy, on its device, each read when it is asked for."""
 
-    def __init__(self, share: DataParallelShare, vocabulary: int, device: torch.device, clock: StepClock) -> None:
+    def __init__(
+        self,
+        share: DataParallelShare,
+        vocabulary: int,
+        device: torch.device,
+        clock: StepClock,
+        broadcast_length: int = 0,
+    ) -> None:
+        """`broadcast_length`: tokens of a sample that the first tensor-parallel rank sends to the others; 0: none."""
         self.share = share
         self.vocabulary = vocabulary
         self.device = device
         self.clock = clock
+        self._shape = (len(_KEYS), share.micro, broadcast_length)
+        self._group = parallel_state.get_tensor_model_parallel_group() if broadcast_length else None
+        self._broadcast = clock.timed(torch.distributed.broadcast)  # who waits for the reader is not slow itself
 
     def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
         """The micro-batches of one step."""
         for indices in self.share.indices(consumed_samples, num_microbatches):
-            with self.clock.during(DATA):
-                batch = {key: value.to(self.device) for key, value in self.read(dataset, indices).items()}
-            yield batch
+            yield self.deliver(partial(self.read, dataset, indices))
+
+    def deliver(self, read: Callable[[], Batch]) -> Batch:
+        """The next micro-batch on this rank's device: by `read`, or from the tensor-parallel rank that reads it."""
+        with self.clock.during(DATA):
+            if self._group is None:
+                return self._on_device(read())
+            if self._group.rank() == 0:
+                message = _pack(self._on_device(read()))
+            else:
+                message = torch.empty(self._shape, dtype=torch.int32, device=self.device)
+            source = parallel_state.get_tensor_model_parallel_src_rank()
+            self._broadcast(message, source, group=self._group)
+            return _unpack(message)
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
 
     def read(self, dataset: Any, indices: range) -> Batch:
         """These samples as a micro-batch on the host; a rank of a context-parallel group gets its pieces of each."""
@@ -184,3 +210,22 @@ class BatchReader:
 
 
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
+def _pack(batch: Batch) -> torch.Tensor:
+    """One message of 32-bit numbers: ids are none larger, and the mask goes bit for bit.
+
+    >>> ids, mask = torch.arange(6).view(2, 3), torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]])
+    >>> batch = {"tokens": ids, "labels": ids + 1, "loss_mask": mask, "position_ids": ids + 2}
+    >>> all(value.equal(batch[key]) for key, value in _unpack(_pack(batch)).items())
+    True
+    """
+    parts = (batch[key] for key in _KEYS)
+    return torch.stack([part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts])
+
+
+def _unpack(message: torch.Tensor) -> Batch:
+    return {
+        key: part.view(torch.float32) if key == "loss_mask" else part.long()
+        for key, part in zip(_KEYS, message, strict=True)
+    }

@@ -1,5 +1,7 @@
 """Options of the trainer: at their defaults a plan keeps its words and fingerprints; set, they are orders."""
 
+import re
+
 import pytest
 
 from runbook.core.errors import ParamsError
@@ -7,6 +9,9 @@ from runbook.frameworks import training_arguments
 from runbook.params import load
 from runbook.plan_file.schema import Batch, Ramp
 from runbook.planning import make_plan
+from runbook.planning.cost.iteration import StepModel
+from runbook.planning.cost.step_inputs import modelled_device, setup_for
+from runbook.planning.layout import full_choice
 
 from .conftest import TWO_CORES, build
 
@@ -55,7 +60,10 @@ def test_options_that_are_set_are_orders():
     assert full["fingerprint"] != plain["04-training"]["fingerprint"]
 
 
-TUNING = {"overlap_gradients": True, "overlap_weights": True, "recompute_num_layers": 2, "gc_interval": 50}
+TUNING = {
+    "overlap_gradients": True, "overlap_weights": True, "recompute_num_layers": 2, "gc_interval": 50,
+    "broadcast_batches": True,
+}  # fmt: skip
 
 
 def test_how_a_step_is_carried_out_is_written_where_chosen_and_leaves_the_fingerprint():
@@ -156,7 +164,7 @@ def test_layers_computed_again_are_counted_by_hand(method, number, inputs, kept)
             ["training.precision=bf16", "training.fp8=delayed", "training.overlap_tensor=true"],
             "--tp-comm-overlap --fp8-format hybrid --fp8-recipe delayed",
         ),
-        ("azure-175b", ["training.cuda_graphs=true"], "--enable-cuda-graph"),
+        ("azure-175b", ["training.cuda_graphs=true", "training.broadcast_batches=true"], "--enable-cuda-graph"),
         ("aws-pile-175b", ["training.overlap_gradients=true"], "model.optim.overlap_grad_sync=True"),
         ("aws-pile-175b", ["training.fuse_gradients=never"], "model.gradient_accumulation_fusion=False"),
     ],
@@ -183,6 +191,20 @@ def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_o
 
 
 def test_a_tuning_that_a_framework_does_not_have_is_refused():
-    settings = load("aws-pile-175b", set_words=["training.gc_interval=50"])
-    with pytest.raises(ParamsError, match=r"training\.gc_interval=50: no option of nemo is known for it here"):
-        training_arguments(settings, make_plan(settings, None).phases["04-training"])
+    for words in ("training.gc_interval=50", "training.broadcast_batches=true"):
+        settings, shown = load("aws-pile-175b", set_words=[words]), words.replace("true", "True")
+        with pytest.raises(ParamsError, match=f"{re.escape(shown)}: no option of nemo is known for it here"):
+            training_arguments(settings, make_plan(settings, None).phases["04-training"])
+
+
+def test_a_broadcast_of_the_batches_is_planned_as_a_message_of_16_bytes_a_token():
+    def step(broadcasts):
+        training = {"global_batch": 64, "micro_batch": 2, "broadcast_batches": broadcasts}
+        settings = build({"training": training, "parallel": {"tensor": 8}}, device="H100-SXM", model="13b")
+        choice = full_choice(settings)
+        return StepModel(setup_for(choice, modelled_device(choice))), choice.num_microbatches
+
+    (model, _), (sent, microbatches) = step(False), step(True)
+    more = microbatches * sent.collective(16 * 2 * 2048, 8, span=8)
+    assert sent.step().tensor - model.step().tensor == pytest.approx(more) and more > 0
+    assert sent.step().seconds > model.step().seconds

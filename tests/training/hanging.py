@@ -81,13 +81,13 @@ def main():
 
 
 def stuck_thread():
-    """From the fourth step's samples on rank 1 reads for ever: its thread does, while the rank waits for it."""
+    """From the fourth step's samples on a rank reads for ever: its thread does, while the rank waits for it."""
     from runbook.training.samples import EpochDataset
 
     read = EpochDataset.__getitem__
 
     def read_for_ever(dataset, index):
-        while os.environ["RANK"] == "1" and index >= (STEP - 1) * 8:
+        while os.environ["RANK"] == os.environ[PLACE] and index >= (STEP - 1) * 8:
             time.sleep(0.1)
         return read(dataset, index)
 

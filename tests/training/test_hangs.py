@@ -25,15 +25,17 @@ def jobs(zygote, tmp_path_factory):
         folder = tmp_path_factory.mktemp(place)
         extra = {hanging.PLACE: place, "LOCAL_WORLD_SIZE": str(local), "RUNBOOK_JOB_FOLDER": str(folder / "job")}
         jobs[place] = zygote.start(folder, content, patch="training.hanging:main", extra=extra)
-    content = specs.spec(copies=2, limits={"process_group_timeout_seconds": 30})
-    for name, fault, patch in (
-        ("training", "hang:rank=0,step=4", ""),
-        ("reading", "", "training.hanging:stuck_thread"),
+    limits, patch = {"process_group_timeout_seconds": 30}, "training.hanging:stuck_thread"
+    for name, layout, extra in (
+        ("training", {"copies": 2}, {"RUNBOOK_FAULTS": "hang:rank=0,step=4"}),
+        ("reading", {"copies": 2}, {hanging.PLACE: "1"}),
+        ("sending", {"tensor": 2, "tuning": {"broadcast_batches": True}}, {hanging.PLACE: "0"}),
     ):
         folder = tmp_path_factory.mktemp(name)
         specs.write_corpus(folder / "data" / "corpus_text_document")
-        extra = {"RUNBOOK_FAULTS": fault, "LOCAL_WORLD_SIZE": "2", "RUNBOOK_JOB_FOLDER": str(folder / "job")}
-        jobs[name] = zygote.start(folder, content, patch=patch, extra=extra)
+        extra |= {"LOCAL_WORLD_SIZE": "2", "RUNBOOK_JOB_FOLDER": str(folder / "job")}
+        content = specs.spec(**layout, limits=limits)
+        jobs[name] = zygote.start(folder, content, patch="" if name == "training" else patch, extra=extra)
     return jobs
 
 
@@ -70,6 +72,14 @@ def test_a_rank_whose_thread_is_stuck_in_the_data_is_named_and_both_places_are_s
     [hang] = job.events("hang")
     assert (hang["rank"], hang["activity"], hang["step"]) == (1, "step", 4) and "_wait_for_batch" in hang["where"]
     assert "in read_for_ever" in (job.folder / "job" / "ranks" / "1.stack").read_text()
+    assert [line["iteration"] for line in job.metrics] == [1, 2, 3]
+
+
+def test_a_rank_that_cannot_read_what_the_others_wait_for_is_named(jobs):
+    job = jobs["sending"]
+    assert job.ranks[0].wait() == 70, job.err[-2000:]
+    [hang] = job.events("hang")
+    assert (hang["rank"], hang["activity"], hang["step"]) == (0, "step", 4) and "_wait_for_batch" in hang["where"]
     assert [line["iteration"] for line in job.metrics] == [1, 2, 3]
 
 

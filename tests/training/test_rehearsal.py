@@ -15,7 +15,9 @@ LAYOUTS = {
     "bf16": {"precision": "bf16"},
     "dp2": {"copies": 2},
     "dropout": {"model": {"dropout": 0.1}},
-    "tp2 sequence parallel": {"tensor": 2, "parallel": {"sequence": True}, "micro": 2},
+    "tp2 sequence parallel": {
+        "tensor": 2, "parallel": {"sequence": True}, "micro": 2, "tuning": {"broadcast_batches": True},
+    },
     "pp2 interleaved": {"pipeline": 2, "virtual_pipeline": 2, "precision": "bf16"},
     "pp2 dp2 recompute": {"pipeline": 2, "copies": 2, "recompute": "full", "precision": "bf16"},
     "pp2 dp2 uneven overlapped": {

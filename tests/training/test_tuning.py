@@ -1,5 +1,7 @@
 """How a step is carried out changes nothing of what is learned: overlaps, uneven stages, layers computed again."""
 
+import os
+
 import pytest
 
 from . import specs
@@ -70,12 +72,36 @@ GROUPED = {"position_embedding": "rope", "activation": "swiglu", "kv_heads": 2}
 )
 def test_a_sequence_that_ranks_share_gives_the_same_losses_and_text(layout, model, zygote, run, plain):
     options = {"model": model, "evaluation": {"interval": 6, "iterations": 2}, "sampling": {"prompt_ids": [5, 6, 7]}}
-    job = zygote.train(run, specs.spec(**options, parallel=layout))
+    job = zygote.train(run, specs.spec(**options, parallel=layout, tuning={"broadcast_batches": "tensor" in layout}))
     assert job.losses() == pytest.approx(plain(**options), rel=2e-7)
     folder = plain.folders[repr(options)]
     for name, key in (("validation.jsonl", "loss"), ("samples.jsonl", "ids")):
         ours, theirs = ([line[key] for line in specs.metrics(where, name)] for where in (run, folder))
         assert ours == (pytest.approx(theirs, rel=2e-7) if key == "loss" else theirs)
+
+
+def first_rank_reads():
+    """A patch: whoever else reads a sample of the text fails."""
+    from runbook.training.samples import EpochDataset
+
+    read = EpochDataset.__getitem__
+
+    def read_on_first_rank(dataset, index):
+        assert os.environ["RANK"] == "0", "the first tensor-parallel rank reads for the others"
+        return read(dataset, index)
+
+    EpochDataset.__getitem__ = read_on_first_rank
+
+
+def test_batches_that_one_rank_reads_give_the_same_losses_over_a_resume(zygote, run, plain):
+    options = {"tensor": 2, "evaluation": {"interval": 2, "iterations": 1}}
+    content = specs.spec(**options, tuning={"broadcast_batches": True}, limits={"exit_interval": 3})
+    jobs = [zygote.train(run, content, patch="training.test_tuning:first_rank_reads") for _ in range(2)]
+    assert [job.code for job in jobs] == [75, 0], jobs[-1].err[-2000:]
+    assert [line["loss"] for line in specs.metrics(run)] == plain(**options)
+    folder = plain.folders[repr(options)]
+    ours, theirs = ([line["loss"] for line in specs.metrics(where, "validation.jsonl")] for where in (run, folder))
+    assert ours == theirs and len(ours) >= 3
 
 
 def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):

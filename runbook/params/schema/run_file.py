@@ -158,6 +158,8 @@ class Training(Strict):
     """Start the kernels of a layer as one CUDA graph; needs Transformer Engine, and not recompute full."""
     gc_interval: Annotated[WholeOrZero, Aliases("manual_gc_interval", "manual_gc")] = 0
     """Steps between Python's garbage collections, on all ranks at once; 0: each rank whenever Python likes."""
+    broadcast_batches: StrictBool = False
+    """The first rank of each tensor-parallel group reads the batches and sends them to the others."""
     attention: Attention = Attention.AUTO
     """auto, or one kernel by name: flash1, flash2, flash-triton, plain; auto takes what the framework takes."""
     offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False

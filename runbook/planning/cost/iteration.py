@@ -117,6 +117,8 @@ class StepSetup:
     """Share of the data-parallel communication that nothing can hide."""
     hides_sends: bool = False
     """Whether stages send while they compute."""
+    broadcasts_batches: bool = False
+    """Whether one tensor-parallel rank sends the batches to the others."""
     zero_stage: int = 1
     flash: bool = True
     code: str = "fused"
@@ -318,7 +320,8 @@ class StepModel:
         shared = setup.data * setup.context if setup.zero_stage else 1
         optimizer = _OPTIMIZER_BYTES * self._parameters / shared / setup.device.memory_bandwidth
         data = self._data(slowest)
-        work = microbatches * slowest + bubble + data + optimizer
+        batches = microbatches * self._batch() if setup.broadcasts_batches else 0.0
+        work = microbatches * slowest + batches + bubble + data + optimizer
         times = microbatches * layers
         return StepTime(
             matrices=times * matrices,
@@ -327,13 +330,17 @@ class StepModel:
             output=microbatches * (slowest - stage - send),
             recompute=times * again,
             launching=times * launching,
-            tensor=times * tensor,
+            tensor=times * tensor + batches,
             pipeline=microbatches * send,
             bubble=bubble,
             data=data,
             optimizer=optimizer,
             waiting=work * self.waiting_share,
         )
+
+    def _batch(self) -> float:
+        """A micro-batch to the tensor-parallel ranks: four numbers of 32 bits a token; all wait for it."""
+        return self.collective(16 * self._tokens, self.setup.tensor, span=self.setup.tensor)
 
     def _send(self) -> float:
         setup = self.setup

@@ -76,6 +76,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
     training = choice.training
     precision = "fp8" if training.fp8 != "none" else str(training.precision)
     own = {"device": device, "precision": precision, "recompute": str(training.recompute)}
+    own["broadcasts_batches"] = training.broadcast_batches
     return StepSetup(**same_fields(StepSetup, choice) | own, code=CODE[training.framework])
 
 

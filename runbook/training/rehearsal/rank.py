@@ -194,12 +194,16 @@ class _Rehearsal:
     def step(self, microbatches: int) -> None:
         """One iteration as the training loop makes it."""
         from runbook.training.checkpoints.state import TrainingProgress
+
+        self.counter.moment = FORWARD_BACKWARD
+        stepper = self._stepper(_with_microbatches(self.spec, microbatches))
+        stepper.step(_Samples(self.spec.model.sequence_length), TrainingProgress())
+
+    def _stepper(self, spec: PhasePlan) -> Any:
         from runbook.training.health.heartbeat import HeartbeatWriter
         from runbook.training.loop import Stepper
 
-        self.counter.moment = FORWARD_BACKWARD
-        stepper = Stepper(_with_microbatches(self.spec, microbatches), self.engine, self.stopping, HeartbeatWriter(0))
-        stepper.step(_Samples(self.spec.model.sequence_length), TrainingProgress())
+        return Stepper(spec, self.engine, self.stopping, HeartbeatWriter(0))
 
     def first_steps(self) -> tuple[int, StepCounts | None]:
         """Make room for what later steps find there; micro-batches of a step that was counted to compare, and it."""
@@ -231,12 +235,8 @@ class _Rehearsal:
 
     def evaluate(self, microbatches: int) -> None:
         """One evaluation of this many micro-batches."""
-        from runbook.training.samples import BatchReader
-        from runbook.training.token_files import DataParallelShare
-
         self.counter.moment = EVALUATION
-        share, vocabulary = DataParallelShare(self.spec.batch.micro, 1, 0), self.spec.model.vocabulary
-        reader = BatchReader(share, vocabulary, process_groups.device(), self.engine.clock)
+        reader = self._stepper(self.spec).reader
         self.engine.evaluate(reader.step(_Samples(self.spec.model.sequence_length), 0, microbatches), microbatches)
 
     def save(self) -> int:
