@@ -164,7 +164,7 @@ class OpenPlan:
 
     def _full_key(self, key: str) -> str:
         names = [f"{section}.{key}" for section in SECTIONS if f"{section}.{key}" in params.all_keys()]
-        return names[0] if names else params.why(self.settings, key).key
+        return names[0] if names else params.key_meant(key)
 
     def __str__(self) -> str:
         return ", ".join((self.settings.name, *self.set_words))
