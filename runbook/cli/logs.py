@@ -3,12 +3,14 @@
 import statistics
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from runbook.cli.options import RUNS, phase_option, training_phase
 from runbook.core.errors import DataError
+from runbook.plan_file.schema import PhasePlan
 from runbook.results.log_readers import ParsedLog, parse_files, write_csv, write_json
 
 
@@ -21,7 +23,7 @@ from runbook.results.log_readers import ParsedLog, parse_files, write_csv, write
     "--to",
     default="",
     metavar="PLACE",
-    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT.",
+    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN also mllog:FILE.",
 )
 @phase_option("RUN: which training's metrics.")
 @RUNS
@@ -41,7 +43,12 @@ def logs(
 
         show_log(targets[0], runs, follow=follow, say=click.echo)
         return
-    files = _metrics(targets[0], phase, runs) if a_run else [Path(target) for target in targets]
+    if to.startswith("mllog:") and a_run:
+        from runbook.results.mllog import write_mllog
+
+        click.echo(write_mllog(_training(targets[0], phase, runs), Path(to.removeprefix("mllog:"))))
+        return
+    files = _metrics(_training(targets[0], phase, runs)) if a_run else [Path(target) for target in targets]
     if to:
         from runbook.results.log_readers.exports import export, parse_target
 
@@ -63,8 +70,8 @@ def logs(
         )
 
 
-def _metrics(run: str, phase: str, runs: Path | None) -> list[Path]:
-    """The files that the trainer of a run wrote."""
+def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
+    """What was planned for a run's training; its paths start from the run's folder."""
     from runbook.workflow.run_files import read_plan_file
     from runbook.workflow.status import run_folder
 
@@ -72,7 +79,12 @@ def _metrics(run: str, phase: str, runs: Path | None) -> list[Path]:
     spec = read_plan_file(folder).phases.get(chosen)
     if spec is None:
         raise click.UsageError(f"{chosen} trains nothing: give --phase 03-smoke-test or 04-training.")
-    files = [folder / spec.log.metrics, folder / spec.log.validation]
+    return replace(spec, root=folder)
+
+
+def _metrics(spec: PhasePlan) -> list[Path]:
+    """The files that the trainer wrote."""
+    files = [spec.path(spec.log.metrics), spec.path(spec.log.validation)]
     return [file for file in files if file.exists()] or files[:1]
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,3 +140,70 @@ def test_several_files_of_one_run_count_each_evaluation_once(tmp_path):
     other.write_text(SAMPLE.read_text())
     log = parse_files([SAMPLE, other])
     assert (len(log.validation), len(log.records), log.facts) == (2, 3, FACTS)
+
+
+@pytest.fixture
+def run(tmp_path, make, plan, spec):
+    """A run of six steps, planned for as many as are asked for; the fourth was done again after a restart."""
+
+    def write(planned: int) -> Path:
+        folder = tmp_path / "mine"
+        folder.mkdir()
+        (folder / "run.yaml").write_text("run: mine\n")
+        log = replace(spec.log, metrics="metrics.jsonl", validation="validation.jsonl", events="events.jsonl")
+        length, batch = spec.model.sequence_length, spec.batch.global_
+        duration = replace(spec.duration, iterations=planned, samples=planned * batch)
+        phase = replace(spec, log=log, duration=duration)
+        (folder / "plan.json").write_text(json.dumps(replace(plan, phases={"04-training": phase}).as_dict()))
+        steps = [make.step(n, consumed_tokens=n * batch * length) for n in (1, 2, 3, 4)]
+        again = {"segment": 1, "loss": 9.5}
+        steps += [
+            make.step(n, consumed_tokens=n * batch * length, **again) | {"time": 1100.0 + 2 * n} for n in (4, 5, 6)
+        ]
+        evaluations = [
+            {"iteration": n, "loss": loss, "perplexity": 1.0, "samples": 8, "seconds": 0.5, "time": time}
+            for n, loss, time in ((3, 8.25, 1006.6), (6, 8.0, 1112.6))
+        ]
+        events = [{"event": "started", "phase": spec.phase, "time": time} for time in (995.0, 1105.0)]
+        for name, lines in (("metrics", steps), ("validation", evaluations), ("events", events)):
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        done = CliRunner().invoke(logs, ["mine", "--runs", str(tmp_path), "--to", f"mllog:{tmp_path / 'out.log'}"])
+        assert done.exit_code == 0, done.output
+        assert done.output == f"6 steps and 2 evaluations -> mllog: {tmp_path / 'out.log'}\n"
+        return tmp_path / "out.log"
+
+    return write
+
+
+def test_a_run_in_mlperfs_words_is_read_back(run, spec):
+    path = run(planned=6)
+    log = parse_files([path])
+    assert [(one.iteration, one.seconds) for one in log.records] == [(n, 2.0) for n in range(1, 7)]
+    assert log.records[3].loss == 9.5
+    assert [(one.iteration, one.loss) for one in log.validation] == [(3, 8.25), (6, 8.0)]
+    facts = log.facts
+    assert (facts.benchmark, facts.seed, facts.status) == ("gpt3", spec.seed, "success")
+    assert (facts.run_start_ms, facts.run_stop_ms) == (1_000_000, 1_112_600)
+    assert (facts.global_batch_size, facts.sequence_length) == (spec.batch.global_, spec.model.sequence_length)
+    times = [json.loads(line.removeprefix(":::MLLOG "))["time_ms"] for line in path.read_text().splitlines()]
+    assert times == sorted(times) and times[0] == 995_000
+
+
+def test_the_official_checker_refuses_it_only_for_what_no_small_run_can_meet(run, tmp_path):
+    words = ["-m", "mlperf_logging.compliance_checker", "--ruleset", "4.1.0", "--log_output", str(tmp_path / "said")]
+    checked = subprocess.run([sys.executable, *words, str(run(planned=6))], capture_output=True, text=True)
+    said = checked.stdout + checked.stderr
+    refused = set(re.findall(r"(?:CHECK for|Failed checks for|Required AT_LEAST_ONE|expected) '?(\w+)", said))
+    thresholds = {"max_sequence_length", "opt_base_learning_rate", "init_checkpoint_step", "eval_accuracy"}
+    assert refused == thresholds, said
+    assert "open_gpt3.yaml" in said
+
+
+def test_a_training_short_of_its_plan_is_aborted_in_mlperfs_words(run):
+    assert parse_files([run(planned=7)]).facts.status == "aborted"
+
+
+def test_a_file_cannot_be_told_in_mlperfs_words(tmp_path):
+    done = CliRunner().invoke(logs, [str(SAMPLE), "--to", f"mllog:{tmp_path / 'x'}"])
+    assert done.exit_code == 1
+    assert "mllog:FILE of a RUN" in str(done.exception)

@@ -199,7 +199,7 @@ def parse_target(word: str) -> tuple[str, str]:
     suffix = Path(word).suffix.removeprefix(".")
     if suffix in ("csv", "parquet"):
         return suffix, word
-    raise DataError(f"{word} is no place to export to. Give one of {_FORMS}.")
+    raise DataError(f"{word} is no place to export to. Give one of {_FORMS}; mllog:FILE of a RUN.")
 
 
 def export(log: ParsedLog, target: tuple[str, str], *, name: str) -> str:
