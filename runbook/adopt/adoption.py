@@ -27,7 +27,6 @@ from runbook.core.units import show_clock
 from runbook.params import Settings, load, site_names
 from runbook.params.catalogues import read_models, read_site
 from runbook.params.schema.keys import all_keys
-from runbook.params.schema.site import Launcher
 from runbook.params.schema.value_types import Framework
 from runbook.params.yaml12 import nest, write_tree
 
@@ -125,8 +124,8 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
         findings.leave(0, "the model", "the script names neither one nor its shape: 375m stands in for it; set model")
         findings.take("model", "375m", 0, "stands in: the script names neither a model nor its shape")
     directives.drop_ssh(findings)
-    launcher = Launcher(findings.value("jobs.launcher", str(site.launcher)))
-    directives.drop_defaults(findings, launcher in (Launcher.TORCHRUN, Launcher.DEEPSPEED))
+    launcher = findings.value("jobs.launcher", site.launcher)
+    directives.drop_defaults(findings, launcher in ("torchrun", "deepspeed"))
     return framework
 
 

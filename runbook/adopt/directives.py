@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from runbook.adopt.findings import Findings
 from runbook.adopt.sandbox.script import Directive, Word
-from runbook.core.units import show_clock
+from runbook.core.units import clock_seconds, show_clock
 from runbook.frameworks.options import whole
 
 JOB = "jobs.training"
@@ -17,13 +17,9 @@ def clock(text: str) -> str:
     >>> clock("30"), clock("1-00:00:00"), clock("01:00:00"), clock('"45:00"')
     ('00:30:00', '24:00:00', '01:00:00', '00:45:00')
     """
-    days, dash, rest = text.strip('"').rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if not dash and len(parts) < 3:
-        parts = [0, *parts]
-    hours, minutes, seconds = (*parts, 0, 0)[:3]
-    hours += 24 * int(days) if dash else 0
-    return show_clock(hours * 3600 + minutes * 60 + seconds)
+    if not (seconds := clock_seconds(text.strip('"'))):
+        raise ValueError(text)
+    return show_clock(seconds)
 
 
 def _devices(text: str) -> int:

@@ -11,7 +11,6 @@ from runbook.adopt.options import dataset_of
 from runbook.adopt.sandbox.script import Script, Word, not_set
 from runbook.frameworks.options import truth, whole
 from runbook.params.schema.keys import all_keys
-from runbook.params.schema.site import Launcher
 
 _OF_A_JOB = re.compile(
     r"(NCCL|RCCL|FI|UCX|OMPI|CUDA|MIOPEN|CXI|SHARP|TORCH|HSA|ROCR|HIP|MPICH|PMIX?|PALS|HF|TRANSFORMERS|GLOO|OMP|MKL|"
@@ -87,10 +86,10 @@ def take_modules(script: Script, findings: Findings) -> None:
 
 
 _LAUNCHERS = (
-    (Launcher.DEEPSPEED, ("deepspeed",)),
-    (Launcher.TORCHRUN, ("torchrun",)),
-    (Launcher.MPIEXEC, ("mpiexec", "mpirun", "aprun")),
-    (Launcher.SRUN, ("srun",)),
+    ("deepspeed", ("deepspeed",)),
+    ("torchrun", ("torchrun",)),
+    ("mpiexec", ("mpiexec", "mpirun", "aprun")),
+    ("srun", ("srun",)),
 )
 _COUNTS = (
     (("torchrun",), ("nnodes",), "jobs.training.nodes"),
@@ -106,8 +105,8 @@ _COUNTS = (
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
     """Launcher, container image and mounts, nodes and devices that the launch names."""
     started = next((launcher for launcher, names in _LAUNCHERS if set(names) & set(launch.programs)), None)
-    if started and started is not findings.site.launcher:
-        findings.take("jobs.launcher", str(started), launch.line, " ".join(launch.programs))
+    if started and started != findings.site.launcher:
+        findings.take("jobs.launcher", started, launch.line, " ".join(launch.programs))
     for programs, names, key in _COUNTS:
         value = option(launch.part(*programs), *names)
         if value and value.text.isdigit() and int(value.text) > 0 and not script.assumed(value, key):

@@ -8,7 +8,6 @@ dead holder's lock; it is looked at again under that right, so two takers never 
 """
 
 import contextlib
-import getpass
 import json
 import os
 import re
@@ -66,7 +65,7 @@ def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[s
     path = path.absolute()
     process = processes.identify(os.getpid())
     assert process is not None, "we run, so we are found"
-    own = Holder(secrets.token_hex(8), what, shlex.join(sys.argv), _user(), time.time(), process)
+    own = Holder(secrets.token_hex(8), what, shlex.join(sys.argv), processes.user_name(), time.time(), process)
     end = time.monotonic() + wait_seconds
     while True:
         try:
@@ -184,10 +183,3 @@ def _read(path: Path) -> Holder | str | None:
 
 def _dead(holder: Holder) -> bool:
     return processes.standing(holder.process) in (Standing.DEAD, Standing.REBOOTED)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return str(os.getuid())

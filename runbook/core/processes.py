@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import signal
 import socket
@@ -55,6 +56,14 @@ def boot_id() -> str:
 def host_name() -> str:
     """This machine's name."""
     return socket.gethostname()
+
+
+def user_name() -> str:
+    """Who runs this process; the number of an account without a name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def uptime_seconds() -> float:

@@ -47,6 +47,21 @@ def parse_duration(text: str | int | float) -> int:
     return _scaled(text, {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}, what)
 
 
+def clock_seconds(text: str) -> int:
+    """Seconds of a scheduler's time limit; 0 where there is none or it is not a time.
+
+    >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2", "UNLIMITED", "")]
+    [300, 172800, 1800, 300, 93600, 0, 0]
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if match is None:
+        return 0
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    if match[1] or match[4]:  # days-hours[:minutes[:seconds]], hours:minutes:seconds
+        return days * 86400 + first * 3600 + second * 60 + third
+    return first * 60 + second  # minutes[:seconds]
+
+
 def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
     # YAML also has .inf, .nan and integers too long for a float.
     if isinstance(text, int) and abs(text) > _MOST:

@@ -68,10 +68,6 @@ def _recompute(run: PhaseRun) -> object:
     return NULL if run.phase.recompute == "none" else run.phase.recompute
 
 
-def _saves(run: PhaseRun) -> bool:
-    return run.phase.checkpoint.interval > 0
-
-
 OPTIONS = (
     Option("trainer.num_nodes", "jobs.training.nodes", whole, lambda run: run.job.nodes),
     Option("trainer.devices", "jobs.training.devices_per_node", whole, lambda run: run.job.devices_per_node),
@@ -87,8 +83,8 @@ OPTIONS = (
     Option("trainer.max_time", "training.exit_duration", _read_max_time, _max_time, "limits.exit_duration_seconds"),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),
-    Option("exp_manager.resume_if_exists", write=_saves),
-    Option("exp_manager.create_checkpoint_callback", write=_saves),
+    Option("exp_manager.resume_if_exists", write=lambda run: run.phase.checkpoint.interval > 0),
+    Option("exp_manager.create_checkpoint_callback", write=lambda run: run.phase.checkpoint.interval > 0),
     Option("exp_manager.checkpoint_callback_params.save_top_k", "training.keep_checkpoints", whole, "checkpoint.keep"),
     Option(
         "exp_manager.checkpoint_callback_params.model_parallel_size",

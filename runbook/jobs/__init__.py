@@ -5,11 +5,11 @@ from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import QueueScheduler
 from runbook.jobs.scheduler import Scheduler
 from runbook.jobs.slurm import Slurm
-from runbook.params.schema.site import SchedulerKind, Site
+from runbook.params.schema.site import Site
 
 
 def get_scheduler(site: Site) -> Scheduler:
     """The scheduler of a site."""
-    if site.scheduler is SchedulerKind.LOCAL:
+    if site.scheduler == "local":
         return LocalScheduler()
-    return QueueScheduler(Slurm() if site.scheduler is SchedulerKind.SLURM else Pbs())
+    return QueueScheduler(Slurm() if site.scheduler == "slurm" else Pbs())

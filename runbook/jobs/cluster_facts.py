@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from runbook.core import shell
 from runbook.core.errors import ProgramError
+from runbook.core.units import clock_seconds
 from runbook.jobs import pbs
-from runbook.jobs.job_request import NodeKind, QueueLimits, clock_seconds, whole_number
+from runbook.jobs.job_request import NodeKind, QueueLimits, whole_number
 from runbook.jobs.queue import ANSWER_SECONDS
 
 SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%s|%D|%c|%m|%G")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.core.units import show_duration
+from runbook.core.units import clock_seconds, show_duration
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
 
@@ -83,21 +83,6 @@ def parse_job_request(script: str) -> JobRequest:
         seconds=clock_seconds(directives.get("time") or directives.get("walltime", "")),
         others=directives,
     )
-
-
-def clock_seconds(text: str) -> int:
-    """Seconds of a scheduler's time limit; 0 where there is none or it is not a time.
-
-    >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2", "UNLIMITED", "")]
-    [300, 172800, 1800, 300, 93600, 0, 0]
-    """
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if match is None:
-        return 0
-    days, first, second, third = (int(part or 0) for part in match.groups())
-    if match[1] or match[4]:  # days-hours[:minutes[:seconds]], hours:minutes:seconds
-        return days * 86400 + first * 3600 + second * 60 + third
-    return first * 60 + second  # minutes[:seconds]
 
 
 def whole_number(text: str) -> int:

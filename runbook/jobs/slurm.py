@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from runbook.core.errors import JobError
 from runbook.core.locks import HOLDER_VARIABLE
+from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import JobFolder, JobState
-from runbook.jobs.job_request import QueueLimits, clock_seconds, whole_number
+from runbook.jobs.job_request import QueueLimits, whole_number
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")

@@ -73,7 +73,8 @@ def smaller_model(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
     Sizes are compared by 12 x layers x hidden^2 + vocabulary x hidden, which is near enough to order them; the plan
     computes exact counts.
     """
-    return (own_name, own) if _weight(own) < _weight(smoke) else (SMOKE_MODEL, smoke)
+    weight, limit = (12 * one.layers * one.hidden**2 + one.vocabulary * one.hidden for one in (own, smoke))
+    return (own_name, own) if weight < limit else (SMOKE_MODEL, smoke)
 
 
 def no_such(name: str, names: list[str], where: str) -> str:
@@ -82,10 +83,6 @@ def no_such(name: str, names: list[str], where: str) -> str:
     some = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     meant = f"Did you mean {' or '.join(near)}?" if near else f"It has {some or 'nothing yet'}."
     return f"{where} has no {name}. {meant}"
-
-
-def _weight(model: Model) -> int:
-    return 12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden
 
 
 def _read(path: Path, project: Path) -> YamlDocument:

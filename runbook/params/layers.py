@@ -208,7 +208,7 @@ def rule_of(error: Any, key: str) -> str:
     if kind == "value_error":
         text = str(context["error"])
         return f"{text}." if not text.endswith(".") else text
-    if kind == "enum":
+    if kind in ("enum", "literal_error"):
         choices = re.findall(r"'([^']*)'", str(context["expected"]))
         near = nearest(str(error["input"]), choices, 1)
         return f"must be one of {', '.join(choices)}." + (f" Did you mean {near[0]}?" if near else "")

@@ -76,20 +76,14 @@ def token_problem(key: str, where: str) -> Problem:
 
 
 def marks_in(text: str, where: str) -> list[Problem]:
-    """Every line of a file whose value is still to be filled in, with what its comment says of it."""
-    found, parents = [], {0: ""}
-    for number, line in enumerate(text.splitlines(), 1):
-        key, colon, value = line.partition(":")
-        if not colon or key.lstrip().startswith("#"):
-            continue
-        depth = len(key) - len(key.lstrip())
-        path = next((parents[column] for column in sorted(parents, reverse=True) if column < depth), "")
-        here = f"{path}.{key.strip()}" if path else key.strip()
-        parents = {column: name for column, name in parents.items() if column < depth} | {depth: here}
-        word, _, comment = value.partition("#")
-        if word.strip() == FILL_IN:
-            rule = f"is still to be filled in: {comment.strip()}." if comment else "is still to be filled in."
-            found.append(Problem(here, f"{where}:{number}", rule))
+    """Every value of a file that is still to be filled in, with what the comment behind it says of it."""
+    found, lines = [], text.splitlines()
+    for path, node in scalars(compose(text, where)) if FILL_IN in text else ():
+        if node.value == FILL_IN:
+            line = node.start_mark.line
+            comment = lines[line].partition("#")[2].strip()
+            rule = f"is still to be filled in: {comment}." if comment else "is still to be filled in."
+            found.append(Problem(".".join(path), f"{where}:{line + 1}", rule))
     return found
 
 

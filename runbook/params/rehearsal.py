@@ -8,8 +8,8 @@ from typing import Any
 from runbook.params.layers import GIVEN, REHEARSAL, Layer, LayerStack, Origin
 from runbook.params.schema.entries import Dataset, Model
 from runbook.params.schema.run_file import JOB_SECTIONS
-from runbook.params.schema.site import SchedulerKind, Site
-from runbook.params.schema.value_types import Engine, Framework, Precision
+from runbook.params.schema.site import Site
+from runbook.params.schema.value_types import Framework, Precision
 
 CORPUS = "corpus"
 """The dataset that is everywhere, for runs whose own is not here."""
@@ -41,7 +41,7 @@ def rehearse(stack: LayerStack, site: Site, model: Model, smoke_model: Model, te
     _cut(changes, smoke_model, "jobs.smoke", smoke)
     if changes.now("parallel.tensor") == 1:
         changes.put("parallel.sequence", False, "one tensor rank has the whole sequence")
-    elif changes.now("training.framework") == Framework.RUNBOOK and changes.now("training.engine") == Engine.DEEPSPEED:
+    elif changes.now("training.framework") == Framework.RUNBOOK and changes.now("training.engine") == "deepspeed":
         changes.put("parallel.sequence", False, "our own trainer cuts no sequence under DeepSpeed")
     _data(changes, texts)
     return layer
@@ -81,7 +81,7 @@ def _jobs(changes: _Changes) -> None:
         changes.put(f"{key}.devices_per_node", devices, "a node has no more devices")
         for name in ELSEWHERE:
             changes.put(f"{key}.{name}", changes.own(f"{key}.{name}"), "it belongs to the other site's queue")
-        if changes.site.scheduler is SchedulerKind.LOCAL:
+        if changes.site.scheduler == "local":
             changes.put(f"{key}.array", 0, "it has no queue")
     for name in ("account", "stage", "image", "switch", "launcher"):
         changes.put(f"jobs.{name}", changes.own(f"jobs.{name}"), "it belongs to the other site")

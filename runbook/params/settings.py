@@ -13,8 +13,7 @@ from runbook.params.problems import InvalidParams, Problem, show
 from runbook.params.schema.entries import Dataset, Model, TextShare
 from runbook.params.schema.keys import all_keys, full_path, right_name, sections
 from runbook.params.schema.run_file import JOB_SECTIONS, Job, Run
-from runbook.params.schema.site import Launcher, Site
-from runbook.params.schema.value_types import LauncherChoice
+from runbook.params.schema.site import Site
 from runbook.params.yaml12 import nest, write_tree
 
 
@@ -78,7 +77,7 @@ class Settings:
             raise ParamsError(f"{phase} submits no job; these do: {', '.join(JOB_SECTIONS)}.")
         job: Job = getattr(self.run.jobs, JOB_SECTIONS[phase])
         devices = job.devices_per_node or self.site.hardware.devices_per_node
-        one_task = self.site.launcher in (Launcher.TORCHRUN, Launcher.DEEPSPEED)
+        one_task = self.site.launcher in ("torchrun", "deepspeed")
         tasks = job.tasks_per_node or (1 if one_task else devices)
         cores = job.cpus_per_task or self.site.hardware.cores_per_node // tasks
         account = job.account or self.run.jobs.account
@@ -147,7 +146,7 @@ def with_shared_folder(site: Site, run: Run) -> Site:
     inside = {"mounts": container.mounts, "options": container.options, "image": run.jobs.image or container.image}
     update = {
         "paths": put(site.paths),
-        "launcher": site.launcher if chosen is LauncherChoice.SITE else Launcher(chosen.value),
+        "launcher": site.launcher if chosen == "site" else chosen,
         "container": container.model_copy(update=put(inside)),
         "frameworks": {
             name: checkout.model_copy(update={"folder": put(checkout.folder), "options": put(checkout.options)})

@@ -7,7 +7,7 @@ from functools import cached_property
 from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import Training
 from runbook.params.schema.site import Site
-from runbook.params.schema.value_types import Engine, Framework
+from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings
 from runbook.plan_file.schema import PlannedParallel, Shape, Tuning
 from runbook.planning.sizes import same_fields, shape_of
@@ -163,7 +163,7 @@ class Choice:
     def deepspeed(self) -> bool:
         """Whether DeepSpeed keeps gradients and optimizer states."""
         if self.own_trainer:
-            return self.training.engine is Engine.DEEPSPEED
+            return self.training.engine == "deepspeed"
         return self.training.framework is Framework.MEGATRON_DEEPSPEED
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from runbook.core.checks import Check, judge
-from runbook.params.schema.value_types import Precision, Schedule
+from runbook.params.schema.value_types import Precision
 from runbook.plan_file.schema import Batch, Duration, LearningRate, Ramp
 from runbook.planning.layout import Choice
 
@@ -167,7 +167,7 @@ def _warmup(choice: Choice, rate: LearningRate, length: Duration) -> Check:
 def _course(choice: Choice, rate: LearningRate, length: Duration) -> Iterator[Check]:
     """Decay, steps that fp16 skips, and a rehearsed stop."""
     training, steps = choice.training, length.iterations
-    if not choice.smoke and rate.schedule != Schedule.CONSTANT:
+    if not choice.smoke and rate.schedule != "constant":
         yield judge(
             f"{choice.phase}: decay",
             rate.decay_samples <= length.samples,

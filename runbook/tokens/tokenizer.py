@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from runbook.core.errors import DataError
 
@@ -66,16 +66,6 @@ PROBES: tuple[str, ...] = (
 unassigned characters, the special token and parts of it, long runs without a space."""
 
 
-class Encoder(Protocol):
-    """Turns texts into ids; no token is added at either end."""
-
-    name: str
-
-    def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """All ids in a row, and len(texts) + 1 offsets: text i has ids[offsets[i] : offsets[i + 1]]."""
-        ...
-
-
 class Fastokens:
     """The fastokens package: exact BPE at several hundred MB/s on one core."""
 
@@ -87,7 +77,7 @@ class Fastokens:
         self._tokenizer: Any = fastokens.Tokenizer.from_json_str(tokenizer_json)
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """As `Encoder` says."""
+        """All ids in a row, and len(texts) + 1 offsets: text i has ids[offsets[i] : offsets[i + 1]]."""
         import numpy as np
 
         ids, offsets = self._tokenizer.encode_batch_flat(texts, False, self._split)
@@ -108,7 +98,7 @@ class HuggingFace:
         self._is_byte_level = "ByteLevel" in repr(self.tokenizer.decoder)
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """As `Encoder` says."""
+        """As `Fastokens` does."""
         return _flat([each.ids for each in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)])
 
     def decode(self, ids: list[int]) -> str:
@@ -173,7 +163,7 @@ class SentencePiece:
             raise DataError(f"{model} is not a SentencePiece model: {error}") from None
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """As `Encoder` says."""
+        """As `Fastokens` does."""
         return _flat(self.processor.encode(texts, out_type=int))
 
     def decode(self, ids: list[int]) -> str:
@@ -188,6 +178,10 @@ class SentencePiece:
         """The id of a token by its name in the vocabulary."""
         number = int(self.processor.piece_to_id(token))  # that of the unknown token where there is none
         return number if self.piece(number) == token else None
+
+
+Encoder: TypeAlias = Fastokens | HuggingFace | SentencePiece
+"""Turns texts into ids; no token is added at either end."""
 
 
 def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

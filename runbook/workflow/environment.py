@@ -16,7 +16,6 @@ from runbook.display import Progress, show_table, show_text
 from runbook.jobs.render.preparation import FLEET, SetupStep, preparation_files, setup_steps, step_script
 from runbook.jobs.render.training_job import PACKAGE
 from runbook.params import Settings, resolve_secret
-from runbook.params.schema.site import SchedulerKind
 from runbook.params.schema.value_types import Precision
 from runbook.params.settings import require_values
 from runbook.workflow import run_files
@@ -53,7 +52,7 @@ def prepare(open_phase: OpenPhase) -> None:
 
 def check_site(open_phase: OpenPhase) -> None:
     """Values, modules, queue, image, space: what can be asked from here."""
-    local = open_phase.settings.site.scheduler is SchedulerKind.LOCAL
+    local = open_phase.settings.site.scheduler == "local"
     checks = site_checks(open_phase.settings, open_phase.plan, open_phase.folder)
     open_phase.check([one for one in checks if not (local and one.name.startswith("space"))])  # "disk" says it below
 
@@ -101,7 +100,7 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
-    if settings.site.scheduler is SchedulerKind.LOCAL and not settings.site.preparation:
+    if settings.site.scheduler == "local" and not settings.site.preparation:
         todo = [step for step in todo if step.name != "tokenizer"]  # the package's own files are used in their place
     for name, content in preparation_files(settings).items():
         write_text(folder / FOLDER / name, content)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from runbook import params
 from runbook.core.atomic_files import write_text
@@ -180,6 +180,8 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
         choices = named.get(key.name, ())
         if isinstance(key.kind, type) and issubclass(key.kind, StrEnum):
             choices = tuple(str(one) for one in key.kind)
+        elif get_origin(key.kind) is Literal:
+            choices = get_args(key.kind)
         elif key.kind is bool or isinstance(key.default, bool):
             choices = ("false", "true")
         found.setdefault(section, []).append(Field(key.name, key.help, value_as_written(settings, key.name), choices))

@@ -21,7 +21,6 @@ from runbook.params import Settings
 from runbook.params.catalogues import read_models
 from runbook.params.problems import differences
 from runbook.params.project import find_run_file, project_root
-from runbook.params.schema.site import SchedulerKind
 from runbook.params.settings import require_values, with_placeholders
 from runbook.params.yaml12 import read_text
 from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
@@ -63,7 +62,7 @@ def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: b
         jobs |= {task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE) for task in tasks}
     for name, job in jobs.items():
         write_job(JobFolder(out / name), job)
-    if settings.site.scheduler is not SchedulerKind.LOCAL:
+    if settings.site.scheduler != "local":
         preparation = out / "01-environment"
         write_text(preparation / "prepare.sh", render_preparation(settings, PACKAGE), mode=0o777)
         for name, content in preparation_files(settings).items():

@@ -7,7 +7,7 @@ from runbook.core.units import show_clock
 from runbook.jobs.render.templating import environment_groups
 from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
-from runbook.params.schema.site import SchedulerKind, Site
+from runbook.params.schema.site import Site
 
 WARNING_SECONDS = 300
 """How long before its time limit a job is told, so that it saves; a 2.4 TB checkpoint takes minutes."""
@@ -20,7 +20,7 @@ def warn_after(job: Job) -> int:
 
 def queue_values(settings: Settings, phase: str, job: Job, *, devices: bool = True) -> dict[str, object]:
     """What the template of any job of a queue is filled with; `phase` names it in the queue."""
-    directives = slurm_directives if settings.site.scheduler is SchedulerKind.SLURM else pbs_directives
+    directives = slurm_directives if settings.site.scheduler == "slurm" else pbs_directives
     return {
         "directives": directives(settings, phase, job, devices=devices),
         "run": settings.name,

@@ -6,7 +6,6 @@ from pathlib import PurePosixPath
 from runbook.core.errors import JobError, ParamsError
 from runbook.jobs.render.templating import quote
 from runbook.params import Job, Settings
-from runbook.params.schema.site import ContainerKind, Launcher, SchedulerKind
 
 RANK_SCRIPT = '"$job/rank.sh"'
 """What each process runs: it learns its rank, takes its cores and becomes the training program."""
@@ -17,9 +16,9 @@ def training_command(settings: Settings, job: Job, variables: Sequence[str], mou
     """Everything between the job's script and rank.sh, on all its nodes; a line for each option with its value."""
     site = settings.site
     inner = [*_inside(settings, mounts), *_starter(settings, job), RANK_SCRIPT]
-    if site.launcher is Launcher.MPIEXEC:
+    if site.launcher == "mpiexec":
         return _LINE_END.join([*_mpiexec(settings, job, job.devices_per_node), *inner])
-    if site.scheduler is SchedulerKind.PBS:
+    if site.scheduler == "pbs":
         raise JobError(
             f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does not have. "
             "Set the site's launcher to mpiexec."
@@ -29,14 +28,14 @@ def training_command(settings: Settings, job: Job, variables: Sequence[str], mou
 
 def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
     """One process of a job on one node, in the container that the training runs in."""
-    step = ["srun --nodes=1 --ntasks=1"] if settings.site.container.kind is ContainerKind.PYXIS else []
+    step = ["srun --nodes=1 --ntasks=1"] if settings.site.container.kind == "pyxis" else []
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     return _LINE_END.join([*step, *pyxis, *_inside(settings, mounts), " ".join(map(quote, argv))])
 
 
 def node_command(settings: Settings, job: Job) -> str:
     """One process on each node, outside the container, for what the site does before a training."""
-    starter = _mpiexec if settings.site.scheduler is SchedulerKind.PBS else _srun
+    starter = _mpiexec if settings.site.scheduler == "pbs" else _srun
     return _LINE_END.join([*starter(settings, job, 1), 'bash "$job/node.sh"'])
 
 
@@ -52,7 +51,7 @@ def _srun(settings: Settings, job: Job, tasks: int) -> list[str]:
     if job.cpus_per_task:
         argv.append(f"--cpus-per-task={job.cpus_per_task * job.tasks_per_node // tasks}")
     masks = site.binding.cpu_masks[: job.devices_per_node]
-    if masks and site.launcher is Launcher.SRUN and tasks == job.devices_per_node:
+    if masks and site.launcher == "srun" and tasks == job.devices_per_node:
         argv.append(quote("--cpu-bind=mask_cpu:" + ",".join(f"0x{mask}" for mask in masks)))
     return [*argv, *(quote(option) for option in site.step_options)]
 
@@ -68,7 +67,7 @@ def _mpiexec(settings: Settings, job: Job, tasks: int) -> list[str]:
 
 def _pyxis(settings: Settings, variables: Sequence[str], mounts: Sequence[str]) -> list[str]:
     container = settings.site.container
-    if container.kind is not ContainerKind.PYXIS:
+    if container.kind != "pyxis":
         return []
     inside = ",".join(['"$PWD:$PWD"', *(quote(_mount(mount)) for mount in mounts)])
     options = [f"--container-image={_image(settings)}", f"--container-mounts={inside}", '--container-workdir="$PWD"']
@@ -81,7 +80,7 @@ def _pyxis(settings: Settings, variables: Sequence[str], mounts: Sequence[str]) 
 
 def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
     container = settings.site.container
-    if container.kind is not ContainerKind.SINGULARITY:
+    if container.kind != "singularity":
         return []
     binds = [f"--bind {quote(_mount(mount))}" for mount in mounts]
     home = [] if container.home else ["--no-home"]
@@ -90,7 +89,7 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 
 
 def _starter(settings: Settings, job: Job) -> list[str]:
-    if settings.site.launcher is Launcher.TORCHRUN:
+    if settings.site.launcher == "torchrun":
         return [
             "torchrun",
             f"--nnodes={job.nodes}",
@@ -100,7 +99,7 @@ def _starter(settings: Settings, job: Job) -> list[str]:
             '--rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"',
             "--no-python bash",
         ]
-    if settings.site.launcher is Launcher.DEEPSPEED:
+    if settings.site.launcher == "deepspeed":
         if job.nodes > 1:
             raise JobError(
                 f"jobs asks for {job.nodes} nodes, but the deepspeed launcher reaches other nodes by ssh without a "

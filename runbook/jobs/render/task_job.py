@@ -9,7 +9,6 @@ from runbook.jobs.render.templating import fill, quote, site_commands
 from runbook.jobs.render.training_job import RenderedJob
 from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
-from runbook.params.schema.site import SchedulerKind
 
 TASK_PHASES = ("01-environment", "02-data")
 """The phases whose work may be such a job."""
@@ -38,7 +37,7 @@ class Task:
 
 def asks_for_queue(settings: Settings, phase: str) -> bool:
     """Whether a phase that could run here is to go through the queue: its job names a partition, a time or an array."""
-    if settings.site.scheduler is SchedulerKind.LOCAL or phase not in TASK_PHASES:
+    if settings.site.scheduler == "local" or phase not in TASK_PHASES:
         return False
     job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     return bool(job.partition or job.walltime or job.array)
@@ -55,7 +54,7 @@ def data_tasks(settings: Settings, python: str) -> list[Task]:
 def render_task(settings: Settings, phase: str, task: Task, package: Path) -> RenderedJob:
     """The script of such a job; its program works in the run's folder."""
     site, job, folder = settings.site, settings.job(phase), task.folder(phase)
-    slurm = site.scheduler is SchedulerKind.SLURM
+    slurm = site.scheduler == "slurm"
     nodes = job.nodes if task.on_each_node else 1
     elements = job.array if task.is_array and job.array > 1 else 0
     # All cores of a node. Slurm's data jobs take what their partition gives: its nodes may be of another kind.

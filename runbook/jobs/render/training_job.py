@@ -14,7 +14,6 @@ from runbook.jobs.render.directives import queue_values, warn_after
 from runbook.jobs.render.launch_commands import image_on_nodes, node_command, training_command
 from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
 from runbook.params import Settings
-from runbook.params.schema.site import Launcher, SchedulerKind
 from runbook.params.schema.value_types import Framework
 from runbook.params.settings import require_values
 from runbook.plan_file.schema import PhasePlan
@@ -78,7 +77,7 @@ class _QueueJob:
             **queue_values(settings, spec.phase, job),
             phase=spec.phase,
             framework=self.framework,
-            warn_after=0 if site.scheduler is SchedulerKind.SLURM else warn_after(job),
+            warn_after=0 if site.scheduler == "slurm" else warn_after(job),
             threads=job.cpus_per_task * job.tasks_per_node // job.devices_per_node,
             modules=site.modules,
             setup=site_commands(site.setup, settings),
@@ -98,7 +97,7 @@ class _QueueJob:
         else:
             checkout = site.frameworks[self.framework]
             program = [python, "-u", f"{checkout.folder.rstrip('/')}/{checkout.script}"]
-        starter_binds = site.launcher in (Launcher.TORCHRUN, Launcher.DEEPSPEED)
+        starter_binds = site.launcher in ("torchrun", "deepspeed")
         for name, entries in (("cpu_masks", binding.cpu_masks), ("cpu_lists", binding.cpu_lists)):
             if entries and len(entries) < num_ranks:
                 raise ParamsError(
@@ -108,7 +107,7 @@ class _QueueJob:
         cores = [f"0x{mask}" for mask in binding.cpu_masks] or binding.cpu_lists
         return fill(
             "rank.sh.j2",
-            launcher=str(site.launcher),
+            launcher=site.launcher,
             world_size=self.spec.parallel.world_size,
             devices=num_ranks,
             unset=sorted(name for group in self.groups.values() for name, value in group.items() if value is None),
@@ -171,7 +170,7 @@ def render_job(
     if phase not in TRAINING_PHASES:
         raise JobError(f"{phase} has no training job; these phases have one: {', '.join(TRAINING_PHASES)}.")
     require_values(settings)
-    if settings.site.scheduler is not SchedulerKind.LOCAL:
+    if settings.site.scheduler != "local":
         return _QueueJob(settings, plan.phases[phase], package).render()
     return _render_local(settings, plan.phases[phase], python)
 

@@ -29,8 +29,8 @@ class Key:
 
     name: str
     """Dotted: parallel.tensor."""
-    kind: type[Any]
-    """int, float, bool, str or an enumeration."""
+    kind: Any
+    """int, float, bool, str, an enumeration or a `Literal` of words."""
     help: str
     default: Any
     """`...` when it must be given."""
@@ -45,8 +45,7 @@ def all_keys() -> dict[str, Key]:
     for name, info in ((name, info) for name, info, is_section in _walk(Run) if not is_section):
         documents = tuple(alias for mark in info.metadata if isinstance(mark, Aliases) for alias in mark.names)
         default = ... if info.is_required() else info.default
-        kind = info.annotation if isinstance(info.annotation, type) else object
-        keys[name] = Key(name, kind, info.description or "", default, documents)
+        keys[name] = Key(name, info.annotation, info.description or "", default, documents)
     return keys
 
 

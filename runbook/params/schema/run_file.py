@@ -78,13 +78,13 @@ class Smoke(Strict):
 class Training(Strict):
     """What is trained for how long, in which steps."""
 
-    engine: Engine = Engine.MEGATRON_CORE
+    engine: Engine = "megatron-core"
     """megatron-core or deepspeed; both train the same model to the same losses."""
     framework: Framework = Framework.RUNBOOK
     """Our own trainer, or the document's: megatron-lm, megatron-deepspeed, nemo."""
     precision: Precision = Precision.BF16
     """fp32, fp16 or bf16."""
-    fp8: Annotated[Fp8, Aliases("fp8_recipe", "fp8_format")] = Fp8.NONE
+    fp8: Annotated[Fp8, Aliases("fp8_recipe", "fp8_format")] = "none"
     """Layers' matrix products in 8 bits by Transformer Engine, with bf16: none, or how they are scaled."""
     iterations: Annotated[Count, Aliases("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")] = 0
     """Optimizer steps; give exactly one of iterations, samples, tokens."""
@@ -108,7 +108,7 @@ class Training(Strict):
     """Peak learning rate."""
     min_learning_rate: Annotated[NonNegative, Aliases("min_lr", "MIN_LR")] = 6.0e-5
     """Learning rate at the end of the decay."""
-    schedule: Annotated[Schedule, Aliases("lr_decay_style")] = Schedule.COSINE
+    schedule: Annotated[Schedule, Aliases("lr_decay_style")] = "cosine"
     """cosine, linear or constant after the warm-up."""
     warmup_iterations: Annotated[Count, Aliases("lr_warmup_iters")] = 0
     """Steps until the peak learning rate; give at most one of the four warm-up keys."""
@@ -140,7 +140,7 @@ class Training(Strict):
     """Spread of the initial weights."""
     recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = Recompute.NONE
     """none, selective or full: less memory for up to a third more computing."""
-    recompute_method: RecomputeMethod = RecomputeMethod.UNIFORM
+    recompute_method: RecomputeMethod = "uniform"
     """With recompute full: uniform keeps the input of each group; block computes a stage's first layers again."""
     recompute_num_layers: Annotated[Whole, Aliases("checkpoint_num_layers", "activations_checkpoint_num_layers")] = 1
     """With recompute full: layers of a group (uniform), or layers computed again (block)."""
@@ -148,9 +148,9 @@ class Training(Strict):
     """Bring gradients together over the data-parallel copies while earlier layers are still in their backward pass."""
     overlap_weights: Annotated[StrictBool, Aliases("overlap_param_gather", "overlap_param_sync")] = False
     """Gather stepped weights while the next forward pass begins; needs overlap_gradients and parallel.zero_stage 1."""
-    overlap_pipeline: Annotated[Switch, Aliases("overlap_p2p_comm", "overlap_p2p_communication")] = Switch.AUTO
+    overlap_pipeline: Annotated[Switch, Aliases("overlap_p2p_comm", "overlap_p2p_communication")] = "auto"
     """always, never, or auto as the framework does it: interleaved stages send and compute at the same time."""
-    fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = Switch.AUTO
+    fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = "auto"
     """always (our own trainer: with Transformer Engine and Apex), never, auto: matrix products add up the gradients."""
     overlap_tensor: Annotated[StrictBool, Aliases("tp_comm_overlap", "ub_tp_comm_overlap")] = False
     """Tensor-parallel messages beside the matrix products, by Transformer Engine; needs parallel.sequence."""
@@ -160,7 +160,7 @@ class Training(Strict):
     """Steps between Python's garbage collections, on all ranks at once; 0: each rank whenever Python likes."""
     broadcast_batches: StrictBool = False
     """The first rank of each tensor-parallel group reads the batches and sends them to the others."""
-    attention: Attention = Attention.AUTO
+    attention: Attention = "auto"
     """auto, or one kernel by name: flash1, flash2, flash-triton, plain; auto takes what the framework takes."""
     offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False
     """Optimizer states in the node's memory, not the device's: slower, and only where nothing else fits."""
@@ -174,7 +174,7 @@ class Training(Strict):
     """fp16 only: keep this scale, whatever overflows; 0: dynamic, by the three keys above."""
     min_loss_scale: Positive = 1.0
     """fp16 only: the dynamic scale falls no lower; an overflow there is answered by nan_policy."""
-    nan_policy: NanPolicy = NanPolicy.STOP
+    nan_policy: NanPolicy = "stop"
     """A NaN or infinite loss or gradient: stop, skip the step, or rollback to the last save and pass it over."""
     nan_limit: Whole = 3
     """So many such steps in a row (or rollbacks in one job) stop the training all the same."""
@@ -239,7 +239,7 @@ class Data(Strict):
     """Shares of train, validation and test inside every file; used where held_out is 0."""
     held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
     """Files kept for validation, and again as many for test; more than twice as many are needed. 0: use split."""
-    bad_records: BadRecords = BadRecords.STOP
+    bad_records: BadRecords = "stop"
     """A record that cannot be read: stop, skip and count, or set aside in a quarantine file."""
     workers: WholeOrZero = 0
     """Tokenizing processes on a node; 0: one for each core."""
@@ -322,7 +322,7 @@ class Jobs(Strict):
     """Tier of the site's shared storage (AMLFS 250), where it is sold in tiers; empty: the site's first."""
     image_copy: Annotated[str, Aliases("NVME_PATH")] = ""
     """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before the training; empty: none."""
-    launcher: LauncherChoice = LauncherChoice.SITE
+    launcher: LauncherChoice = "site"
     """torchrun, srun, mpiexec or deepspeed (one node) start the processes; site: what the site says."""
     switch: Annotated[str, Aliases("USE_SHARP")] = ""
     """Groups of the site's environment to switch on or off, such as "+sharp -debug"."""

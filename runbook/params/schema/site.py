@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -77,23 +76,6 @@ class Timing(Strict):
     """Which machine."""
 
 
-class SchedulerKind(StrEnum):
-    """Which adapter submits the jobs."""
-
-    LOCAL = "local"
-    SLURM = "slurm"
-    PBS = "pbs"
-
-
-class Launcher(StrEnum):
-    """What starts one process for each device."""
-
-    TORCHRUN = "torchrun"
-    SRUN = "srun"
-    MPIEXEC = "mpiexec"
-    DEEPSPEED = "deepspeed"
-
-
 class Fact(Strict):
     """Where a value comes from."""
 
@@ -134,18 +116,10 @@ class Hardware(Strict):
         return self
 
 
-class ContainerKind(StrEnum):
-    """What runs a job's programs inside an image."""
-
-    NONE = "none"
-    PYXIS = "pyxis"
-    SINGULARITY = "singularity"
-
-
 class Container(Strict):
     """The image a job's programs run in, and what is visible inside."""
 
-    kind: ContainerKind = ContainerKind.NONE
+    kind: Literal["none", "pyxis", "singularity"] = "none"
     """none, pyxis (srun with enroot) or singularity."""
     image: str = ""
     """File or registry reference; may hold {stage}. `jobs.image` wins over it."""
@@ -238,10 +212,10 @@ class Site(Strict):
     """Name of the site: the file's own stem."""
     title: str
     """One line for people."""
-    scheduler: SchedulerKind
+    scheduler: Literal["local", "slurm", "pbs"]
     """local, slurm or pbs."""
-    launcher: Launcher = Launcher.TORCHRUN
-    """What starts the processes of a job."""
+    launcher: Literal["torchrun", "srun", "mpiexec", "deepspeed"] = "torchrun"
+    """What starts one process for each device."""
     hardware: Hardware
     """Devices, memory, cores."""
     frameworks: dict[Framework, Checkout] = {}
@@ -305,7 +279,7 @@ class Site(Strict):
 
     @model_validator(mode="after")
     def _check_auto(self) -> Site:
-        if self.hardware.device == AUTO and self.scheduler is not SchedulerKind.LOCAL:
+        if self.hardware.device == AUTO and self.scheduler != "local":
             raise ValueError(
                 f"hardware.device {AUTO} asks this machine, and scheduler {self.scheduler} runs the jobs on others. "
                 "Name their accelerator."

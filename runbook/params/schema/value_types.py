@@ -3,7 +3,7 @@
 import math
 import re
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -71,13 +71,6 @@ Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
 NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
 
 
-class Engine(StrEnum):
-    """Which library moves gradients and optimizer states in our own trainer."""
-
-    MEGATRON_CORE = "megatron-core"
-    DEEPSPEED = "deepspeed"
-
-
 class Framework(StrEnum):
     """Whose program the training job starts."""
 
@@ -95,24 +88,6 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
-class Fp8(StrEnum):
-    """How Transformer Engine scales the matrix products that it computes in 8 bits."""
-
-    NONE = "none"
-    DELAYED = "delayed"
-    TENSORWISE = "tensorwise"
-    BLOCKWISE = "blockwise"
-    MXFP8 = "mxfp8"
-
-
-class Schedule(StrEnum):
-    """Shape of the learning rate after the warm-up."""
-
-    COSINE = "cosine"
-    LINEAR = "linear"
-    CONSTANT = "constant"
-
-
 class Recompute(StrEnum):
     """Which activations are computed again in the backward pass instead of being kept."""
 
@@ -121,55 +96,24 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
-class RecomputeMethod(StrEnum):
-    """How layers are chosen that are computed again."""
-
-    UNIFORM = "uniform"
-    BLOCK = "block"
-
-
-class Switch(StrEnum):
-    """Whether something is done, where each framework has a habit of its own."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-class NanPolicy(StrEnum):
-    """What follows a step whose loss or gradient is NaN or infinite."""
-
-    STOP = "stop"
-    SKIP = "skip"
-    ROLLBACK = "rollback"
-
-
-class Attention(StrEnum):
-    """Which kernel computes the attention."""
-
-    AUTO = "auto"
-    FLASH_1 = "flash1"
-    FLASH_2 = "flash2"
-    FLASH_TRITON = "flash-triton"
-    PLAIN = "plain"
-
-
-class LauncherChoice(StrEnum):
-    """What starts one process for each device, where it is not what the site says."""
-
-    SITE = "site"
-    TORCHRUN = "torchrun"
-    SRUN = "srun"
-    MPIEXEC = "mpiexec"
-    DEEPSPEED = "deepspeed"
-
-
-class BadRecords(StrEnum):
-    """What the data phase does with a record it cannot read."""
-
-    STOP = "stop"
-    SKIP = "skip"
-    QUARANTINE = "quarantine"
+Engine = Literal["megatron-core", "deepspeed"]
+"""Which library moves gradients and optimizer states in our own trainer."""
+Schedule = Literal["cosine", "linear", "constant"]
+"""Shape of the learning rate after the warm-up."""
+Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
+"""How Transformer Engine scales the matrix products that it computes in 8 bits."""
+RecomputeMethod = Literal["uniform", "block"]
+"""How layers are chosen that are computed again."""
+Switch = Literal["auto", "always", "never"]
+"""Whether something is done, where each framework has a habit of its own."""
+NanPolicy = Literal["stop", "skip", "rollback"]
+"""What follows a step whose loss or gradient is NaN or infinite."""
+Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
+"""Which kernel computes the attention."""
+BadRecords = Literal["stop", "skip", "quarantine"]
+"""What the data phase does with a record it cannot read."""
+LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
+"""What starts one process for each device, where it is not what the site says."""
 
 
 def parse_blend(text: str) -> tuple[tuple[str, float], ...]:

@@ -5,7 +5,7 @@ from functools import cache
 
 from runbook.core.checks import Check, judge
 from runbook.core.units import show_bytes
-from runbook.params.schema.site import SchedulerKind, Site
+from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
 from runbook.planning.cost.accelerators import Accelerator, find_accelerator, named_memory, nearest_accelerators
 from runbook.planning.cost.iteration import StepSetup, known
@@ -64,7 +64,7 @@ def check_device(choice: Choice) -> list[Check]:
     if not peak:
         ways.append(f"write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision")
     checks = [judge(name, not ways, value, rule, f"{where} {'; '.join(ways)}.", otherwise="warn")]
-    if not hardware.cores_per_node and site.scheduler is not SchedulerKind.LOCAL:
+    if not hardware.cores_per_node and site.scheduler != "local":
         rule = "a job asks for the cores of its nodes; else each task gets one"
         remedy = f"{where} write hardware.cores_per_node (sinfo -o %c shows it)."
         checks.append(Check("cores", "warn", "cores of a node are not known", rule, remedy))

@@ -46,7 +46,6 @@ class DownloadSummary:
     files: int
     bytes: int
     fetched: int  # files that this call fetched; the others were there
-    retries: int
     seconds: float
 
 
@@ -94,7 +93,7 @@ def download(
         size = sum(path_inside(home, file.path).stat().st_size for file in files)
         moment = tally.moment("done")
         report(moment)
-        return DownloadSummary(home, len(files), size, len(missing), fetcher.num_retries, moment.seconds)
+        return DownloadSummary(home, len(files), size, len(missing), moment.seconds)
 
 
 def _size_fault(folder: Path, file: RemoteFile) -> str:

@@ -67,7 +67,6 @@ class Fetcher:
     token: str = ""
     limits: RetryLimits = field(default_factory=RetryLimits)
     received: int = 0  # bytes that arrived, without those that turned out useless
-    num_retries: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
     _resume_at: float = 0.0  # on the monotonic clock; until then no thread asks
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -124,8 +123,6 @@ class Fetcher:
                 fruitless = 0 if _size(part) > before else fruitless + 1
                 longest = min(self.limits.longest_wait, self.limits.first_wait * 2 ** max(0, fruitless - 1))
                 self._sleep(random.uniform(longest / 2, longest))
-            with self._lock:
-                self.num_retries += 1
         raise GivenUpError(f"{reason} ({self.limits.attempts} tries in a row brought nothing)")
 
     def _sleep(self, seconds: float) -> None:

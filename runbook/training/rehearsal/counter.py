@@ -6,7 +6,7 @@ The same counter runs over fake tensors and over a real training on CPUs, so the
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,17 +212,13 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
 
 def _asked_by() -> str:
     """The innermost line of the trainer, megatron-core or DeepSpeed that waits for a number of the device."""
-    for module, function, line in _callers():
-        if module.startswith(("runbook.training", "megatron", "deepspeed")) and ".rehearsal" not in module:
-            return f"{module}.{function}:{line}"
-    return "torch"
-
-
-def _callers() -> Iterator[tuple[str, str, int]]:
-    frame: Any = sys._getframe(2)
+    frame: Any = sys._getframe(1)
     while frame is not None:
-        yield frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_lineno
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith(("runbook.training", "megatron", "deepspeed")) and ".rehearsal" not in module:
+            return f"{module}.{frame.f_code.co_name}:{frame.f_lineno}"
         frame = frame.f_back
+    return "torch"
 
 
 def thinned(timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS) -> list[tuple[str, int]]:

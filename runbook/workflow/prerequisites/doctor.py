@@ -21,7 +21,6 @@ from runbook.core.units import show_bytes
 from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preparation import FLEET
 from runbook.params import Settings, resolve_secret
-from runbook.params.schema.site import ContainerKind, SchedulerKind
 from runbook.params.settings import STAGE, missing_values
 from runbook.planning import Check, Plan
 from runbook.workflow.open_phase import runs_folder
@@ -29,17 +28,9 @@ from runbook.workflow.prerequisites import machine
 from runbook.workflow.prerequisites.node_probe import NEEDED, probe_checks, probe_run
 
 ASK = """
-import importlib.metadata as m, json, platform
-def version(name):
-    try:
-        return m.version(name)
-    except m.PackageNotFoundError:
-        return None
-import torch
-print(json.dumps({"python": platform.python_version(), "torch": torch.__version__,
-  "cuda devices": torch.cuda.device_count(),
-  "bf16 on this CPU": bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()),
-  **{name: version(name) for name in ("megatron-core", "deepspeed", "numpy", "tensorboard")}}))
+import importlib.metadata, json, torch
+versions = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
+print(json.dumps({**versions, "torch": torch.__version__, "cuda devices": torch.cuda.device_count()}))
 """
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 SHUT = ("inact", "drain", "down")
@@ -62,7 +53,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
     settings = params.load(run, set_words=set_words)
     plan = machine.make_plan_here(settings)
     folder = runs_folder(settings.project) / settings.name
-    own = machine_checks() if settings.site.scheduler is SchedulerKind.LOCAL else []
+    own = machine_checks() if settings.site.scheduler == "local" else []
     checks = [*own, writable_check(_nearest(folder)), *site_checks(settings, plan, folder)]
     framework = settings.run.training.framework
     return [*checks, *probe_checks(probe_run(settings, plan), settings.site, plan, framework)]
@@ -166,9 +157,9 @@ def modules_check(settings: Settings) -> Check:
 def queue_checks(settings: Settings) -> list[Check]:
     """Whether the scheduler answers, and knows the partitions that the run's jobs ask for."""
     kind, check = settings.site.scheduler, partial(Check, "scheduler", rule="the scheduler answers")
-    if kind is SchedulerKind.LOCAL:
+    if kind == "local":
         return [check("pass", "this machine runs the jobs itself")]
-    question = ["sinfo", "-h", "-o", "%R|%a|%D|%l"] if kind is SchedulerKind.SLURM else ["qstat", "-Q", "-f"]
+    question = ["sinfo", "-h", "-o", "%R|%a|%D|%l"] if kind == "slurm" else ["qstat", "-Q", "-f"]
     try:
         said = shell.run(question, timeout=30)
     except ProgramError as error:
@@ -176,7 +167,7 @@ def queue_checks(settings: Settings) -> list[Check]:
         remedy = f"This is not a login node of {settings.site.site}, or its scheduler is down."
         return [check(verdict, str(error).splitlines()[0], remedy=remedy)]
     checks = [check("pass", f"{question[0]} answers")]
-    if kind is SchedulerKind.PBS:
+    if kind == "pbs":
         checks.append(_history_check())
         states = {queue.name: "up" if queue.state == "UP" else "inact" for queue in Pbs().parse_limits(said.out)}
     else:
@@ -219,7 +210,7 @@ def _history_check() -> Check:
 def image_check(settings: Settings) -> Check:
     """The container image: there, readable, and of a kind that can be started."""
     container, check = settings.site.container, partial(Check, "image", rule="the image of the jobs can be read")
-    if container.kind is ContainerKind.NONE:
+    if container.kind == "none":
         return check("pass", "the site uses no container")
     image = container.image or os.environ.get(container.variable, "")
     if not image:

@@ -11,7 +11,7 @@ import psutil
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import PlanError, RecordError
 from runbook.params import Settings
-from runbook.params.schema.site import SchedulerKind, Site
+from runbook.params.schema.site import Site
 from runbook.plan_file.json_records import as_json
 from runbook.planning import SMOKE, Calibration, Calibrations, Machine, Plan, make_plan
 from runbook.planning.cost.speed import FEWEST, calibrate, engine_of, read_calibration
@@ -28,7 +28,7 @@ def measure_machine(site: Site) -> Machine | None:
 
     Free disk space changes by the minute and is therefore no part of a plan: 01-environment asks for it.
     """
-    if site.scheduler is not SchedulerKind.LOCAL:
+    if site.scheduler != "local":
         return None
     return Machine(cores=num_cores(), flags=cpu_flags(), memory_bytes=psutil.virtual_memory().total)
 
@@ -40,7 +40,7 @@ def make_plan_here(settings: Settings, measured: Calibrations | None = None) -> 
 
 def machine_identity(site: Site) -> str:
     """Which machine a measured speed belongs to: this one's CPU and cores or GPUs, or the site's devices."""
-    if site.scheduler is not SchedulerKind.LOCAL:
+    if site.scheduler != "local":
         return f"{site.site}: {site.hardware.device}"
     if site.hardware.device != "cpu":
         return f"{site.hardware.devices_per_node} x {site.hardware.device}"

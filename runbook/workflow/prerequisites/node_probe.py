@@ -20,7 +20,7 @@ from runbook.jobs.render.task_job import Task, asks_for_queue, render_task
 from runbook.jobs.render.templating import quote
 from runbook.jobs.render.training_job import PACKAGE, render_job, write_job
 from runbook.params import Settings
-from runbook.params.schema.site import SchedulerKind, Site
+from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
 from runbook.params.settings import missing_values
 from runbook.planning import FULL, SMOKE, Check, Plan
@@ -47,7 +47,7 @@ NETWORK_VARIABLES = {
 
 def probe_phase(open_phase: OpenPhase) -> list[ProbeAnswer]:
     """What each rank found; on a queue one a node, where jobs.environment names a partition or a limit, else none."""
-    if open_phase.settings.site.scheduler is SchedulerKind.LOCAL:
+    if open_phase.settings.site.scheduler == "local":
         with open_phase.hold("checking the machine"):
             return _probe_here(open_phase.settings, open_phase.plan, open_phase.folder)
     out, task = _node_task(open_phase.settings, open_phase.plan, open_phase.folder)
@@ -67,7 +67,7 @@ def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
 
     A job that the queue does not start in time is cancelled; then nobody was asked.
     """
-    if settings.site.scheduler is SchedulerKind.LOCAL:
+    if settings.site.scheduler == "local":
         with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as place:
             folder = Path(place) / settings.name
             write_plan_file(settings, plan, folder)

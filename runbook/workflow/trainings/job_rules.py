@@ -7,7 +7,6 @@ everything else is started again while the budget of restarts without a new step
 
 from __future__ import annotations
 
-import getpass
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runbook.core import processes
 from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import JobError
@@ -59,11 +59,7 @@ def apply_waiver(open_phase: OpenPhase, gate: Check, key: str = "training.smoke.
     if not (name := open_phase.settings.value(key).strip()):
         told = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
         return replace(gate, rule=gate.rule + told)
-    try:
-        account = getpass.getuser()
-    except (KeyError, OSError):  # an account without a name, as in some containers
-        account = "unknown"
-    what = gate.name.replace(" ", "_")
+    account, what = processes.user_name(), gate.name.replace(" ", "_")
     open_phase.session.result(f"{what}_waived_by", name)
     open_phase.session.result(f"{what}_waived_as", account)
     facts = {"by": name, "account": account, "check": gate.name, "gate": gate.value}

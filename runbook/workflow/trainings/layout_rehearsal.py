@@ -13,7 +13,6 @@ from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ProgramError, RunbookError
 from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
-from runbook.params.schema.site import SchedulerKind
 from runbook.params.schema.value_types import Framework
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import layout_inputs
@@ -45,14 +44,14 @@ REMEDY = "raise parallel.tensor or parallel.pipeline, lower training.micro_batch
 
 def require(open_phase: OpenPhase) -> None:
     """Stop before the phase's first job on a cluster if its layout, rehearsed at full size, fails or does not fit."""
-    if open_phase.settings.site.scheduler is not SchedulerKind.LOCAL:
+    if open_phase.settings.site.scheduler != "local":
         open_phase.check([check_layout(open_phase)])
 
 
 def show(open_phase: OpenPhase) -> None:
     """What the rehearsal of the phase's layout counted: the kept one, or one made now where this site has a queue."""
     name, site = open_phase.settings.name, open_phase.settings.site
-    if site.scheduler is SchedulerKind.LOCAL:
+    if site.scheduler == "local":
         show_text(f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does it.")
     elif has_trainer() or kept_rehearsal(open_phase):
         check = check_layout(open_phase)  # only shown: a failure stops the phase whose job it concerns

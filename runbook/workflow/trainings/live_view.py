@@ -15,7 +15,6 @@ from runbook.core.table import Row
 from runbook.core.units import show_bytes, show_duration
 from runbook.display import Progress, show_text, sparkline
 from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
-from runbook.params.schema.site import SchedulerKind
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.workflow.open_phase import OpenPhase
@@ -101,7 +100,7 @@ class LiveView:
 
     def _in_use(self) -> str:
         """CPU and GPU of the machine we are on, where the job runs on it; asked now and then."""
-        if self.settings.site.scheduler is not SchedulerKind.LOCAL:
+        if self.settings.site.scheduler != "local":
             return "not known here: the job runs on other nodes"
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
             first = self._asked == -math.inf
