@@ -1,16 +1,18 @@
 """All that a GPU can tell of the trainer, in one call of at most nine minutes, into one file of JSON.
 
-    python -m benchmarks.gpu --out gpu.json [--minutes 9] [--parts correctness speed saving plan] [--small]
+    python -m benchmarks.gpu --out gpu.json [--minutes 9] [--parts correctness speed fp8 saving plan] [--small]
 
 - correctness: losses of one training on this GPU beside those of the same training on the CPU, fp32 and bf16;
 - speed: 125M to 6.7B in bf16 against a plain PyTorch GPT, by turns, with the MFU by PaLM's formula;
+- fp8: 1.3B and 6.7B of ours in 8 bits by each recipe of `training.fp8`, beside bf16: speed, losses, and the MFU of the
+  datasheet's peak in fp8; without a GPU or Transformer Engine each row says what is not installed;
 - saving: how long a save holds the training up, waited for and beside the training; and whether the parts of its steps,
   which a GPU's events time, add up to what the host's clock says of the steps;
 - plan: planned memory and step time beside real ones, 125M to 1.3B, without and with recomputation.
 
 Each part is a process of its own with a share of the minutes, and the file is written after each: a part that fails or
-runs out of time has its reason there, and the others still count. FP8 is not measured yet. `--small` takes models of a
-few layers: a rehearsal of this program, on a CPU too.
+runs out of time has its reason there, and the others still count. `--small` takes models of a few layers: a rehearsal
+of this program, on a CPU too.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import platform
 import statistics
@@ -30,7 +33,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-SHARES = {"correctness": 0.15, "speed": 0.45, "saving": 0.15, "plan": 0.25}
+SHARES = {"correctness": 0.15, "speed": 0.35, "fp8": 0.15, "saving": 0.12, "plan": 0.23}
 """Of the minutes; what a part leaves over goes to the parts after it."""
 STEPS = 20
 AGREES = {"fp32": 1e-4, "bf16": 2e-2}
@@ -40,6 +43,11 @@ SPEED = {
     True: (("smoke", 1),),
 }
 """Shapes of benchmarks.training_vs_plain, and the sequences of each of its two micro-batches."""
+RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
+"""Of `training.fp8`; what of them a GPU can do is said by Transformer Engine."""
+IN_8_BITS = {False: (("1.3b", 4), ("6.7b", 1)), True: (("smoke", 1),)}
+AGREES_IN_8_BITS = 0.05
+"""How far apart losses of the same steps in bf16 and in 8 bits may lie."""
 PARTS_OF_STEP = 0.9, 1.05
 """Least and most that the timed parts may be of the steps' seconds."""
 PLANNED = {
@@ -147,11 +155,21 @@ def correctness(root: Path, out: Path, small: bool) -> None:
             train(folder)
             losses[device or "cpu again"] = [line["loss"] for line in specs.metrics(folder)]
         there, here = losses.values()
-        worst = max(abs(one - other) / one for one, other in zip(there, here, strict=True))
+        worst = worst_gap(here, there)
         found[precision] = {"losses": losses, "worst_relative": worst, "agrees": worst <= limit}
         out.write_text(json.dumps(found), encoding="utf-8")
     if not all(one["agrees"] for one in found.values()):
         raise SystemExit("the two devices do not train alike")
+
+
+def worst_gap(losses: list[float], known: list[float]) -> float:
+    """Largest difference between the losses of two trainings, relative to the second; infinite where a loss is NaN.
+
+    >>> worst_gap([10.0, 9.9], [10.0, 9.0]), worst_gap([10.0, float("nan")], [10.0, 9.0])
+    (0.10000000000000003, inf)
+    """
+    gaps = [abs(one - other) / other for one, other in zip(losses, known, strict=True)]
+    return max(gap if math.isfinite(gap) else math.inf for gap in gaps)
 
 
 def gpu_name() -> str:
@@ -180,6 +198,44 @@ def speed(root: Path, out: Path, small: bool) -> None:
             print(line(row, new[-1]), flush=True)
         rows += new
         out.write_text(json.dumps({"rows": rows}), encoding="utf-8")
+
+
+def fp8(root: Path, out: Path, small: bool) -> None:
+    """Ours in 8 bits by each recipe beside ours in bf16, one after the other: two models need not fit at once."""
+    from benchmarks.training_vs_plain import FP8, compare
+
+    missing = missing_for_fp8()
+    rows: list[dict[str, Any]] = []
+    for shape, sequences in IN_8_BITS[small]:
+        half = {} if missing else compare(shape, "bf16", 5, ["ours"], sequences)[0]
+        rows += [half] if half else []
+        for recipe in RECIPES:
+            row = {"shape": shape, "precision": FP8 + recipe, "program": "ours", "micro": sequences}
+            row |= {"not_run": missing} if missing else compare(shape, FP8 + recipe, 5, ["ours"], sequences)[0]
+            rows.append(beside_bf16(row, half))
+            print(rows[-1], flush=True)
+            out.write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    if wrong := [f"{row['shape']} {row['precision']}" for row in rows if row.get("agrees") is False]:
+        raise SystemExit(f"losses are not those of bf16: {', '.join(wrong)}")
+    if not missing and not any("tokens_per_second" in row for row in rows if row["precision"] != "bf16"):
+        raise SystemExit("no recipe ran in 8 bits")
+
+
+def missing_for_fp8() -> str:
+    """What this machine lacks for products in 8 bits, by the trainer's own measure; nothing if it has all."""
+    from megatron.core.models.gpt import gpt_layer_specs
+
+    lacks = {"no GPU here": not gpu_name(), "Transformer Engine is not installed": not gpt_layer_specs.HAVE_TE}
+    return "; ".join(reason for reason, is_so in lacks.items() if is_so)
+
+
+def beside_bf16(row: dict[str, Any], half: dict[str, Any]) -> dict[str, Any]:
+    """The row with its speed and losses as they compare with those of the same model in bf16."""
+    if "tokens_per_second" not in row or "tokens_per_second" not in half:
+        return row
+    worst = worst_gap(row["losses"], half["losses"])
+    speedup = row["tokens_per_second"] / half["tokens_per_second"]
+    return row | {"speedup": speedup, "worst_relative": worst, "agrees": worst <= AGREES_IN_8_BITS}
 
 
 def saving(root: Path, out: Path, small: bool) -> None:
@@ -235,7 +291,7 @@ def plan(root: Path, out: Path, small: bool) -> None:
         raise SystemExit("not all were measured")
 
 
-PARTS = {"correctness": correctness, "speed": speed, "saving": saving, "plan": plan}
+PARTS = {"correctness": correctness, "speed": speed, "fp8": fp8, "saving": saving, "plan": plan}
 
 if __name__ == "__main__":
     main()

@@ -45,6 +45,8 @@ SHAPES = {
 PROGRAMS = ("ours", "plain", "compiled", "even", "even-compiled")
 PAGE_MARKS = ("<!-- written by a program of benchmarks/ -->\n", "<!-- end of what it writes -->\n")
 MICRO_BATCHES = 2
+FP8 = "fp8-"
+"""Before a recipe of `training.fp8`, a number format of `ours` alone: bf16, with products in 8 bits."""
 
 
 def make_step(program: str, shape: dict[str, int], precision: str, sequences: int) -> Callable[[], float]:
@@ -71,10 +73,10 @@ def worker(program: str, shape: dict[str, int], precision: str, sequences: int) 
 
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
-        step()
+        loss = step()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu, "loss": loss}
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             memory = torch.cuda.max_memory_allocated()
@@ -128,7 +130,9 @@ def _spec(shape: dict[str, int], precision: str, sequences: int = 1) -> dict[str
     from runbook.params import load
     from runbook.planning import make_plan
 
-    words = (f"training.precision={precision}", f"training.micro_batch=1 training.global_batch={MICRO_BATCHES}")
+    recipe = precision.removeprefix(FP8) if precision.startswith(FP8) else ""
+    number_format = "bf16" if recipe else precision
+    words = (f"training.precision={number_format}", f"training.micro_batch=1 training.global_batch={MICRO_BATCHES}")
     settings = load("local", set_words=(words[0], *words[1].split()))
     spec: dict[str, Any] = make_plan(settings, None).as_dict()["phases"]["04-training"]
     spec["model"] |= {
@@ -136,6 +140,7 @@ def _spec(shape: dict[str, int], precision: str, sequences: int = 1) -> dict[str
         "ffn_hidden": 4 * shape["hidden"], "sequence_length": shape["sequence"], "positions": shape["sequence"],
         "vocabulary": 50257, "padded_vocabulary": 50304,
     }  # fmt: skip
+    spec["precision"] |= {"fp8": recipe} if recipe else {}
     spec["parallel"] |= {"data": 1, "world_size": 1}
     whole = sequences * MICRO_BATCHES
     spec["batch"] |= {"micro": sequences, "global": whole, "num_microbatches": MICRO_BATCHES}
@@ -151,18 +156,25 @@ class Program:
         self.failed = ""
         words = ["--worker", name, shape, precision, "--micro", str(sequences)]
         command = [sys.executable, "-m", "benchmarks.training_vs_plain", *words]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as the process
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
 
     def step(self, *, counts: bool = True) -> None:
         """Take one step; a program that ended takes none, and says with what."""
         if self.failed:
             return
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write("step\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended meanwhile, and has no answer
+            self._process.stdin.write("step\n")
+            self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            self.failed = f"ended with exit code {self._process.wait()}"
+            code = self._process.wait()
+            self._log.seek(0)
+            last = ([line for line in self._log.read().splitlines() if line.strip()] or [""])[-1]
+            self.failed = f"ended with exit code {code}: {last[:300]}".rstrip(": ")
         elif counts:
             self.steps.append(json.loads(answer))
 
@@ -176,6 +188,7 @@ class Program:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
+        self._log.close()
 
 
 def compare(
@@ -209,6 +222,7 @@ def figures(program: Program, shape: str, precision: str) -> dict[str, Any]:
         "tokens_per_cpu_second": tokens / program.median("cpu"),
         "memory_bytes": max(step["memory"] for step in program.steps),
         "mfu": mfu(shape, precision, sequences / program.median("wall")),
+        "losses": [step["loss"] for step in program.steps],
         "wall_seconds": [round(step["wall"], 4) for step in program.steps],
         "cpu_seconds": [round(step["cpu"], 4) for step in program.steps],
     }
@@ -223,7 +237,8 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
     from runbook.planning.sizes import Shape
 
     found = find_accelerator(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
-    if found is None or precision not in found.peaks:
+    number_format = FP8.rstrip("-") if precision.startswith(FP8) else precision
+    if found is None or number_format not in found.peaks:
         return None
     size = SHAPES[shape]
     plain = Shape(
@@ -231,12 +246,12 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
         ffn_hidden=4 * size["hidden"], sequence_length=size["sequence"], positions=size["sequence"],
         vocabulary=50257, padded_vocabulary=50304,
     )  # fmt: skip
-    return sequences_per_second * flops.palm(plain) / (found.peaks[precision] * 1e12)
+    return sequences_per_second * flops.palm(plain) / (found.peaks[number_format] * 1e12)
 
 
 def line(row: dict[str, Any], against: dict[str, Any]) -> str:
     """One row beside the last program's."""
-    start = f"{row['shape']:7} {row['precision']} {row['program']:13} "
+    start = f"{row['shape']:7} {row['precision']:4} {row['program']:13} "
     if "failed" in row:
         return start + row["failed"]
     share = f"  MFU {row['mfu']:.1%}" if row["mfu"] is not None else ""
