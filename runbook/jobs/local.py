@@ -62,11 +62,11 @@ class LocalScheduler(Scheduler):
             _kill(status.job_id, spare=script)
         return self.state(folder)
 
-    def _send(self, folder: JobFolder, status: JobStatus, signal_name: str) -> None:
+    def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
         identity = _identity(folder)
         if identity is None or processes.standing(identity) is not Standing.ALIVE:
             where = identity.host if identity else "a process that is not known yet"
-            raise JobError(f"{folder.path} runs on {where}; {signal_name} can only be sent from there.")
+            raise JobError(f"{folder.path} runs on {where}; it can only be stopped from there.")
         ranks: list[psutil.Process] = []
 
         def has_ranks() -> bool:
@@ -74,10 +74,10 @@ class LocalScheduler(Scheduler):
             return bool(ranks) or folder.exit_code.exists()
 
         processes.wait_until(has_ranks, START_SECONDS)
-        if not processes.send(ranks, signal.Signals[signal_name]):
+        if not processes.send(ranks, signal.SIGTERM):
             raise JobError(
-                f"{folder.path} has no training process to which {signal_name} could be sent: its set-up has not "
-                f"ended, or the job has. See {folder.err}."
+                f"{folder.path} has no training process that could be asked to stop: its set-up has not ended, or the "
+                f"job has. See {folder.err}."
             )
 
     def _active_job(self, folder: JobFolder) -> str:

@@ -1,4 +1,4 @@
-"""PBS Pro and OpenPBS: qsub, qstat, qdel, qsig, and their answers read."""
+"""PBS Pro and OpenPBS: qsub, qstat, qdel, and their answers read."""
 
 import os
 import pwd
@@ -169,11 +169,6 @@ class Pbs(Queue):
     def end(self, job: str) -> None:
         """`qdel`: TERM, and KILL after the queue's kill_delay."""
         self.answer("qdel", job, accept=self.unknown_job, problem=f"PBS did not delete job {job}.", error=JobError)
-
-    def send(self, job: str, signal_name: str) -> None:
-        """`qsig`: to all processes of the job, its script too; PBS knows no steps."""
-        problem = f"PBS did not send {signal_name} to job {job}."
-        self.answer("qsig", "-s", signal_name, job, problem=problem, error=JobError)
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
         """`qstat -Q`: whether each queue is open, its limit, and how many jobs it holds."""

@@ -146,10 +146,6 @@ class Queue(ABC):
         """Take a job out of the queue, or end it with all its processes."""
 
     @abstractmethod
-    def send(self, job: str, signal_name: str) -> None:
-        """Send a signal to a job's processes."""
-
-    @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
         """What is free in some partitions, a row each; which columns depends on the queue."""
 
@@ -233,11 +229,8 @@ class QueueScheduler(Scheduler):
             processes.wait_until(lambda: ended() or has_left(), 60, interval=0.5)
         return self.state(folder)
 
-    def _send(self, folder: JobFolder, status: JobStatus, signal_name: str) -> None:
-        if signal_name == "SIGTERM":
-            folder.stop.touch()  # every rank sees it, and saves
-        else:
-            self._queue.send(self._number(folder), signal_name)
+    def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
+        folder.stop.touch()  # every rank sees it, and saves
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
         """What the queue says of some of its partitions, as rows of a table."""

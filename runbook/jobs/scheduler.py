@@ -1,7 +1,6 @@
 """What this machine and every queue have in common: a job is submitted once, from a folder of its own."""
 
 import re
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -43,16 +42,12 @@ class Scheduler(ABC):
                     )
             return self._start(folder, [status for _, status in earlier], after)
 
-    def signal(self, folder: JobFolder, signal_name: str) -> None:
-        """Send a signal such as SIGTERM to the training processes, not to the script around them."""
-        if signal_name not in signal.Signals.__members__:
-            raise JobError(f"{signal_name!r} is not the name of a signal such as SIGTERM, SIGUSR1 or SIGKILL.")
+    def request_stop(self, folder: JobFolder) -> None:
+        """Ask the training processes, not the script around them, to save and stop."""
         status = self.state(folder)
         if status.state not in ACTIVE:
-            raise JobError(
-                f"{folder.path} is {status.state} ({status.reason}); only a running job can be sent {signal_name}."
-            )
-        self._send(folder, status, signal_name)
+            raise JobError(f"{folder.path} is {status.state} ({status.reason}); only a running job can be stopped.")
+        self._request_stop(folder, status)
 
     @abstractmethod
     def state(self, folder: JobFolder) -> JobStatus:
@@ -71,8 +66,8 @@ class Scheduler(ABC):
         """Submit job.sh; `earlier` is how the phase's other jobs ended."""
 
     @abstractmethod
-    def _send(self, folder: JobFolder, status: JobStatus, signal_name: str) -> None:
-        """Send a signal to an active job."""
+    def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
+        """Ask an active job to save and stop."""
 
 
 def used_folder(folder: JobFolder, status: JobStatus) -> JobError:

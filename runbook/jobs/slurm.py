@@ -190,11 +190,6 @@ class Slurm(Queue):
         problem = f"Slurm did not cancel job {job}."
         self.answer("scancel", job, accept=self.unknown_job, problem=problem, error=JobError)
 
-    def send(self, job: str, signal_name: str) -> None:
-        """`scancel --signal`: to the job's steps, not to its script."""
-        problem = f"Slurm did not send {signal_name} to job {job}."
-        self.answer("scancel", f"--signal={signal_name.removeprefix('SIG')}", job, problem=problem, error=JobError)
-
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
         """`sinfo`: how many nodes of each partition are in which state."""
         text = self.answer("sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N")

@@ -227,7 +227,7 @@ def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
     mark = job.path / STOP_MARK
     write_text(mark, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
     try:
-        scheduler.signal(job, "SIGTERM")
+        scheduler.request_stop(job)
     except JobError:
         if scheduler.state(job).state in ACTIVE:
             mark.unlink(missing_ok=True)

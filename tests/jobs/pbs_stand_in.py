@@ -1,4 +1,4 @@
-"""Stands in for PBS on the PATH: qsub, qstat, qselect, qdel and qsig of a queue with one host, written for these tests.
+"""Stands in for PBS on the PATH: qsub, qstat, qselect and qdel of a queue with one host, written for these tests.
 
 No package has PBS. This is not PBS: it says what OpenPBS 23.06.06 was seen to say (captured on 2026-11-22; see the
 samples' README) to the questions our adapter asks, and runs jobs as plain processes, so that scripts and mpiexec run
@@ -248,8 +248,6 @@ def main() -> None:
         return run(words[1])
     if (HOME / "down").exists():
         say_and_end(255, f"Connection refused\n{program}: cannot connect to server {SERVER} (errno=15010)")
-    if program == "qsig":
-        return send(words[-1], signal.Signals[words[1]])
     return {"qsub": qsub, "qselect": qselect, "qstat": qstat, "qdel": qdel}[program](words)
 
 

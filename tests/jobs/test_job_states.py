@@ -159,9 +159,9 @@ class TestOtherHost:
         job.exit_code(75, "saved and stopped at the request to cancel")
         assert job.status.state is JobState.CANCELLED
 
-    def test_it_cannot_be_sent_a_signal(self, job):
-        with pytest.raises(JobError, match=r"runs on login2; SIGTERM can only be sent from there"):
-            SCHEDULER.signal(job.heartbeat().folder, "SIGTERM")
+    def test_it_cannot_be_stopped_from_here(self, job):
+        with pytest.raises(JobError, match=r"runs on login2; it can only be stopped from there"):
+            SCHEDULER.request_stop(job.heartbeat().folder)
 
     def test_it_is_not_submitted_again(self, job):
         job.folder.script.write_text("exit 0\n")

@@ -133,7 +133,7 @@ def test_the_peers_of_a_dead_rank_do_not_outlive_it(bench, monkeypatch):
 
 def test_sigterm_reaches_the_ranks_once_and_they_save(bench):
     folder = bench.submit(SAVE_ON_TERM)
-    bench.scheduler.signal(folder, "SIGTERM")
+    bench.scheduler.request_stop(folder)
     status = bench.wait(folder)
     assert (status.state, status.exit_code, status.reason) == (JobState.STOPPED, 75, "saved and stopped")
     assert [(bench.run_folder / f"saved-{rank}").read_text() for rank in range(2)] == ["saved\n"] * 2
@@ -147,13 +147,11 @@ def test_a_script_that_is_asked_to_end_lets_its_ranks_save(bench):
     assert [(bench.run_folder / f"saved-{rank}").read_text() for rank in range(2)] == ["saved\n"] * 2
 
 
-def test_a_signal_for_a_job_that_ended_or_of_no_name_is_told(bench):
+def test_a_stop_of_a_job_that_ended_is_told(bench):
     folder = bench.submit("", ranks=1)
     bench.wait(folder)
-    with pytest.raises(JobError, match=r"is done \(finished\); only a running job can be sent SIGTERM"):
-        bench.scheduler.signal(folder, "SIGTERM")
-    with pytest.raises(JobError, match="'TERMINATE' is not the name of a signal such as SIGTERM"):
-        bench.scheduler.signal(folder, "TERMINATE")
+    with pytest.raises(JobError, match=r"is done \(finished\); only a running job can be stopped"):
+        bench.scheduler.request_stop(folder)
 
 
 def test_cancel_lets_the_job_save_and_leaves_nothing(bench):

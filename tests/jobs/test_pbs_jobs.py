@@ -35,7 +35,7 @@ def pbs(request, tmp_path, monkeypatch) -> QueueScheduler:
     home.mkdir()
     if request.param == "history":
         (home / "history").touch()
-    for name in ("qsub", "qstat", "qselect", "qdel", "qsig"):
+    for name in ("qsub", "qstat", "qselect", "qdel"):
         program = home / name
         text = (Path(__file__).parent / "pbs_stand_in.py").read_text()
         program.write_text(f"#!{sys.executable} -S\n{text}")

@@ -206,11 +206,11 @@ def test_a_lost_answer_is_looked_up_and_an_unknown_one_is_never_submitted_twice(
 def test_to_stop_gently_a_file_is_made_that_every_rank_sees(scheduler, queue, folder):
     scheduler.submit(folder)
     begin(folder)
-    scheduler.signal(folder, "SIGTERM")
+    scheduler.request_stop(folder)
     assert folder.stop.exists()
     folder.exit_code.write_text("75 \n")
-    with pytest.raises(JobError, match="only a running job can be sent SIGTERM"):
-        scheduler.signal(folder, "SIGTERM")
+    with pytest.raises(JobError, match="only a running job can be stopped"):
+        scheduler.request_stop(folder)
 
 
 def test_a_job_that_has_saved_is_not_ended_by_the_queue_while_its_starter_cleans_up(scheduler, queue, folder):

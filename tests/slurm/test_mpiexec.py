@@ -19,7 +19,7 @@ class Host:
     def __init__(self, home: Path) -> None:
         text = (PROJECT / "tests" / "jobs" / "pbs_stand_in.py").read_text()
         home.mkdir(exist_ok=True)
-        for name in ("qsub", "qstat", "qselect", "qdel", "qsig"):
+        for name in ("qsub", "qstat", "qselect", "qdel"):
             (home / name).write_text(f"#!{sys.executable} -S\n{text}")
             (home / name).chmod(0o755)
         own = {name: value for name, value in os.environ.items() if not name.startswith(("RUNBOOK_", "SLURM"))}

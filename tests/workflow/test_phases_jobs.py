@@ -327,21 +327,21 @@ def test_watching_before_launching_says_what_to_do(open_phase):
 def test_a_job_that_ended_by_itself_before_it_was_asked_to_stop_is_no_error(open_phase, queue, monkeypatch):
     jobs.launch(open_phase)
 
-    def too_late(folder, signal_name):
+    def too_late(folder):
         queue.states["04-training"] = JobState.DONE
-        raise JobError("only a running job can be sent SIGTERM")
+        raise JobError("only a running job can be stopped")
 
-    monkeypatch.setattr(queue, "signal", too_late)
+    monkeypatch.setattr(queue, "request_stop", too_late)
     assert jobs.stop_gently(open_phase).state is JobState.DONE
 
 
 def test_a_signal_that_cannot_be_sent_to_a_running_job_is_an_error(open_phase, queue, monkeypatch):
     jobs.launch(open_phase)
 
-    def elsewhere(folder, signal_name):
+    def elsewhere(folder):
         raise JobError("runs on another host")
 
-    monkeypatch.setattr(queue, "signal", elsewhere)
+    monkeypatch.setattr(queue, "request_stop", elsewhere)
     with pytest.raises(JobError, match="another host"):
         jobs.stop_gently(open_phase)
 

@@ -53,8 +53,8 @@ class FakeScheduler:
             self.states[folder.path.name] = JobState.CANCELLED
         return replace(self.state(folder), reason="cancelled")
 
-    def signal(self, folder: JobFolder, signal_name: str) -> None:
-        self.calls.append(f"{signal_name} {folder.path.name}")
+    def request_stop(self, folder: JobFolder) -> None:
+        self.calls.append(f"SIGTERM {folder.path.name}")
         self.states[folder.path.name] = self.after_signal
 
 

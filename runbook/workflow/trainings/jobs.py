@@ -120,7 +120,7 @@ def stop_gently(open_phase: OpenPhase) -> JobStatus:
     scheduler = get_scheduler(open_phase.settings.site)
     folder = _require_latest(open_phase)
     try:
-        scheduler.signal(folder, "SIGTERM")
+        scheduler.request_stop(folder)
     except JobError:
         if scheduler.state(folder).state in ACTIVE:
             raise
