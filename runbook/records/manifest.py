@@ -101,8 +101,8 @@ def begins_as(path: Path, entry: Entry) -> bool:
     return path.stat().st_size >= entry.bytes and sha256_of(path, entry.bytes) == entry.sha256
 
 
-def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> Path:
-    """Record new files, grown ones, and those that `phase` writes as they are at its end; returns the manifest's path.
+def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> None:
+    """Record new files, grown ones, and those that `phase` writes as they are at its end.
 
     `written` names the records just made. A job's folder is closed once its exit code was recorded.
     """
@@ -124,7 +124,7 @@ def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = 
     for name in before.keys() - set(present):
         if phase and writer_of(name) == phase and not _matches(name, GROWING) and not name.startswith("jobs/"):
             del entries[name]  # an older checkpoint made room, a step is to be done again
-    return _write(run_folder, entries)
+    _write(run_folder, entries)
 
 
 def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
@@ -178,11 +178,9 @@ def read_manifest(run_folder: Path) -> dict[str, Entry]:
         ) from error
 
 
-def _write(run_folder: Path, entries: Mapping[str, Entry]) -> Path:
-    path = run_folder / MANIFEST_NAME
+def _write(run_folder: Path, entries: Mapping[str, Entry]) -> None:
     content = {"schema": SCHEMA, "files": {name: asdict(entries[name]) for name in sorted(entries)}}
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    return path
+    write_text(run_folder / MANIFEST_NAME, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _entry(path: Path, old: Entry | None) -> Entry:

@@ -154,16 +154,13 @@ def read_mark(run_folder: Path, step: str) -> DoneMark | None:
         ) from error
 
 
-def write_mark(
-    run_folder: Path, step: str, version: int, digest: str, outputs: Iterable[Path], **facts: Any
-) -> DoneMark:
+def write_mark(run_folder: Path, step: str, version: int, digest: str, outputs: Iterable[Path], **facts: Any) -> None:
     """Write the done-mark, last and by rename; each output is read once for its checksum."""
     made = tuple(
         StepOutput(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path)) for path in sorted(outputs)
     )
     mark = DoneMark(step, version, digest, time.time(), made, facts)
     write_text(mark_path(run_folder, step), json.dumps(asdict(mark), indent=1) + "\n")
-    return mark
 
 
 def what_is_missing(run_folder: Path, step: str, digest: str = "", *, by_content: bool = True) -> str:
