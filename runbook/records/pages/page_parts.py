@@ -106,13 +106,14 @@ def _ratio(value: Any, planned: Any) -> str:
 HELP_NAME = "when-it-fails.html"
 
 
-def write_help(runs_folder: Path) -> None:
+def write_help(runs_folder: Path) -> Path:
     """Write the page anew where it is not the newest."""
     path = runs_folder / HELP_NAME
     rows = [(anchor(failure.name), failure.name, failure.remedy, failure.patterns) for failure in PAGE]
     text = page("help.html.j2", head=head(TITLE), title=TITLE, rows=rows)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
+    return path
 
 
 def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:

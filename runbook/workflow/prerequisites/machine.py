@@ -66,18 +66,18 @@ def _cpu_fact(path: Path, name: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
-def keep_calibration(settings: Settings, plan: Plan, folder: Path, history: History) -> None:
-    """Write what the smoke test measured against its plan, where enough steps were timed and something planned."""
+def keep_calibration(settings: Settings, plan: Plan, folder: Path, history: History) -> Calibration | None:
+    """Write what the smoke test measured against its plan; None where too few steps were timed or nothing planned."""
     planned = plan.time[SMOKE].seconds_per_iteration
     seconds = [step.seconds for step in history.steps]
     if planned is None or len(seconds) <= FEWEST:
-        return
+        return None
     used, flops = plan.calibration[SMOKE], plan.flops[SMOKE]
     plain = planned / (used.factor if used else 1)
     try:
         factor = calibrate(seconds, plain)
     except PlanError:
-        return
+        return None
     found = Calibration(
         factor=float(f"{factor:.4g}"),
         measured_seconds=float(f"{factor * plain:.4g}"),
@@ -91,6 +91,7 @@ def keep_calibration(settings: Settings, plan: Plan, folder: Path, history: Hist
         measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
     write_text(folder / CALIBRATION_FILE, json.dumps(as_json(found), indent=1) + "\n")
+    return found
 
 
 def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
