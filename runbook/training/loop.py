@@ -331,8 +331,7 @@ class Stepper:
         copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.clock = engine.clock
-        length = spec.model.sequence_length // spec.parallel.context if spec.tuning.broadcast_batches else 0
-        self.reader = samples.BatchReader(share, spec.model.vocabulary, device(), self.clock, length)
+        self.reader = samples.BatchReader(spec, share, self.clock)
         self.batches: samples.BatchReader | ReadAhead = self.reader
         self.scale = math.inf  # loss scale after the last step
         self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged

@@ -16,7 +16,7 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, Source
 from runbook.training.engines.step_clock import DATA, StepClock
-from runbook.training.process_groups import run_long_on_first_rank
+from runbook.training.process_groups import device, run_long_on_first_rank
 from runbook.training.token_files import DataParallelShare, shuffled_epochs
 
 
@@ -158,21 +158,11 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 class BatchReader:
     """Micro-batches of this rank's data-parallel copy, on its device, each read when it is asked for."""
 
-    def __init__(
-        self,
-        share: DataParallelShare,
-        vocabulary: int,
-        device: torch.device,
-        clock: StepClock,
-        broadcast_length: int = 0,
-    ) -> None:
-        """`broadcast_length`: tokens of a sample that the first tensor-parallel rank sends to the others; 0: none."""
-        self.share = share
-        self.vocabulary = vocabulary
-        self.device = device
-        self.clock = clock
-        self._shape = (len(_KEYS), share.micro, broadcast_length)
-        self._group = parallel_state.get_tensor_model_parallel_group() if broadcast_length else None
+    def __init__(self, spec: PhasePlan, share: DataParallelShare, clock: StepClock) -> None:
+        self.share, self.clock, self.device = share, clock, device()
+        self._vocabulary = spec.model.vocabulary
+        self._shape = (len(_KEYS), share.micro, spec.model.sequence_length // spec.parallel.context)
+        self._group = parallel_state.get_tensor_model_parallel_group() if spec.tuning.broadcast_batches else None
         self._broadcast = clock.timed(torch.distributed.broadcast)  # who waits for the reader is not slow itself
 
     def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
@@ -182,29 +172,25 @@ class BatchReader:
 
     def deliver(self, read: Callable[[], Batch]) -> Batch:
         """The next micro-batch on this rank's device: by `read`, or from the tensor-parallel rank that reads it."""
+        group, batch = self._group, Batch()
         with self.clock.during(DATA):
-            if self._group is None:
-                return self._on_device(read())
-            if self._group.rank() == 0:
-                message = _pack(self._on_device(read()))
-            else:
-                message = torch.empty(self._shape, dtype=torch.int32, device=self.device)
-            source = parallel_state.get_tensor_model_parallel_src_rank()
-            self._broadcast(message, source, group=self._group)
+            if group is None or group.rank() == 0:
+                batch = {key: value.to(self.device, non_blocking=True) for key, value in read().items()}
+            if group is None:
+                return batch
+            message = _pack(batch) if batch else torch.empty(self._shape, dtype=torch.int32, device=self.device)
+            self._broadcast(message, parallel_state.get_tensor_model_parallel_src_rank(), group=group)
             return _unpack(message)
-
-    def _on_device(self, batch: Batch) -> Batch:
-        return {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
 
     def read(self, dataset: Any, indices: range) -> Batch:
         """These samples as a micro-batch on the host; a rank of a context-parallel group gets its pieces of each."""
         samples = [dataset[index] for index in indices]
         batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
         highest = int(max(batch["tokens"].max(), batch["labels"].max()))
-        if highest >= self.vocabulary:
+        if highest >= self._vocabulary:
             raise TrainingError(
                 f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the model's vocabulary "
-                f"is {self.vocabulary}: the data was tokenized with another vocabulary"
+                f"is {self._vocabulary}: the data was tokenized with another vocabulary"
             )
         return dict(get_batch_on_this_cp_rank(batch))
 

@@ -27,8 +27,7 @@ def compare():
     process_groups.make_parallel_groups(spec)
     engine = make_engine(spec)
     train, _ = samples.datasets(spec, {})
-    share, vocabulary = DataParallelShare(spec.batch.micro, 1, 0), spec.model.vocabulary
-    reader = samples.BatchReader(share, vocabulary, torch.device("cpu"), StepClock())
+    reader = samples.BatchReader(spec, DataParallelShare(spec.batch.micro, 1, 0), StepClock())
     batches = list(reader.step(train, 0, spec.batch.num_microbatches))
 
     weights = {name: weight.detach().clone() for name, weight in engine.models[0].named_parameters()}
