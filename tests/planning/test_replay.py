@@ -9,7 +9,7 @@ import pytest
 
 from runbook.plan_file.rehearsed_work import Work
 from runbook.planning.cost.accelerators import ACCELERATORS
-from runbook.planning.cost.iteration import StepModel, StepSetup
+from runbook.planning.cost.iteration import DEFAULT, StepModel, StepSetup
 from runbook.planning.cost.replay import Replay, Seconds, StageTimes, stage_times
 from runbook.planning.sizes import shape_of
 from runbook.results.figures.rehearsal_figures import schedule_figure
@@ -92,8 +92,9 @@ def setup(**others: object) -> StepSetup:
 
 def test_counted_work_has_the_prices_of_the_plan() -> None:
     """What the plan would count for six layers of GPT-3, priced part by part, takes what the plan says."""
-    model = StepModel(setup())
-    tokens, hidden, planned = 2048, 12288, StepModel(setup(global_batch=1)).step()
+    own = replace(DEFAULT, latency_microseconds=0.0)  # what is counted are bytes, not messages
+    model = StepModel(setup(), own)
+    tokens, hidden, planned = 2048, 12288, StepModel(setup(global_batch=1), own).step()
     layers = 6 * 72 * tokens * hidden**2 // 8
     sent = 8 * 6 * 2 * tokens * hidden
     amounts = {"matrix_flops": layers, "attention_flops": 6 * 14 * tokens**2 * hidden // 8}
@@ -101,8 +102,8 @@ def test_counted_work_has_the_prices_of_the_plan() -> None:
     (backward,) = times.backward
     assert backward.attention == pytest.approx(planned.attention)
     assert backward.communication == pytest.approx(planned.tensor)
-    assert backward.matrices == pytest.approx(layers / 312e12 / 0.725)
-    assert backward.matrices == pytest.approx(planned.matrices, rel=0.1)  # with the bytes of the matrices
+    assert backward.matrices == pytest.approx(layers / 312e12 / DEFAULT.sustained["A100"])
+    assert backward.matrices == pytest.approx(planned.matrices, rel=0.2)  # with the bytes of the matrices and idle processors
 
 
 def test_what_goes_on_beside_work_hides_behind_it_and_an_allreduce_is_sent_twice() -> None:
@@ -128,8 +129,10 @@ def test_gradients_that_are_sent_beside_the_last_passes_hide_behind_them() -> No
 
 
 def test_a_layer_takes_its_least_time_however_small() -> None:
-    times = stage_times(0, [Work("forward", 0, {"matrix_flops": 1})], StepModel(setup()))
-    assert times.forward[0].computing + times.backward[0].computing == pytest.approx(6 * 1e-3)
+    model = StepModel(setup())
+    times = stage_times(0, [Work("forward", 0, {"matrix_flops": 1})], model)
+    least = 6 * model.least_layer_seconds + model.least_microbatch_seconds
+    assert times.forward[0].computing + times.backward[0].computing == pytest.approx(least)
 
 
 @pytest.mark.parametrize(("microbatches", "panels"), [(8, 1), (64, 2)])

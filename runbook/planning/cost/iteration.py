@@ -1,13 +1,13 @@
 """Seconds of one training step on accelerators, part by part, with the calibrated coefficients.
 
 Counted: operations and bytes of every layer, of the output layer, of collectives and of the optimizer. Calibrated:
-the few shares in `Coefficients`. A matrix product takes the time of its operations at the sustained rate plus the
-time of its bytes, so that small matrices are slow without a curve of their own.
+the few shares in `Coefficients`. A matrix product takes the time of its operations at the sustained rate, with half a
+wave of idle processors, plus the time of its bytes. The host launches operators one by one, beside the device's work.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
@@ -26,55 +26,64 @@ class Coefficients:
     sustained: Mapping[str, float] = field(
         default_factory=lambda: MappingProxyType(
             {
-                "V100": 0.95,
-                "A100": 0.725,
-                "H100": 0.653,
-                "H100-500W": 0.617,
-                "Blackwell": 0.671,
-                "MI250X": 0.503,
+                "V100": 0.758,
+                "A100": 0.817,
+                "H100": 0.696,
+                "H100-500W": 0.668,
+                "Blackwell": 0.641,
+                "Blackwell Ultra": 0.809,
+                "MI250X": 0.559,
                 "MI300X": 0.45,
-                "PVC": 0.406,
+                "PVC": 0.441,
                 "L40S": 0.55,
             }
         )
     )
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
-    fp8: float = 0.923
+    fp8: float = 0.927
     """The same share in fp8, relative to 16 bits."""
-    attention: float = 0.492
+    attention: float = 0.415
     """Speed of fused attention relative to large matrix products."""
-    attention_hopper: float = 0.606
+    attention_hopper: float = 0.63
     """The same again on H100 outside a vendor's own stack: kernels written for the A100."""
-    elementwise: float = 2.12
+    elementwise: float = 2.07
     """Bytes moved by norms, activations, residuals and dropout, relative to one read and write each by fused code."""
-    eager: float = 1.95
+    eager: float = 2.08
     """The same without a compiler or fused kernels, relative to with."""
-    unfused: float = 5.15
-    """The same in DeepSpeed's forks of Megatron."""
-    tuned: float = 0.764
+    unfused: float = 0.482
+    """The same in DeepSpeed's forks of Megatron where nothing but their fused CUDA kernels runs."""
+    unfused_elsewhere: float = 6.49
+    """The same where those kernels do not exist (AMD, Intel), or where ZeRO's hooks and copies come on top."""
+    tuned: float = 0.713
     """The same in a vendor's own tuned stack."""
-    scores: float = 19.7
+    scores: float = 35.6
     """Bytes a score costs in both passes where attention scores are kept."""
-    tensor_tuned: float = 0.291
+    tensor_tuned: float = 0.215
     """Share of tensor-parallel communication that is waited for in a vendor's own stack; elsewhere all of it."""
-    links: float = 0.782
+    links: float = 0.85
     """Share of the links' datasheet that collectives reach."""
-    network: float = 0.81
+    network: float = 0.85
     """Share of the network's figure that collectives reach."""
-    overlap_power: float = 2.3
+    overlap_power: float = 1.68
     """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
-    layer_microseconds: float = 1000.0
-    """Least time of a layer's two passes, however small: what launching its kernels takes."""
-    unfused_microseconds: float = 6840.0
-    """The same in DeepSpeed's forks of Megatron."""
-    jitter: float = 0.00407
+    operator_microseconds: float = 13.7
+    """The host's time to launch one operator: no step takes less, however small its operators are."""
+    unfused_operator_microseconds: float = 40.5
+    """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
+    microbatch_operators: float = 66.1
+    """Operators of a micro-batch on a stage besides its layers': embedding, output layer, loss, sends, the schedule."""
+    launch_power: float = 3.85
+    """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
+    latency_microseconds: float = 20.0
+    """Least time of a collective for each doubling of its ranks, within a node."""
+    jitter: float = 0.00487
     """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
 
 
 DEFAULT = Coefficients()
 
 
-CALIBRATED = frozenset({"V100", "A100", "H100", "H100-500W", "Blackwell", "MI250X", "PVC"})
+CALIBRATED = frozenset({"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"})
 """Families with a published training among the rows of the fit; the others rest on measured matrix products."""
 
 
@@ -86,10 +95,31 @@ _BACKWARD = 1.8
 """Bytes of the backward pass relative to the forward pass."""
 _LOGIT_BYTES = 24.0
 """A token and vocabulary entry: logits in 16 and 32 bits, softmax, gradient."""
-_OPTIMIZER_BYTES = 34.0
-"""A parameter: fp32 weights and two moments read and written, gradient read twice, weights written in 16 bits."""
+_OPTIMIZER_BYTES = 56.0
+"""A parameter: fp32 weights and two moments read and written (24), the gradient cast to fp32, unscaled, its norm taken,
+clipped and read (26), weights written in 16 bits and gradients set to zero (6)."""
 _FP8_CASTS = 12.0
 """More bytes a token and hidden unit, forward: quantized copies and transposes."""
+_WAVE = 110 * 128 * 256
+"""Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256 each. Half of the
+last such wave is idle on average, which is why small matrices are slow."""
+_OPERATORS = {"tuned": 22, "fused": 24, "eager": 36, "unfused": 24}
+"""Operators that a layer's forward pass launches: products, norms, attention, dropout, activation, copies, sends."""
+_OPERATORS_ELSEWHERE = 48
+"""The same of DeepSpeed's forks on devices without their fused kernels."""
+_NOT_CUDA = ("MI250X", "MI300X", "PVC")
+_SOFTMAX_OPERATORS = 8
+"""More where the fused softmax refuses the batch: scale, mask, two casts and dropout run one by one, on copies."""
+_SOFTMAX_GROUP = 4
+"""Megatron's fused softmax takes only batches whose heads on a rank x micro-batch divide by this."""
+_CONTEXT_OPERATORS = 8
+"""More for each further rank of context: a block of attention, its correction, keys sent and received."""
+_BACKWARD_OPERATORS = 1.4
+"""Host time of the backward pass relative to the forward pass; it launches more operators, but from C++."""
+_GRAPHED = 0.1
+"""Share of the host's time that is left where CUDA graphs launch whole layers; not measured."""
+_NETWORK_LATENCY = 3.0
+"""Latency of a collective that leaves its node, relative to one inside."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +153,8 @@ class StepSetup:
     flash: bool = True
     code: str = "fused"
     """unfused, eager, fused or tuned: how many kernels a layer is made of, and how well communication hides."""
+    cuda_graphs: bool = False
+    """Whether the host launches a layer as one graph."""
 
     @property
     def world(self) -> int:
@@ -155,7 +187,7 @@ class StepTime:
     @property
     def seconds(self) -> float:
         """All of it."""
-        return float(sum(asdict(self).values()))
+        return float(sum(vars(self).values()))
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
@@ -202,23 +234,29 @@ class StepModel:
     def _width(self) -> float:
         return 4.0 if self.setup.precision in ("fp32", "tf32") else 2.0
 
-    def _product(self, columns: float, inner: float, rate: float) -> float:
-        """Seconds of tokens x inner times inner x columns."""
+    def _product(self, columns: float, inner: float, rate: float) -> tuple[float, float]:
+        """Seconds of tokens x inner times inner x columns: forward, and with both products of the backward pass."""
         tokens = self._tokens
         moved = self._width * (tokens * inner + inner * columns + tokens * columns)
-        return 2 * tokens * inner * columns / rate + moved / self.setup.device.memory_bandwidth
+        one = 2 * tokens * inner * columns / rate
+        forward = one * (1 + _WAVE / 2 / (tokens * columns)) + moved / self.setup.device.memory_bandwidth
+        wave = _WAVE / 2 / tokens / inner + _WAVE / 2 / inner / columns
+        return forward, forward + one * (2 + wave) + 2 * moved / self.setup.device.memory_bandwidth
 
-    def _matrices(self) -> float:
+    def _matrices(self) -> tuple[float, float]:
+        """(forward, both passes) of a layer's products."""
         shape, tensor = self.setup.shape, self.setup.tensor
         width = shape.heads * shape.head_size
         attention_in = (width + 2 * shape.kv_heads * shape.head_size) / tensor
         feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1) / tensor
-        return (
-            self._product(attention_in, shape.hidden, self.matrix_rate)
-            + self._product(shape.hidden, width / tensor, self.matrix_rate)
-            + self._product(feed_forward_in, shape.hidden, self.matrix_rate)
-            + self._product(shape.hidden, shape.ffn_hidden / tensor, self.matrix_rate)
+        forward, both = zip(
+            self._product(attention_in, shape.hidden, self.matrix_rate),
+            self._product(shape.hidden, width / tensor, self.matrix_rate),
+            self._product(feed_forward_in, shape.hidden, self.matrix_rate),
+            self._product(shape.hidden, shape.ffn_hidden / tensor, self.matrix_rate),
+            strict=True,
         )
+        return sum(forward), sum(both)
 
     def _attention(self) -> tuple[float, float]:
         """(forward, both passes) of scores and their use."""
@@ -239,11 +277,45 @@ class StepModel:
         own, old = self.coefficients, self.setup.device.family.startswith("H100") and self.setup.code != "tuned"
         return self._half_rate * own.attention * (own.attention_hopper if old else 1.0)
 
+    def _launching(self, least: float, busy: float) -> float:
+        """What the host's least time adds to the device's busy time."""
+        power = self.coefficients.launch_power
+        return float((least**power + busy**power) ** (1 / power) - busy)
+
+    @property
+    def _has_fused_kernels(self) -> bool:
+        """Of DeepSpeed's forks; its pipeline engine does without ZeRO's hooks."""
+        setup = self.setup
+        return setup.device.family not in _NOT_CUDA and (setup.zero_stage == 0 or setup.pipeline > 1)
+
+    @property
+    def _operator_seconds(self) -> float:
+        own, setup = self.coefficients, self.setup
+        each = own.unfused_operator_microseconds if setup.code == "unfused" else own.operator_microseconds
+        return each * 1e-6 * (_GRAPHED if setup.cuda_graphs else 1.0)
+
     @property
     def least_layer_seconds(self) -> float:
-        """Of both passes, however small the layer is."""
-        own = self.coefficients
-        return (own.unfused_microseconds if self.setup.code == "unfused" else own.layer_microseconds) * 1e-6
+        """Of both passes, however small the layer is: what launching its operators takes."""
+        setup = self.setup
+        elsewhere = setup.code == "unfused" and not self._has_fused_kernels
+        forward = _OPERATORS_ELSEWHERE if elsewhere else _OPERATORS[setup.code]
+        if setup.code == "unfused" and not (setup.flash or elsewhere or self._takes_fused_softmax):
+            forward += _SOFTMAX_OPERATORS
+        forward += _CONTEXT_OPERATORS * (setup.context - 1)
+        again = {"full": setup.recomputed, "operators": 0.7, "selective": 0.0 if setup.flash else 0.3}
+        return forward * (1 + _BACKWARD_OPERATORS + again.get(setup.recompute, 0.0)) * self._operator_seconds
+
+    @property
+    def _takes_fused_softmax(self) -> bool:
+        setup = self.setup
+        groups = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
+        return groups % _SOFTMAX_GROUP == 0
+
+    @property
+    def least_microbatch_seconds(self) -> float:
+        """Of a stage's micro-batch, next to its layers."""
+        return self.coefficients.microbatch_operators * self._operator_seconds
 
     @property
     def waiting_share(self) -> float:
@@ -257,7 +329,8 @@ class StepModel:
         split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / setup.tensor
         whole = _SHARED_BYTES / (setup.tensor if setup.sequence else 1)
         casts = _FP8_CASTS / setup.tensor if setup.precision == "fp8" else 0.0
-        kernels = {"unfused": own.unfused, "eager": own.eager, "fused": 1.0, "tuned": own.tuned}[setup.code]
+        unfused = own.unfused if self._has_fused_kernels else own.unfused_elsewhere
+        kernels = {"unfused": unfused, "eager": own.eager, "fused": 1.0, "tuned": own.tuned}[setup.code]
         factor = own.elementwise * kernels
         moved = self._tokens * shape.hidden * (split + whole + casts) * factor * self._width / 2
         return moved / setup.device.memory_bandwidth
@@ -276,7 +349,8 @@ class StepModel:
         node, bandwidth = self.setup.device.devices_per_node, self.bandwidth(span)
         if span > node:
             bandwidth = min(bandwidth * max(1.0, min(size, size * node / span)), self.bandwidth(node))
-        return num_bytes * (size - 1) / size / bandwidth
+        latency = self.coefficients.latency_microseconds * 1e-6 * (_NETWORK_LATENCY if span > node else 1.0)
+        return num_bytes * (size - 1) / size / bandwidth + latency * math.log2(size)
 
     def _tensor(self) -> float:
         """Waited-for collectives of a layer and micro-batch, two a pass, both ways; context's keys hide as these do."""
@@ -291,37 +365,39 @@ class StepModel:
     def _output(self) -> float:
         setup, shape = self.setup, self.setup.shape
         columns = shape.padded_vocabulary / setup.tensor
-        products = 3 * self._product(columns, shape.hidden, self._half_rate)
+        _, products = self._product(columns, shape.hidden, self._half_rate)
         return products + _LOGIT_BYTES * self._tokens * columns / setup.device.memory_bandwidth
 
     def step(self) -> StepTime:
         """All parts of a step, counted by formula."""
         setup = self.setup
-        forward, moved_forward, output = self._matrices(), self._elementwise(), self._output()
+        (forward, matrices), moved_forward, output = self._matrices(), self._elementwise(), self._output()
         attention_forward, attention = self._attention()
-        matrices, elementwise, tensor = 3 * forward, (1 + _BACKWARD) * moved_forward, self._tensor()
+        elementwise, tensor = (1 + _BACKWARD) * moved_forward, self._tensor()
         again = {
             "full": (forward + attention_forward + moved_forward) * setup.recomputed,
             "operators": 0.5 * forward + moved_forward,
             "selective": 0.0 if setup.flash else attention_forward,
         }.get(setup.recompute, 0.0)
         busy = matrices + attention + elementwise + again + tensor
-        launching = max(0.0, self.least_layer_seconds - busy)
         even, microbatches = setup.shape.layers / setup.pipeline, setup.num_microbatches
         layers, last = max(setup.stage_layers, default=even), [even, *setup.stage_layers][-1]
-        stage = layers * (busy + launching)
+        stage = layers * busy
         send = self._send() * 2 * setup.virtual_pipeline if setup.pipeline > 1 else 0.0
         send = self.exposed(stage, send) if setup.hides_sends else send
-        mean = even * (busy + launching) + output / setup.pipeline + send
+        mean = even * busy + output / setup.pipeline + send
         # A vendor's recipes give the last stage fewer layers; elsewhere all wait for it.
         is_even = setup.code == "tuned" and layers == even
-        slowest = mean if is_even else max(stage, last * (busy + launching) + output) + send
+        slowest = mean if is_even else max(stage, last * busy + output) + send
+        least = layers * self.least_layer_seconds + self.least_microbatch_seconds
+        launching = self._launching(least, slowest)
+        mean += self._launching(least, mean)
         bubble = (setup.pipeline - 1) / setup.virtual_pipeline * mean
         shared = setup.data * setup.context if setup.zero_stage else 1
         optimizer = _OPTIMIZER_BYTES * self._parameters / shared / setup.device.memory_bandwidth
-        data = self._data(slowest)
+        data = self._data(slowest + launching, bubble if setup.code == "tuned" else 0.0)
         batches = microbatches * self._batch() if setup.broadcasts_batches else 0.0
-        work = microbatches * slowest + batches + bubble + data + optimizer
+        work = microbatches * (slowest + launching) + batches + bubble + data + optimizer
         times = microbatches * layers
         return StepTime(
             matrices=times * matrices,
@@ -329,7 +405,7 @@ class StepModel:
             elementwise=times * elementwise,
             output=microbatches * (slowest - stage - send),
             recompute=times * again,
-            launching=times * launching,
+            launching=microbatches * launching,
             tensor=times * tensor + batches,
             pipeline=microbatches * send,
             bubble=bubble,
@@ -355,8 +431,8 @@ class StepModel:
         layers = max(setup.stage_layers, default=shape.layers / setup.pipeline)
         return layers * sizes.layer(shape, tensor=setup.tensor) + embedding
 
-    def _data(self, microbatch: float) -> float:
-        """What data-parallel communication adds: hidden behind the work it may overlap with."""
+    def _data(self, microbatch: float, pause: float) -> float:
+        """What data-parallel communication adds: hidden behind the work, and the pause, that it may overlap with."""
         setup = self.setup
         ranks = setup.data * setup.context
         if ranks == 1:
@@ -366,7 +442,11 @@ class StepModel:
             gathers = 3.0 if setup.zero_stage >= 3 and setup.recompute != "none" else 2.0
             gathers += 1.0 if setup.zero_stage >= 3 else 0.0
             return setup.num_microbatches * self.exposed(microbatch, gathers * one)
-        hidden = self.exposed(microbatch * max(1, setup.num_microbatches // 4), 3 * one * (1 - setup.shown_data))
+        if not setup.zero_stage and setup.code == "unfused":
+            return 2 * one  # one all-reduce, after the last backward pass
+        hidden = self.exposed(
+            microbatch * max(1, setup.num_microbatches // 4) + pause, 3 * one * (1 - setup.shown_data)
+        )
         return hidden + 3 * one * setup.shown_data
 
     def exposed(self, work: float, talk: float) -> float:

@@ -171,7 +171,8 @@ def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTime
     layers = setup.stage_layers[stage] if setup.stage_layers else setup.shape.layers / setup.pipeline
     for chunk in chunks:
         both = [passes[part][chunk] for part in passes]
-        missing = max(0.0, model.least_layer_seconds * layers / len(chunks) - sum(map(Seconds.whole, both)))
+        least = (model.least_layer_seconds * layers + model.least_microbatch_seconds) / len(chunks)
+        missing = max(0.0, least - sum(map(Seconds.whole, both)))
         for part, share in ((FORWARD, 1 / 3), (BACKWARD, 2 / 3)):
             passes[part][chunk] = replace(passes[part][chunk], launching=share * missing)
     last = sum(one.computing for part in passes for one in passes[part])  # what gradients and weights go on beside

@@ -8,7 +8,7 @@ from typing import Any
 
 from runbook.core.errors import ParamsError
 from runbook.core.units import four_digits
-from runbook.params.schema.entries import Model
+from runbook.params.schema.entries import Model, with_shape
 from runbook.plan_file.schema import Shape
 from runbook.planning import sizes
 from runbook.planning.cost import flops
@@ -21,6 +21,8 @@ SHAPE_TOLERANCE = 0.08
 MICRO_TOKENS = 16384
 """Tokens of a micro-batch at most, where its size is not given and there is no pipeline."""
 DEFAULT_SEQUENCE = 2048
+WIDEST = 256
+"""Units of width for each layer that a model has at most where its name does not say more than its size."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Prediction:
             "shape": self.shape_from or None,
             "assumed": list(self.assumed),
             "seconds_per_step": self.seconds_per_step,
+            "iteration_ms": self.seconds_per_step and four_digits(1e3 * self.seconds_per_step),
+            "unknown": list(self.row.unknown),
         }
 
 
@@ -110,6 +114,8 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> tuple[StepSetup,
     if not row.sequence_length:
         assumed.append(f"sequence of {sequence}")
     model, shape_from = shape_for(row, models)
+    if row.sizes["layers"] and row.sizes["hidden"]:
+        model, shape_from = with_shape(model, row.sizes), "columns of the table"
     row = replace(row, recompute=row.recompute or "none")
     tensor, pipeline = _cut(row, device, assumed)
     shape = sizes.shape_of(model, tensor=tensor, sequence_length=sequence)
@@ -132,7 +138,9 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> tuple[StepSetup,
         "global_batch": global_batch,
         "sequence": row.code != "unfused" and row.flash,
     }
-    setup = StepSetup(**sizes.same_fields(StepSetup, row) | own)
+    if row.network:
+        own["device"] = replace(device, network_bandwidth=row.network * 1e9 / 8)
+    setup = StepSetup(**sizes.same_fields(StepSetup, row) | own, hides_sends=row.code == "tuned" and chunks > 1)
     if not row.micro_batch:
         setup = replace(setup, micro_batch=_micro_batch(setup))
     if device.name == "MI250X-GCD" and "GCD" not in row.accelerator.upper():
@@ -148,15 +156,17 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
     The catalogue's model of that name, else the nearest in size with heads of 64 to 160; if its count is off, hidden is
     scaled by the 0.4th power of the ratio of parameters (a multiple of 128) and the layers to the count.
     """
-    wanted = row.billions * 1e9
+    wanted, length = row.billions * 1e9, row.sequence_length
     llama = "llama" in row.model.lower()
     family = {name: model for name, model in models.items() if ("llama" in name) == llama} or models
+    if "gpt" not in row.model.lower():  # the documents' test shapes are far wider than deep, as nobody trains a model
+        family = {name: model for name, model in family.items() if model.hidden <= WIDEST * model.layers} or family
     for name, model in family.items():
-        if name in _words(row.model) and abs(_count(model) / wanted - 1) <= SHAPE_TOLERANCE:
+        if name in _words(row.model) and abs(_count(model, length) / wanted - 1) <= SHAPE_TOLERANCE:
             return model, f"{name} of the catalogue"
     usual = {name: model for name, model in family.items() if 64 <= model.hidden // model.heads <= 160} or family
-    name, model = min(usual.items(), key=lambda item: abs(math.log(_count(item[1]) / wanted)))
-    if abs(_count(model) / wanted - 1) <= SHAPE_TOLERANCE / 2:
+    name, model = min(usual.items(), key=lambda item: abs(math.log(_count(item[1], length) / wanted)))
+    if abs(_count(model, length) / wanted - 1) <= SHAPE_TOLERANCE / 2:
         return model, f"{name} of the catalogue, by size"
     return _scaled(model, wanted, row.model), f"{name} of the catalogue, scaled to {row.billions:g} B"
 
@@ -169,8 +179,10 @@ def _words(text: str) -> set[str]:
     return words
 
 
-def _count(model: Model) -> int:
-    return sizes.whole(sizes.shape_of(model)).total
+def _count(model: Model, sequence: int = 0) -> int:
+    """Parameters, with a learned position for each token of the sequence."""
+    learned = model.hidden * max(0, sequence - model.positions) if model.position_embedding == "learned" else 0
+    return (model.parameters or sizes.whole(sizes.shape_of(model)).total) + learned
 
 
 def _scaled(model: Model, wanted: float, name: str) -> Model:

@@ -1,4 +1,7 @@
-"""Published results as the table of published_results.csv words them: what a row says, in our own terms."""
+"""Published results as the table of published_results.csv words them: what a row says, in our own terms.
+
+Optional columns (`micro_batch`, `vp`, `layers`, `code`, ...) win over the words in `software`.
+"""
 
 import re
 from collections.abc import Mapping
@@ -21,6 +24,20 @@ _RECOMPUTE = (
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
+_SIZES = {
+    "layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn": "ffn_hidden",
+    "vocabulary": "vocabulary",
+}  # fmt: skip
+_YES_OR_NO = dict.fromkeys(("1", "yes", "true", "on"), "yes") | dict.fromkeys(("0", "no", "false", "off"), "no")
+_WORDS = {
+    "recompute": {word: word for word in ("none", "selective", "operators", "full")} | {"some": "operators"},
+    "zero_stage": {word: word for word in "0123"},
+    "code": {word: word for word in ("fused", "unfused", "eager", "tuned")},
+    "flash": _YES_OR_NO | {"2": "yes", "3": "yes"},
+    "cuda_graphs": _YES_OR_NO | {"none": "no", "full": "yes"},
+    "fp8_recipe": {word: word for word in ("delayed", "tensorwise", "current", "blockwise", "mxfp8", "hybrid")},
+}
+"""Words of the optional columns; all recipes of fp8 are planned alike."""
 _MOST = 1e9
 """A larger number in a cell is a slip and says nothing."""
 _VENDOR = r"nemo|meta internal|megascale|transformer engine|megatron-(bridge|core)|mlperf|nvidia\b(?!.*deepspeed)"
@@ -51,6 +68,13 @@ class PublishedRow:
     zero_stage: int
     flash: bool
     code: str
+    cuda_graphs: bool
+    network: float
+    """Gbit/s of one device between nodes."""
+    sizes: Mapping[str, int]
+    """Of the model, by the catalogue's names: layers, hidden, heads, kv_heads, ffn_hidden, vocabulary."""
+    unknown: tuple[str, ...]
+    """Cells of the optional columns that were not understood, and so not used."""
 
 
 def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
@@ -62,6 +86,23 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     def count(name: str) -> int:
         return int(_number(cell(name)))
 
+    unknown: list[str] = []
+
+    def word(name: str) -> str:
+        said = cell(name).lower().removesuffix(".0")
+        if said and said not in _WORDS[name]:
+            unknown.append(f"{name} {cell(name)}")
+        return _WORDS[name].get(said, "")
+
+    def size(name: str) -> int:
+        if cell(name) and not count(name):
+            unknown.append(f"{name} {cell(name)}")
+        return count(name)
+
+    flash, graphs, _ = word("flash"), word("cuda_graphs"), word("fp8_recipe")
+    network = re.fullmatch(r"(\d+(?:\.\d+)?) ?(gb/s|gbps|gbit/s)?", cell("network").lower())
+    if cell("network") and not network:
+        unknown.append(f"network {cell('network')}")
     said = " ".join(cell(name) for name in ("software", "flops_convention", "note")).lower()
     context = " ".join((cell("software"), cell("note"))).lower()
     tensor = _after(r"(?:\btp ?=? ?|xtp)(\d+)", context) or (8 if "megatron tp" in context else 0)
@@ -78,13 +119,19 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         pipeline=count("pp") or _after(r"(?:\bpp ?=? ?|xpp)(\d+)", context),
         data=count("dp") or _after(r"fsdp ?(\d+) ?x", context),
         context=count("cp") or 1,
-        virtual_pipeline=_after(r"\bvp[p]?[ =]*(\d+)", context) or 1,
-        micro_batch=_after(r"(?:micro-batch|local batch|mbs)[ =:]*(\d+)", context) or _after(r"\bb=(\d+) per", context),
+        virtual_pipeline=size("vp") or _after(r"\bvp[p]?[ =]*(\d+)", context) or 1,
+        micro_batch=size("micro_batch")
+        or _after(r"(?:micro-batch|local batch|mbs)[ =:]*(\d+)", context)
+        or _after(r"\bb=(\d+) per", context),
         convention=convention(cell("flops_convention"), cell("software"), cell("date")),
-        recompute=next((name for pattern, name in _RECOMPUTE if re.search(pattern, said)), ""),
-        zero_stage=zero_stage(context),
-        flash=has_flash(context, cell("date")),
-        code=code(context),
+        recompute=word("recompute") or next((name for pattern, name in _RECOMPUTE if re.search(pattern, said)), ""),
+        zero_stage=int(word("zero_stage") or zero_stage(context)),
+        flash=flash == "yes" if flash else has_flash(context, cell("date")),
+        code=word("code") or code(context),
+        cuda_graphs=graphs == "yes",
+        network=float(network[1]) if network else 0.0,
+        sizes={name: size(column) for column, name in _SIZES.items()},
+        unknown=tuple(unknown),
     )
 
 
