@@ -4,6 +4,7 @@
     show_table(rows, title="", notes=())            rows are dictionaries; units belong in the column names
     show_checks(checks)                             rows of `core.checks.Check`; verdict by word and symbol
     show_figure(figure, caption)                      a drawing, and its numbers in words
+    View([table, (figure, caption), text])          all of these at the end of a cell, where each can be used
     show_html(html, text)                           HTML, and the text that says the same
     Progress(title, total=None, unit="")            .update(done=..., **facts)   .finish(**facts)
     sparkline(values)                               a curve in one word: ▁▃▅█
@@ -14,6 +15,7 @@ Nothing here imports pandas, matplotlib or IPython when it is imported.
 from runbook.core.table import Table as Table
 from runbook.display.curves import sparkline as sparkline
 from runbook.display.output_place import Place as Place
+from runbook.display.output_place import View as View
 from runbook.display.output_place import show_figure as show_figure
 from runbook.display.output_place import show_html as show_html
 from runbook.display.output_place import show_table as show_table

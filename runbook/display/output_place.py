@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from runbook.core.table import Row, Table
-from runbook.results.figures.drawing import as_svg
+from runbook.results.figures.drawing import as_html, as_svg
 
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Our papermill engine sets it in its kernels (records/client.py): displays updated in place reach the log."""
@@ -67,6 +67,35 @@ def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any
 def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> None:
     """Show a table, or rows as one."""
     show(rows if isinstance(rows, Table) else Table(rows, title, notes))
+
+
+class View(list[Any]):
+    """What a cell shows, in order: tables, figures with their captions, text. It shows itself, and each can be used."""
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables; `.to_frame()` gives one as a DataFrame."""
+        return [part for part in self if isinstance(part, Table)]
+
+    @property
+    def figures(self) -> list[Any]:
+        """The figures, as matplotlib has them."""
+        return [part[0] for part in self if isinstance(part, tuple)]
+
+    def _ipython_display_(self) -> None:
+        for part in self:
+            if isinstance(part, tuple):
+                show_figure(*part)
+            else:
+                show(part) if isinstance(part, Table) else show_text(part)
+
+    def _repr_html_(self) -> str:
+        parts = (as_html(part[0]) if isinstance(part, tuple) else part for part in self)
+        return "<br>".join(part.as_html() if isinstance(part, Table) else part for part in parts)
+
+    def __repr__(self) -> str:
+        captions = (part[1] if isinstance(part, tuple) else part for part in self)
+        return "\n\n".join(part.as_text() if isinstance(part, Table) else part for part in captions)
 
 
 def show_text(text: str) -> None:

@@ -9,7 +9,7 @@ from runbook.core.units import show_bytes, show_count
 from runbook.plan_file.schema import Shape
 from runbook.planning.cost.flops import CONVENTIONS, tflops_per_device
 from runbook.planning.plan_record import Plan
-from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
+from runbook.results.history import History, Step, ValidationLoss, by_segment
 from runbook.results.metrics import WARM_UP_RULE, Summary, find_spikes, measured
 from runbook.results.published_results import PEAKS, RESULTS, Published, nearest, peak_tflops, same_device
 from runbook.results.wall_time import WallTime
@@ -282,25 +282,3 @@ def throughput_table(history: History, *, sequence_length: int, planned: float |
             }
         )
     return Table(rows, "Throughput in numbers", ("medians after warm-up",), source=history.source)
-
-
-def timeline_table(history: History, validation: Sequence[ValidationLoss] = (), events: Sequence[Event] = ()) -> Table:
-    """How often and how long each kind of thing happened."""
-    steps = (*history.steps, *history.repeated)
-    kinds = (
-        ("training", [step.seconds for step in steps], history.source),
-        ("waiting for data", [s.data_wait_seconds for s in steps if s.data_wait_seconds > 0], history.source),
-        ("evaluation", [one.seconds for one in validation], "validation.jsonl"),
-        ("saving", [event.seconds or 0.0 for event in events_named(events, "saved")], "events.jsonl"),
-    )
-    rows = [
-        {
-            "what": what,
-            "times": len(times),
-            "all (s)": sum(times),
-            "longest (s)": max(times, default=None),
-            "source": file,
-        }
-        for what, times, file in kinds
-    ]
-    return Table(rows, "What happened when, in numbers", source="metrics.jsonl, validation.jsonl, events.jsonl")

@@ -10,8 +10,7 @@ from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import PlanError, RecordError
 from runbook.core.table import Table
-from runbook.display import show_figure as draw
-from runbook.display import show_table, show_text
+from runbook.display import View
 from runbook.params import Settings
 from runbook.planning import FULL, SMOKE, Check
 from runbook.planning.cost.step_inputs import memory_of, peak_of
@@ -19,6 +18,7 @@ from runbook.planning.layout import full_choice
 from runbook.results import documents, gates, metrics, run_tables, wall_time
 from runbook.results.compare import compare, read_run
 from runbook.results.figures import run_figures
+from runbook.results.step_tables import slow_steps_table
 from runbook.workflow import report
 from runbook.workflow.open_phase import OpenPhase, binder
 from runbook.workflow.prerequisites import machine
@@ -34,105 +34,115 @@ DOCUMENTS = "lumi-table.csv"
 bind = binder(PHASE)
 
 
-def show_numbers(open_phase: OpenPhase) -> None:
+def show_numbers(open_phase: OpenPhase) -> View:
     """The numbers of each training phase; kept as results.csv too."""
-    rows = []
-    for one in both_trainings(open_phase):
-        table = run_tables.numbers_table(one.summary, title=one.phase, history=one.history)
-        show(table)
-        rows += [{"phase": one.phase, **row} for row in table]
+    both = both_trainings(open_phase)
+    tables = [run_tables.numbers_table(one.summary, title=one.phase, history=one.history) for one in both]
+    rows = [{"phase": one.phase, **row} for one, table in zip(both, tables, strict=True) for row in table]
     write_text(open_phase.folder / RESULTS, Table(rows).to_csv())
+    return View(map(sourced, tables))
 
 
-def show_plan_versus_actual(open_phase: OpenPhase) -> None:
+def show_plan_versus_actual(open_phase: OpenPhase) -> View:
     """Each promise of the plan beside what came true, with the reason where it did not; kept in the record."""
-    trainings = both_trainings(open_phase)
+    trainings, view = both_trainings(open_phase), View()
     for one in trainings:
         table = training_results.plan_versus_actual(one)
-        show(table)
+        view.append(sourced(table))
         for row in table:
             open_phase.session.plan[f"{one.phase}: {row['what']}"] = row["planned"]
             open_phase.session.result(f"{one.phase}: {row['what']}", training_results.rounded(row["actual"]))
     for key, value in trainings[-1].results().items():
         open_phase.session.result(key, value)
+    return view
 
 
-def show_loss(open_phase: OpenPhase) -> None:
+def show_loss(open_phase: OpenPhase) -> View:
     """The loss curves, with restarts and spikes, and the numbers in them."""
-    training_results.show_loss(open_phase, TRAININGS)
+    view = training_results.show_loss(open_phase, TRAININGS)
     for one in both_trainings(open_phase):
         vocabulary = one.phase_plan.model.padded_vocabulary
-        show(run_tables.loss_table(one.history, one.validation, padded_vocabulary=vocabulary))
+        view.append(sourced(run_tables.loss_table(one.history, one.validation, padded_vocabulary=vocabulary)))
+    return view
 
 
-def show_throughput(open_phase: OpenPhase) -> None:
+def show_throughput(open_phase: OpenPhase) -> View:
     """Tokens per second over time, with the planned line."""
+    view = View()
     for one in both_trainings(open_phase):
         length, planned = one.phase_plan.model.sequence_length, one.planned.tokens_per_second
-        draw(one.throughput_figure(), f"{one.phase}: median {one.summary.tokens_per_second or 0:,.0f} tokens/s")
-        show(run_tables.throughput_table(one.history, sequence_length=length, planned=planned))
+        words = f"{one.phase}: median {one.summary.tokens_per_second or 0:,.0f} tokens/s"
+        table = run_tables.throughput_table(one.history, sequence_length=length, planned=planned)
+        view += [(one.throughput_figure(), words), sourced(table)]
+    return view
 
 
-def show_step_parts(open_phase: OpenPhase) -> None:
+def show_step_parts(open_phase: OpenPhase) -> View:
     """What a step of the training is made of, and whether a rank is slower than the others."""
     one = read_results(open_phase, FULL)
-    draw(one.step_time_figure(), "Seconds of each step by part.")
-    show(metrics.step_parts_table(one.history))
-    show(metrics.straggler_table(one.history))
+    tables = metrics.step_parts_table(one.history), metrics.straggler_table(one.history)
+    return View([(one.step_time_figure(), "Seconds of each step by part."), *map(sourced, tables)])
 
 
-def show_time_parts(open_phase: OpenPhase) -> None:
+def show_time_parts(open_phase: OpenPhase) -> View:
     """Where the wall time went over all jobs, what each interruption cost, and what stood still."""
+    view = View()
     for one in both_trainings(open_phase):
         if (account := one.account) is None:
-            show_text(f"{one.phase} has made no step.")
+            view.append(f"{one.phase} has made no step.")
             continue
-        draw(run_figures.goodput_figure(account, f"Where the wall time of {one.phase} went"), one.phase)
-        show(wall_time.wall_time_table(account))
+        figure = run_figures.goodput_figure(account, f"Where the wall time of {one.phase} went")
+        view += [(figure, one.phase), sourced(wall_time.wall_time_table(account))]
         if account.interruptions:
-            show(wall_time.interruptions_table(account, f"Interruptions of {one.phase}"))
-        show(wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds))
+            view.append(sourced(wall_time.interruptions_table(account, f"Interruptions of {one.phase}")))
+        stalls = wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds)
+        view.append(sourced(stalls))
+    return view
 
 
-def show_timeline(open_phase: OpenPhase) -> None:
-    """Training, waiting for data, evaluations and saves over time."""
+def show_timeline(open_phase: OpenPhase) -> View:
+    """Training, waiting for data, evaluations and saves over time; and the slowest steps with their reasons."""
     one = read_results(open_phase, FULL)
-    draw(one.timeline_figure(), "What happened when.")
-    show(run_tables.timeline_table(one.history, one.validation, one.events))
+    slow = slow_steps_table(one.history, one.validation, one.events)
+    return View(
+        [(one.timeline_figure(), "What happened when; how long, in all, is in the tables above."), sourced(slow)]
+    )
 
 
-def show_cost(open_phase: OpenPhase) -> None:
+def show_cost(open_phase: OpenPhase) -> View:
     """What the training cost, and what the paper's 300 billion tokens would at this speed."""
     one = read_results(open_phase, FULL)
     rates, account = training_results.device_rates(open_phase.settings), one.account
-    if account is not None:
-        show(wall_time.cost_table(one.summary, account, rates))
+    view = View([sourced(wall_time.cost_table(one.summary, account, rates))] if account else [])
     goodput = account.goodput if account else None
-    show(wall_time.projection_table(one.summary, target_tokens=300_000_000_000, goodput=goodput, rates=rates))
+    paper = wall_time.projection_table(one.summary, target_tokens=300_000_000_000, goodput=goodput, rates=rates)
+    return View([*view, sourced(paper)])
 
 
-def show_published(open_phase: OpenPhase) -> None:
+def show_published(open_phase: OpenPhase) -> View:
     """Published results nearest in size, and whether they can be compared."""
     one = read_results(open_phase, FULL)
     device, precision = open_phase.settings.site.hardware.device, one.phase_plan.precision.format
     shape, peak = one.phase_plan.model, peak_of(open_phase.settings.site, precision)
-    show(run_tables.speed_table(one.summary, shape, device=device, precision=precision, own_peak=peak))
+    speed = run_tables.speed_table(one.summary, shape, device=device, precision=precision, own_peak=peak)
     table = run_tables.published_table(
         one.summary, parameters=shape.parameters, device=device, precision=precision, own_peak=peak
     )
-    draw(run_figures.published_figure(table), "Tokens per second and device; the numbers stand in the table below.")
-    draw(run_figures.mfu_figure(table), "Share of the peak; the numbers stand in the table below.")
-    show(table)
+    figures = [
+        (run_figures.published_figure(table), "Tokens per second and device; the numbers stand in the table below."),
+        (run_figures.mfu_figure(table), "Share of the peak; the numbers stand in the table below."),
+    ]
+    return View([sourced(speed), *figures, sourced(table)])
 
 
-def show_variants(open_phase: OpenPhase) -> None:
+def show_variants(open_phase: OpenPhase) -> View:
     """The LUMI document's table for this run and its variants; those that were run are compared."""
     settings, runs = open_phase.settings, open_phase.folder.parent
     run, variants = settings.run.run, [settings]  # as it was bound, and its siblings
     if run in params.run_names(settings.project):
         variants += [one for one in variants_of(run, settings.project) if one.name != settings.name]
     table = variants_table(variants, runs)
-    show(table)
+    view = View([sourced(table)])
     write_text(open_phase.folder / VARIANTS, table.to_csv())
     facts = []
     for folder in (runs / one.name for one in variants):
@@ -140,25 +150,23 @@ def show_variants(open_phase: OpenPhase) -> None:
             try:
                 facts.append(read_run(folder))
             except RecordError as error:
-                show_text(f"{folder.name} is not compared: {error}")
+                view.append(f"{folder.name} is not compared: {error}")
     if len(facts) < 2:
-        show_text(f"Nothing to compare: runbook run {run} --all-variants runs the others, runbook compare A B any two.")
-        return
+        words = f"Nothing to compare: runbook run {run} --all-variants runs the others, runbook compare A B any two."
+        return View([*view, words])
     scaling = variants_scaling(variants, runs)
-    draw(run_figures.scaling_figure(scaling), "Speed by number of devices.")
-    show(scaling)
+    view += [(run_figures.scaling_figure(scaling), "Speed by number of devices."), sourced(scaling)]
     result = compare(facts)
-    draw(run_figures.comparison_figure({fact.name: fact.history for fact in facts}), "By tokens and by time trained.")
-    for one in (result.parameters, result.metrics, result.environment):
-        show(one)
+    losses = run_figures.comparison_figure({fact.name: fact.history for fact in facts})
+    tables = (result.parameters, result.metrics, result.environment)
+    return View([*view, (losses, "By tokens and by time trained."), *map(sourced, tables)])
 
 
-def show_documents(open_phase: OpenPhase) -> None:
+def show_documents(open_phase: OpenPhase) -> View:
     """The result tables of the documents this project starts from, recomputed and judged; the same for every run."""
     lumi = documents.results_table(documents.lumi_rows())
-    show(lumi)
-    show(documents.azure_checkpoint_table())
     write_text(open_phase.folder / DOCUMENTS, lumi.to_csv())
+    return View([sourced(lumi), sourced(documents.azure_checkpoint_table())])
 
 
 def finish(open_phase: OpenPhase) -> None:
@@ -183,9 +191,9 @@ def plan_check(one: TrainingResults) -> Check:
     return judge(name, band[0] <= actual <= band[1], f"{actual / planned:.2f} of the plan's", rule, otherwise="warn")
 
 
-def show(table: Table) -> None:
-    """A table with its source and notes below."""
-    show_table(replace(table, notes=[f"Source: {table.source}.", *table.notes]))
+def sourced(table: Table) -> Table:
+    """A table with its source among its notes."""
+    return replace(table, notes=[f"Source: {table.source}.", *table.notes])
 
 
 def variants_of(run: str, project: Path | None = None) -> list[Settings]:

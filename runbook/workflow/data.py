@@ -15,7 +15,7 @@ from runbook.core.checks import judge
 from runbook.core.errors import DataError
 from runbook.core.table import Row
 from runbook.core.units import show_bytes, show_duration
-from runbook.display import Progress, show_figure, show_html, show_table, show_text
+from runbook.display import Progress, Table, View, show_html, show_table, show_text
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import Check
@@ -178,30 +178,29 @@ def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
     return made + ready_pairs(settings, data, open_phase.folder)
 
 
-def show_what_it_is(open_phase: OpenPhase) -> None:
+def show_what_it_is(open_phase: OpenPhase) -> View:
     """One table of what came out, and pictures of how long documents are and where they come from."""
     if not (found := _read_manifests(open_phase)):
-        show_text("There is no manifest: no text became tokens in this run.")
-        return
-    show_table([{"what": what, "value": value} for what, value in _manifest_facts(found)], title="What the data is")
+        return View(["There is no manifest: no text became tokens in this run."])
+    view = View([Table([{"what": what, "value": value} for what, value in _manifest_facts(found)], "What the data is")])
     if sources := _source_rows(found):
-        show_table(sources, title="By source")
+        view.append(Table(sources, "By source"))
     lengths = [sum(counts) for counts in zip_longest(*(manifest.lengths for manifest in found), fillvalue=0)]
     words = ", ".join(
         f"{count:,} of {2**place:,} to {2 ** (place + 1) - 1:,}" for place, count in enumerate(lengths) if count
     )
     figure = length_figure(lengths, open_phase.plan.model.sequence_length)
-    show_figure(figure, f"Documents by their number of tokens: {words}.")
+    view.append((figure, f"Documents by their number of tokens: {words}."))
     if sources:
         figure = source_figure({row["source"]: row["tokens"] for row in sources})
-        show_figure(figure, "Tokens of each source; the numbers are in the table.")
+        view.append((figure, "Tokens of each source; the numbers are in the table."))
+    return view
 
 
-def show_plan_beside(open_phase: OpenPhase) -> None:
+def show_plan_beside(open_phase: OpenPhase) -> View:
     """The plan's estimates beside what was counted, with the difference; and the speed along the way."""
     if not (found := _read_manifests(open_phase)):
-        show_text("There is nothing to compare: no text became tokens in this run.")
-        return
+        return View(["There is nothing to compare: no text became tokens in this run."])
     plan = open_phase.plan
     hours = plan.data_work[0].core_hours if plan.data_work else None
     stages = ("read", "parse", "encode", "write")
@@ -224,11 +223,11 @@ def show_plan_beside(open_phase: OpenPhase) -> None:
         }
         for what, planned, actual, show in rows
     ]
-    show_table(table, title="Planned and found")
     longest = max(found, key=lambda manifest: len(manifest.speed))
     speed = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
-    show_figure(speed_figure(longest.speed, speed), f"MB of text a second: {rates}; plan {speed:,.0f}.")
+    words = f"MB of text a second: {rates}; plan {speed:,.0f}."
+    return View([Table(table, "Planned and found"), (speed_figure(longest.speed, speed), words)])
 
 
 def show_documents(open_phase: OpenPhase) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 from runbook import params
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import ParamsError, PlanError
-from runbook.display import Table, show_figure, show_table, show_text
+from runbook.display import Table, View, show_table, show_text
 from runbook.display.jupyter.form import Answer, Field, show_form
 from runbook.params import Settings
 from runbook.params.catalogues import read_datasets, read_models
@@ -61,9 +61,9 @@ def choose(open_phase: OpenPhase) -> None:
     show_form(sections, consider, write, values_table(settings), f"{settings.run.run}-mine")
 
 
-def show_sizes(open_phase: OpenPhase) -> None:
+def show_sizes(open_phase: OpenPhase) -> Table:
     """Parameters part by part, and what the labels should have said."""
-    show_table(plan_tables.sizes_table(open_phase.plan))
+    return plan_tables.sizes_table(open_phase.plan)
 
 
 def show_layout(open_phase: OpenPhase) -> None:
@@ -72,32 +72,29 @@ def show_layout(open_phase: OpenPhase) -> None:
     open_phase.check(open_phase.plan.checks)
 
 
-def show_memory(open_phase: OpenPhase) -> None:
+def show_memory(open_phase: OpenPhase) -> View:
     """Bytes by part on the fullest device, against what it has."""
     plan = open_phase.plan
-    show_table(plan_tables.memory_table(plan))
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
-    show_figure(figure, "Memory of one rank of the fullest stage; its numbers are in the table.")
+    words = "Memory of one rank of the fullest stage; its numbers are in the table."
+    return View([plan_tables.memory_table(plan), (figure, words)])
 
 
-def show_time(open_phase: OpenPhase) -> None:
+def show_time(open_phase: OpenPhase) -> View:
     """Operations, seconds, checkpoints; an estimate names its basis."""
     plan = open_phase.plan
-    show_table(plan_tables.time_table(plan))
+    view = View([plan_tables.time_table(plan)])
     if parts := plan.time[FULL].parts:
-        show_table(plan_tables.parts_table(plan))
         figure = plan_figures.step_figure(parts, plan_tables.PART_WORDS)
-        show_figure(figure, "Where the time of a training step goes; its numbers are in the table.")
-    show_table(plan_tables.endurance_table(plan))
-    show_table(plan_tables.flops_table(plan))
+        view += [plan_tables.parts_table(plan), (figure, "Where a step's time goes; its numbers are in the table.")]
+    return View([*view, plan_tables.endurance_table(plan), plan_tables.flops_table(plan)])
 
 
-def show_storage(open_phase: OpenPhase) -> None:
+def show_storage(open_phase: OpenPhase) -> View:
     """Bytes of checkpoints and data, and what preparing the text takes, our way and the documents'."""
     plan, settings = open_phase.plan, open_phase.settings
     beside = site_tables(settings.site, plan, settings.run.training.precision)
-    for table in (plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)):
-        show_table(table)
+    return View([plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)])
 
 
 def show_rehearsal(open_phase: OpenPhase) -> None:
@@ -105,12 +102,12 @@ def show_rehearsal(open_phase: OpenPhase) -> None:
     layout_rehearsal.show(replace(open_phase, phase=FULL))
 
 
-def show_what_if(open_phase: OpenPhase) -> None:
+def show_what_if(open_phase: OpenPhase) -> Table:
     """The training with one thing changed, and the best layout that a search finds."""
     settings = open_phase.settings
     measured = machine.calibrations_of_run(settings, open_phase.folder)
     found = what_if(settings, machine.measure_machine(settings.site), measured)
-    show_table(what_if_table(found, settings.site.currency))
+    return what_if_table(found, settings.site.currency)
 
 
 def show_scripts(open_phase: OpenPhase) -> None:

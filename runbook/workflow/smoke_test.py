@@ -7,7 +7,7 @@ from dataclasses import replace
 from runbook.core.atomic_files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
-from runbook.display import show_table
+from runbook.display import Table
 from runbook.planning import FULL, Check
 from runbook.planning.plan_tables import batch_sum
 from runbook.results import gates
@@ -24,7 +24,7 @@ PHASE = "03-smoke-test"
 bind = binder(PHASE)
 
 
-def show_expectation(open_phase: OpenPhase) -> None:
+def show_expectation(open_phase: OpenPhase) -> Table:
     """What the plan says of this test, to hold against what comes."""
     phase_plan = open_phase.phase_plan
     planned = open_phase.plan.time[PHASE]
@@ -37,10 +37,10 @@ def show_expectation(open_phase: OpenPhase) -> None:
     ]
     if planned.seconds_per_iteration:
         rows.append(("seconds per iteration", f"{planned.seconds_per_iteration:.2f}", planned.basis))
-    show_table([{"what": what, "expected": value, "why": why} for what, value, why in rows], title="Expected")
+    return Table([{"what": what, "expected": value, "why": why} for what, value, why in rows], "Expected")
 
 
-def gate(open_phase: OpenPhase) -> None:
+def gate(open_phase: OpenPhase) -> Table:
     """Judge the test; the verdict is kept for the training phase."""
     test = training_results.read_results(open_phase, PHASE)
     for key, value in test.results().items():
@@ -62,7 +62,7 @@ def gate(open_phase: OpenPhase) -> None:
     write_text(open_phase.folder / GATE, json.dumps(content, indent=1) + "\n")
     machine.keep_calibration(open_phase.settings, open_phase.plan, open_phase.folder, test.history)
     open_phase.check(checks)
-    show_table(outlook(open_phase), title="What this means for the training")
+    return Table(outlook(open_phase), "What this means for the training")
 
 
 def outlook(open_phase: OpenPhase) -> list[Row]:

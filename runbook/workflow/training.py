@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Sequence
 
 from runbook.core.errors import JobError
-from runbook.display import show_table, show_text
+from runbook.display import Table, View, show_table, show_text
 from runbook.jobs.job_folder import JobState
 from runbook.params.schema.value_types import Framework
 from runbook.planning import Check
@@ -52,15 +52,14 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
     show_text(f"Stopped {where}, exit code 75; goes on as jobs/{folder.path.name}.")
 
 
-def show_samples(open_phase: OpenPhase) -> None:
+def show_samples(open_phase: OpenPhase) -> View:
     """What the model wrote before the first step and after the last."""
     rows = training_results.sample_rows(
         open_phase.folder, open_phase.phase_plan, open_phase.settings.run.data.tokenizer
     )
     if not rows:
-        show_text("training.sample_prompt is empty: no sample was asked for.")
-        return
-    show_table(rows, title="The same prompt before and after")
+        return View(["training.sample_prompt is empty: no sample was asked for."])
+    return View([Table(rows, "The same prompt before and after")])
 
 
 def continue_text(open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7) -> None:

@@ -8,7 +8,7 @@ from runbook.results.figures import run_figures
 from runbook.results.figures import run_figures as figures_beside
 from runbook.results.history import ValidationLoss
 from runbook.results.metrics import summarize
-from runbook.results.run_tables import loss_table, numbers_table, published_table, throughput_table, timeline_table
+from runbook.results.run_tables import loss_table, numbers_table, published_table, throughput_table
 
 
 @pytest.fixture
@@ -42,12 +42,8 @@ def test_throughput_of_each_segment(spiky):
     assert rows[1]["source"] == "metrics.jsonl:86-130"
 
 
-def test_timeline_counts_what_it_draws(make, history):
+def test_timeline_shows_the_planned_end(make, history):
     validation = [ValidationLoss(50, 5.0, 148.4, 32, 2.0, 1100.0)]
-    rows = {row["what"]: row for row in timeline_table(history, validation, make.saved(50, 100))}
-    assert {what: row["times"] for what, row in rows.items()} == {
-        "training": 100, "waiting for data": 100, "evaluation": 1, "saving": 2,
-    }  # fmt: skip
     axes = run_figures.timeline_figure(history, validation, make.saved(50), planned_seconds=100.0).axes[0]
     assert "planned end" in [text.get_text() for text in axes.texts]
 

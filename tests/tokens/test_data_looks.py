@@ -63,8 +63,8 @@ def test_a_phase_by_hand_shows_plan_and_counts(tmp_path: Path, runs: Path, told:
     phase.tokenize(open_phase)
     phase.verify(open_phase)
     told()
-    data.show_what_it_is(open_phase)
-    data.show_plan_beside(open_phase)
+    print(data.show_what_it_is(open_phase))
+    print(data.show_plan_beside(open_phase))
     data.show_documents(open_phase)
     said = told()
     assert f"documents, {EDGE_TEXTS.count('')} of them empty" in said
@@ -83,8 +83,8 @@ def test_ready_token_files_are_shown_and_verified_not_made(tmp_path: Path, runs:
     phase.show_source(open_phase)
     phase.tokenize(open_phase)
     phase.verify(open_phase)
-    data.show_what_it_is(open_phase)
-    data.show_plan_beside(open_phase)
+    print(data.show_what_it_is(open_phase))
+    print(data.show_plan_beside(open_phase))
     data.show_documents(open_phase)
     said = told()
     assert "1 pairs of token files were made elsewhere; they are read as they are" in said

@@ -35,15 +35,14 @@ def test_a_run_that_was_trained_has_its_speed_and_source_and_another_is_never_me
     assert [point["run"] for point in analysis.variants_scaling([open_phase.settings], runs).rows] == ["local"]
 
 
-def test_runs_without_a_step_are_named_and_the_others_are_compared(runs, queue, monkeypatch, capsys):
+def test_runs_without_a_step_are_named_and_the_others_are_compared(runs, queue, monkeypatch):
     bound = open_run("04-training", runs=runs)
     others = [open_run("04-training", f"as={name}", runs=runs) for name in ("longer", "waiting")]
     for open_phase in (bound, others[0]):
         (open_phase.folder / "metrics.jsonl").write_text(measured_lines(open_phase, 2.0))
     (others[1].folder / "metrics.jsonl").write_text("")
     monkeypatch.setattr(analysis, "variants_of", lambda run, project: [one.settings for one in others])
-    analysis.show_variants(bound)
-    shown = capsys.readouterr().out
+    shown = repr(analysis.show_variants(bound))
     assert re.search(r"local--waiting is not compared: .*metrics\.jsonl holds no whole record", shown)
     assert re.search(r"Results side by side\n.*local +local--longer +last / first", shown)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from runbook.core.json_lines import read_lines
 from runbook.core.table import Row, Table
-from runbook.display import show_figure, show_table, show_text
+from runbook.display import View
 from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.accelerators import find_accelerator
@@ -133,8 +133,9 @@ def since_start(events: Sequence[Event]) -> tuple[Event, ...]:
     return tuple(events[first:])
 
 
-def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> None:
+def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
     """The loss curve of the open phase, or each phase named, over all restarts, beside ln(vocabulary), and in words."""
+    view = View()
     for phase in phases or [open_phase.phase]:
         trained = read_results(open_phase, phase)
         summary = trained.summary
@@ -142,27 +143,25 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> None:
             f"{phase}: loss {summary.first_loss:.3f} at iteration {summary.first_iteration}, "
             f"{summary.last_loss:.3f} at {summary.last_iteration}; lowest {summary.lowest_loss:.3f}."
         )
-        show_figure(trained.loss_figure(), caption)
+        view.append((trained.loss_figure(), caption))
+    return view
 
 
-def show_account(open_phase: OpenPhase) -> None:
+def show_account(open_phase: OpenPhase) -> View:
     """The phase's account as a figure and a table, its interruptions one by one, its goodput among the results."""
     one = read_results(open_phase, open_phase.phase)
     if (account := one.account) is None:
-        show_text(f"{open_phase.phase} has made no step yet.")
-        return
+        return View([f"{open_phase.phase} has made no step yet."])
     share = account.goodput or 0.0
     told = (
         f"{share:.1%} of {account.wall_seconds:.0f} s were productive steps, over {account.jobs} jobs; "
         f"{account.lost_steps} steps were done again, {account.missing_steps} are missing."
     )
     figure = run_figures.goodput_figure(account, f"Where the wall time of {open_phase.phase} went")
-    show_figure(figure, told)
-    show_table(wall_time_table(account, "The account"))
-    if account.interruptions:
-        show_table(interruptions_table(account))
     for key, value in (("goodput", share), ("lost_steps", account.lost_steps), ("jobs", account.jobs)):
         open_phase.session.result(key, rounded(value))
+    interruptions = [interruptions_table(account)] if account.interruptions else []
+    return View([(figure, told), wall_time_table(account, "The account"), *interruptions])
 
 
 def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
