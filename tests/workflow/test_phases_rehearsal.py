@@ -41,7 +41,7 @@ class FakeTrainer:
 
     def counted(self, rank):
         kinds = {one.name: one.type for one in fields(rehearsal.Stage) if not one.name.startswith("planned")}
-        numbers = [name for name, kind in kinds.items() if kind in ("int", "float")]
+        numbers = [name for name, kind in kinds.items() if kind in (int, float, "int", "float")]
         own = {"rank": rank, "stage": int(rank > 0), "peak_bytes": self.peak * (2 if rank else 1)}
         lists = {"collectives": [], "largest": [], "timeline": [], "work": [], "synchronizations": {}, "moments": {}}
         return dict.fromkeys(numbers, 1) | lists | {"peak_moment": "optimizer", "parts": {"weights": 1}} | own
