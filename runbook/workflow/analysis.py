@@ -86,18 +86,8 @@ def show_step_parts(open_phase: OpenPhase) -> View:
 
 def show_time_parts(open_phase: OpenPhase) -> View:
     """Where the wall time went over all jobs, what each interruption cost, and what stood still."""
-    view = View()
-    for one in both_trainings(open_phase):
-        if (account := one.account) is None:
-            view.append(f"{one.phase} has made no step.")
-            continue
-        figure = run_figures.goodput_figure(account, f"Where the wall time of {one.phase} went")
-        view += [(figure, one.phase), sourced(wall_time.wall_time_table(account))]
-        if account.interruptions:
-            view.append(sourced(wall_time.interruptions_table(account, f"Interruptions of {one.phase}")))
-        stalls = wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds)
-        view.append(sourced(stalls))
-    return view
+    parts = [part for one in both_trainings(open_phase) for part in training_results.account_view(one)]
+    return View(sourced(part) if isinstance(part, Table) else part for part in parts)
 
 
 def show_timeline(open_phase: OpenPhase) -> View:

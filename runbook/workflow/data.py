@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from html import escape
@@ -21,6 +21,7 @@ from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import Check
 from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
 from runbook.results.figures.plan_figures import length_figure, source_figure, speed_figure
+from runbook.results.run_tables import plan_versus_actual
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.options import Manifest, TokenFiles, TokenizeOptions, read_manifest
 from runbook.tokens.pipeline.progress import DataProgress
@@ -208,26 +209,19 @@ def show_plan_beside(open_phase: OpenPhase) -> View:
     written = sum(file["bytes"] for manifest in found for file in manifest.files.values())
     sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
     catalogued = sum(sizes) if all(sizes) else None
-    rows: list[tuple[str, float | None, float, Callable[[float], str]]] = [
-        ("tokens", plan.data.estimated_tokens or None, sum(one.tokens for one in found), "{:,.0f}".format),
-        ("token files", plan.data.estimated_bytes or None, written, show_bytes),
-        ("text", catalogued, sum(one.text_bytes for one in found), show_bytes),
-        ("time on one core", None if hours is None else 3600 * hours, core_seconds, show_duration),
-    ]
-    table = [
-        {
-            "what": what,
-            "planned": "not known" if planned is None else show(planned),
-            "found": show(actual),
-            "difference": f"{actual / planned - 1:+.1%}" if planned else "",
-        }
-        for what, planned, actual, show in rows
-    ]
+    planned = {
+        "tokens": plan.data.estimated_tokens or None,
+        "token files (MB)": plan.data.estimated_bytes / 1e6 if plan.data.estimated_bytes else None,
+        "text (MB)": catalogued / 1e6 if catalogued else None,
+        "time on one core (s)": None if hours is None else 3600 * hours,
+    }
+    counts = (sum(one.tokens for one in found), written / 1e6, sum(one.text_bytes for one in found) / 1e6, core_seconds)
+    table = plan_versus_actual(planned, dict(zip(planned, counts, strict=True)))
     longest = max(found, key=lambda manifest: len(manifest.speed))
     speed = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
     words = f"MB of text a second: {rates}; plan {speed:,.0f}."
-    return View([Table(table, "Planned and found"), (speed_figure(longest.speed, speed), words)])
+    return View([replace(table, title="Planned and found"), (speed_figure(longest.speed, speed), words)])
 
 
 def show_documents(open_phase: OpenPhase) -> None:

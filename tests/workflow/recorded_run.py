@@ -9,13 +9,13 @@ from pathlib import Path
 from toy_run import open_run
 
 SLOW = {1: 3.0, 10: 5.0, 19: 3.5, 22: 4.0}  # seconds of the step; others take 1
+WORDS = ("model=small", "training.iterations=24", "training.sample_prompt=The", "training.sample_tokens=2")
 BEFORE = {7: 60.0, 13: 5.0, 16: 1.5}  # seconds between the step before and this one: restart, save, evaluation
 
 
 def write_recorded_run(runs: Path) -> Path:
     """The folder of run `local`, and `local--again` next to it with the same steps."""
-    words = ("model=small", "training.iterations=24", "training.sample_prompt=The", "training.sample_tokens=2")
-    folder = open_run("04-training", *words, runs=runs, ready=False).folder
+    folder = open_run("04-training", *WORDS, runs=runs, ready=False).folder
     (folder / "records" / "04-training.json").unlink()  # nothing was executed
     steps, ranks, now = [], [], 1000.0
     for iteration, segment in [*((n, 0) for n in range(1, 8)), *((n, 1) for n in range(7, 25))]:

@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded_run import write_recorded_run
-from toy_run import PROJECT
+from recorded_run import WORDS, write_recorded_run
+from toy_run import PROJECT, open_run
 
 import runbook
 from runbook.core import table
 from runbook.core.errors import ParamsError, PlanError, RecordError
 from runbook.results.history import History, RankTimes, Step
 from runbook.results.step_tables import slow_steps_table
+from runbook.workflow import analysis, plan
 
 THREE_LINES = {
     "step times of a run as a DataFrame": (
@@ -135,6 +136,24 @@ def test_a_plan_equal_to_another_has_no_difference_and_opening_writes_nothing(he
 def test_a_mailed_folder_is_opened_by_its_path(here, tmp_path):
     shutil.copytree(here, tmp_path / "mailed")
     assert runbook.open(tmp_path / "mailed").history.shape == (24, 19)
+
+
+def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
+    shutil.copytree(here.parent, tmp_path / "runs")
+    monkeypatch.setenv("RUNBOOK_RUNS", str(tmp_path / "runs"))
+    open_phase = open_run("05-analysis", *WORDS, runs=tmp_path / "runs")
+    for show in (analysis.show_timeline, analysis.show_step_parts):
+        view = show(open_phase)
+        assert [type(figure).__name__ for figure in view.figures] == ["Figure"]
+        assert len(view.tables[0].to_frame()) > 0
+        assert view._repr_html_().count("<svg") == 1
+        said = repr(view)
+        assert view[0][1] in said and view.tables[0].title in said
+        capsys.readouterr()
+        view._ipython_display_()  # outside of a notebook: the words alone
+        assert [line in capsys.readouterr().out for line in said.splitlines()[:1]] == [True]
+    sizes = plan.show_sizes(open_phase)
+    assert sizes._repr_mimebundle_()["text/html"].startswith("<div")
 
 
 def test_without_pandas_the_extra_is_named(here, monkeypatch):

@@ -14,11 +14,11 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.speed import Speed
 from runbook.planning.plan_record import Plan
-from runbook.results import run_tables
+from runbook.results import run_tables, wall_time
 from runbook.results.figures import run_figures
 from runbook.results.history import Event, History, ValidationLoss, read_events, read_metrics, read_validation
 from runbook.results.metrics import WARM_UP_RULE, Summary, summarize
-from runbook.results.wall_time import Rates, WallTime, account_wall_time, interruptions_table, wall_time_table
+from runbook.results.wall_time import Rates, WallTime, account_wall_time
 from runbook.tokens.tokenizer import decode
 from runbook.workflow.open_phase import OpenPhase
 
@@ -148,20 +148,28 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
 
 
 def show_account(open_phase: OpenPhase) -> View:
-    """The phase's account as a figure and a table, its interruptions one by one, its goodput among the results."""
+    """Where the wall time of the open phase went, its goodput among the results."""
     one = read_results(open_phase, open_phase.phase)
+    if account := one.account:
+        for key, value in (("goodput", account.goodput), ("lost_steps", account.lost_steps), ("jobs", account.jobs)):
+            open_phase.session.result(key, rounded(value or 0))
+    return account_view(one)
+
+
+def account_view(one: TrainingResults) -> View:
+    """The account of a phase as a figure and a table, its interruptions one by one, what stood still."""
     if (account := one.account) is None:
-        return View([f"{open_phase.phase} has made no step yet."])
-    share = account.goodput or 0.0
+        return View([f"{one.phase} has made no step yet."])
     told = (
-        f"{share:.1%} of {account.wall_seconds:.0f} s were productive steps, over {account.jobs} jobs; "
+        f"{account.goodput or 0:.1%} of {account.wall_seconds:.0f} s were productive steps, over {account.jobs} jobs; "
         f"{account.lost_steps} steps were done again, {account.missing_steps} are missing."
     )
-    figure = run_figures.goodput_figure(account, f"Where the wall time of {open_phase.phase} went")
-    for key, value in (("goodput", share), ("lost_steps", account.lost_steps), ("jobs", account.jobs)):
-        open_phase.session.result(key, rounded(value))
-    interruptions = [interruptions_table(account)] if account.interruptions else []
-    return View([(figure, told), wall_time_table(account, "The account"), *interruptions])
+    title = f"Where the wall time of {one.phase} went"
+    view = View([(run_figures.goodput_figure(account, title), told), wall_time.wall_time_table(account, title)])
+    if account.interruptions:
+        view.append(wall_time.interruptions_table(account, f"Interruptions of {one.phase}"))
+    stalls = wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds)
+    return View([*view, stalls])
 
 
 def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
