@@ -4,12 +4,9 @@ megatron-core 0.16 asks `torch.cuda` for the current device, random states and t
 those few questions are answered for the CPU; nothing is changed where torch sees a GPU.
 
 torch multiplies float32 by MKL, which takes its AVX2 code on processors that Intel did not make: 105 GFLOP/s of a Zen 5
-core, where oneDNN, which torch has on board for 16-bit numbers, reaches 200 to 250 in all three products of a layer
-(torch 2.13, 2026-11-22). Sums are float32 in both. Attention stays with torch's flash kernel, which multiplies by MKL.
-
-On a processor without instructions for bfloat16, torch's matmul of it is 5 to 80 times slower than that of float32
-(AMD EPYC without AVX-512, torch 2.13, 2026-11-22). There the factors are widened to float32 and the result is rounded
-once.
+core, where oneDNN, which torch has for 16-bit numbers, reaches 200 to 250 in all three products of a layer (torch 2.13,
+2026-11-22). Sums are float32 in both. On a processor without instructions for bfloat16, torch's matmul of it is 5 to 80
+times slower than that of float32: there factors are widened to float32 and the result is rounded once.
 """
 
 import ctypes
@@ -56,17 +53,16 @@ def name_types_as_on_gpu() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks instead of handing each back to the kernel; the largest apart, so that none is split.
+    """Let glibc keep freed blocks instead of handing each back to the kernel.
 
     Activations are allocated and freed in every micro-batch; faulting their pages in again each time took 10 to 15 % of
-    a step of the 12 x 512 model (measured 2026-11, glibc 2.36). Blocks over 32 MiB (logits) come from the kernel: a
-    hole that a small block has bitten into cannot take them again, and the peak grew by a fifth. Pages of 2 MiB
-    (`__main__`) make up for what that costs. Another C library is left as it is.
+    a step of the 12 x 512 model (measured 2026-11, glibc 2.36), those of the logits alone 4 % (2026-11-23). Another C
+    library is left as it is.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of <malloc.h>
+        trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of <malloc.h>
         mallopt(trim_threshold, -1)
-        mallopt(mmap_threshold, 2**25)
+        mallopt(mmap_max, 0)
 
 
 def _answer_random_states() -> None:
@@ -117,13 +113,26 @@ def onednn_is_faster() -> bool:
     return _CPU_INFO.is_file() and "GenuineIntel" not in _CPU_INFO.read_text(encoding="utf-8", errors="replace")
 
 
-def use_onednn(model: Any) -> None:
-    """Let float32 layers of megatron-core, but for sequence parallel ones, multiply by oneDNN where that is faster."""
-    if not onednn_is_faster():
+def use_own_layers(model: Any) -> None:
+    """Let layers of megatron-core, but for sequence parallel ones, multiply on the CPU by `_Linear`."""
+    if on_gpu():
+        return
+    for name, module in model.named_modules():
+        if hasattr(module, "_forward_impl") and not module.sequence_parallel:
+            module._forward_impl = _linear
+            if name.endswith("linear_fc1") and not model.config.bias_activation_fusion:
+                module.skip_bias_add = False  # added while the product is in the cache, not in a pass of its own
+
+
+def sum_gradients_in_place(model: Any) -> None:
+    """Let layers and embedding add their weights' gradients to megatron-core's float32 sums, without a copy of them."""
+    if on_gpu() or model.config.sequence_parallel:
         return
     for module in model.modules():
-        if hasattr(module, "_forward_impl") and not module.sequence_parallel:
-            module._forward_impl = _onednn_linear
+        if hasattr(module, "vocab_start_index"):
+            module.forward = functools.partial(_embed, module)
+    for weight in model.parameters():
+        weight.sums_in_place = True
 
 
 @functools.cache
@@ -163,6 +172,16 @@ def _widened(multiply_into: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     return multiply
 
 
+def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`left @ right + bias`, by the fastest way that this processor has."""
+    if left.dtype == torch.float32 and onednn_is_faster():
+        return onednn_matmul(left, right, bias)
+    if bias is None:
+        return left @ right
+    has_kernel = left.dtype == torch.bfloat16 and multiplies_half()
+    return _matmul(left, right, bias) if has_kernel else torch.addmm(bias, left, right)
+
+
 def onednn_matmul(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`left @ right + bias` of two float32 matrices.
 
@@ -195,58 +214,73 @@ def _matmul(
     return multiply.binary(left, more, right.t(), None, "add")  # type: ignore[no-any-return]
 
 
-def _onednn_linear(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    *,
-    allreduce_dgrad: bool,
-    tp_group: torch.distributed.ProcessGroup | None,
-    **_: Any,
-) -> torch.Tensor:
+def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, **options: Any) -> torch.Tensor:
     """Replaces the function that megatron-core's layers call; its options for GPUs are ignored."""
-    rows = input.reshape(-1, input.shape[-1])
-    result: torch.Tensor = _OnednnLinear.apply(rows, weight, bias, tp_group if allreduce_dgrad else None)  # type: ignore[no-untyped-call]
+    rows, group = input.reshape(-1, input.shape[-1]), options["tp_group"] if options["allreduce_dgrad"] else None
+    result: torch.Tensor = _Linear.apply(rows, weight, bias, group)  # type: ignore[no-untyped-call]
     return result.view(*input.shape[:-1], weight.shape[0])
 
 
-class _OnednnLinear(torch.autograd.Function):
+class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        values: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        group: torch.distributed.ProcessGroup | None,
+        ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, group: Any
     ) -> torch.Tensor:
         ctx.save_for_backward(values, weight)
         ctx.group, ctx.biased = group, bias is not None
-        return onednn_matmul(values, weight.t(), bias)
+        return _product(values, weight.t(), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         values, weight = ctx.saved_tensors
         gradient = gradients[0]
-        of_values = onednn_matmul(gradient, weight)
+        of_values = _product(gradient, weight, None)
         # The sum over the tensor-parallel ranks is under way while the weight's gradient is computed.
         sum_ = torch.distributed.all_reduce(of_values, group=ctx.group, async_op=True) if ctx.group else None
-        of_weight = _weight_gradient(gradient, values)
+        is_summed = getattr(weight, "sums_in_place", False)
+        of_weight = weight.main_grad if is_summed else weight.new_zeros(gradient.shape[1], values.shape[1])
+        _add_weight_gradient(gradient, values, of_weight)
         of_bias = gradient.sum(0) if ctx.biased else None
         if sum_ is not None:
             sum_.wait()
-        return of_values, of_weight, of_bias, None
+        return of_values, None if is_summed else of_weight, of_bias, None
 
 
-def _weight_gradient(gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """`gradient.t() @ values`; oneDNN copies a factor that is sliced or transposed.
+def _add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
+    """Add `gradient.t() @ values` block by block, so that no copy of a gradient (of all logits, perhaps) exists.
 
-    Where the values are the smaller factor, they are copied once, and the gradient (of all logits, perhaps) block by
-    block, so that no second one exists.
+    oneDNN copies a float32 factor that is sliced or transposed: values that are the smaller one are copied once.
     """
-    outputs = gradient.shape[1]
-    if outputs <= values.shape[1]:
-        return _matmul(gradient.t(), values)
-    transposed, of_weight = values.t().contiguous(), torch.empty(outputs, values.shape[1], dtype=values.dtype)
-    for block in slices(outputs, OUTPUT_BLOCK):
-        of_weight[block] = _matmul(transposed, gradient[:, block]).t()
-    return of_weight
+    by_onednn = values.dtype == torch.float32 and onednn_is_faster()
+    transposed = values.t().contiguous() if by_onednn and gradient.shape[1] > values.shape[1] else None
+    for block in slices(gradient.shape[1], OUTPUT_BLOCK):
+        part = gradient[:, block]
+        if transposed is not None:
+            total[block] += _matmul(transposed, part).t()
+        else:
+            total[block] += _matmul(part.t(), values) if by_onednn else part.t() @ values
+
+
+def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Replaces the forward of megatron-core's embedding; zeros for words that other tensor-parallel ranks have."""
+    from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
+
+    elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
+    vectors: Any = _Embedding.apply((ids - module.vocab_start_index).masked_fill_(elsewhere, 0), module.weight)  # type: ignore[no-untyped-call]
+    vectors = vectors.masked_fill(elsewhere[..., None], 0.0)
+    return reduce_from_tensor_model_parallel_region(vectors, group=module.tp_group)  # type: ignore[no-any-return]
+
+
+class _Embedding(torch.autograd.Function):
+    """Adds the gradients of the words that occur to the weight's sum; torch's own makes a matrix of all words."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(ids, weight)
+        return torch.nn.functional.embedding(ids, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None]:
+        ids, weight = ctx.saved_tensors
+        weight.main_grad.index_add_(0, ids.view(-1), gradients[0].reshape(-1, weight.shape[1]).float())
+        return None, None

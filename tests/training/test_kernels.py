@@ -133,13 +133,31 @@ def test_a_layer_by_onednn_and_its_gradients(outputs, biased):
     given = [values, weight, bias] if biased else [values, weight]
     ours = [part.float().requires_grad_() for part in given]
     plain = [part.float().double().requires_grad_() for part in given]
-    found = cpu._onednn_linear(*ours[:2], ours[2] if biased else None, allreduce_dgrad=False, tp_group=None)
+    found = cpu._linear(*ours[:2], ours[2] if biased else None, allreduce_dgrad=False, tp_group=None)
     expected = torch.nn.functional.linear(*plain)
     assert relative(found.detach(), expected.detach()) < 1e-6
     (found.double() * share).sum().backward()
     (expected * share).sum().backward()
     for one, other in zip(ours, plain, strict=True):
         assert one.grad.is_contiguous() and relative(one.grad, other.grad) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_tied_weights_are_summed_in_float32_in_place(dtype, monkeypatch):
+    monkeypatch.setattr(cpu, "OUTPUT_BLOCK", 7)
+    torch.manual_seed(1)
+    weight = torch.nn.Parameter(torch.randn(40, 24).to(dtype))
+    weight.sums_in_place, weight.main_grad = True, torch.zeros(40, 24)
+    plain = weight.detach().double().requires_grad_()
+    ids, share = torch.tensor([[3, 5, 3], [39, 0, 5]]), torch.randn(2, 3, 40)
+    for _ in range(2):
+        vectors = cpu._Embedding.apply(ids, weight)
+        scores = cpu._linear(vectors, weight, None, allreduce_dgrad=False, tp_group=None)
+        (scores.float() * share).sum().backward()
+        vectors = torch.nn.functional.embedding(ids, plain)
+        (torch.nn.functional.linear(vectors, plain) * share).sum().backward()
+    assert weight.grad is None
+    assert relative(weight.main_grad, plain.grad) < (1e-6 if dtype == torch.float32 else 5e-3)
 
 
 @needs_onednn

@@ -66,9 +66,8 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             model.cuda(torch.cuda.current_device())
         model.to(DTYPES[spec.precision.format])
         _mark_cut_weights(model)
-        if spec.precision.format == "fp32":
-            cpu.use_onednn(model)
-        else:
+        cpu.use_own_layers(model)
+        if spec.precision.format != "fp32":
             cpu.widen_half_matmuls()
         if draw:
             fill_first_weights(sharded_weights(model), spec.model, spec.seed)

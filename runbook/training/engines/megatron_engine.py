@@ -8,13 +8,13 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import get_batch_on_this_cp_rank
 
 from runbook.plan_file.schema import PhasePlan
+from runbook.training import cpu
 from runbook.training.engines import engine, gpt_model
 from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, OwnedState, State
 
@@ -39,6 +39,9 @@ class MegatronEngine(engine.TrainingEngine):
             DistributedDataParallel(self.config, data_parallel, chunk, disable_bucketing=index > 0)
             for index, chunk in enumerate(self.models)
         ]
+        if not overlaps:  # which begins when autograd hands a weight's gradient over
+            for model in self.models:
+                cpu.sum_gradients_in_place(model)
         self.optimizer = get_megatron_optimizer(_optimizer_config(spec), self.chunks, use_gloo_process_groups=False)
         adam = _inner_optimizer(self.optimizer).optimizer
         if isinstance(adam, torch.optim.Adam):  # Apex's and Transformer Engine's step all weights in one kernel anyway
@@ -74,7 +77,8 @@ class MegatronEngine(engine.TrainingEngine):
             return OptimizerUpdate(norm, True, scale)  # Adam would carry it into every weight
         limit = self.spec.optimizer.clip_gradient
         if 0 < limit < norm:
-            clip_grad_by_total_norm_fp32(self.optimizer.get_parameters(), limit, norm)
+            gradients = [weight.grad for weight in self.optimizer.get_parameters() if weight.grad is not None]
+            torch._foreach_mul_(gradients, limit / (norm + 1e-6))  # megatron-core's own copies them on a CPU
         self.optimizer.step_with_ready_grads()
         return OptimizerUpdate(norm, False, scale)
 
