@@ -8,20 +8,11 @@ from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import SHAPE_FIELDS
 
 MEGATRON_DEFAULTS: dict[str, Any] = {
-    "training.schedule": "linear",
-    "training.min_learning_rate": 0.0,
-    "training.adam_beta2": 0.999,
-    "training.weight_decay": 0.01,
-    "training.clip_gradient": 1.0,
-    "training.dropout": 0.1,
-    "training.init_std": 0.02,
-    "training.log_interval": 100,
-    "training.eval_interval": 1000,
-    "training.eval_iterations": 100,
-    "training.save_interval": 0,
-    "training.seed": 1234,
-    "data.split": "969,30,1",
-}
+    "training.schedule": "linear", "training.min_learning_rate": 0.0, "training.adam_beta2": 0.999,
+    "training.weight_decay": 0.01, "training.clip_gradient": 1.0, "training.dropout": 0.1,
+    "training.init_std": 0.02, "training.log_interval": 100, "training.eval_interval": 1000,
+    "training.eval_iterations": 100, "training.save_interval": 0, "training.seed": 1234, "data.split": "969,30,1",
+}  # fmt: skip
 """What Megatron's own parser takes where an option is missing (both pinned versions), where that is not ours."""
 
 

@@ -60,11 +60,7 @@ def make_plan(settings: Settings, machine: Machine | None = None, measured: Cali
 
 
 def _plan(
-    settings: Settings,
-    data: DataPlan,
-    choices: tuple[Choice, Choice],
-    machine: Machine | None,
-    measured: Calibrations,
+    settings: Settings, data: DataPlan, choices: tuple[Choice, Choice], machine: Machine | None, measured: Calibrations
 ) -> Plan:
     by_phase = {choice.phase: choice for choice in choices}
     phases = {name: phase_plan(settings, choice, data) for name, choice in by_phase.items()}
@@ -88,8 +84,7 @@ def _plan(
         site=site.site,
         variant=settings.variant,
         computes_on=ComputesOn(
-            **same_fields(ComputesOn, site.hardware),
-            source=fact.source if fact else f"params/sites/{site.site}.yaml",
+            **same_fields(ComputesOn, site.hardware), source=fact.source if fact else f"params/sites/{site.site}.yaml"
         ),
         model=CatalogueModel(**catalogue),
         phases=phases,

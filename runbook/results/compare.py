@@ -22,20 +22,13 @@ from runbook.results.wall_time import WallTime, account_wall_time
 LOSSES = 5
 """Losses whose median is compared: a single one is another batch's luck."""
 METRICS = {
-    "step time (s/iteration)": "seconds_per_iteration",
-    "throughput (tokens/s)": "tokens_per_second",
-    "throughput (tokens/s/device)": "tokens_per_second_per_device",
-    "speed (TFLOP/s/device)": "tflops_per_device",
-    "waiting for data (share)": "data_wait_share",
-    "first loss (nat/token)": "first_loss",
-    "last loss (nat/token)": "last_loss",
-    "validation loss (nat/token)": "validation_loss",
-    "largest gradient norm": "largest_grad_norm",
-    "skipped steps": "skipped",
-    "iterations": "iterations",
-    "devices": "world_size",
-    "memory (B)": "memory_bytes",
-}
+    "step time (s/iteration)": "seconds_per_iteration", "throughput (tokens/s)": "tokens_per_second",
+    "throughput (tokens/s/device)": "tokens_per_second_per_device", "speed (TFLOP/s/device)": "tflops_per_device",
+    "waiting for data (share)": "data_wait_share", "first loss (nat/token)": "first_loss",
+    "last loss (nat/token)": "last_loss", "validation loss (nat/token)": "validation_loss",
+    "largest gradient norm": "largest_grad_norm", "skipped steps": "skipped", "iterations": "iterations",
+    "devices": "world_size", "memory (B)": "memory_bytes",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

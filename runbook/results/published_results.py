@@ -10,20 +10,12 @@ from importlib.resources import files
 RESULTS = "published_results.csv"
 PEAKS = "hardware_peaks.csv"
 _ALIASES = {
-    "A100-40GB": "A100-SXM4-40GB",
-    "A100-80GB": "A100-SXM4-80GB",
-    "A100-SXM4": "A100-SXM4-80GB",
-    "H100-SXM": "H100-SXM5",
-    "H100-SXM5-80GB": "H100-SXM5",
-    "H100-80GB-HBM3": "H100-SXM5",
-    "H100-SXM5-96GB-HBM2E-500W": "",
-    "H200": "H200-SXM",
-    "B200": "B200-SXM",
-    "MI250X-GCD": "MI250X|per GCD",
+    "A100-40GB": "A100-SXM4-40GB", "A100-80GB": "A100-SXM4-80GB", "A100-SXM4": "A100-SXM4-80GB",
+    "H100-SXM": "H100-SXM5", "H100-SXM5-80GB": "H100-SXM5", "H100-80GB-HBM3": "H100-SXM5",
+    "H100-SXM5-96GB-HBM2E-500W": "", "H200": "H200-SXM", "B200": "B200-SXM", "MI250X-GCD": "MI250X|per GCD",
     "PVC-MAX-1550-TILE-(AURORA)": "PVC Max 1550 (Aurora)|per tile (448 EU)",
-    "PVC-MAX-1550-TILE": "PVC Max 1550|per tile/stack (512 EU)",
-    "A100-SXM4-40GB-(POLARIS)": "A100-SXM4-40GB",
-}
+    "PVC-MAX-1550-TILE": "PVC Max 1550|per tile/stack (512 EU)", "A100-SXM4-40GB-(POLARIS)": "A100-SXM4-40GB",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

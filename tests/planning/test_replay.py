@@ -103,9 +103,8 @@ def test_counted_work_has_the_prices_of_the_plan() -> None:
     assert backward.attention == pytest.approx(planned.attention)
     assert backward.communication == pytest.approx(planned.tensor)
     assert backward.matrices == pytest.approx(layers / 312e12 / DEFAULT.sustained["A100"])
-    assert backward.matrices == pytest.approx(
-        planned.matrices, rel=0.2
-    )  # with the bytes of the matrices and idle processors
+    # The plan adds the bytes of the matrices and idle processors.
+    assert backward.matrices == pytest.approx(planned.matrices, rel=0.2)
 
 
 def test_what_goes_on_beside_work_hides_behind_it_and_an_allreduce_is_sent_twice() -> None:

@@ -173,21 +173,10 @@ def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
 
 _FLAGS = ("exclusive", "requeue", "no-requeue", "overcommit", "V", "verbose", "wait", "parsable")
 _SHORT = {
-    "N": "nodes",
-    "n": "ntasks",
-    "p": "partition",
-    "A": "account",
-    "t": "time",
-    "J": "job-name",
-    "q": "qos",
-    "c": "cpus-per-task",
-    "o": "output",
-    "e": "error",
-    "G": "gpus",
-    "C": "constraint",
-    "a": "array",
+    "N": "nodes", "n": "ntasks", "p": "partition", "A": "account", "t": "time", "J": "job-name", "q": "qos",
+    "c": "cpus-per-task", "o": "output", "e": "error", "G": "gpus", "C": "constraint", "a": "array",
     "d": "dependency",
-}
+}  # fmt: skip
 
 
 def is_prose(text: str) -> bool:

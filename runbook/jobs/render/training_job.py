@@ -154,12 +154,7 @@ KILLED_PEERS_SECONDS = 1
 
 
 def render_job(
-    settings: Settings,
-    plan: Plan,
-    phase: str,
-    *,
-    python: str = "python3",
-    package: Path = PACKAGE,
+    settings: Settings, plan: Plan, phase: str, *, python: str = "python3", package: Path = PACKAGE
 ) -> RenderedJob:
     """The job of a training phase, for the site's scheduler.
 

@@ -91,32 +91,15 @@ ACCELERATORS = {
 """By name."""
 
 _RULES = (
-    (r"A800", "A800-SXM4-80GB"),
-    (r"H800", "H800-SXM5"),
-    (r"V100.*PCIE", "V100-PCIe"),
-    (r"V100", "V100-SXM2"),
-    (r"A100.*POLARIS", "A100-Polaris"),
-    (r"A100.*PCIE", "A100-PCIe"),
-    (r"A100.*\b40( ?GI?B?)?\b", "A100-SXM4-40GB"),
-    (r"A100", "A100-SXM4-80GB"),
-    (r"H100.*(500 ?W|HBM2E|96 ?GB)", "H100-SXM5-96GB-500W"),
-    (r"H100.*PCIE", "H100-PCIe"),
-    (r"H100.*NVL", "H100-NVL"),
-    (r"H100", "H100-SXM5"),
-    (r"G?H200", "H200-SXM"),
-    (r"GB300", "GB300"),
-    (r"GB200", "GB200"),
-    (r"B300", "B300-SXM"),
-    (r"B200", "B200-SXM"),
-    (r"MI250.*(MODULE|2 ?GCD)", ""),
-    (r"MI250", "MI250X-GCD"),
-    (r"MI300X?\b(?!.*A\b)", "MI300X"),
-    (r"MI325", "MI325X"),
-    (r"MI35[05]", "MI355X"),
-    (r"(PVC|MAX 1550|PONTE).*(SUPERMUC|512)", "PVC-512"),
-    (r"(PVC|MAX 1550|PONTE)", "PVC-448"),
-    (r"L40S", "L40S"),
-)
+    (r"A800", "A800-SXM4-80GB"), (r"H800", "H800-SXM5"), (r"V100.*PCIE", "V100-PCIe"), (r"V100", "V100-SXM2"),
+    (r"A100.*POLARIS", "A100-Polaris"), (r"A100.*PCIE", "A100-PCIe"),
+    (r"A100.*\b40( ?GI?B?)?\b", "A100-SXM4-40GB"), (r"A100", "A100-SXM4-80GB"),
+    (r"H100.*(500 ?W|HBM2E|96 ?GB)", "H100-SXM5-96GB-500W"), (r"H100.*PCIE", "H100-PCIe"),
+    (r"H100.*NVL", "H100-NVL"), (r"H100", "H100-SXM5"), (r"G?H200", "H200-SXM"), (r"GB300", "GB300"),
+    (r"GB200", "GB200"), (r"B300", "B300-SXM"), (r"B200", "B200-SXM"), (r"MI250.*(MODULE|2 ?GCD)", ""),
+    (r"MI250", "MI250X-GCD"), (r"MI300X?\b(?!.*A\b)", "MI300X"), (r"MI325", "MI325X"), (r"MI35[05]", "MI355X"),
+    (r"(PVC|MAX 1550|PONTE).*(SUPERMUC|512)", "PVC-512"), (r"(PVC|MAX 1550|PONTE)", "PVC-448"), (r"L40S", "L40S"),
+)  # fmt: skip
 
 
 _MEMORY_SIZES = {

@@ -15,6 +15,11 @@ from runbook.plan_file.schema import Shape
 from runbook.planning import sizes
 from runbook.planning.cost.accelerators import Accelerator
 
+_SUSTAINED = MappingProxyType({
+    "V100": 0.758, "A100": 0.817, "H100": 0.696, "H100-500W": 0.668, "Blackwell": 0.641,
+    "Blackwell Ultra": 0.809, "MI250X": 0.559, "MI300X": 0.45, "PVC": 0.441, "L40S": 0.55,
+})  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Coefficients:
@@ -23,22 +28,7 @@ class Coefficients:
     The values are fitted to them: `python -m benchmarks.predict_cross_validation --fit` prints them again.
     """
 
-    sustained: Mapping[str, float] = field(
-        default_factory=lambda: MappingProxyType(
-            {
-                "V100": 0.758,
-                "A100": 0.817,
-                "H100": 0.696,
-                "H100-500W": 0.668,
-                "Blackwell": 0.641,
-                "Blackwell Ultra": 0.809,
-                "MI250X": 0.559,
-                "MI300X": 0.45,
-                "PVC": 0.441,
-                "L40S": 0.55,
-            }
-        )
-    )
+    sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
     fp8: float = 0.927
     """The same share in fp8, relative to 16 bits."""
@@ -249,13 +239,9 @@ class StepModel:
         width = shape.heads * shape.head_size
         attention_in = (width + 2 * shape.kv_heads * shape.head_size) / tensor
         feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1) / tensor
-        forward, both = zip(
-            self._product(attention_in, shape.hidden, self.matrix_rate),
-            self._product(shape.hidden, width / tensor, self.matrix_rate),
-            self._product(feed_forward_in, shape.hidden, self.matrix_rate),
-            self._product(shape.hidden, shape.ffn_hidden / tensor, self.matrix_rate),
-            strict=True,
-        )
+        first = (attention_in, shape.hidden), (shape.hidden, width / tensor), (feed_forward_in, shape.hidden)
+        products = (*first, (shape.hidden, shape.ffn_hidden / tensor))
+        forward, both = zip(*(self._product(*each, self.matrix_rate) for each in products), strict=True)
         return sum(forward), sum(both)
 
     def _attention(self) -> tuple[float, float]:
@@ -400,19 +386,11 @@ class StepModel:
         work = microbatches * (slowest + launching) + batches + bubble + data + optimizer
         times = microbatches * layers
         return StepTime(
-            matrices=times * matrices,
-            attention=times * attention,
-            elementwise=times * elementwise,
-            output=microbatches * (slowest - stage - send),
-            recompute=times * again,
-            launching=microbatches * launching,
-            tensor=times * tensor + batches,
-            pipeline=microbatches * send,
-            bubble=bubble,
-            data=data,
-            optimizer=optimizer,
-            waiting=work * self.waiting_share,
-        )
+            matrices=times * matrices, attention=times * attention, elementwise=times * elementwise,
+            output=microbatches * (slowest - stage - send), recompute=times * again,
+            launching=microbatches * launching, tensor=times * tensor + batches, pipeline=microbatches * send,
+            bubble=bubble, data=data, optimizer=optimizer, waiting=work * self.waiting_share,
+        )  # fmt: skip
 
     def _batch(self) -> float:
         """A micro-batch to the tensor-parallel ranks: four numbers of 32 bits a token; all wait for it."""

@@ -13,17 +13,10 @@ from runbook.core.curves import Points, thin
 BLUE, ORANGE, GREEN, VERMILION, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#666666"
 SERIES = ((BLUE, "-"), (VERMILION, "--"), (GREEN, "-."), (ORANGE, ":"), (SKY, "-"), (GREY, "--"))
 STYLE: Any = {
-    "font.size": 9,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "figure.dpi": 100,
-    "svg.hashsalt": "runbook",
-}
+    "font.size": 9, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False,
+    "axes.spines.right": False, "grid.color": "#dddddd", "grid.linewidth": 0.6, "legend.frameon": False,
+    "figure.dpi": 100, "svg.hashsalt": "runbook",
+}  # fmt: skip
 
 
 def as_svg(figure: Any) -> str:

@@ -29,46 +29,25 @@ def canonical(key: str) -> str:
     return re.sub(r"[\s_-]+", "", key).lower()
 
 
+# MindSpeed prints "gloablbatchsize".
 _MEANING = {
-    "elapsedtimeperiteration(ms)": "milliseconds",
-    "elapsedtimeperiterationms": "milliseconds",
-    "elapsedtimeperiteration(s)": "seconds",
-    "elapsedtimeperiterations": "seconds",
-    "elapsedtimeperiteration": "elapsed",
-    "learningrate": "learning_rate",
-    "globalbatchsize": "batch",
-    "gloablbatchsize": "batch",  # so printed by MindSpeed
-    "lmloss": "loss",
-    "loss": "loss",
-    "lossscale": "loss_scale",
-    "gradnorm": "grad_norm",
-    "numberofskippediterations": "skipped",
-    "numberofnaniterations": "nan",
-    "samplespersecond": "samples_per_second",
-    "samples/sec": "samples_per_second",
-    "consumedsamples": "samples",
-    "consumedtokens": "tokens",
-    "actualseqlen": "length",
-    "[lm]tflops": "tflops_lm",
-    "[ds]tflops": "tflops_ds",
-    "tflops": "tflops",
-    "tflop/s/gpu": "tflops",
-    "modeltflop/s/gpu": "tflops",
-    "approxflopspergpu": "tflops",
-}
+    "elapsedtimeperiteration(ms)": "milliseconds", "elapsedtimeperiterationms": "milliseconds",
+    "elapsedtimeperiteration(s)": "seconds", "elapsedtimeperiterations": "seconds",
+    "elapsedtimeperiteration": "elapsed", "learningrate": "learning_rate", "globalbatchsize": "batch",
+    "gloablbatchsize": "batch", "lmloss": "loss", "loss": "loss", "lossscale": "loss_scale",
+    "gradnorm": "grad_norm", "numberofskippediterations": "skipped", "numberofnaniterations": "nan",
+    "samplespersecond": "samples_per_second", "samples/sec": "samples_per_second", "consumedsamples": "samples",
+    "consumedtokens": "tokens", "actualseqlen": "length", "[lm]tflops": "tflops_lm", "[ds]tflops": "tflops_ds",
+    "tflops": "tflops", "tflop/s/gpu": "tflops", "modeltflop/s/gpu": "tflops", "approxflopspergpu": "tflops",
+}  # fmt: skip
 
 FAMILY = {
-    "approxflopspergpu": "gpt-neox",
-    "samples/sec": "gpt-neox",
-    "consumedtokens": "megatron-deepspeed",
-    "samplespersecond": "megatron-deepspeed",
-    "actualseqlen": "megatron-deepspeed",
-    "[lm]tflops": "megatron-deepspeed",
-    "tokenspergpu(tokens/s/gpu)": "primus",
-    "tokens/s/gpuinst/harmonicmean": "primus",
-    "tflops": "megatron-deepspeed",
+    "approxflopspergpu": "gpt-neox", "samples/sec": "gpt-neox", "consumedtokens": "megatron-deepspeed",
+    "samplespersecond": "megatron-deepspeed", "actualseqlen": "megatron-deepspeed",
+    "[lm]tflops": "megatron-deepspeed", "tokenspergpu(tokens/s/gpu)": "primus",
+    "tokens/s/gpuinst/harmonicmean": "primus", "tflops": "megatron-deepspeed",
     "modeltflop/s/gpu": "megatron-bridge",
-}
+}  # fmt: skip
 """Keys that only one of Megatron's descendants prints."""
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
 """A key of Megatron-LM's own; a log with it is no Megatron-DeepSpeed's, whatever a fork added to the line."""

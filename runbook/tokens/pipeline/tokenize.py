@@ -23,14 +23,7 @@ from runbook.core.units import show_bytes
 from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
 from runbook.tokens.indexed_files import read_header, write_index
 from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
-from runbook.tokens.pipeline.options import (
-    Counts,
-    Manifest,
-    TokenFiles,
-    TokenizeOptions,
-    read_manifest,
-    write_manifest,
-)
+from runbook.tokens.pipeline.options import Counts, Manifest, TokenFiles, TokenizeOptions, read_manifest, write_manifest
 from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
 from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
 from runbook.tokens.pipeline.shard import ShardMaker

@@ -197,25 +197,14 @@ def _swap_blocks(value: torch.Tensor, outer: int, inner: int) -> torch.Tensor:
 def gpt2_config(model: PlannedModel, end_of_document: int) -> dict[str, object]:
     """The model as Hugging Face's config.json describes it."""
     return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": model.vocabulary,
-        "n_positions": model.positions,
-        "n_embd": model.hidden,
-        "n_layer": model.layers,
-        "n_head": model.heads,
-        "n_inner": model.ffn_hidden,
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": 1e-5,
-        "initializer_range": model.init_std,
-        "resid_pdrop": model.dropout,
-        "embd_pdrop": model.dropout,
-        "attn_pdrop": model.dropout,
-        "tie_word_embeddings": model.tied_embeddings,
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": model.vocabulary,
+        "n_positions": model.positions, "n_embd": model.hidden, "n_layer": model.layers, "n_head": model.heads,
+        "n_inner": model.ffn_hidden, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+        "initializer_range": model.init_std, "resid_pdrop": model.dropout, "embd_pdrop": model.dropout,
+        "attn_pdrop": model.dropout, "tie_word_embeddings": model.tied_embeddings,
         "bos_token_id": end_of_document if end_of_document >= 0 else None,
-        "eos_token_id": end_of_document if end_of_document >= 0 else None,
-        "torch_dtype": "float32",
-    }
+        "eos_token_id": end_of_document if end_of_document >= 0 else None, "torch_dtype": "float32",
+    }  # fmt: skip
 
 
 _MUST_AGREE = (

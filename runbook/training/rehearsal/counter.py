@@ -15,16 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from runbook.plan_file.rehearsed_work import (
-    ATTENTION,
-    BACKWARD,
-    FORWARD,
-    KERNELS,
-    MATRIX,
-    MOVED,
-    OPTIMIZER,
-    Allocation,
-)
+from runbook.plan_file.rehearsed_work import ATTENTION, BACKWARD, FORWARD, KERNELS, MATRIX, MOVED, OPTIMIZER, Allocation
 
 SNAPSHOT_STEP = 1.01
 """The tensors of the peak are noted again when it has grown by this factor."""

@@ -282,11 +282,7 @@ class _Rehearsal:
             if isinstance(value, torch.Tensor)
         ]
         held = alive(weights)
-        return {
-            "weights": held,
-            "gradients": alive(gradients),
-            "optimizer": alive([*weights, *mains, *moments]) - held,
-        }
+        return {"weights": held, "gradients": alive(gradients), "optimizer": alive([*weights, *mains, *moments]) - held}
 
 
 class _Samples:
