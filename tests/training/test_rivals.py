@@ -135,3 +135,17 @@ def test_an_8_bit_row_trains_in_bf16_with_the_recipe_of_the_trainer():
     precision = training_vs_plain._spec(shape, "fp8-blockwise")["precision"]
     assert (precision["format"], precision["fp8"]) == ("bf16", "blockwise")
     assert precision | {"fp8": "none"} == {"fp8": "none"} | training_vs_plain._spec(shape, "bf16")["precision"]
+
+
+def test_two_models_of_the_largest_shape_are_never_held_at_once(monkeypatch, tmp_path):
+    asked = []
+
+    def compare(shape, precision, rounds, names, sequences):
+        asked.append((shape, names))
+        return [{"shape": shape, "precision": precision, "program": name, "failed": "not run"} for name in names]
+
+    monkeypatch.setattr(training_vs_plain, "compare", compare)
+    gpu.speed(tmp_path, tmp_path / "out.json", False)
+    alone = [("6.7b", [name]) for name in ("ours", "plain", "compiled")]
+    assert asked == [(shape, ["ours", "plain", "compiled"]) for shape in ("125m-2k", "350m", "1.3b")] + alone
+    assert len(json.loads((tmp_path / "out.json").read_text())["rows"]) == 12
