@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from runbook.core.table import Row, Table
-from runbook.results.figures.drawing import as_html, as_svg
+from runbook.results.figures.drawing import as_svg
 
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Our papermill engine sets it in its kernels (records/client.py): displays updated in place reach the log."""
@@ -90,7 +90,7 @@ class View(list[Any]):
                 show(part) if isinstance(part, Table) else show_text(part)
 
     def _repr_html_(self) -> str:
-        parts = (as_html(part[0]) if isinstance(part, tuple) else part for part in self)
+        parts = (as_svg(part[0]) if isinstance(part, tuple) else part for part in self)
         return "<br>".join(part.as_html() if isinstance(part, Table) else part for part in parts)
 
     def __repr__(self) -> str:

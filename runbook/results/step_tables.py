@@ -40,7 +40,6 @@ def history_frame(history: History) -> Any:
     frame[numbers] = frame[numbers].astype(float)
     frame["memory (GiB)"] /= GIB
     frame["ended (UTC)"] = pandas().to_datetime(frame["ended (UTC)"], unit="s", utc=True)
-    frame.attrs["source"] = history.source
     return frame
 
 

@@ -118,11 +118,9 @@ def show_published(open_phase: OpenPhase) -> View:
     table = run_tables.published_table(
         one.summary, parameters=shape.parameters, device=device, precision=precision, own_peak=peak
     )
-    figures = [
-        (run_figures.published_figure(table), "Tokens per second and device; the numbers stand in the table below."),
-        (run_figures.mfu_figure(table), "Share of the peak; the numbers stand in the table below."),
-    ]
-    return View([sourced(speed), *figures, sourced(table)])
+    drawn = (run_figures.published_figure(table), "Tokens per second and device; the numbers are in the table below.")
+    share = (run_figures.mfu_figure(table), "Share of the peak; the numbers are in the table below.")
+    return View([sourced(speed), drawn, share, sourced(table)])
 
 
 def show_variants(open_phase: OpenPhase) -> View:

@@ -108,16 +108,12 @@ def status_of_one(name: str, runs: Path | None) -> str:
 
 def phases_table(run: RunState) -> Table:
     """State, verdict, end and key numbers of each phase."""
-    rows = [
-        {
-            "phase": phase.phase,
-            "state": phase.state,
-            "verdict": phase.twin.verdict if phase.twin else "",
-            "ended": phase.twin.ended if phase.twin else "",
-            "numbers": _numbers(phase.twin.results) if phase.twin else phase.problem.partition(". ")[0],
-        }
-        for phase in run.phases
-    ]
+    rows = []
+    for phase in run.phases:
+        words: Row = {"verdict": "", "ended": "", "numbers": phase.problem.partition(". ")[0]}
+        if twin := phase.twin:
+            words = {"verdict": twin.verdict, "ended": twin.ended, "numbers": _numbers(twin.results)}
+        rows.append({"phase": phase.phase, "state": phase.state, **words})
     return Table(rows)
 
 

@@ -20,19 +20,13 @@ STYLE: Any = {
 
 
 def as_svg(figure: Any) -> str:
-    """The figure as SVG for a notebook; the same figure gives the same text."""
+    """The figure as an SVG element for a notebook or page; the same figure gives the same text."""
     import matplotlib as mpl
 
     out = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()
-
-
-def as_html(figure: Any) -> str:
-    """The figure as an SVG element of a page."""
-    svg = as_svg(figure)
-    return svg[svg.index("<svg") :]
+    return out.getvalue()[out.getvalue().index("<svg") :]
 
 
 def save(figure: Any, path: Path) -> None:
@@ -56,7 +50,7 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
             axes.set_title(title, loc="left", fontweight="bold")
         else:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        vars(figure)["_repr_html_"] = partial(as_html, figure)  # so that a notebook shows it where a cell ends with it
+        vars(figure)["_repr_html_"] = partial(as_svg, figure)  # so that a notebook shows it where a cell ends with it
         yield figure, axes
 
 

@@ -95,10 +95,9 @@ class OpenRun:
 
     def states(self) -> Table:
         """The state and verdict of each phase."""
-        if not self.folder.exists():
-            return Table((), f"Run {self.name}", ("It was never run: it has its .plan alone.",))
-        phases = phases_table(read_run(self.folder))
-        return replace(phases, title=f"Run {self.name}", notes=(str(self.folder), f"It has {PARTS}"))
+        rows = phases_table(read_run(self.folder)).rows if self.folder.exists() else ()
+        note = f"It has {PARTS}" if rows else "It was never run: it has its .plan alone."
+        return Table(rows, f"Run {self.name}", (str(self.folder), note))
 
     def __repr__(self) -> str:
         return self.states().as_text()
@@ -145,14 +144,13 @@ class OpenPlan:
     def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:
         """Chosen values, sizes, memory, time and verdicts of a phase in which two plans differ."""
         mine, theirs = (one._facts(phase_name(phase)) for one in (self, other))
-        title = f"{phase_name(phase)}: {self} against {other}"
         rows = []
         for what in [what for what in dict.fromkeys((*mine, *theirs)) if mine.get(what) != theirs.get(what)]:
             before, after, change = mine.get(what), theirs.get(what), None
             if isinstance(before, int | float) and isinstance(after, int | float) and before:
                 change = 100 * (after / before - 1)
             rows.append({"what": what, "before": before, "after": after, "change (%)": change})
-        return Table(rows, title, () if rows else ("they do not differ",))
+        return Table(rows, f"{phase_name(phase)}: {self} against {other}", () if rows else ("they do not differ",))
 
     def _facts(self, phase: str) -> dict[str, object]:
         numbers = plan_tables.memory_numbers(self.plan, phase) | plan_tables.time_numbers(self.plan, phase)

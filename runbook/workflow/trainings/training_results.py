@@ -61,11 +61,9 @@ class TrainingResults:
 
     def throughput_figure(self) -> Any:
         """Tokens per second over time, with the planned line."""
+        length, planned, title = self.phase_plan.model.sequence_length, self.planned, f"Throughput of {self.phase}"
         return run_figures.throughput_figure(
-            self.history,
-            sequence_length=self.phase_plan.model.sequence_length,
-            planned_tokens_per_second=self.planned.tokens_per_second,
-            title=f"Throughput of {self.phase}",
+            self.history, sequence_length=length, planned_tokens_per_second=planned.tokens_per_second, title=title
         )
 
     def step_time_figure(self) -> Any:
@@ -74,9 +72,8 @@ class TrainingResults:
 
     def timeline_figure(self) -> Any:
         """Training, waiting for data, evaluations and saves over time."""
-        return run_figures.timeline_figure(
-            self.history, self.validation, self.events, planned_seconds=self.planned.seconds
-        )
+        happened = (self.history, self.validation, self.events)
+        return run_figures.timeline_figure(*happened, planned_seconds=self.planned.seconds)
 
     def results(self) -> dict[str, object]:
         """What the record of a training phase holds at least."""
