@@ -241,7 +241,7 @@ class StepModel:
         feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1) / tensor
         first = (attention_in, shape.hidden), (shape.hidden, width / tensor), (feed_forward_in, shape.hidden)
         products = (*first, (shape.hidden, shape.ffn_hidden / tensor))
-        forward, both = zip(*(self._product(*each, self.matrix_rate) for each in products), strict=True)
+        forward, both = zip(*(self._product(wide, deep, self.matrix_rate) for wide, deep in products), strict=True)
         return sum(forward), sum(both)
 
     def _attention(self) -> tuple[float, float]:
