@@ -282,15 +282,10 @@ class TrainingLoop:
         loaded = state.load_checkpoint(self.spec, self.engine)
         after = self._loss(train, 1)
         self.report.event(
-            "reloaded",
-            iteration=loaded.progress.iteration if loaded else None,
-            saved_iteration=self.progress.iteration,
-            folder=self._relative(loaded.folder) if loaded else None,
-            seconds=time.monotonic() - start,
-            loss_before=before,
-            loss_between=between,
-            loss_after=after,
-        )
+            "reloaded", iteration=loaded.progress.iteration if loaded else None,
+            saved_iteration=self.progress.iteration, folder=self._relative(loaded.folder) if loaded else None,
+            seconds=time.monotonic() - start, loss_before=before, loss_between=between, loss_after=after,
+        )  # fmt: skip
 
     def _relative(self, folder: Path) -> str:
         return str(folder.relative_to(self.spec.root))

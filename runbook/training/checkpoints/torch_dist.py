@@ -344,23 +344,14 @@ def _shards_written_here(state: State) -> Iterator[Shard]:
     return (shard for shard in each_shard(state) if is_main_replica(shard.replica_id))
 
 
-_CLASSES: dict[tuple[str, str], Any] = {
-    (kind.__module__, kind.__qualname__): kind
-    for kind in (
-        metadata.Metadata,
-        metadata.MetadataIndex,
-        metadata.StorageMeta,
-        metadata.TensorStorageMetadata,
-        metadata.BytesStorageMetadata,
-        metadata.ChunkStorageMetadata,
-        metadata.TensorProperties,
-        metadata._MEM_FORMAT_ENCODING,
-        filesystem._StorageInfo,
-        filesystem._StoragePrefix,
-        torch.Size,
-        torch.serialization._get_layout,
-    )
-} | {("collections", "OrderedDict"): dict, ("builtins", "set"): set, ("builtins", "slice"): slice}
+_KINDS: tuple[Any, ...] = (
+    metadata.Metadata, metadata.MetadataIndex, metadata.StorageMeta, metadata.TensorStorageMetadata,
+    metadata.BytesStorageMetadata, metadata.ChunkStorageMetadata, metadata.TensorProperties,
+    metadata._MEM_FORMAT_ENCODING, filesystem._StorageInfo, filesystem._StoragePrefix, torch.Size,
+    torch.serialization._get_layout,
+)  # fmt: skip
+_CLASSES: dict[tuple[str, str], Any] = {(kind.__module__, kind.__qualname__): kind for kind in _KINDS}
+_CLASSES |= {("collections", "OrderedDict"): dict, ("builtins", "set"): set, ("builtins", "slice"): slice}
 _CLASSES |= {
     (module, name): PurePosixPath
     for module in ("pathlib", "pathlib._local")

@@ -123,15 +123,9 @@ def _original(factory: Any) -> Any:
 
 
 def _flash_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    attn_mask: Any = None,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False, attn_mask: Any = None,
+) -> torch.Tensor:  # fmt: skip
     """The kernel that torch takes on a GPU for 16-bit numbers; elsewhere it would make the whole matrix of scores."""
     is_causal = is_causal or attn_mask is not None
     if enable_gqa:
