@@ -193,23 +193,12 @@ def smoke_choice(settings: Settings) -> Choice:
     """
     run, smoke, job = settings.run, settings.run.training.smoke, settings.job(SMOKE)
     choice = replace(
-        full_choice(settings),
-        phase=SMOKE,
-        keys=SMOKE_KEYS,
-        model_name=settings.smoke_model_name,
-        model=settings.smoke_model,
-        tensor=smoke.tensor,
-        pipeline=smoke.pipeline,
-        virtual_pipeline=1,
-        context=1,
-        first_stage_layers=0,
-        last_stage_layers=0,
-        sequence=run.parallel.sequence and smoke.tensor > 1,
-        nodes=job.nodes,
-        devices_per_node=job.devices_per_node,
-        micro_batch=smoke.micro_batch,
+        full_choice(settings), phase=SMOKE, keys=SMOKE_KEYS, model_name=settings.smoke_model_name,
+        model=settings.smoke_model, tensor=smoke.tensor, pipeline=smoke.pipeline, virtual_pipeline=1, context=1,
+        first_stage_layers=0, last_stage_layers=0, sequence=run.parallel.sequence and smoke.tensor > 1,
+        nodes=job.nodes, devices_per_node=job.devices_per_node, micro_batch=smoke.micro_batch,
         global_batch=smoke.global_batch,
         sequence_length=smoke.sequence_length or settings.smoke_model.sequence_length,
-    )
+    )  # fmt: skip
     smallest = max(2, choice.pipeline) * choice.data * choice.micro_batch
     return replace(choice, global_batch=smoke.global_batch or smallest)

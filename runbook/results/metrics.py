@@ -94,36 +94,24 @@ def summarize(history: History, *, sequence_length: int, validation: Sequence[Va
     losses = [loss for _, loss in history.losses]
     norms = [step.grad_norm for step in steps if step.grad_norm is not None and math.isfinite(step.grad_norm)]
     return Summary(
-        iterations=len(steps),
-        first_iteration=steps[0].iteration if steps else 0,
-        last_iteration=steps[-1].iteration if steps else 0,
-        measured_iterations=len(used),
-        segments=history.num_segments,
-        repeated_iterations=len(history.repeated),
-        world_size=world,
-        global_batch=batch,
-        sequence_length=sequence_length,
-        seconds_per_iteration=middle,
-        seconds_low=tenths[0] if tenths else None,
-        seconds_high=tenths[-1] if tenths else None,
-        samples_per_second=samples,
-        tokens_per_second=tokens,
+        iterations=len(steps), first_iteration=steps[0].iteration if steps else 0,
+        last_iteration=steps[-1].iteration if steps else 0, measured_iterations=len(used),
+        segments=history.num_segments, repeated_iterations=len(history.repeated), world_size=world,
+        global_batch=batch, sequence_length=sequence_length, seconds_per_iteration=middle,
+        seconds_low=tenths[0] if tenths else None, seconds_high=tenths[-1] if tenths else None,
+        samples_per_second=samples, tokens_per_second=tokens,
         tokens_per_second_per_device=tokens / world if tokens and world else None,
         tflops_per_device=statistics.median(tflops) if tflops else None,
         tflops_convention=next((step.tflops_convention for step in reversed(used)), ""),
         data_wait_share=sum(step.data_wait_seconds for step in used) / sum(seconds) if seconds else None,
         memory_bytes=max((step.memory_bytes for step in steps), default=0),
-        first_loss=losses[0] if losses else None,
-        last_loss=losses[-1] if losses else None,
+        first_loss=losses[0] if losses else None, last_loss=losses[-1] if losses else None,
         relative_fall=1 - losses[-1] / losses[0] if losses and losses[0] else None,
-        lowest_loss=min(losses, default=None),
-        spikes=find_spikes(history.losses),
-        skipped=sum(step.skipped for step in steps),
-        nan=sum(step.nan for step in steps),
-        largest_grad_norm=max(norms, default=None),
-        consumed_tokens=steps[-1].consumed_tokens if steps else 0,
+        lowest_loss=min(losses, default=None), spikes=find_spikes(history.losses),
+        skipped=sum(step.skipped for step in steps), nan=sum(step.nan for step in steps),
+        largest_grad_norm=max(norms, default=None), consumed_tokens=steps[-1].consumed_tokens if steps else 0,
         validation_loss=validation[-1].loss if validation else None,
-    )
+    )  # fmt: skip
 
 
 def find_spikes(losses: Sequence[tuple[int, float]], window: int = 20) -> tuple[Spike, ...]:

@@ -272,6 +272,7 @@ def test_conventions_of_the_table_are_all_understood() -> None:
         ("V100-SXM3-32GB", "V100-SXM2"),
         ("AMD Instinct MI355X", "MI355X"),
         ("GH200", "H200-SXM"),
+        ("MI350X", "MI350X"),
         ("H800 80GB", "H800-SXM5"),
         ("DGX-H100", "H100-SXM5"),
     ],
@@ -293,3 +294,25 @@ def test_a_world_that_does_not_divide_is_told(models: dict[str, Model]) -> None:
     )
     assert not isinstance(found, str)
     assert "10 devices are no multiple of tensor x pipeline x context: 2 copies" in found[2]
+
+
+def test_the_interval_holds_about_four_fifths_of_each_table(models: dict[str, Model]) -> None:
+    for path in (ROOT / name for name in benchmark.TABLES[:3]):
+        rows = [row for row in table(path) if row["tokens_s_per_accel"]]
+        made = [
+            (made, float(row["tokens_s_per_accel"])) for made, row in zip(predict_rows(rows, models), rows, strict=True)
+        ]
+        inside = [low <= truth <= high for one, truth in made for low, high in [one.interval] if low and high]
+        assert statistics.mean(inside) >= 0.65, path
+    unknown = one(models, accelerator="MI300X")
+    low, high = unknown.interval
+    assert low is not None
+    assert high is not None
+    assert high / low > 1.4  # no training of its family was ever compared
+    assert one(models, accelerator="TPU v5p").as_dict()["low"] is None
+
+
+def test_no_accelerator_stands_in_silently_for_another(models: dict[str, Model]) -> None:
+    for name, planned in (("Ponte Vecchio", "PVC-448"), ("GH200", "H200-SXM"), ("MI350X", ""), ("DGX-H100", "")):
+        words = [text for text in one(models, accelerator=name).assumed if text.startswith("planned as")]
+        assert words == ([f"planned as {planned}, which {name!r} is taken for"] if planned else [])

@@ -34,23 +34,13 @@ def slurm_directives(settings: Settings, phase: str, job: Job, *, devices: bool 
     """Lines of #SBATCH. Output goes to the job's folder, where the job is submitted from."""
     site = settings.site
     values: dict[str, object] = {
-        "job-name": f"{settings.name}-{phase}",
-        "nodes": job.nodes,
-        "ntasks-per-node": job.tasks_per_node,
-        "cpus-per-task": job.cpus_per_task,
-        "mem": job.memory,
-        "partition": job.partition,
-        "account": job.account,
-        "qos": job.qos,
-        "reservation": job.reservation,
-        "time": show_clock(job.walltime) if job.walltime else "",
-        "output": "out",
-        "error": "err",
-        "open-mode": "append",
-        "requeue": True,
+        "job-name": f"{settings.name}-{phase}", "nodes": job.nodes, "ntasks-per-node": job.tasks_per_node,
+        "cpus-per-task": job.cpus_per_task, "mem": job.memory, "partition": job.partition, "account": job.account,
+        "qos": job.qos, "reservation": job.reservation, "time": show_clock(job.walltime) if job.walltime else "",
+        "output": "out", "error": "err", "open-mode": "append", "requeue": True,
         "array": f"0-{job.array - 1}" if job.array > 1 else "",
         "signal": f"B:USR1@{WARNING_SECONDS}" if warn_after(job) else "",
-    }
+    }  # fmt: skip
     if devices and site.hardware.device != "cpu" and site.devices_directive:
         prefix = "gpu:" if site.devices_directive == "gres" else ""
         values[site.devices_directive] = f"{prefix}{job.devices_per_node}"

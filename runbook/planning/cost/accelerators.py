@@ -9,6 +9,7 @@ GB = 10**9
 SOURCE = "facts hardware_peaks.csv (datasheets); links: vendors' datasheets, usual node designs"
 _SISTER = "vendor: as its sister, NVLink of 400 GB/s both ways"
 _POLARIS = "Polaris: 4 GPUs a node, two Slingshot 10 cards of 12.5 GB/s"
+_MI350_SOURCE = "AMD's data sheet of MI350X (air-cooled sister of MI355X); links as MI355X"
 _TORCHTITAN = "torchtitan benchmarks (96 GB HBM2e, 2.4 TB/s, 500 W limit, 400 Gb/s a GPU)"
 
 
@@ -57,6 +58,7 @@ _AMPERE = {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
 _BLACKWELL = {"fp16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "tf32": 1125.0, "fp32": 80.0}
 _GRACE = {"fp16": 2500.0, "bf16": 2500.0, "fp8": 5000.0, "tf32": 1250.0, "fp32": 80.0}
 _MI300 = {"fp16": 1307.4, "bf16": 1307.4, "fp8": 2614.9, "tf32": 653.7, "fp32": 163.4}
+_MI350 = {"fp16": 2306.9, "bf16": 2306.9, "fp8": 4613.7, "fp32": 144.2}
 _MI355 = {"fp16": 2500.0, "bf16": 2500.0, "fp8": 5000.0, "fp32": 157.3}
 
 ACCELERATORS = {
@@ -78,6 +80,7 @@ ACCELERATORS = {
         _device("MI250X-GCD", "MI250X", {"fp16": 191.5, "bf16": 191.5, "fp32": 23.95}, (64, 1638), (100, 8, 12.5)),
         _device("MI300X", "MI300X", _MI300, (192, 5300), (448, 8, 50)),
         _device("MI325X", "MI300X", _MI300, (256, 6000), (448, 8, 50)),
+        _device("MI350X", "MI300X", _MI350, (288, 8000), (538, 8, 50), source=_MI350_SOURCE),
         _device("MI355X", "MI300X", _MI355, (288, 8000), (538, 8, 50)),
         _device("PVC-512", "PVC", {"fp16": 340.8, "bf16": 340.8, "tf32": 170.4}, (64, 1638), (60, 8, 25)),
         _device("PVC-448", "PVC", {"fp16": 298.2, "bf16": 298.2, "tf32": 149.1}, (64, 1638), (60, 12, 16.7)),
@@ -97,8 +100,9 @@ _RULES = (
     (r"H100.*(500 ?W|HBM2E|96 ?GB)", "H100-SXM5-96GB-500W"), (r"H100.*PCIE", "H100-PCIe"),
     (r"H100.*NVL", "H100-NVL"), (r"H100", "H100-SXM5"), (r"G?H200", "H200-SXM"), (r"GB300", "GB300"),
     (r"GB200", "GB200"), (r"B300", "B300-SXM"), (r"B200", "B200-SXM"), (r"MI250.*(MODULE|2 ?GCD)", ""),
-    (r"MI250", "MI250X-GCD"), (r"MI300X?\b(?!.*A\b)", "MI300X"), (r"MI325", "MI325X"), (r"MI35[05]", "MI355X"),
-    (r"(PVC|MAX 1550|PONTE).*(SUPERMUC|512)", "PVC-512"), (r"(PVC|MAX 1550|PONTE)", "PVC-448"), (r"L40S", "L40S"),
+    (r"MI250", "MI250X-GCD"), (r"MI300X?\b(?!.*A\b)", "MI300X"), (r"MI325", "MI325X"), (r"MI350", "MI350X"),
+    (r"MI355", "MI355X"), (r"(PVC|MAX 1550|PONTE).*(SUPERMUC|512)", "PVC-512"), (r"(PVC|MAX 1550|PONTE)", "PVC-448"),
+    (r"L40S", "L40S"),
 )  # fmt: skip
 
 

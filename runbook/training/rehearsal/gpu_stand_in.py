@@ -42,17 +42,12 @@ def install() -> None:
     _setup_privateuseone_for_python_backend(NAME)
     cuda: Any = torch.cuda
     answers: dict[str, Callable[..., Any]] = {
-        "is_available": lambda: True,
-        "current_device": lambda: 0,
-        "device_count": lambda: 1,
-        "max_memory_allocated": lambda *_: 0,
-        "get_device_capability": lambda *_: (9, 0),
-        "current_stream": lambda *_: _Stream(),
-        "Stream": lambda *_, **__: _Stream(),
-        "Event": lambda *_, **__: _Stream(),
-        "stream": lambda *_: _Stream(),
+        "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
+        "max_memory_allocated": lambda *_: 0, "get_device_capability": lambda *_: (9, 0),
+        "current_stream": lambda *_: _Stream(), "Stream": lambda *_, **__: _Stream(),
+        "Event": lambda *_, **__: _Stream(), "stream": lambda *_: _Stream(),
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
-    }
+    }  # fmt: skip
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "_lazy_init", "set_rng_state"):
         answers[name] = lambda *_, **__: None
     for name in ("manual_seed", "manual_seed_all"):
