@@ -70,7 +70,9 @@ def profile(program: str, shape: str, precision: str, steps: int) -> dict[str, A
         while inside is not None:
             names.append(inside.name)
             inside = inside.cpu_parent
-        calls[part_of(names), " in ".join(names[:2]), str(event.input_shapes)].append(event.self_cpu_time_total / 1e6)
+        # An operator on lists of tensors (Adam's) has no shapes: each of its calls counts as it is.
+        shapes = str(event.input_shapes) if any(event.input_shapes) else str(event.id)
+        calls[part_of(names), " in ".join(names[:2]), shapes].append(event.self_cpu_time_total / 1e6)
     parts: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     for (part, operator, _), seconds in calls.items():
