@@ -69,7 +69,8 @@ START = Coefficients(
     latency_microseconds=8.0,
     jitter=0.006,
 )
-"""Where the fit begins: measured matrix products and vendors' figures, before any training is looked at."""
+"""Where the fit begins: measured matrix products and vendors' figures; round figures for launching and
+latency, chosen with the step times known."""
 MISS = 1.0
 MOST = 0.85
 """No product of matrices, no link and no network sustains more of its datasheet's figure."""
