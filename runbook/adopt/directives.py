@@ -1,7 +1,9 @@
 """#SBATCH and #PBS directives as keys under `jobs`."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from runbook.adopt.findings import Findings
 from runbook.adopt.sandbox.script import Directive, Word
@@ -44,25 +46,7 @@ _PBS: dict[str, tuple[str, Callable[[str], object]]] = {
     "A": ("jobs.account", str),
     "walltime": (f"{JOB}.walltime", clock),
 }
-_OURS = {
-    "job-name": "the run's name and the phase",
-    "output": "`out` in the job's folder",
-    "error": "`err` in the job's folder",
-    "open-mode": "always append",
-    "requeue": "always given",
-    "signal": "always given where there is a time limit",
-    "ntasks": "nodes x tasks on a node",
-    "gpus-per-task": "all of a node's devices belong to its one task",
-    "ntasks-per-gpu": "the launcher decides",
-    "N": "the run's name and the phase",
-    "o": "`out` in the job's folder",
-    "e": "`err` in the job's folder",
-    "j": "`out` and `err` are two files",
-    "k": "always `doe`: `out` and `err` are written in their place",
-    "r": "always rerunnable",
-    "V": "a job that takes its shell's environment cannot be repeated",
-    "S": "bash",
-}
+_OURS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:

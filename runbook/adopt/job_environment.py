@@ -1,7 +1,9 @@
 """Variables, modules, containers and mounts of a job as keys of a run file, compared with the site's own."""
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from runbook.adopt.configurations import MODELS
@@ -154,25 +156,7 @@ def is_local_tag(image: str) -> bool:
 
 
 _NOT_HERE = ("jobs.environment.", "jobs.data.", "jobs.smoke.", "training.smoke.")
-_HANDLED_ELSEWHERE = {
-    "TOPO_FILE": "NCCL_TOPO_FILE of the site's environment",
-    "LOGLEVEL": "the site's environment",
-    "CHECKPOINT_PATH": "each run has a folder of its own",
-    "TENSORBOARD_LOGS_PATH": "written into the run's folder",
-    "DATA_CACHE_DIR": "a folder of the run's own",
-    "VOCAB_FILE": "GPT-2's vocab.json is shipped",
-    "MERGE_FILE": "GPT-2's merges.txt is shipped",
-    "WORK_DIR": "the pinned checkout of params/sites",
-    "PYTORCH_VERSION": "the image of params/sites, or jobs.image",
-    "RUN_SH": "the runbook writes the job itself",
-    "JOB_SUFFIX": "the run's name, or --as NAME",
-    "CONT_TOKENIZER_DIR": "params/sites: paths.tokenizer",
-    "INDEX_MAPPING_DIR": "a folder of the run's own",
-    "CONT_RESULT_DIR": "each run has a folder of its own",
-    "CONT_DATA_DIR": "params/sites: paths.data",
-    "MODEL_NAME": "GPT-3 is the only kind",
-    "MODEL": "GPT-3 is the only kind",
-}
+_HANDLED_ELSEWHERE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 _READ: dict[str, tuple[str, Callable[[str], Any]]] = {

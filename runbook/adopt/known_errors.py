@@ -1,10 +1,12 @@
 """Known errors of the five documents in a script: in its text, in what it sets and starts, and in its numbers."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from operator import attrgetter
+from pathlib import Path
 
 from runbook.adopt.findings import Findings, KnownError
 from runbook.adopt.job_environment import is_local_tag
@@ -33,53 +35,8 @@ class TextPattern:
     """A pattern that clears the text."""
 
 
-_AZURE = r"(?i)slimpajama|STAGE_PATH|azure"
-_DOWNLOAD = "runbook data download slimpajama fetches with checksums and resumes where it stopped"
-TEXT_PATTERNS = (
-    TextPattern(3, r"\b72\b.*(wc|jsonl|chunk|process|files|sample)|(wc|jsonl|chunks?|files)\b.*\b72\b",
-                "72 joined files are expected; 59,166 inputs by 800 make 74",
-                "data.dataset: slimpajama names 74 files, and 02-data compares them by name", _AZURE),
-    TextPattern(4, r"(SAVE_INTERVAL.*\b10000\b|EVAL_INTERVAL.*default.*\b1000\b)",
-                "the script's own defaults are 100 and 100, and at its commit the variables did nothing",
-                "training.save_interval and training.eval_interval reach the program", _AZURE),
-    TextPattern(5, r"download_dataset\.py", "there is no download_dataset.py; the file is download_slimpajama.py",
-                _DOWNLOAD),
-    TextPattern(5, r"download_slimpajama\.py(?!.*--directory)\s+\S",
-                "download_slimpajama.py takes no bare path: --directory is required", _DOWNLOAD),
-    TextPattern(6, r"[Ss]et the `?SQUASHED_(PYTORCH|NEMO)_IMAGE",
-                "the scripts overwrite this variable: setting it does nothing",
-                "jobs.image is used wherever it is set"),
-    TextPattern(7, r"(?<![\w-])setup_environment\.sh", "setup_environment.sh is called 00-setup_environment.sh",
-                "01-environment prepares the machine; no file of theirs is needed"),
-    TextPattern(9, r"^\s*(\d+)\.\s+\[[^\]]*\]\(#(?!\1-)\d+-", "the table of contents counts one behind its headings",
-                "the notebooks are numbered from 00"),
-    TextPattern(10, r"CHUNKS.*files used for validation and testing",
-                "CHUNKS files validate and as many again test",
-                "data.held_out says so, and is refused where no file is left to train on"),
-    TextPattern(11, r"(?i)nemo[:+]24\.12|NEMO_VERSION=\W*24\.12|"
-                r"^(?!.*LAUNCHER_VERSION)(?!.*--branch).*nemo.*\b24\.12\b",
-                "24.12 is the launcher; the NeMo image is 24.05",
-                "neither is needed: runbook data tokenize makes the token files"),
-    TextPattern(21, r"ALCF/(train-gpt3|model|args|setup|launch)\.sh",
-                "the ALCF scripts left this place on 2024-03-07, and do not run from the new one",
-                "commit 6bcac4ee is pinned, and the training script itself is started: runbook render",
-                never_with=r"checkout\s+\S*6bcac4e"),
-    TextPattern(22, r"pretrain_gpt\.py", "on Polaris the program is pretrain_gpt_alcf.py",
-                "params/sites/polaris.yaml starts pretrain_gpt_alcf.py", r"(?i)\bALCF\b|argonne|polaris"),
-    TextPattern(23, r"saforem2/Megatron-DeepSpeed", "a second fork next to argonne-lcf/Megatron-DeepSpeed",
-                "one fork is pinned, and its sizes are in params/models.yaml"),
-    TextPattern(24, r"2023-09-29-unstable", "ALCF's setup.sh loads this conda module, its page another",
-                "params/sites/polaris.yaml loads conda/2023-10-04 and the virtual environment made on it"),
-    TextPattern(26, r"(^|\s)--vocab(\s|=|$)",
-                "today's parser has --vocab-file (and --vocab-size, so that --vocab is ambiguous)",
-                "runbook data tokenize makes the token files; rendered options are whole names"),
-    TextPattern(27, r"(?i)pip3? install\s+(?:-\S+\s+)*deepspeed(?!\s*==)(?=\s|$|\"|&|;)",
-                "deepspeed is not pinned: the same recipe gives another image each month",
-                "01-environment renders a Dockerfile with deepspeed pinned"),
-    TextPattern(30, r"(?i)ea-bignlp|bignlp-training|the-eye\.eu",
-                "the beta image is superseded by nvcr.io/nvidia/nemo, and The Pile's home is gone",
-                "jobs.image takes any image, data.bucket is where your token files are"),
-)  # fmt: skip
+_ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+TEXT_PATTERNS = tuple(TextPattern(**row) for row in _ROWS)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """The launch of a training in a script, and the site, framework and document that the script belongs to."""
 
+import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
+from pathlib import Path
 
 from runbook.adopt.options import count_known
 from runbook.adopt.sandbox.script import Script, StartedProgram, Word
@@ -106,30 +108,9 @@ def _script_place(words: Sequence[Word]) -> int:
     return 0
 
 
-SITE_SIGNS: dict[str, tuple[tuple[str, int], ...]] = {
-    "lumi": (
-        (r"\bLUMI/\d|partition/[GC]\b|\bhsn[0-3]\b|lumi_ds_pretrain", 4),
-        (r"\b(standard|dev|small)-g\b", 4),
-        (r"\bMIOPEN_|rocm", 1),
-        (r"/pfs/lustre|/scratch/project_\d|/flash/project_\d", 3),
-    ),
-    "azure": (
-        (r"ndv[2-6]-topo|/opt/microsoft|mlx5_ib0|04-gpt175B|ND96|AMLFS", 4),
-        (r"\bSTAGE_PATH\b", 3),
-        (r"SQUASHED_(PYTORCH|NEMO)_IMAGE", 2),
-    ),
-    "polaris": (
-        (r"\bALCF\b|argonne|polaris|MODEL_SIZE_KEY|pretrain_gpt_alcf|/eagle/|\beagle\b", 4),
-        (r"^#PBS|\bqsub\b|PBS_NODEFILE", 3),
-        (r"\bmpiexec\b", 1),
-    ),
-    "aws": (
-        (r"FI_EFA_|bignlp|\bpcluster\b|(?<![\w-])p4de?\.24xlarge|(?<![\w-])p5e?n?\.48xlarge|nemo-megatron", 4),
-        (r"/fsx\b", 3),
-        (r"FI_PROVIDER=efa", 2),
-    ),
-    "slurm": ((r"megatron_ds_[ms]n", 4), (r"^#SBATCH|\bsbatch\b|\bsrun\b", 1)),
-}
+SITE_SIGNS: dict[str, list[tuple[str, int]]] = json.loads(
+    Path(__file__).with_name("site_signs.json").read_text(encoding="utf-8")
+)
 CALLED = (
     (r"(^|/)04-gpt175B\.sh$", "azure-175b"),
     (r"(^|/)train-gpt3\.sh$", "polaris-25b"),

@@ -1,9 +1,11 @@
 """Gates: the checks of a smoke test, of a training and of a resume."""
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 
 from runbook.core.checks import Check, judge
 from runbook.plan_file.schema import PhasePlan
@@ -18,31 +20,8 @@ TOLERANCE = 1e-4
 """Two evaluations of the same weights and samples may differ by this share: not every kernel adds in one order."""
 GOOD_SHARE, POOR_SHARE = 0.25, 0.05
 """Of the adapters' rate: what a healthy sum of 32 MiB reaches, and what only the wrong network explains."""
-REMEDIES = {
-    "all iterations done": "Read the job's err file; `runbook run` resumes it where it stopped.",
-    "first loss": "Compare vocabulary and init_std with the plan: too high is a wrong initialisation or ids beyond the "
-    "vocabulary, too low is a checkpoint loaded by mistake.",
-    "loss falls": "Look at the learning rate of each step and at a decoded sample of the data.",
-    "gradient norms": "Try bf16 or fp32, or a lower learning rate; zero norms mean that nothing is learned at all.",
-    "skipped and NaN steps": "Use bf16, or a lower initial loss scale; under bf16 no step may be skipped.",
-    "all ranks seen": "Compare the launcher's process count with tensor x pipeline x data of the plan.",
-    "step time": "Compare with the plan's basis: is the machine busy, is the number format native to it, are all "
-    "devices used?",
-    "checkpoint saved": "Look for a full disk or a missing permission in the job's err file.",
-    "checkpoint reloaded": "Run 03-smoke-test again; if it stays so, the checkpoints of this set-up cannot be trusted: "
-    "compare versions of torch and the engine, and the file system.",
-    "network bandwidth": "Look at the job's err file for the network that NCCL or RCCL chose (NCCL_DEBUG=INFO), and at "
-    "the adapters' variables in the site file.",
-    "resumed from a checkpoint of this run": "Look at the plan's checkpoint folder: it may be another run's.",
-    "evaluation": "Look at the held-out data: is it tokenized with the same vocabulary?",
-    "model learned": "Train longer, or look at learning rate and data; a flat loss near the start learns nothing.",
-    "loss does not diverge": "Resume from a checkpoint before it with a lower learning rate or other data.",
-    "no step is missing": "metrics.jsonl was deleted, cut or edited, or two runs wrote into it: put it back from a "
-    "copy, or run the phase again with --redo.",
-    "no step was done twice": "The stop did not save: look for its save in events.jsonl and the job's err file.",
-    "loss goes on over the seam": "The optimizer or the data order was not restored: compare consumed_samples of the "
-    "steps before and after.",
-}
+REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+"""What to do where a check fails, by its name."""
 
 
 def _check(name: str, holds: bool, value: str, rule: str, otherwise: str = "fail") -> Check:
