@@ -204,6 +204,11 @@ def test_the_wheel_holds_what_the_package_reads():
         "runbook/jobs/render/templates": "*.j2",
         "runbook/records/pages/templates": "*",
         "runbook/results/published": "*.csv",
+        "runbook/adopt": "*.json",
+        "runbook/results": "*.json",
+        "runbook/tokens": "probes.json",
+        "runbook/training/checkpoints": "*.json",
+        "runbook/workflow/trainings": "*.md",
     }.items():
         files = [path for path in (REPOSITORY / folder).rglob(pattern) if path.is_file()]
         found = {path.relative_to(REPOSITORY).as_posix() for path in files}

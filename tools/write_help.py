@@ -8,7 +8,7 @@ from runbook.results.log_readers.known_failures import PAGE, TITLE, FailureClass
 
 HEAD = f"""# {TITLE}
 
-<!-- Written by tools/write_help.py from runbook/results/log_readers/known_failures.py; change it there. -->
+<!-- Written by tools/write_help.py from runbook/results/log_readers/known_failures.json; change it there. -->
 
 1. Read the last words of the cell or of the command: they name the cause, the rule and a remedy.
 2. `runbook logs RUN` shows what the newest job wrote; `runbook logs FILE...` reads any training log, also of another

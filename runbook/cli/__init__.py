@@ -25,8 +25,8 @@ COMMANDS = {
     "verify": ("runbook.cli.report:verify", "Find every file of a run that was changed after it was recorded."),
     "compare": ("runbook.cli.report:compare", "Set runs side by side, and fail on a regression."),
     "sample": ("runbook.cli.run:sample", "Let a trained model continue a text."),
-    "export": ("runbook.cli.run:export", "Write a run's weights as Hugging Face's GPT-2 (safetensors)."),
-    "import": ("runbook.cli.run:import_", "Begin a run with the weights of a Hugging Face GPT-2."),
+    "export": ("runbook.cli.run:export", "Write a run's weights as a Hugging Face folder (safetensors)."),
+    "import": ("runbook.cli.run:import_", "Begin a run with the weights of a Hugging Face folder."),
     "adopt": (
         "runbook.cli.project:adopt",
         "Turn someone's job script into a run file; tell what it has of known errors.",

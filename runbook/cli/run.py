@@ -107,18 +107,27 @@ def sample(run: str, phase: str, runs: Path | None, as_json: bool, iteration: in
 
 @click.command()
 @click.argument("run")
-@click.option("--out", required=True, type=FOLDER, help="Folder to write into.")
+@click.option("--out", required=True, type=FOLDER, help="Folder to write; nothing is written over.")
+@click.option(
+    "--shard-gb", type=click.FloatRange(0.001), default=5.0, show_default=True, help="The most of a file of weights."
+)
 @_ITERATION
 @_PHASE
 @RUNS
-def export(run: str, out: Path, phase: str, runs: Path | None, iteration: int | None) -> None:
-    """Write the weights of RUN as Hugging Face's GPT-2: config.json and model.safetensors, in float32."""
+def export(run: str, out: Path, shard_gb: float, phase: str, runs: Path | None, iteration: int | None) -> None:
+    """Write the weights of RUN as a Hugging Face folder: config, safetensors in float32, tokenizer, model card.
+
+    A model of GPT-2's kind becomes GPT2LMHeadModel, one with RoPE, RMSNorm and SwiGLU LlamaForCausalLM; docs/weights.md
+    lists the others. Checkpoints of any layout and both engines are read, one weight in memory at a time.
+    """
     from runbook.workflow.status import run_folder
     from runbook.workflow.trainings import weights
 
-    exported = weights.export_weights(run_folder(run, runs), out, training_phase(phase), iteration or 0)
-    size = (out / "model.safetensors").stat().st_size
-    click.echo(f"{out}: config.json, model.safetensors ({size:,} bytes) of iteration {exported}")
+    shard_bytes = int(shard_gb * 1e9)
+    done = weights.export_weights(run_folder(run, runs), out, training_phase(phase), iteration or 0, shard_bytes)
+    files = f"{done.files} file" + "s" * (done.files > 1)
+    click.echo(f"{out}: {done.architecture}, {done.bytes:,} bytes in {files}, of iteration {done.iteration}")
+    click.echo("Fill in the licence in its README.md before you pass it on.")
 
 
 @click.command(name="import")
@@ -133,7 +142,11 @@ def export(run: str, out: Path, phase: str, runs: Path | None, iteration: int | 
 @_PHASE
 @RUNS
 def import_(run: str, source: Path, phase: str, runs: Path | None) -> None:
-    """Let RUN begin with the weights of a Hugging Face GPT-2 folder (.safetensors); only before its first step."""
+    """Let RUN begin with the weights of a Hugging Face folder (.safetensors alone); only before its first step.
+
+    Reads gpt2, llama, mistral and qwen2 without a sliding window, arcee, starcoder2 and stablelm, for any layout and
+    engine. The model's values, the vocabulary and the tokenizer have to be the run's; each difference is named.
+    """
     from runbook.workflow.status import run_folder
     from runbook.workflow.trainings import weights
 

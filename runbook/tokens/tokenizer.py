@@ -29,39 +29,7 @@ GPT2_SHA256 = {
 GPT2_VOCABULARY = 50257
 END_OF_TEXT = "<|endoftext|>"
 EOD_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<eod>", "[EOS]")
-PROBES: tuple[str, ...] = (
-    *("", " ", "  ", "\n", "\n\n\n", "\t \t", " \n \n ", "\r\n\r\n", "a", " a", "a ", "a  b   c    d", "Hello world"),
-    "Hello, world! How's it going? We'll see; they've said I'd, you're, it's, isn't.",
-    *("HELLO'S WE'LL THEY'VE I'D", "'s't're've'm'll'd", "don\u2019t \u201cquote\u201d \u2018me\u2019"),
-    *("0 1 12 123 1234 12345 1,234,567.89 3.14159e-10 0xFF", "\u0660\u0661\u0662 \u00bd \u2167 \u00b2 \u2460"),
-    *("!@#$%^&*()_+-=[]{}|;':\",./<>?`~", "....... ------ ====== ###### /////"),
-    "snake_case camelCase PascalCase kebab-case SCREAMING_SNAKE",
-    "def f(x):\n    return x ** 2  # square\n\n\tindented\n",
-    '{"text": "a\\nb", "n": [1, 2.5, null, true]}',
-    "https://example.org/a/b?c=d&e=f#g name@example.org C:\\Temp\\x.txt",
-    *('<p class="x">&amp;&nbsp;</p>', "$\\frac{a}{b} = \\sum_{i=0}^{n} x_i^2$"),
-    *("<|endoftext|>", "before<|endoftext|>after", " <|endoftext|> <|endoftext|>\n", "<|endoftext", "|endoftext|>"),
-    "caf\u00e9 na\u00efve \u00fcber Stra\u00dfe \u0141\u00f3d\u017a \u010cesk\u00fd",
-    "cafe\u0301 (combining) \u1e69 s\u0323\u0307",
-    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
-    "\u0393\u03b5\u03b9\u03ac \u03c3\u03bf\u03c5 \u039a\u03cc\u03c3\u03bc\u03b5",
-    "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u200f\u202b\u202c",
-    "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u3053\u3093\u306b\u3061\u306f \uc548\ub155\ud558\uc138\uc694",
-    "\u0928\u092e\u0938\u094d\u0924\u0947 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \u1019\u103c\u1014\u103a\u1019\u102c",
-    "\U0001f600 \U0001f469\u200d\U0001f469\u200d\U0001f467",
-    "\U0001f3f4\U000e0067\U000e0062\U000e007f \U0001f1eb\U0001f1f7 \u2764\ufe0f",
-    *("a\U0001f600b\U0001f600\U0001f600", "\U0001d54f \U00010348 \U0002070e \U0010ffff"),
-    *("\x00", "a\x00b\x00\x00c", "\x01\x02\x1b[31mred\x1b[0m\x7f"),
-    "\u0085 \u00a0 \u1680 \u2000\u2003\u2009 \u2028\u2029 \u202f \u205f \u3000",
-    *("x\u00a0y\u00a0\u00a0z", "x\u2028y\u2029z\u0085w", "\ufeffbyte order mark", "\u200b\u200c\u200d\u2060\u00ad"),
-    *("\ufffd \ufffe \uffff \ufdd0", "\ue000 \uf8ff \U000f0000", "\u0130\u0131 \u017f \u1e9e \ufb01 \u01c5"),
-    *("\u0378 \u1ac8 \u2fe0 \U0001fae8", "i\u0307\u0300\u0301\u0302\u0303\u0304"),
-    *("Aa1!Bb2@Cc3#Dd4$", "the the the THE The tHE"),
-    "antidisestablishmentarianism pneumonoultramicroscopicsilicovolcanoconiosis",
-    *("a" * 300, "ab" * 200, " " * 100 + "x" + " " * 33, "\n" * 50 + "\t" * 20, "1" * 77 + "." * 77),
-    *("\u00e9" * 60, "\u4e2d" * 40, "'" * 40),
-    "It was the best of times, it was the worst of times, it was the age of wisdom...\n\n  -- A Tale",
-)
+PROBES: tuple[str, ...] = tuple(json.loads(Path(__file__).with_name("probes.json").read_text(encoding="utf-8")))
 """Covers: contractions, runs of white space of every kind, digits, other scripts, combining marks, emoji, control and
 unassigned characters, the special token and parts of it, long runs without a space."""
 
@@ -395,6 +363,16 @@ def _gpt2_json() -> str:
     }
     # The vocabulary is JSON already: reading and writing it again would take a tenth of what a start takes.
     return json.dumps(document).replace('"vocab": {}', '"vocab": ' + content["vocab.json"].decode(), 1)
+
+
+def tokenizer_files(name: str) -> dict[str, bytes]:
+    """The files of a tokenizer that `transformers` loads, by name."""
+    if name == "gpt2":
+        return {"tokenizer.json": _gpt2_json().encode()}
+    path = tokenizer_path(name)
+    own = "tokenizer.model" if path.suffix == ".model" else "tokenizer.json"
+    others = [path.with_name(other) for other in ("tokenizer_config.json", "special_tokens_map.json")]
+    return {own: _content(path, name)} | {other.name: other.read_bytes() for other in others if other.is_file()}
 
 
 def encode(text: str, tokenizer: str = "gpt2", *, special_tokens: bool = False) -> list[int]:

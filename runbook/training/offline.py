@@ -15,7 +15,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, read_plan
@@ -34,6 +34,7 @@ class OfflineRequest:
     temperature: float = 0.7  # 0 takes the likeliest token each time
     seed: int | None = None  # of the draw; None: the plan's
     out: str = ""  # folder to export to
+    shard_bytes: int = 5 * 10**9  # the most that a file of weights has
     source: str = ""  # folder to import from
 
 
@@ -71,27 +72,25 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Write Hugging Face's GPT-2 folder."""
-    from runbook.training.checkpoints import weights
+    """Write config.json and the weights of a Hugging Face folder."""
+    from runbook.training.checkpoints import hugging_face, weights
 
     whole, out = weights.newest_weights(spec, request.iteration), Path(request.out)
-    weights.export_gpt2(whole, spec.model, out, spec.sampling.end_of_document)
-    return {"iteration": whole.iteration, "folder": str(whole.folder), "out": str(out)}
+    end = spec.sampling.end_of_document
+    written = hugging_face.export_folder(whole, spec.model, out, end, request.shard_bytes)
+    return {"iteration": whole.iteration, "folder": str(whole.folder), "out": str(out), **written}
 
 
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Begin the training from a Hugging Face GPT-2 folder: a checkpoint of iteration 0, Adam's moments zero."""
-    from runbook.training.checkpoints import folders, state, weights
-    from runbook.training.engines.megatron_engine import MegatronEngine
+    """Begin the training from a Hugging Face folder: a checkpoint of iteration 0 that has weights alone."""
+    from runbook.training.checkpoints import folders, hugging_face, state
 
     root = spec.path(spec.checkpoint.folder)
     if folders.has_checkpoints(root):
         raise RefusedError(f"{root} has checkpoints already: weights are imported only before the first step")
-    imported = weights.import_gpt2(Path(request.source), spec.model)
-    engine = MegatronEngine(spec, draw=False)
-    _fill(engine.models[0], imported)
-    engine.optimizer.reload_model_params()
-    saved = state.PendingSave(spec, engine, state.TrainingProgress(), in_background=False).finish()
+    imported: Any = hugging_face.ImportedWeights(Path(request.source), spec.model)
+    spec = dataclasses.replace(spec, engine="hugging-face")  # which has no optimizer state for the plan's
+    saved = state.PendingSave(spec, imported, state.TrainingProgress(), in_background=False).finish()
     return {"iteration": 0, "folder": str(saved.folder), "bytes": saved.bytes}
 
 

@@ -177,3 +177,29 @@ def offline():
     sys.argv = ["offline", request.pop("command"), str(plan)]
     sys.stdin = io.StringIO(json.dumps(request))
     return program.main()
+
+
+def batches():
+    """Run in a forked rank: batches.npy, the tokens and labels of every step that one process would train."""
+    import torch
+
+    from runbook.plan_file.schema import read_plan
+    from runbook.training import cpu, process_groups, samples
+    from runbook.training.engines.step_clock import StepClock
+    from runbook.training.ranks import ranks_from
+    from runbook.training.token_files import DataParallelShare
+
+    plan = Path(sys.argv[1])
+    spec = read_plan(plan, "04-training")
+    cpu.answer_for_cpu()
+    process_groups.join_process_group(ranks_from(os.environ), 60)
+    process_groups.make_parallel_groups(spec)
+    train, _ = samples.datasets(spec, {})
+    share = DataParallelShare(spec.batch.micro, 1, 0)
+    reader = samples.BatchReader(spec, share, StepClock())
+    steps = []
+    for step in range(spec.duration.iterations):
+        step_batches = list(reader.step(train, step * spec.batch.global_, spec.batch.num_microbatches))
+        steps.append([torch.cat([batch[key] for batch in step_batches]).numpy() for key in ("tokens", "labels")])
+    numpy.save(plan.parent / "batches.npy", numpy.array(steps))
+    return 0

@@ -104,7 +104,8 @@ class PendingSave:
         with self._cleaning():
             run_on_first_rank(self._begin)
             faults.armed().save("begin")
-            self._writing = torch_dist.ShardWriter(state, self._part / folders.SHARDS, copied=in_background)
+            read = getattr(engine, "read_weight", None)  # imported weights are read when they are written
+            self._writing = torch_dist.ShardWriter(state, self._part / folders.SHARDS, copied=in_background, read=read)
         if in_background:
             executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
             self._background = executor.submit(self._writing.write)

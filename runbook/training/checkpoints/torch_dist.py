@@ -18,7 +18,7 @@ import hashlib
 import itertools
 import math
 import pickle
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -49,8 +49,13 @@ class ShardWriter:
     thread may do it.
     """
 
-    def __init__(self, state: State, folder: Path, *, copied: bool) -> None:
-        """Prepare to write `state` into the empty `folder`; where `copied`, training may change it at once."""
+    def __init__(
+        self, state: State, folder: Path, *, copied: bool, read: Callable[[str], torch.Tensor] | None = None
+    ) -> None:
+        """Prepare to write `state` into the empty `folder`; where `copied`, training may change it at once.
+
+        `read` gives a tensor of which the state has only the shape, by its key, when it is written.
+        """
         self.folder = folder
         own: dict[str, list[Any]] = {}
         for shard in _shards_written_here(state):
@@ -58,11 +63,15 @@ class ShardWriter:
         tensors = [shard for shards in own.values() for shard in shards if isinstance(shard, ShardedTensor)]
         if copied:
             _copy_to_host(tensors)
+        shapes = {shard.key for shard in tensors if shard.data.is_meta}
         size = sum(shard.data.nbytes for shard in tensors)
         self._num_files = min(MOST_FILES, 1 + size // FILE_BYTES) if on_gpu() else 1
         self._writer = FileSystemWriter(folder, sync_files=True)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
+        if read is not None:
+            find = self._planner.lookup_object
+            self._planner.lookup_object = lambda index: read(index.fqn) if index.fqn in shapes else find(index)
         self._metadata: Any = None
         first, writer, planner = torch.distributed.get_rank() == 0, self._writer, self._planner
 

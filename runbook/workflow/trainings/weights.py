@@ -1,15 +1,21 @@
-"""A run's checkpoint at work, in a process of its own: text from it, export to and import from Hugging Face's GPT-2."""
+"""A run's checkpoint at work, in a process of its own: text from it, Hugging Face folders out of it and into it."""
 
 import json
+import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from runbook import params
 from runbook.core import shell
 from runbook.core.errors import DataError, ParamsError, ProgramError
+from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES
-from runbook.tokens.tokenizer import decode, encode
+from runbook.plan_file.schema import PhasePlan
+from runbook.records.twin import find_twin
+from runbook.results.history import read_metrics, read_validation
+from runbook.tokens.tokenizer import PROBES, decode, encode, load_tokenizer, tokenizer_files
 from runbook.workflow.run_files import read_plan_file, tokenizer_of
 
 TRAINED = "04-training"
@@ -47,17 +53,93 @@ def sample_text(folder: Path, prompt: str = "", phase: str = TRAINED, *, seed: i
     return Sample(answer["iteration"], prompt, decode(answer["ids"], tokenizer), tuple(answer["ids"]))
 
 
-def export_weights(folder: Path, out: Path, phase: str = TRAINED, iteration: int = 0) -> int:
-    """Write config.json, model.safetensors and the tokenizer's name of the newest checkpoint; returns its iteration."""
-    answer = _ask_trainer("export", folder, phase, {"out": str(out.absolute()), "iteration": iteration})
-    return int(answer["iteration"])
+@dataclass(frozen=True)
+class Exported:
+    """A Hugging Face folder that was written."""
+
+    iteration: int
+    architecture: str
+    files: int
+    bytes: int
+
+
+def export_weights(
+    folder: Path, out: Path, phase: str = TRAINED, iteration: int = 0, shard_bytes: int = 5 * 10**9
+) -> Exported:
+    """Write the newest checkpoint as a Hugging Face folder, which is there when it is whole; `out` has to be new."""
+    part, out = out.absolute().with_name(f"{out.absolute().name}.part"), out.absolute()
+    for path, why in ((out, "nothing is written over"), (part, "an export that was ended left it, or one is running")):
+        if path.exists() and (path == part or not path.is_dir() or any(path.iterdir())):
+            raise ParamsError(f"{path} exists already: {why}. Remove it, or give another folder with --out.")
+    try:
+        request = {"out": str(part), "iteration": iteration, "shard_bytes": shard_bytes}
+        answer = _ask_trainer("export", folder, phase, request)
+        exported = Exported(**{each.name: answer[each.name] for each in fields(Exported)})
+        settings, spec = params.load(str(folder / "run.yaml")), read_plan_file(folder).phases[phase]
+        _write_tokenizer(settings.run.data.tokenizer, spec, part)
+        (part / "README.md").write_text(_model_card(folder, settings, spec, exported), encoding="utf-8")
+        part.rename(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return exported
+
+
+def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
+    """The tokenizer as `transformers` loads it, and the tokens that end a text."""
+    for file, content in tokenizer_files(name).items():
+        (out / file).write_bytes(content)
+    end = spec.sampling.end_of_document
+    config: dict[str, object] = {"model_max_length": spec.model.positions, "clean_up_tokenization_spaces": False}
+    generation: dict[str, object] = {"do_sample": False}
+    if end >= 0:
+        config |= dict.fromkeys(("bos_token", "eos_token"), load_tokenizer(name).judge.piece(end))
+        generation |= dict.fromkeys(("bos_token_id", "eos_token_id"), end)
+    config["tokenizer_class"] = "LlamaTokenizer" if name.endswith(".model") else "PreTrainedTokenizerFast"
+    for file, values in (("tokenizer_config.json", config), ("generation_config.json", generation)):
+        if not (out / file).exists():
+            (out / file).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+def _model_card(folder: Path, settings: Settings, spec: PhasePlan, exported: Exported) -> str:
+    """README.md from what the run recorded; what only its owner knows is left to fill in."""
+    last, metrics = exported.iteration, folder / spec.log.metrics
+    steps = [loss for step, loss in read_metrics(metrics).losses if step <= last] if last and metrics.exists() else []
+    evaluated = [each for each in read_validation(folder / spec.log.validation) if each.iteration <= last]
+    twin = find_twin(folder, spec.phase)
+    versions = ", ".join(f"{name} {version}" for name, version in (twin.versions if twin else {}).items())
+    texts = [
+        f"- {text.dataset.title} (`{text.name}`, weight {text.weight:g}); licence: {text.dataset.licence}"
+        for text in settings.texts
+    ]
+    return Path(__file__).with_name("model_card.md").read_text(encoding="utf-8").format(
+        settings=settings, spec=spec, exported=exported, model=spec.model, cut=spec.parallel, texts="\n".join(texts),
+        loss=f"{steps[0]:.4f} at first, {steps[-1]:.4f} at step {last:,}" if steps else "not recorded",
+        validation=f"{evaluated[-1].loss:.4f} after step {evaluated[-1].iteration:,}" if evaluated else "not measured",
+        commit=(twin.commit if twin else "") or "not recorded", versions=versions or "not recorded",
+    )  # fmt: skip
 
 
 def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
-    """Let the run begin with the weights of a Hugging Face GPT-2 folder; returns the checkpoint's folder."""
+    """Let the run begin with the weights of a Hugging Face folder; returns the checkpoint's folder."""
     if not (source / "config.json").is_file():
-        raise DataError(f"{source} has no config.json: give the folder of a Hugging Face GPT-2 model.")
+        raise DataError(f"{source} has no config.json: give the folder of a Hugging Face model.")
+    _compare_tokenizers(tokenizer_of(folder), source)
     return str(_ask_trainer("import", folder, phase, {"source": str(source.absolute())})["folder"])
+
+
+def _compare_tokenizers(name: str, source: Path) -> None:
+    """`ParamsError` where the run's tokenizer gives other ids than that of the folder, if the folder has one."""
+    for file in ("tokenizer.json", "tokenizer.model"):
+        if (path := source / file).exists():
+            ours, theirs = load_tokenizer(name), load_tokenizer(str(path))
+            for probe in PROBES:
+                if (expected := theirs.encode(probe)) != (ids := ours.encode(probe)):
+                    raise ParamsError(
+                        f"{path} encodes {probe!r} as {expected[:8]}, and data.tokenizer {name} as {ids[:8]}: the "
+                        f"weights would read other words than they learned. Set data.tokenizer to {path}, and "
+                        "tokenize the data with it."
+                    )
+            return
 
 
 def _ask_trainer(command: str, folder: Path, phase: str, request: dict[str, object]) -> dict[str, Any]:

@@ -1,0 +1,336 @@
+"""Hugging Face folders: a model of `transformers` for each of ours, its config, and its weights in and out."""
+
+import functools
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from megatron.core.dist_checkpointing.mapping import ShardedTensor
+
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import PlannedModel
+from runbook.training.checkpoints import folders
+from runbook.training.checkpoints.weights import WholeWeights, stored_key
+from runbook.training.engines.engine import CommonState, Shards, State
+
+_NOT_OURS = (
+    "sliding_window", "quantization_config", "use_parallel_residual", "qk_layernorm", "add_cross_attention",
+    "scale_attn_by_inverse_layer_idx",
+)  # fmt: skip
+"""Keys that make another model where they are set."""
+_PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
+_SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
+_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
+"""What a folder may hold besides weights: masks and angles that older versions saved, a copy of a tied head."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model of `transformers` that computes what one of ours does; hugging_face.json has them all."""
+
+    architecture: str
+    needed: dict[str, object]  # values that our model has to have
+    values: dict[str, str]  # our value for each key of its config
+    constants: dict[str, object]
+    biases: dict[str, list[str]]  # its keys that switch biases on, and for which of our modules
+    modules: dict[str, list[str]]  # its module for each of ours; several for a matrix that we have in one
+    reads: dict[str, dict[str, Any]]  # by the model type that is imported: what absent keys mean, what has biases
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """All kinds by `model_type`."""
+    content = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    return {model_type: Kind(**values) for model_type, values in content.items()}
+
+
+def kind_of(model: PlannedModel) -> str:
+    """The `model_type` that computes what our model does; `RefusedError` says in what it is none."""
+    reasons = []
+    for name, kind in kinds().items():
+        needed = kind.needed | ({"kv_heads": model.heads} if name == "gpt2" else {})
+        wrong = folders.differences({key: getattr(model, key) for key in needed}, needed, "needed")
+        if not wrong:
+            return name
+        reasons.append(f"{name}: {wrong}")
+    raise RefusedError(f"model {model.name} is none that transformers has: " + "; ".join(reasons))
+
+
+def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
+    """The model as config.json describes it."""
+    model_type = kind_of(model)
+    kind = kinds()[model_type]
+    config = {
+        "architectures": [kind.architecture],
+        "model_type": model_type,
+        **{theirs: getattr(model, ours) for theirs, ours in kind.values.items()},
+        **kind.constants,
+        **dict.fromkeys(kind.biases, model.biases),
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), end_of_document if end_of_document >= 0 else None),
+        "torch_dtype": "float32",
+    }
+    if "rope_theta" in config:  # transformers 5 has it in a mapping, 4 at the top
+        rotary = {key: config[key] for key in ("rope_theta", "partial_rotary_factor")}
+        config["rope_parameters"] = {"rope_type": "default", **rotary}
+    return config
+
+
+def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each weight that a model of ours may have, and its name or names there."""
+    for ours, theirs in kind.modules.items():
+        if ours == "output_layer" and model.tied_embeddings:
+            continue
+        in_layer, suffixes = "{" in theirs[0], ["weight"]
+        if "linear_" in ours or ("norm" in ours and model.normalization == "layernorm"):
+            suffixes.append("bias")
+        for layer in range(model.layers if in_layer else 1):
+            name = f"decoder.layers.{layer}.{ours}" if in_layer else ours
+            for suffix in suffixes:
+                yield f"{name}.{suffix}", tuple(f"{each.format(layer)}.{suffix}" for each in theirs)
+
+
+def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
+    """Shape of a weight of the whole model."""
+    hidden, ffn, matrix = model.hidden, model.ffn_hidden, name.endswith("weight")
+    shapes = {
+        "word_embeddings": (model.padded_vocabulary, hidden),
+        "output_layer": (model.padded_vocabulary, hidden),
+        "position_embeddings": (model.positions, hidden),
+        "linear_qkv": ((model.heads + 2 * model.kv_heads) * model.head_size, hidden),
+        "linear_proj": (hidden, hidden),
+        "linear_fc1": (ffn * (2 if model.gated else 1), hidden),
+        "linear_fc2": (hidden, ffn),
+    }
+    shape = shapes.get(name.split(".")[-2], (hidden,))
+    return shape if matrix else shape[:1]
+
+
+def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch.Tensor]:
+    """One of our weights as `transformers` keeps it.
+
+    In our matrix of queries, keys and values the queries of a group of heads come before its key and its value. GPT-2
+    has all queries, then all keys, then all values in one matrix, and its matrices are [in, out]; the others have
+    three matrices, and a gate apart from what it gates. Rotary pairs are (i, i + size / 2) in both.
+    """
+    joins = model.position_embedding == "learned"
+    parts = [value[: model.vocabulary] if name in _PADDED else value]
+    if "linear_qkv" in name:
+        groups = value.view(model.kv_heads, -1, model.head_size, *value.shape[1:])
+        parts = [groups[:, rows].flatten(0, 2) for rows in (slice(-2), slice(-2, -1), slice(-1, None))]
+    elif "linear_fc1" in name and model.gated:
+        parts = list(value.chunk(2))
+    if joins and "linear_" in name:
+        value = torch.cat(parts)
+        parts = [value.T if value.dim() > 1 else value]
+    return [part.contiguous() for part in parts]
+
+
+def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.Tensor:
+    """The reverse of `to_theirs`.
+
+    Rows of the padding take part in our loss. They are the mean of all others, so that their score is never above the
+    mean of all tokens: zeros would be the best of all where a model's scores are far below zero, as GPT-2's are.
+    """
+    joins = model.position_embedding == "learned"
+    if joins and "linear_" in name:
+        whole = parts[0].T if parts[0].dim() > 1 else parts[0]
+        parts = list(whole.chunk(3)) if "linear_qkv" in name else [whole]
+    if "linear_qkv" in name:
+        groups = [part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]) for part in parts]
+        return torch.cat(groups, 1).flatten(0, 2)
+    value = torch.cat(parts)
+    if name in _PADDED and (padding := model.padded_vocabulary - len(value)):
+        value = torch.cat([value, value.mean(0, keepdim=True).expand(padding, -1)])
+    return value.contiguous()
+
+
+def _shapes_there(ours: str, model: PlannedModel) -> list[tuple[int, ...]]:
+    return [tuple(part.shape) for part in to_theirs(ours, torch.empty(_our_shape(ours, model), device="meta"), model)]
+
+
+def export_folder(
+    whole: WholeWeights, model: PlannedModel, out: Path, end_of_document: int, shard_bytes: int
+) -> dict[str, object]:
+    """Write config.json and the weights in float32, one in memory at a time, in files of at most `shard_bytes`."""
+    config = config_of(model, end_of_document)
+    names = dict(_their_names(model, kinds()[str(config["model_type"])]))
+    absent = [ours for ours in names if _is_linear_bias(ours) and not model.biases]
+    whole.stored_names(names.keys() - set(absent), masters=True)  # before anything is written
+    if config["model_type"] != "gpt2":  # which has biases in any case
+        names = {ours: theirs for ours, theirs in names.items() if ours not in absent}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise RefusedError(f"{out} is not empty, and nothing is written over: give another folder")
+    except OSError as error:
+        raise RefusedError(f"{out} cannot be made a folder: {error}") from None
+    files, room = [[]], shard_bytes  # type: tuple[list[list[str]], int]
+    shapes = {ours: _shapes_there(ours, model) for ours in names}
+    for ours, parts in shapes.items():
+        size = sum(4 * math.prod(part) for part in parts)
+        if size > room and files[-1]:
+            files, room = [*files, []], shard_bytes
+        files[-1].append(ours)
+        room -= size
+    weight_map: dict[str, str] = {}
+    for number, content in enumerate(files, 1):
+        file = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
+        weight_map |= {name: file for ours in content for name in names[ours]}
+        with (out / file).open("wb") as stream:
+            pairs = (zip(names[ours], shapes[ours], strict=True) for ours in content)
+            _write_header(stream, dict(itertools.chain(*pairs)))
+            for ours in content:
+                shape = _our_shape(ours, model)
+                value = torch.zeros(shape) if ours in absent else whole.read([ours], masters=True)[ours].float()
+                if tuple(value.shape) != shape:
+                    raise RefusedError(f"{ours} is {tuple(value.shape)}, and the plan's model has {shape}")
+                for tensor in to_theirs(ours, value, model):
+                    stream.write(tensor.numpy().tobytes())
+    total = sum((out / file).stat().st_size for file in {*weight_map.values()})
+    if len(files) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    return {"architecture": config["architectures"][0], "files": len(files), "bytes": total}  # type: ignore[index]
+
+
+def _is_linear_bias(name: str) -> bool:
+    return "linear_" in name and name.endswith("bias")
+
+
+def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """The beginning of a safetensors file, by hand: the library writes only what is in memory as a whole."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, shape in shapes.items():
+        size = 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(len(text).to_bytes(8, "little") + text)
+
+
+class ImportedWeights:
+    """The weights of a Hugging Face folder as a state to save: each is read when it is written."""
+
+    def __init__(self, folder: Path, model: PlannedModel) -> None:
+        """Compare config.json, names and shapes with the plan's model; `RefusedError` names each difference."""
+        self.model, biased, self._files = model, _check_config(folder, model), _SafetensorsFiles(folder)
+        known = dict(_their_names(model, kinds()[kind_of(model)]))
+        for ours in known:
+            if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
+                known[ours] = ()  # ours begins at zero, where the plan has it
+        pairs = (zip(names, _shapes_there(ours, model), strict=True) for ours, names in known.items() if names)
+        self._files.check(dict(itertools.chain(*pairs)))
+        absent = [ours for ours in known if _is_linear_bias(ours) and not model.biases]
+        for name in (name for ours in absent for name in known[ours]):
+            if bool(self._files.read(name).any()):
+                raise RefusedError(f"{folder}: {name} is not zero, and the plan's model has biases False")
+        self._names = {ours: names for ours, names in known.items() if ours not in absent}
+        self._ours = {stored_key(ours): ours for ours in self._names}
+
+    def read_weight(self, key: str) -> torch.Tensor:
+        """The weight that a checkpoint has under this key."""
+        ours = self._ours[key]
+        parts = [self._files.read(name) for name in self._names[ours]]
+        return to_ours(ours, parts, self.model) if parts else torch.zeros(_our_shape(ours, self.model))
+
+    def sharded_state(self) -> State:
+        """All weights by their shapes alone."""
+        shapes = {key: torch.empty(_our_shape(ours, self.model), device="meta") for key, ours in self._ours.items()}
+        return {"model0": Shards({key: ShardedTensor.from_rank_offsets(key, shape) for key, shape in shapes.items()})}
+
+    def common_state(self) -> CommonState:
+        """No step was made."""
+        return CommonState(0, {})
+
+
+def _check_config(folder: Path, model: PlannedModel) -> set[str]:
+    """The modules of ours that have biases there; `RefusedError` names each value that is not the plan's."""
+    path = folder / "config.json"
+    try:
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RefusedError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(theirs, dict):
+        raise RefusedError(f"{path} is no mapping of names to values")
+    kind, there = kinds()[kind_of(model)], str(theirs.get("model_type"))
+    if there not in kind.reads:
+        needed = ", ".join(map(str, kind.needed.values()))
+        raise RefusedError(
+            f"{path} is of model_type {there}, and for the plan's model {model.name} ({needed}) only "
+            f"{', '.join(kind.reads)} are read: choose or add a model of that kind"
+        )
+    values = _meaning(theirs, kind, model)
+    free = {"dropout", "init_std"} | ({"positions"} if model.position_embedding == "rope" else set())
+    wanted = {key: getattr(model, ours) for key, ours in kind.values.items() if ours not in free} | kind.constants
+    wanted |= {"rope_type": "default", **dict.fromkeys(_NOT_OURS)}
+    for each, key in itertools.product((wanted, values), wanted.keys() & {"activation_function", "hidden_act"}):
+        each[key] = _SAME_ACTIVATIONS.get(str(each.get(key)), each.get(key))
+    if wrong := folders.differences(values, wanted):
+        raise RefusedError(f"{path} is of another model: {wrong}")
+    return {*kind.reads[there]["biased"]}.union(*(modules for key, modules in kind.biases.items() if values.get(key)))
+
+
+def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict[str, object]:
+    """A config.json with what it means by the keys that it lacks."""
+    there = str(theirs.get("model_type"))
+    rotary: dict[str, object] = {**(theirs.get("rope_scaling") or {}), **(theirs.get("rope_parameters") or {})}  # type: ignore[dict-item]
+    values = {**kind.reads[there]["defaults"], **theirs, **rotary}
+    absent = {"n_inner": 4 * model.hidden, "num_key_value_heads": values.get("num_attention_heads")}
+    for key, value in {**absent, "head_dim": model.head_size}.items():
+        values[key] = value if values.get(key) is None else values[key]
+    if there == "qwen2" and not theirs.get("use_sliding_window"):
+        values["sliding_window"] = None
+    values["rope_type"] = rotary.get("rope_type") or rotary.get("type") or "default"
+    return values | {key: None for key in _NOT_OURS if not values.get(key)}
+
+
+class _SafetensorsFiles:
+    """All tensors of a folder's .safetensors files by name; no file of another format is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ImportError:  # an image of torch and megatron-core alone
+            raise RefusedError("the package safetensors is not installed here: install gpt3-runbook[train]") from None
+        self._folder, self._files = folder, dict[str, Any]()
+        for path in sorted(folder.glob("*.safetensors")):
+            try:
+                file: Any = safe_open(path, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise RefusedError(f"{path} is no safetensors file, or it is cut short: {error}") from None
+            self._files |= {_plain(name): (file, name) for name in file.offset_keys()}
+        if not self._files:
+            raise RefusedError(f"{folder} has no .safetensors file; other formats may hold code and are not read")
+
+    def check(self, wanted: dict[str, tuple[int, ...]]) -> None:
+        """`RefusedError` where a tensor is missing, has another shape, or has no place in our model."""
+        for name, shape in wanted.items():
+            if _plain(name) not in self._files:
+                raise RefusedError(f"{self._folder} has no weight {name}")
+            file, there = self._files[_plain(name)]
+            if (found := tuple(file.get_slice(there).get_shape())) != shape:
+                raise RefusedError(f"{self._folder}: {name} is {found}, and the plan's model has {shape}")
+        left = self._files.keys() - {_plain(name) for name in wanted}
+        if left := {name for name in left if not name.endswith(_BUFFERS)}:
+            raise RefusedError(f"{self._folder} has weights that the plan's model lacks: {', '.join(sorted(left)[:4])}")
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor in float32."""
+        file, there = self._files[_plain(name)]
+        value: torch.Tensor = file.get_tensor(there)
+        if not value.is_floating_point() or not bool(torch.isfinite(value.float()).all()):
+            raise RefusedError(f"{self._folder}: {name} holds numbers that are none (NaN or infinite), or whole ones")
+        return value.float()
+
+
+def _plain(name: str) -> str:
+    """A weight's name without that of the model it was saved in."""
+    return name.removeprefix("transformer.").removeprefix("model.")
