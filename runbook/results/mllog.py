@@ -1,6 +1,6 @@
-"""A training told in MLPerf's words: the `:::MLLOG` lines that mlperf-logging's own checker reads.
+"""Writes a training as MLPerf log lines (`:::MLLOG`), in the form that the checker of mlperf-logging reads.
 
-It is a record and no submission: the division is `open`, nobody is named, and no threshold is said to be met.
+The file is a record, not a submission: its division is `open`, and it names no organization.
 """
 
 import json

@@ -268,7 +268,7 @@ def test_a_cell_whose_end_is_never_told_is_waited_for_only_while_output_comes(mo
 
     monkeypatch.setattr(asyncio, "wait", half_a_minute)
     rest = runner._rest_of(SimpleNamespace(done=lambda: False), cell)
-    with pytest.raises(CellTimeoutError, match=r"after 30 seconds(.|\n)*nor the word that the cell has ended"):
+    with pytest.raises(CellTimeoutError, match=r"after 30 seconds(.|\n)*did not report the end of the cell"):
         rest.send(None)  # without a loop: other tests' browser has one running
     assert runner._messages == 40
 

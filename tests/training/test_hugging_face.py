@@ -16,6 +16,7 @@ from . import specs
 from .test_saving import reseal
 
 pytestmark = pytest.mark.training
+NOT_FINITE = "has values that are not finite floating-point numbers"
 
 
 @pytest.fixture(scope="module")
@@ -344,8 +345,8 @@ def test_weights_of_another_shape_than_their_config_are_refused(exported, read_f
     for name, value, says in (
         ("transformer.wte.weight", torch.zeros(100, 64), r"is \(100, 64\), and the plan's model has \(250, 64\)"),
         ("transformer.h.0.attn.c_attn.weight", torch.zeros(64, 100), r"is \(64, 100\), .* has \(64, 192\)"),
-        ("transformer.ln_f.bias", torch.full((64,), float("nan")), "holds numbers that are none"),
-        ("transformer.ln_f.bias", torch.ones(64, dtype=torch.int64), ".* or whole ones"),
+        ("transformer.ln_f.bias", torch.full((64,), float("nan")), NOT_FINITE),
+        ("transformer.ln_f.bias", torch.ones(64, dtype=torch.int64), NOT_FINITE),
     ):
         with pytest.raises(RefusedError, match=f"{name} {says}"):
             read_folder({**good, name: value}, config, {})
@@ -410,7 +411,7 @@ def _unknown(shards):
         ("kind", "as no tensor"),
         ("content", "holds a tensor that cannot be read"),
         ("place", "holds a tensor that cannot be read"),
-        ("nan", "holds numbers that are none"),
+        ("nan", NOT_FINITE),
     ],
 )
 def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(job, offline, tmp_path, change, says):

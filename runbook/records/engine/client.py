@@ -109,7 +109,8 @@ class Streams:
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0  # how often a display or line that is updated in place is repeated in the log
-MOST_SECONDS_OF_SILENCE, DAY = 30, 86_400
+MOST_SECONDS_OF_SILENCE = 30  # after the reply to a cell, before its remaining output is given up
+DAY = 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
 """What an interrupted cell gets for its own clean-up; then the kernel is ended, if need be by force."""
 LOSE_NO_OUTPUT = "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
@@ -299,7 +300,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         before = -1
         while not outputs.done():
             if before == self._messages:
-                words = "No output came, nor the word that the cell has ended"
+                words = "No output came, and the kernel did not report the end of the cell"
                 raise CellTimeoutError.error_from_timeout_and_cell(words, MOST_SECONDS_OF_SILENCE, cell)
             before = self._messages
             await asyncio.wait([outputs], timeout=MOST_SECONDS_OF_SILENCE)

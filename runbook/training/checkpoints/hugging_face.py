@@ -327,7 +327,7 @@ class _SafetensorsFiles:
         file, there = self._files[_plain(name)]
         value: torch.Tensor = file.get_tensor(there)
         if not value.is_floating_point() or not bool(torch.isfinite(value.float()).all()):
-            raise RefusedError(f"{self._folder}: {name} holds numbers that are none (NaN or infinite), or whole ones")
+            raise RefusedError(f"{self._folder}: {name} has values that are not finite floating-point numbers")
         return value.float()
 
 

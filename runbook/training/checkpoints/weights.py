@@ -38,9 +38,7 @@ class WholeWeights:
         for name, key in self.stored_names(names, masters=masters).items():
             weight = weights[name] = shards.read_whole(key)
             if not weight.is_floating_point() or not bool(torch.isfinite(weight).all()):
-                raise RefusedError(
-                    f"{shards.folder}: {name} holds numbers that are none (NaN or infinite), or whole ones"
-                )
+                raise RefusedError(f"{shards.folder}: {name} has values that are not finite floating-point numbers")
         return weights
 
 

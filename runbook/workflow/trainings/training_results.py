@@ -157,12 +157,12 @@ def account_view(one: TrainingResults) -> View:
     """The account of a phase as a figure and a table, its interruptions one by one, what stood still."""
     if (account := one.account) is None:
         return View([f"{one.phase} has made no step yet."])
-    told = (
+    caption = (
         f"{account.goodput or 0:.1%} of {account.wall_seconds:.0f} s were productive steps, over {account.jobs} jobs; "
         f"{account.lost_steps} steps were done again, {account.missing_steps} are missing."
     )
     title = f"Where the wall time of {one.phase} went"
-    view = View([(run_figures.goodput_figure(account, title), told), wall_time.wall_time_table(account, title)])
+    view = View([(run_figures.goodput_figure(account, title), caption), wall_time.wall_time_table(account, title)])
     if account.interruptions:
         view.append(wall_time.interruptions_table(account, f"Interruptions of {one.phase}"))
     stalls = wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds)
