@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runbook.adopt import configurations, options
+from runbook.adopt import options
 from runbook.adopt.findings import Findings
 from runbook.adopt.sandbox.script import Word
 from runbook.core.errors import PlanError
@@ -32,7 +32,7 @@ def read_back(settings: Settings, words: list[str]) -> Findings:
     findings = Findings(settings.site)
     argv = [Word(word, 1) for word in words]
     if settings.run.training.framework is Framework.NEMO:
-        configurations.take_overrides(argv, findings)
+        options.take_overrides(argv, findings)
     else:
         options.take_options(argv, findings, str(settings.run.training.framework))
     return findings

@@ -21,8 +21,7 @@ from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
 from runbook.tokens.pipeline.parts_folder import flocked
 from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.sources.dataset_files import expected_files
-from runbook.tokens.sources.download import DownloadSummary, download
-from runbook.tokens.sources.http_download import RetryLimits
+from runbook.tokens.sources.download import DownloadSummary, RetryLimits, download
 
 from .server import Behaviour, hub_tree, serving
 
@@ -258,7 +257,7 @@ def hub(server: Behaviour, files: dict[str, bytes]) -> None:
 
 def test_hub_gives_sizes_and_checksums(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from runbook.tokens.sources.dataset_files import remote_files
-    from runbook.tokens.sources.http_download import Fetcher
+    from runbook.tokens.sources.download import Fetcher
 
     monkeypatch.setenv("HF_ENDPOINT", server.address)
     files = {f"train/x_{number}.jsonl.zst": content(number) for number in range(4)}
@@ -280,7 +279,7 @@ def test_real_huggingface_hub_sees_the_same(server: Behaviour, tmp_path: Path, m
     from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
 
     from runbook.tokens.sources.dataset_files import remote_files
-    from runbook.tokens.sources.http_download import Fetcher
+    from runbook.tokens.sources.download import Fetcher
 
     monkeypatch.setenv("HF_ENDPOINT", server.address)
     server.commit = "0" * 40
