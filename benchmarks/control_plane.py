@@ -35,10 +35,9 @@ from runbook.results.history import read_metrics
 from runbook.results.metrics import straggler_table
 from runbook.training.checkpoints import folders
 from runbook.training.health import heartbeat
-from runbook.training.health.hangs import HangReports
 from runbook.training.health.heartbeat import HeartbeatFile
 from runbook.training.health.rank_times import ExchangedTimes, StragglerDetector
-from runbook.training.health.watchdog import HEARTBEAT_SECONDS, SAMPLE_SECONDS, Watchdog, make_watchdog
+from runbook.training.health.watchdog import HEARTBEAT_SECONDS, SAMPLE_SECONDS, HangReports, Watchdog, make_watchdog
 from runbook.training.ranks import Ranks
 from runbook.training.report import StepRecord, TrainingReport
 from runbook.workflow.plan_commands import load_plan

@@ -32,7 +32,7 @@ COMMANDS = {
         "Turn someone's job script into a run file; tell what it has of known errors.",
     ),
     "data": ("runbook.cli.data:data", "Tokenize, verify and show training data without a notebook."),
-    "drill": ("runbook.cli.drill:drill", "Break a small training on purpose, in twenty ways, and judge its end."),
+    "drill": ("runbook.cli.plan:drill", "Break a small training on purpose, in twenty ways, and judge its end."),
     "init": ("runbook.cli.project:init", "Make a folder a project: the notebooks, and every parameter file."),
     "doctor": ("runbook.cli.plan:doctor", "Check what this machine has and lacks."),
 }

@@ -44,7 +44,7 @@ def logs(
         show_log(targets[0], runs, follow=follow, say=click.echo)
         return
     if to.startswith("mllog:") and a_run:
-        from runbook.results.mllog import write_mllog
+        from runbook.results.log_readers.exports import write_mllog
 
         click.echo(write_mllog(_training(targets[0], phase, runs), Path(to.removeprefix("mllog:"))))
         return

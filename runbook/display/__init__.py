@@ -13,7 +13,6 @@ Nothing here imports pandas, matplotlib or IPython when it is imported.
 """
 
 from runbook.core.table import Table as Table
-from runbook.display.curves import sparkline as sparkline
 from runbook.display.output_place import Place as Place
 from runbook.display.output_place import View as View
 from runbook.display.output_place import show_figure as show_figure
@@ -22,5 +21,6 @@ from runbook.display.output_place import show_table as show_table
 from runbook.display.output_place import show_text as show_text
 from runbook.display.output_place import where_we_are as where_we_are
 from runbook.display.progress import Progress as Progress
+from runbook.display.progress import sparkline as sparkline
 from runbook.display.verdicts import CheckTable as CheckTable
 from runbook.display.verdicts import show_checks as show_checks

@@ -11,10 +11,10 @@ import pytest
 
 from runbook.core.table import Table
 from runbook.display import Place, Progress
-from runbook.display.curves import MOST_POINTS, curve_html
 from runbook.display.jupyter import kernel
 from runbook.display.jupyter.controls import WIDGET, as_text, controls, widget_bundle
 from runbook.display.jupyter.form import Answer, Field, Form, show_form
+from runbook.display.progress import MOST_POINTS, curve_html
 
 
 def svg_of(html: str) -> ElementTree.Element:

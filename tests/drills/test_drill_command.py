@@ -8,7 +8,7 @@ import signal
 import click.testing
 import pytest
 
-from runbook.cli.drill import drill
+from runbook.cli.plan import drill
 from runbook_drills import table
 from runbook_drills.bench import DrillVerdict
 

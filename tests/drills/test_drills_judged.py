@@ -10,7 +10,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from runbook.cli.drill import drill
+from runbook.cli.plan import drill
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.processes import wait_until
 from runbook_drills import table

@@ -27,7 +27,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning import make_plan
 from runbook.planning.cost.memory import stage_memory
 from runbook.planning.layout import full_choice
-from runbook.planning.phase_plan import phase_plan
+from runbook.planning.plan import phase_plan
 from runbook.planning.token_files import plan_data
 
 NO_TEXT = Dataset(title="Numbers", kind="mock", licence="none", source="random")

@@ -19,7 +19,7 @@ from runbook.core.checks import VERDICTS, counted, raise_if_failed
 from runbook.plan_file.identity import fingerprint
 from runbook.plan_file.schema import parse
 from runbook.planning import Check, Plan, make_plan
-from runbook.planning.phase_plan import check_folders
+from runbook.planning.plan import check_folders
 
 from .conftest import TWO_CORES, build
 

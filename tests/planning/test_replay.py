@@ -12,7 +12,7 @@ from runbook.planning.cost.accelerators import ACCELERATORS
 from runbook.planning.cost.iteration import DEFAULT, StepModel, StepSetup
 from runbook.planning.cost.replay import Replay, Seconds, StageTimes, stage_times
 from runbook.planning.sizes import shape_of
-from runbook.results.figures.rehearsal_figures import schedule_figure
+from runbook.results.figures.plan_figures import schedule_figure
 
 from .conftest import build
 

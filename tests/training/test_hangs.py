@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from runbook.training.health.flight_recorder import describe
+from runbook.training.health.collectives import describe
 
 from . import hanging, specs
 

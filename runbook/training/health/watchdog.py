@@ -1,18 +1,20 @@
 """The watchdog of a rank: it writes the heartbeat, finds a hung rank with the other machines, and ends it."""
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from runbook.plan_file.rank_files import RANKS_FOLDER, remove_leftovers
 from runbook.plan_file.schema import PhasePlan
-from runbook.training.health import flight_recorder
-from runbook.training.health.hangs import Hang, HangReports, silent_ranks
+from runbook.training.health import collectives
 from runbook.training.health.heartbeat import (
     FOLDER_VARIABLE,
     HANG_SHARE,
@@ -27,6 +29,100 @@ from runbook.training.health.heartbeat import (
 )
 from runbook.training.ranks import Ranks, on_gpu
 from runbook.training.report import append_line
+
+CHECKS_PER_SECOND = 100.0  # of all machines together, while they look for a hung rank
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A rank that keeps the others waiting."""
+
+    beat: Heartbeat
+    seconds: float
+    why: str
+
+
+def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
+    """Ranks of this machine without a heartbeat: stopped, swapped out, or something holds Python's lock."""
+    return [Hang(beat, beat.age, "no sign of life") for beat in beats if beat.age > beat.limit]
+
+
+def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
+    """The ranks that the others wait for, among the heartbeats of all ranks; nobody while one of them gets on.
+
+    A rank waits for another one of its groups that has entered fewer collectives, or for a message that was not sent.
+    Who is waited for and waits for nobody hangs. How a rank waits is not asked: on a GPU it is in whatever copy or
+    `.item()` comes first. Where all have entered as many, it is the rank that is still inside of the last one; else it
+    is nobody here, and the process groups' time-out ends the job.
+    """
+    if not all(beat.stuck for beat in beats):
+        return []
+    waiting, awaited = _waiting({beat.rank: beat.entered for beat in beats})
+    culprits = awaited - waiting
+    if not waiting:
+        inside = {beat.rank for beat in beats if beat.inside}
+        culprits = inside if len(inside) < len(beats) else set()
+    return [Hang(beat, beat.still, f"in {beat.where}") for beat in beats if beat.rank in culprits]
+
+
+def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:
+    """Ranks that wait for another one by these counts, and ranks that one waits for."""
+    groups: dict[str, list[tuple[int, int]]] = {}
+    waiting, awaited = set[int](), set[int]()
+    for rank, own in counts.items():
+        for key, count in own.items():
+            if key.startswith("recv "):
+                sender = int(key.rpartition(" ")[2].partition(">")[0])
+                if sender in counts and counts[sender].get(f"send {key[5:]}", 0) < count:
+                    waiting.add(rank)
+                    awaited.add(sender)
+            elif not key.startswith("send "):  # who has sent more than was received need not wait
+                groups.setdefault(key, []).append((count, rank))
+    for members in groups.values():
+        fewest = min(count for count, _ in members)
+        ahead = {rank for count, rank in members if count > fewest}
+        waiting |= ahead
+        awaited.update(rank for _, rank in members if ahead and rank not in ahead)
+    return waiting, awaited
+
+
+@dataclass
+class HangReports:
+    """What the machines tell one another once nothing moves any more, at the ranks' store; no file is touched.
+
+    The first rank of a machine that is well reports the heartbeats of all its ranks, the first machine reads all
+    reports and names the rank that the others wait for, and the machine of that rank ends it.
+    """
+
+    world_size: int
+    local: range
+    clone_store: Callable[[], Any]  # a connection of its own: the main thread may wait on its one
+    _store: Any = None
+    _next_look: float = 0.0
+
+    def find(self, beats: Sequence[Heartbeat], now: float) -> list[Hang]:
+        """The hung ranks of this machine; call it again and again."""
+        machines, machine = self.world_size // len(self.local), self.local.start // len(self.local)
+        if len(beats) < len(self.local) or not all(beat.stuck for beat in beats):
+            if self._next_look:  # something moves again: what was reported does not hold any more
+                for key in (f"hang {machine}", *(["hung"] if machine == 0 else [])):
+                    self._store.delete_key(key)
+                self._next_look = 0.0
+            return []
+        if machines == 1:
+            return find_hangs(beats)
+        self._store = self._store or self.clone_store()
+        if not self._next_look:
+            self._store.set(f"hang {machine}", json.dumps([asdict(beat) for beat in beats]))
+        if now < self._next_look:
+            return []
+        self._next_look = now + max(1.0, machines / CHECKS_PER_SECOND)
+        if machine == 0 and self._store.check(keys := [f"hang {number}" for number in range(machines)]):
+            everyone = [Heartbeat(**one) for report in self._store.multi_get(keys) for one in json.loads(report)]
+            self._store.set("hung", json.dumps({hang.beat.rank: hang.why for hang in find_hangs(everyone)}))
+        hung = json.loads(self._store.get("hung")) if self._store.check(["hung"]) else {}
+        return [Hang(beat, beat.still, hung[str(beat.rank)]) for beat in beats if str(beat.rank) in hung]
+
 
 SAMPLE_SECONDS = 0.025
 HEARTBEAT_SECONDS = 0.5
@@ -58,7 +154,7 @@ class Watchdog:
         if self.ranks.rank == self.local.start:
             remove_leftovers()
         if on_gpu():
-            flight_recorder.switch_on(self.folder.parent)
+            collectives.switch_on(self.folder.parent)
         self._file.open()
         self.heartbeat.open()
         self.heartbeat.write()
@@ -66,8 +162,6 @@ class Watchdog:
 
     def join(self) -> None:
         """Count the collectives from now on, at the same moment on all ranks: they have just met."""
-        from runbook.training.health import collectives
-
         collectives.count_entries()
         self.heartbeat.entered, self.heartbeat.is_inside = collectives.entered, collectives.is_inside
         self._reports = HangReports(self.ranks.world_size, self.local, collectives.clone_store)
@@ -106,15 +200,13 @@ class Watchdog:
         if not own.stuck:
             self._shown = ""
         elif not self._shown and self._reports:
-            self._shown = flight_recorder.write_record(self.folder / f"{own.rank}.collectives.json")
+            self._shown = collectives.write_record(self.folder / f"{own.rank}.collectives.json")
         own.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
         """Where steps take long, waits may as well: the process groups do not end what the watchdog does not."""
         unmeasured = UNMEASURED_SHARE * self._limits.timeout
         if self._reports and limit > HANG_SHARE * self._timeout and limit != unmeasured:
-            from runbook.training.health import collectives
-
             self._timeout = limit / HANG_SHARE
             collectives.raise_timeouts(self._timeout)
 

@@ -183,7 +183,7 @@ class Rehearsal:
 
     def figures(self) -> dict[str, object]:
         """Pictures: `memory` of the fullest and the emptiest stage, and `schedule`, where a step could be replayed."""
-        from runbook.results.figures.rehearsal_figures import memory_course_figure, schedule_figure
+        from runbook.results.figures.plan_figures import memory_course_figure, schedule_figure
 
         fullest, emptiest = (choose(self.stages, key=lambda stage: stage.peak_bytes) for choose in (max, min))
         shown = [fullest, emptiest][: len({fullest.rank, emptiest.rank})]
