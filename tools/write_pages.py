@@ -9,7 +9,6 @@ from departures import EVERY_DOCUMENT, read_departures
 
 from runbook import params
 from runbook.core.table import Table
-from runbook.params.schema.value_types import Precision
 from runbook.params.settings import with_placeholders
 from runbook.planning.site_limits import tier_table
 
@@ -72,7 +71,7 @@ def storage_page() -> str:
     parts = [STORAGE_HEAD]
     for name, parameters in MODELS.items():
         parts.append(f"## {name}: {parameters:,} parameters\n")
-        parts.append(_table(tier_table(site, parameters, Precision.FP16)))
+        parts.append(_table(tier_table(site, parameters, "fp16")))
     return "\n".join(parts)
 
 

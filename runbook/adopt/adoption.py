@@ -30,7 +30,6 @@ from runbook.params.catalogues import read_models, read_site
 from runbook.params.schema.entries import Model
 from runbook.params.schema.keys import all_keys
 from runbook.params.schema.run_file import SHAPE_FIELDS
-from runbook.params.schema.value_types import Framework
 from runbook.params.yaml12 import nest, write_tree
 
 
@@ -108,7 +107,7 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     launches, findings, site = evidence.launches, evidence.findings, evidence.findings.site
     framework = framework_of(launches)
     if settings:
-        framework = str(settings.run.training.framework)
+        framework = settings.run.training.framework
         for key, chain in settings.origins.items():
             if chain[-1].layer in ("run file", "variant") and key not in ("run", "site"):
                 findings.take(key, settings.value(key), 0, f"params/{base}.yaml, which that script became")
@@ -117,7 +116,7 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
         _take_shape(evidence.models, kind, findings)
     findings.take("site", site.site, 0, site.title)
     findings.take("training.framework", framework, 0, "the training program that is started", over=False)
-    if Framework(framework) not in site.frameworks:
+    if framework not in site.frameworks:
         remedy = f"{findings.site_file} has no checkout of it: write one under frameworks"
         findings.leave(0, f"framework {framework}", remedy)
         findings.take("training.framework", "runbook", 0, f"the site has no {framework}: our own trainer")

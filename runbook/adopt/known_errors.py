@@ -16,7 +16,6 @@ from runbook.core.units import show_count
 from runbook.params.schema.entries import Model, with_shape
 from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.params.schema.site import Site
-from runbook.params.schema.value_types import Precision
 from runbook.planning.cost.memory import state_bytes
 from runbook.planning.sizes import label_count, label_fits, shape_of, whole
 
@@ -261,7 +260,7 @@ def _too_much_state(
     site: Site, model: Model, model_parallel: int, copies: int, zero_stage: int, line: int
 ) -> Iterator[KnownError]:
     memory, stage = site.hardware.device_memory, min(3, max(0, zero_stage))
-    per_parameter = state_bytes(Precision.FP16, deepspeed=True, zero_stage=stage, data=max(1, copies)).total
+    per_parameter = state_bytes("fp16", deepspeed=True, zero_stage=stage, data=max(1, copies)).total
     state = per_parameter * whole(shape_of(model)).total / model_parallel
     if memory and state > memory:
         problem = f"{state / 2**30:.1f} GiB of weights, gradients and optimizer on a device of {memory / 2**30:.0f} GiB"

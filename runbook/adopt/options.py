@@ -12,7 +12,6 @@ from runbook.adopt.sandbox.script import Script, StartedProgram, Word
 from runbook.frameworks.megatron import OPTIONS
 from runbook.frameworks.nemo import READ
 from runbook.frameworks.options import minutes, truth
-from runbook.params.schema.value_types import Framework
 
 _KNOWN = {"slimpajama": "slimpajama", "pile": "the-pile", "oscar": "oscar-1GB", "my-gpt2": "oscar-1GB"}
 """Datasets of the catalogue by a word of their files' names."""
@@ -98,7 +97,7 @@ def count_known(words: Sequence[Word]) -> int:
 def take_options(words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
     """Keys of the options that have one; returns the model's kind (activation, normalization ...) as far as given."""
     kind: ModelKind = {}
-    checkout = findings.site.frameworks.get(Framework(framework))
+    checkout = next((one for name, one in findings.site.frameworks.items() if name == framework), None)
     sites_own = {name.replace("_", "-") for name in checkout.options} if checkout else set()
     for word, name, values in pairs(words):
         source, option = f"--{name}", OPTIONS.get(name)

@@ -8,7 +8,6 @@ from runbook.frameworks import megatron, nemo
 from runbook.frameworks.options import Option, PhaseRun
 from runbook.params import Settings
 from runbook.params.schema.keys import all_keys
-from runbook.params.schema.value_types import Framework
 from runbook.plan_file.schema import PhasePlan, Tuning
 
 
@@ -18,11 +17,11 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     Relative paths in `phase` are relative to the run's folder, where jobs work.
     """
     training = settings.run.training
-    if training.framework is not Framework.RUNBOOK:
+    if training.framework != "runbook":
         _refuse_unknown(settings)
-    if training.framework is Framework.NEMO:
+    if training.framework == "nemo":
         return nemo.arguments(PhaseRun(settings, phase))
-    if training.framework is not Framework.RUNBOOK:
+    if training.framework != "runbook":
         return megatron.arguments(PhaseRun(settings, phase))
     if training.offload:
         raise ParamsError(
@@ -42,17 +41,17 @@ def _refuse_unknown(settings: Settings) -> None:
     """`ParamsError` where a tuning was chosen that the framework's table has no option for."""
     framework = settings.run.training.framework
     options: tuple[Option, ...] = megatron.MEGATRON_LM
-    if framework is not Framework.MEGATRON_LM:
-        options = nemo.OPTIONS if framework is Framework.NEMO else megatron.MEGATRON_DEEPSPEED
+    if framework != "megatron-lm":
+        options = nemo.OPTIONS if framework == "nemo" else megatron.MEGATRON_DEEPSPEED
     has = {key for option in options for key in option.keys}
-    if framework is Framework.MEGATRON_DEEPSPEED:
+    if framework == "megatron-deepspeed":
         has.add("training.overlap_gradients")  # overlap_comm of DeepSpeed's file
-    if framework is not Framework.NEMO:
+    if framework != "nemo":
         has.add("training.broadcast_batches")  # both Megatrons always do it, and have no option for it
     for key in _TUNED:
         value, default = attrgetter(key)(settings.run), all_keys()[key].default
         if value != default and key not in has:
             raise ParamsError(
                 f"{key}={value}: no option of {framework} is known for it here. Set {key} to {default}, or "
-                f"training.framework to {Framework.RUNBOOK} or {Framework.MEGATRON_LM}."
+                "training.framework to runbook or megatron-lm."
             )

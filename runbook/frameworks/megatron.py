@@ -30,7 +30,6 @@ from runbook.frameworks.options import (
     written,
 )
 from runbook.params import Settings
-from runbook.params.schema.value_types import Framework
 from runbook.plan_file.deepspeed import deepspeed_config
 from runbook.plan_file.schema import PhasePlan
 
@@ -55,7 +54,7 @@ def deepspeed_file(settings: Settings, phase: PhasePlan) -> str:
     if phase.deepspeed:
         return json.dumps(phase.deepspeed, indent=2) + "\n"
     content = deepspeed_config(phase, offload=settings.run.training.offload)
-    extra = settings.site.frameworks[Framework.MEGATRON_DEEPSPEED].deepspeed
+    extra = settings.site.frameworks["megatron-deepspeed"].deepspeed
     return json.dumps(_merged(content, extra), indent=2) + "\n"
 
 
@@ -74,7 +73,7 @@ def _unit(run: PhaseRun) -> str:
     Megatron-DeepSpeed counts in tokens where the run gives its length in tokens.
     """
     phase, training = run.phase, run.training
-    if training.tokens and phase.phase == "04-training" and training.framework is Framework.MEGATRON_DEEPSPEED:
+    if training.tokens and phase.phase == "04-training" and training.framework == "megatron-deepspeed":
         return "tokens"
     counts = (phase.duration.samples, phase.learning_rate.warmup_samples, phase.learning_rate.decay_samples)
     whole_steps = all(count % phase.batch.global_ == 0 for count in counts)
@@ -106,7 +105,7 @@ def _kind(text: str) -> str:
 
 
 def _attention(run: PhaseRun) -> str:
-    return str(run.training.attention)
+    return run.training.attention
 
 
 def _is(path: str, *values: str) -> Callable[[PhasePlan], bool]:
@@ -374,7 +373,7 @@ OPTIONS = by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
 def arguments(run: PhaseRun) -> list[str]:
     """The options after the training script; those of the site's document replace ours, and `false` takes one out."""
     framework = run.training.framework
-    values = written(MEGATRON_DEEPSPEED if framework is Framework.MEGATRON_DEEPSPEED else MEGATRON_LM, run)
+    values = written(MEGATRON_DEEPSPEED if framework == "megatron-deepspeed" else MEGATRON_LM, run)
     for name, value in run.settings.site.frameworks[framework].options.items():
         if name == "no-pipeline-parallel" and run.phase.parallel.zero_stage > 1:
             continue  # the document runs a single stage in the pipeline engine, which takes ZeRO 0 and 1 only

@@ -18,7 +18,6 @@ from runbook.frameworks.options import (
     whole,
     written,
 )
-from runbook.params.schema.value_types import Framework
 
 NULL = object()
 """Written as Hydra's null; None is not written."""
@@ -180,7 +179,7 @@ def arguments(run: PhaseRun) -> list[str]:
     The image's own file is the base and is not edited: every value that it takes from the launcher is given here, where
     the document's script had each of eight ranks rewrite the file.
     """
-    given = run.settings.site.frameworks[Framework.NEMO].options
+    given = run.settings.site.frameworks["nemo"].options
     hydra = {"config-path", "config-name"}
     values = written(OPTIONS, run) | {name: value for name, value in given.items() if name not in hydra}
     words = [f"--{name}={given[name]}" for name in sorted(hydra & given.keys())]

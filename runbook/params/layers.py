@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
@@ -155,8 +154,7 @@ class LayerStack:
     def __post_init__(self) -> None:
         for key in all_keys().values():
             if key.default is not ...:
-                default = str(key.default) if isinstance(key.default, StrEnum) else key.default
-                self.chains[key.name] = [Origin("built-in", "built-in", default)]
+                self.chains[key.name] = [Origin("built-in", "built-in", key.default)]
 
     def lay(self, layer: Layer) -> None:
         """Put a layer on top: its values win, and are checked."""

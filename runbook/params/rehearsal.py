@@ -9,7 +9,6 @@ from runbook.params.layers import GIVEN, REHEARSAL, Layer, LayerStack, Origin
 from runbook.params.schema.entries import Dataset, Model
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.schema.site import Site
-from runbook.params.schema.value_types import Framework, Precision
 
 CORPUS = "corpus"
 """The dataset that is everywhere, for runs whose own is not here."""
@@ -41,7 +40,7 @@ def rehearse(stack: LayerStack, site: Site, model: Model, smoke_model: Model, te
     _cut(changes, smoke_model, "jobs.smoke", smoke)
     if changes.now("parallel.tensor") == 1:
         changes.put("parallel.sequence", False, "one tensor rank has the whole sequence")
-    elif changes.now("training.framework") == Framework.RUNBOOK and changes.now("training.engine") == "deepspeed":
+    elif changes.now("training.framework") == "runbook" and changes.now("training.engine") == "deepspeed":
         changes.put("parallel.sequence", False, "our own trainer cuts no sequence under DeepSpeed")
     _data(changes, texts)
     return layer
@@ -89,11 +88,11 @@ def _jobs(changes: _Changes) -> None:
 
 def _training(changes: _Changes) -> None:
     framework = changes.now("training.framework")
-    if framework != Framework.RUNBOOK and framework not in changes.site.frameworks:
-        changes.put("training.framework", str(Framework.RUNBOOK), f"it has no {framework}; our own trainer runs")
-    if changes.site.hardware.device == "cpu" and changes.now("training.precision") == Precision.FP16:
-        changes.put("training.precision", str(Precision.BF16), "torch has no fp16 training on a CPU")
-    if changes.now("training.framework") == Framework.RUNBOOK:
+    if framework != "runbook" and framework not in changes.site.frameworks:
+        changes.put("training.framework", "runbook", f"it has no {framework}; our own trainer runs")
+    if changes.site.hardware.device == "cpu" and changes.now("training.precision") == "fp16":
+        changes.put("training.precision", "bf16", "torch has no fp16 training on a CPU")
+    if changes.now("training.framework") == "runbook":
         changes.put("parallel.context", 1, "our own trainer has no context parallelism")
         changes.put("parallel.zero_stage", min(1, changes.now("parallel.zero_stage")), "our own trainer shares stage 1")
         changes.put("training.offload", False, "our own trainer keeps its states where it computes")

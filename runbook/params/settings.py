@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ class Settings:
         value: Any = self.run
         for part in key.split("."):
             value = getattr(value, part)
-        return str(value) if isinstance(value, StrEnum) else value
+        return value
 
     def values(self) -> dict[str, object]:
         """Every value by its dotted key, in the schema's order."""

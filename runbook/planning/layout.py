@@ -7,7 +7,6 @@ from functools import cached_property
 from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import Training
 from runbook.params.schema.site import Site
-from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings
 from runbook.plan_file.schema import PlannedParallel, Shape, Tuning
 from runbook.planning.sizes import same_fields, shape_of
@@ -157,14 +156,14 @@ class Choice:
     @property
     def own_trainer(self) -> bool:
         """Whether our own trainer runs, not one of the documents' frameworks."""
-        return self.training.framework is Framework.RUNBOOK
+        return self.training.framework == "runbook"
 
     @property
     def deepspeed(self) -> bool:
         """Whether DeepSpeed keeps gradients and optimizer states."""
         if self.own_trainer:
             return self.training.engine == "deepspeed"
-        return self.training.framework is Framework.MEGATRON_DEEPSPEED
+        return self.training.framework == "megatron-deepspeed"
 
 
 def full_choice(settings: Settings) -> Choice:

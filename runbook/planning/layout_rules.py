@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from runbook.core.checks import Check, counted, judge
 from runbook.core.units import show_bytes
 from runbook.params.schema.site import AUTO
-from runbook.params.schema.value_types import Framework, Precision
 from runbook.plan_file.limits import tuning_problems
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice
@@ -137,7 +136,7 @@ def _tuning(choice: Choice) -> Iterator[Check]:
     if choice.smoke:
         return
     on_deepspeed = choice.own_trainer and choice.deepspeed
-    recompute = str(choice.training.recompute)
+    recompute = choice.training.recompute
     for value, rule, remedy in tuning_problems(
         choice.tuning, choice.parallel, choice.shape.layers, recompute, deepspeed=on_deepspeed
     ):
@@ -171,7 +170,7 @@ def _precision(choice: Choice) -> Iterator[Check]:
     if choice.on_cpu and not choice.smoke:
         yield judge(
             "precision",
-            precision is not Precision.FP16,
+            precision != "fp16",
             f"training.precision={precision} on a CPU",
             "torch trains in bf16 and fp32 on a CPU; fp16 needs an accelerator",
             "Set training.precision to bf16 or fp32.",
@@ -180,7 +179,7 @@ def _precision(choice: Choice) -> Iterator[Check]:
     wanted = [f"training.{key}" for key in ("overlap_tensor", "cuda_graphs") if getattr(training, key)]
     wanted += [f"training.fp8={training.fp8}"] if training.fp8 != "none" else []
     if wanted and not choice.smoke:
-        fits = not choice.on_cpu and not choice.deepspeed and (training.fp8 == "none" or precision is Precision.BF16)
+        fits = not choice.on_cpu and not choice.deepspeed and (training.fp8 == "none" or precision == "bf16")
         yield judge(
             "Transformer Engine",
             fits,
@@ -202,19 +201,17 @@ def _zero_stage(choice: Choice) -> Iterator[Check]:
             f"Set parallel.zero_stage to 1, or {keys.pipeline} to 1.",
         )
     elif stage >= 2 and not choice.smoke:
-        key, value, other = "framework", str(training.framework), "megatron-deepspeed"
-        if choice.own_trainer:
-            key, value, other = "engine", str(training.engine), "deepspeed"
+        key, other = ("engine", "deepspeed") if choice.own_trainer else ("framework", "megatron-deepspeed")
         yield Check(
             "ZeRO stage",
             "fail",
-            f"parallel.zero_stage={stage} with training.{key}={value}",
+            f"parallel.zero_stage={stage} with training.{key}={getattr(training, key)}",
             "Megatron's distributed optimizer shares optimizer states only, which is stage 1",
             f"Set parallel.zero_stage to 1, or training.{key} to {other}.",
         )
     memory = memory_of(choice.site)
     if choice.own_trainer and choice.deepspeed and stage == 3 and memory:
-        width = 4 if training.precision is Precision.FP32 else 2
+        width = 4 if training.precision == "fp32" else 2
         needed = width * on_rank(choice.shape, tensor=choice.tensor, pipeline=1, stage=0).total
         yield judge(
             f"{choice.phase}: ZeRO 3 at the start",
@@ -228,7 +225,7 @@ def _zero_stage(choice: Choice) -> Iterator[Check]:
 def _deepspeed_in_fp16(choice: Choice) -> Iterator[Check]:
     """What DeepSpeed 0.19.8 does with a loss scale; said once, for both phases."""
     training = choice.training
-    if choice.smoke or not (choice.own_trainer and choice.deepspeed and training.precision is Precision.FP16):
+    if choice.smoke or not (choice.own_trainer and choice.deepspeed and training.precision == "fp16"):
         return
     initial, least = training.initial_loss_scale, training.min_loss_scale
     yield judge(
@@ -279,7 +276,7 @@ def _context(choice: Choice) -> Iterator[Check]:
             "the gradients of a sequence's pieces must be added up, which DeepSpeed does not do here",
             "Set parallel.context to 1, or training.engine to megatron-core.",
         )
-    elif cut > 1 and choice.training.framework is Framework.MEGATRON_DEEPSPEED:
+    elif cut > 1 and choice.training.framework == "megatron-deepspeed":
         heads = choice.shape.heads // choice.tensor
         yield judge(
             name,

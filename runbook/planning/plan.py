@@ -154,7 +154,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.Pha
     training, length = choice.training, duration(choice)
     phase = schema.PhasePlan(
         phase=choice.phase,
-        engine=str(training.engine),
+        engine=training.engine,
         seed=training.seed,
         device=choice.site.hardware.device,
         model=_model(choice),
@@ -170,15 +170,15 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.Pha
             clip_gradient=training.clip_gradient,
         ),
         precision=schema.PlannedPrecision(
-            format=str(training.precision),
+            format=training.precision,
             initial_loss_scale=training.initial_loss_scale,
             loss_scale_window=training.loss_scale_window,
             hysteresis=training.loss_scale_hysteresis,
             static_loss_scale=training.static_loss_scale,
             minimum_loss_scale=training.min_loss_scale,
-            fp8=str(training.fp8),
+            fp8=training.fp8,
         ),
-        recompute=str(training.recompute),
+        recompute=training.recompute,
         data=_data(settings, choice, data),
         evaluation=_evaluation(choice, length),
         checkpoint=_checkpoint(settings, choice),
@@ -187,7 +187,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.Pha
             exit_duration_seconds=0 if choice.smoke else training.exit_duration,
             process_group_timeout_seconds=training.process_group_timeout,
             exit_interval=0 if choice.smoke else training.exit_interval,
-            nan_policy=str(training.nan_policy),
+            nan_policy=training.nan_policy,
             nan_limit=training.nan_limit,
         ),
         sampling=schema.Sampling(
@@ -269,7 +269,7 @@ def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
 
 def _log(settings: Settings, choice: Choice) -> schema.Log:
     folder = "smoke/" if choice.smoke else ""
-    peak = peak_of(choice.site, str(choice.training.precision)) if choice.own_trainer else None
+    peak = peak_of(choice.site, choice.training.precision) if choice.own_trainer else None
     return schema.Log(
         interval=1 if choice.smoke else choice.training.log_interval,
         metrics=f"{folder}metrics.jsonl",

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 
 from runbook.core.checks import Check, judge
-from runbook.params.schema.value_types import Precision
 from runbook.plan_file.schema import Batch, Duration, LearningRate, Ramp
 from runbook.planning.layout import Choice
 
@@ -46,7 +45,7 @@ def learning_rate(choice: Choice, length: Duration) -> LearningRate:
     return LearningRate(
         peak=training.learning_rate,
         minimum=training.min_learning_rate,
-        schedule=str(training.schedule),
+        schedule=training.schedule,
         warmup_samples=warmup,
         decay_samples=decay,
     )
@@ -177,7 +176,7 @@ def _course(choice: Choice, rate: LearningRate, length: Duration) -> Iterator[Ch
             "Right for the first part of a longer training; else leave the decay keys 0, which means the run's length.",
             otherwise="warn",
         )
-    if training.precision is Precision.FP16:
+    if training.precision == "fp16":
         skips = max(0, math.ceil(math.log2(training.initial_loss_scale)) - 16)  # the scale halves down to 2^16
         yield judge(
             f"{choice.phase}: steps skipped under fp16",

@@ -108,7 +108,7 @@ def tier_times(
 ) -> tuple[TierTime, ...]:
     """Each tier's least time for a checkpoint of any model; `bandwidths` in GB/s of 10^9 bytes.
 
-    >>> [round(one.seconds / 60, 3) for one in tier_times(174_615_846_912, Precision.FP16, {"a": 19.2, "b": 64})]
+    >>> [round(one.seconds / 60, 3) for one in tier_times(174_615_846_912, "fp16", {"a": 19.2, "b": 64})]
     [2.122, 0.637]
     """
     size = checkpoint_bytes(parameters, precision)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.core.table import Table
-from runbook.params.schema.value_types import Precision
 from runbook.plan_file.schema import PhasePlan, Shape
 from runbook.planning import sizes
 from runbook.planning.cost import flops
@@ -152,7 +151,7 @@ def _verdict(row: ThroughputRow, before: Sequence[ThroughputRow], device_bytes: 
             text += f"; TP {tensor} fills them, and {row.stated_tflops} is its number (vocabulary padded to {padded})"
         return text
     layout = {"tensor": row.tensor, "pipeline": row.pipeline}
-    states = state_bytes(Precision.FP16, deepspeed=True, zero_stage=row.zero_stage, data=row.data)
+    states = state_bytes("fp16", deepspeed=True, zero_stage=row.zero_stage, data=row.data)
     needed = states.total * max(sizes.on_rank(row.shape, **layout, stage=n).total for n in range(row.pipeline))
     if device_bytes and needed > device_bytes:
         return (
@@ -180,7 +179,7 @@ def _fitting(row: ThroughputRow) -> tuple[int, Shape] | None:
 def azure_checkpoint_table() -> Table:
     """The Azure document's write times beside the same in one unit: TiB and GB/s do not divide without 1.0995."""
     parameters, stated_tib = 174_615_846_912, 2.3
-    true_bytes = checkpoint_bytes(parameters, Precision.FP16)
+    true_bytes = checkpoint_bytes(parameters, "fp16")
     rows = []
     for row in read_table(AZURE):
         rate = float(row["bandwidth_gb_per_second"])

@@ -16,7 +16,6 @@ from runbook.display import Progress, show_table, show_text
 from runbook.jobs.render.preparation import FLEET, SetupStep, preparation_files, setup_steps, step_script
 from runbook.jobs.render.training_job import PACKAGE
 from runbook.params import Settings, resolve_secret
-from runbook.params.schema.value_types import Precision
 from runbook.params.settings import require_values
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import OpenPhase, binder
@@ -85,7 +84,7 @@ def check_machine(open_phase: OpenPhase) -> None:
         rule = f"one for each of {processes} processes; fewer work, slowly"
         enough = machine.cores >= processes
         checks.append(judge("cores", enough, f"{machine.cores} cores", rule, otherwise="warn"))
-    if machine is not None and open_phase.settings.run.training.precision is Precision.BF16:
+    if machine is not None and open_phase.settings.run.training.precision == "bf16":
         fast = any(flag.startswith(("avx512_bf16", "amx_bf16")) for flag in machine.flags)
         value = "bf16 in hardware" if fast else "no AVX-512 BF16 and no AMX"
         rule = "bf16 is fast only with them; the plan's time reckons with what is there"

@@ -6,7 +6,6 @@ The form starts from what the parameters cell says over the run file, and a run 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -175,9 +174,7 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
             continue
         section = "" if key.name in FIRST else key.name.rpartition(".")[0]
         choices = named.get(key.name, ())
-        if isinstance(key.kind, type) and issubclass(key.kind, StrEnum):
-            choices = tuple(str(one) for one in key.kind)
-        elif get_origin(key.kind) is Literal:
+        if get_origin(key.kind) is Literal:
             choices = get_args(key.kind)
         elif key.kind is bool or isinstance(key.default, bool):
             choices = ("false", "true")

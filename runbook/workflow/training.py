@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from runbook.core.errors import JobError
 from runbook.display import Table, View, show_table, show_text
 from runbook.jobs.job_folder import JobState
-from runbook.params.schema.value_types import Framework
 from runbook.planning import Check
 from runbook.results import gates
 from runbook.results.history import Event, events_named, read_events
@@ -64,7 +63,7 @@ def show_samples(open_phase: OpenPhase) -> View:
 
 def continue_text(open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7) -> None:
     """Let the trained model continue a prompt of yours, in a process of its own; `runbook sample RUN` does the same."""
-    if open_phase.settings.run.training.framework is not Framework.RUNBOOK or importlib.util.find_spec("torch") is None:
+    if open_phase.settings.run.training.framework != "runbook" or importlib.util.find_spec("torch") is None:
         show_text("No text is made here: it needs a checkpoint of our own trainer, and torch in this environment.")
         return
     if not prompt and not open_phase.phase_plan.sampling.prompt and open_phase.phase_plan.sampling.end_of_document < 0:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.params.schema.value_types import Precision, Recompute
+from runbook.params.schema.value_types import Precision
 from runbook.plan_file.schema import PlannedParallel, Shape
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
@@ -42,18 +42,18 @@ UNCUT = PlannedParallel(
 
 STATES = [
     # Megatron's distributed optimizer (docs/dist_optimizer.md): whole, then shared over d copies
-    (Precision.FP16, False, 0, 1, 20),
-    (Precision.FP16, False, 1, 4, 4 + 16 / 4),
-    (Precision.BF16, False, 0, 1, 18),
-    (Precision.BF16, False, 1, 4, 6 + 12 / 4),
-    (Precision.FP32, False, 0, 1, 16),
-    (Precision.FP32, False, 1, 4, 8 + 8 / 4),
+    ("fp16", False, 0, 1, 20),
+    ("fp16", False, 1, 4, 4 + 16 / 4),
+    ("bf16", False, 0, 1, 18),
+    ("bf16", False, 1, 4, 6 + 12 / 4),
+    ("fp32", False, 0, 1, 16),
+    ("fp32", False, 1, 4, 8 + 8 / 4),
     # DeepSpeed's ZeRO 0 to 3
-    (Precision.FP16, True, 0, 8, 16),
-    (Precision.FP16, True, 1, 8, 4 + 12 / 8),
-    (Precision.FP16, True, 2, 8, 2 + 14 / 8),
-    (Precision.FP16, True, 3, 8, 16 / 8),
-    (Precision.FP32, True, 1, 4, 8 + 12 / 4),
+    ("fp16", True, 0, 8, 16),
+    ("fp16", True, 1, 8, 4 + 12 / 8),
+    ("fp16", True, 2, 8, 2 + 14 / 8),
+    ("fp16", True, 3, 8, 16 / 8),
+    ("fp32", True, 1, 4, 8 + 12 / 4),
 ]
 
 
@@ -66,7 +66,7 @@ def test_states_are_the_documented_bytes(
 
 @pytest.mark.parametrize(("nodes", "gigabytes"), [(16, 24.6), (32, 16.4), (64, 12.3), (128, 10.2)])
 def test_states_of_175b_on_tensor_8_pipeline_16(nodes: int, gigabytes: float) -> None:
-    each = state_bytes(Precision.BF16, deepspeed=False, zero_stage=1, data=nodes // 16).total
+    each = state_bytes("bf16", deepspeed=False, zero_stage=1, data=nodes // 16).total
     assert each * 175e9 / 128 / 1e9 == pytest.approx(gigabytes, abs=0.06)
 
 
@@ -82,9 +82,9 @@ ACTIVATIONS = [
 @pytest.mark.parametrize(("cut", "kept", "scores"), ACTIVATIONS)
 def test_activations_of_a_layer_are_korthikantis(cut: dict[str, Any], kept: float, scores: float) -> None:
     unit = 2048 * 12288
-    found = layer_activations(GPT3, replace(UNCUT, **cut), 1, Precision.BF16)
+    found = layer_activations(GPT3, replace(UNCUT, **cut), 1, "bf16")
     assert found == pytest.approx((kept * unit, scores * unit))
-    assert layer_activations(GPT3, replace(UNCUT, **cut), 1, Precision.FP32) == pytest.approx(
+    assert layer_activations(GPT3, replace(UNCUT, **cut), 1, "fp32") == pytest.approx(
         (2 * kept * unit, 2 * scores * unit)
     )
 
@@ -92,9 +92,9 @@ def test_activations_of_a_layer_are_korthikantis(cut: dict[str, Any], kept: floa
 def test_gated_and_grouped_layers_keep_what_they_make() -> None:
     """SwiGLU with 2/3 of the width keeps as much as GELU; queries grouped by 8 keep an eighth of keys and values."""
     gated = replace(GPT3, ffn_hidden=2 * 49152 // 3, activation="swiglu")
-    assert layer_activations(gated, UNCUT, 1, Precision.BF16)[0] == pytest.approx(34 * 2048 * 12288)
+    assert layer_activations(gated, UNCUT, 1, "bf16")[0] == pytest.approx(34 * 2048 * 12288)
     grouped = replace(GPT3, kv_heads=12)
-    assert layer_activations(grouped, UNCUT, 1, Precision.BF16)[0] == pytest.approx((34 - 4 * 7 / 8) * 2048 * 12288)
+    assert layer_activations(grouped, UNCUT, 1, "bf16")[0] == pytest.approx((34 - 4 * 7 / 8) * 2048 * 12288)
 
 
 def stages(sections: dict[str, Any], **others: Any) -> list[StageMemory]:
@@ -124,13 +124,12 @@ def test_interleaving_holds_more() -> None:
 
 def test_recomputing_keeps_less() -> None:
     by_mode = {
-        mode: stages({"training": {"recompute": mode}}, model="375m")[0]
-        for mode in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+        mode: stages({"training": {"recompute": mode}}, model="375m")[0] for mode in ("none", "selective", "full")
     }
-    assert by_mode[Recompute.SELECTIVE].activations == by_mode[Recompute.NONE].activations
-    assert by_mode[Recompute.SELECTIVE].attention_scores == pytest.approx(by_mode[Recompute.NONE].attention_scores / 12)
+    assert by_mode["selective"].activations == by_mode["none"].activations
+    assert by_mode["selective"].attention_scores == pytest.approx(by_mode["none"].attention_scores / 12)
     unit = 1024 * 2 * 512
-    assert by_mode[Recompute.FULL].activations == round(cpu.ACTIVATIONS * (12 * 2 * unit + 34 * unit))
+    assert by_mode["full"].activations == round(cpu.ACTIVATIONS * (12 * 2 * unit + 34 * unit))
 
 
 LUMI = {
@@ -211,7 +210,7 @@ def test_memory_of_the_site_is_used_where_nobody_looked() -> None:
     assert memory["04-training"]["limit_of"] == "node"
 
 
-@given(st.integers(1, 64), st.sampled_from(list(Precision)), st.booleans())
+@given(st.integers(1, 64), st.sampled_from(get_args(Precision)), st.booleans())
 def test_sharing_more_never_takes_more(data: int, precision: Precision, deepspeed: bool) -> None:
     totals = [state_bytes(precision, deepspeed=deepspeed, zero_stage=zero, data=data).total for zero in (1, 2, 3)]
     assert totals == sorted(totals, reverse=True)
@@ -219,7 +218,7 @@ def test_sharing_more_never_takes_more(data: int, precision: Precision, deepspee
 
 def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
     """The seed's 2.04 / 0.61 / 0.31 / 0.15 min divide GiB by GB/s; in one unit it is 4 to 7 % more."""
-    size = checkpoint_bytes(174_615_846_912, Precision.FP16)
+    size = checkpoint_bytes(174_615_846_912, "fp16")
     assert size == 2_444_621_856_768
     assert size / 2**40 == pytest.approx(2.223, abs=1e-3)
     minutes = [write_seconds(size, rate * 1e9) / 60 for rate in (19.2, 64, 128, 256)]
@@ -227,8 +226,8 @@ def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
 
 
 def test_disk_holds_the_kept_checkpoints_and_the_new_one() -> None:
-    assert bytes_per_parameter(Precision.FP32) == 12
-    store = storage(1000, Precision.BF16, copies=3)
+    assert bytes_per_parameter("fp32") == 12
+    store = storage(1000, "bf16", copies=3)
     assert (store.checkpoint_bytes, store.num_checkpoints, store.disk_bytes) == (14_000, 3, 42_000)
 
 

@@ -7,7 +7,6 @@ from write_pages import MODELS, storage_page
 
 from runbook.core.errors import PlanError
 from runbook.jobs.render.preparation import preparation_files
-from runbook.params.schema.value_types import Precision
 from runbook.planning import make_plan
 from runbook.planning.site_limits import documents_table, tier_times
 from runbook.workflow.plan_commands import load_plan, plan_text
@@ -16,7 +15,7 @@ from runbook.workflow.plan_commands import load_plan, plan_text
 def test_the_documents_times_are_too_short():
     site = settings_of("azure-175b").site
     tiers = next(iter(volume.tiers for volume in site.volumes.values() if volume.tiers))
-    times = {one.tier: one for one in tier_times(MODELS["175B"], Precision.FP16, site.write_bandwidth, tiers)}
+    times = {one.tier: one for one in tier_times(MODELS["175B"], "fp16", site.write_bandwidth, tiers)}
     assert [round(one.seconds / 60, 2) for one in times.values()] == [2.12, 0.64, 0.32, 0.16]
     off = [one.stated_minutes / (one.seconds / 60) - 1 for one in times.values()]
     assert [round(one, 2) for one in off] == [-0.04, -0.04, -0.03, -0.06]
@@ -27,7 +26,7 @@ def test_the_documents_times_are_too_short():
 
 def test_any_model_has_its_times_and_no_stated_ones():
     site = settings_of("azure-175b").site
-    times = tier_times(MODELS["13B"], Precision.FP16, site.write_bandwidth)
+    times = tier_times(MODELS["13B"], "fp16", site.write_bandwidth)
     assert round(times[0].seconds, 2) == 9.37
     assert {one.stated_minutes for one in times} == {0.0}
 

@@ -15,7 +15,6 @@ from runbook import params
 from runbook.core import shell
 from runbook.core.errors import ProgramError
 from runbook.params.schema.site import Checkout, Preparation
-from runbook.params.schema.value_types import Framework
 from runbook.planning import Plan, make_plan
 from runbook.workflow import environment as setting_up
 from runbook.workflow.prerequisites import node_probe as checks
@@ -43,7 +42,7 @@ def site_of(tmp_path: Path, *steps: Preparation, commit: str = "") -> params.Set
     if commit:
         place = f"{stage}/Megatron-LM"
         url = (tmp_path / "upstream").as_uri()
-        update["frameworks"] = {Framework.MEGATRON_LM: Checkout(repository=url, commit=commit, folder=place)}
+        update["frameworks"] = {"megatron-lm": Checkout(repository=url, commit=commit, folder=place)}
     return replace(settings, site=settings.site.model_copy(update=update))
 
 
@@ -171,7 +170,7 @@ def test_two_ranks_sum_up_and_say_what_they_have():
     assert [one["rank"] for one in facts] == [0, 1]
     assert all(one["group"]["sum_is_right"] and one["group"]["bus_bytes_per_second"] > 0 for one in facts)
     assert facts[0]["write"]["bytes"] == 64 << 20 and facts[1]["write"] is None
-    rows = {one.name: one for one in checks.probe_checks(facts, settings.site, plan, Framework.RUNBOOK)}
+    rows = {one.name: one for one in checks.probe_checks(facts, settings.site, plan, "runbook")}
     assert rows["software"].verdict == "pass" and "torch 2" in rows["software"].value
     assert rows["all-reduce"].verdict == "pass" and "GB/s bus bandwidth (gloo)" in rows["all-reduce"].value
     assert rows["writing"].verdict in ("pass", "warn") and "GB/s" in rows["writing"].value
@@ -230,7 +229,7 @@ def azure() -> tuple[params.Settings, Plan]:
 )
 def test_what_nodes_say_is_held_against_site_and_plan(name, changes, verdict, value):
     settings, plan = azure()
-    rows = checks.probe_checks([made_facts(**changes)], settings.site, plan, Framework.MEGATRON_LM)
+    rows = checks.probe_checks([made_facts(**changes)], settings.site, plan, "megatron-lm")
     row = next(one for one in rows if one.name == name)
     assert (row.verdict, value in row.value) == (verdict, True), row
 
@@ -248,15 +247,13 @@ def test_a_gpu_that_somebody_uses_is_told():
     settings, plan = azure()
     busy = {"name": "GPU", "free": 20 << 30, "total": 80 << 30}
     facts = made_facts(torch={"version": "2", "devices": [busy] * 8})
-    row = next(
-        one for one in checks.probe_checks([facts], settings.site, plan, Framework.RUNBOOK) if one.name == "GPUs"
-    )
+    row = next(one for one in checks.probe_checks([facts], settings.site, plan, "runbook") if one.name == "GPUs")
     assert row.verdict == "warn" and "60.0 GiB in use" in row.value
 
 
 def test_nobody_asked_is_unknown_and_never_guessed():
     settings, plan = azure()
-    rows = checks.probe_checks([], settings.site, plan, Framework.MEGATRON_LM)
+    rows = checks.probe_checks([], settings.site, plan, "megatron-lm")
     assert {row.verdict for row in rows} == {"unknown"} and all(row.remedy for row in rows)
 
 

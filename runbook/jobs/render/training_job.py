@@ -14,7 +14,6 @@ from runbook.jobs.render.directives import queue_values, warn_after
 from runbook.jobs.render.launch_commands import image_on_nodes, node_command, training_command
 from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
 from runbook.params import Settings
-from runbook.params.schema.value_types import Framework
 from runbook.params.settings import require_values
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.plan_record import Plan
@@ -42,7 +41,7 @@ class _QueueJob:
         self.site, self.framework = settings.site, settings.run.training.framework
         self.job = settings.job(spec.phase).model_copy(update={"array": 0})  # a training is one job
         self.groups = environment_groups(settings)
-        self.deepspeed = deepspeed_name(settings, spec) if self.framework is Framework.MEGATRON_DEEPSPEED else ""
+        self.deepspeed = deepspeed_name(settings, spec) if self.framework == "megatron-deepspeed" else ""
         """The file that Megatron-DeepSpeed reads, from the run's folder."""
 
     def render(self) -> RenderedJob:
@@ -64,7 +63,7 @@ class _QueueJob:
 
     def _job_script(self, has_node_script: bool) -> str:
         settings, site, job, spec = self.settings, self.site, self.job, self.spec
-        own = self.framework is Framework.RUNBOOK
+        own = self.framework == "runbook"
         mounts = [*site.container.mounts, *([str(self.package)] if own else [])]
         folders = [spec.checkpoint.folder, spec.log.tensorboard, spec.data.cache]
         deepspeed = PurePosixPath(self.deepspeed)
@@ -92,7 +91,7 @@ class _QueueJob:
     def _rank_script(self, arguments: list[str]) -> str:
         site, binding, num_ranks = self.site, self.site.binding, self.job.devices_per_node
         python = site.python or "python3"
-        if self.framework is Framework.RUNBOOK:
+        if self.framework == "runbook":
             program = [python, "-m", "runbook.training"]
         else:
             checkout = site.frameworks[self.framework]

@@ -30,7 +30,7 @@ class Key:
     name: str
     """Dotted: parallel.tensor."""
     kind: Any
-    """int, float, bool, str, an enumeration or a `Literal` of words."""
+    """int, float, bool, str or a `Literal` of words."""
     help: str
     default: Any
     """`...` when it must be given."""

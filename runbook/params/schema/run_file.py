@@ -80,9 +80,9 @@ class Training(Strict):
 
     engine: Engine = "megatron-core"
     """megatron-core or deepspeed; both train the same model to the same losses."""
-    framework: Framework = Framework.RUNBOOK
+    framework: Framework = "runbook"
     """Our own trainer, or the document's: megatron-lm, megatron-deepspeed, nemo."""
-    precision: Precision = Precision.BF16
+    precision: Precision = "bf16"
     """fp32, fp16 or bf16."""
     fp8: Annotated[Fp8, Aliases("fp8_recipe", "fp8_format")] = "none"
     """Layers' matrix products in 8 bits by Transformer Engine, with bf16: none, or how they are scaled."""
@@ -138,7 +138,7 @@ class Training(Strict):
     """Share of activations and attention weights zeroed; GPT-3 and the documents' Megatron default say 0.1."""
     init_std: Annotated[Positive, Aliases("init_method_std")] = 0.02
     """Spread of the initial weights."""
-    recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = Recompute.NONE
+    recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = "none"
     """none, selective or full: less memory for up to a third more computing."""
     recompute_method: RecomputeMethod = "uniform"
     """With recompute full: uniform keeps the input of each group; block computes a stage's first layers again."""

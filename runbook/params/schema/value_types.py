@@ -2,7 +2,6 @@
 
 import math
 import re
-from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -71,31 +70,12 @@ Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
 NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
 
 
-class Framework(StrEnum):
-    """Whose program the training job starts."""
-
-    RUNBOOK = "runbook"
-    MEGATRON_LM = "megatron-lm"
-    MEGATRON_DEEPSPEED = "megatron-deepspeed"
-    NEMO = "nemo"
-
-
-class Precision(StrEnum):
-    """Number format of the matrix products."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-
-
-class Recompute(StrEnum):
-    """Which activations are computed again in the backward pass instead of being kept."""
-
-    NONE = "none"
-    SELECTIVE = "selective"
-    FULL = "full"
-
-
+Framework = Literal["runbook", "megatron-lm", "megatron-deepspeed", "nemo"]
+"""Whose program the training job starts."""
+Precision = Literal["fp32", "fp16", "bf16"]
+"""Number format of the matrix products."""
+Recompute = Literal["none", "selective", "full"]
+"""Which activations are computed again in the backward pass instead of being kept."""
 Engine = Literal["megatron-core", "deepspeed"]
 """Which library moves gradients and optimizer states in our own trainer."""
 Schedule = Literal["cosine", "linear", "constant"]

@@ -10,7 +10,7 @@ processes): the worst is 9 % off. Another CPU differs by clock and units; a smok
 """
 
 from runbook.core.checks import Check, judge
-from runbook.params.schema.value_types import Precision, Recompute
+from runbook.params.schema.value_types import Precision
 from runbook.planning.cost import flops
 from runbook.planning.layout import Choice, Machine
 from runbook.planning.sizes import on_rank
@@ -33,10 +33,10 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
 
     megatron-core's distributed optimizer copies its share of the gradients, and in 16 bits gathers the new weights.
 
-    >>> moment_bytes(Precision.BF16, deepspeed=False, zero_stage=1, data=2)
+    >>> moment_bytes("bf16", deepspeed=False, zero_stage=1, data=2)
     6.0
     """
-    half = precision is not Precision.FP32
+    half = precision != "fp32"
     if deepspeed:  # ZeRO 3 has its buckets all the time: `gathered_bytes`
         whole = 0.0 if zero_stage == 3 else 5.0 if zero_stage == 0 else 10.5 / data
         return whole if half else 2 * whole
@@ -100,7 +100,7 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
     path = cpu_path(precision, machine.flags if machine else frozenset())
     if path is None:
         return None, f"whether this CPU multiplies {precision} directly is not known"
-    again = 1 + FORWARD_SHARE * choice.recomputed if choice.training.recompute is Recompute.FULL else 1.0
+    again = 1 + FORWARD_SHARE * choice.recomputed if choice.training.recompute == "full" else 1.0
     waiting, shape = 1 + choice.bubble, choice.shape
     tokens = choice.global_batch * shape.sequence_length
     elements = tokens * shape.hidden * shape.layers / cores
@@ -122,14 +122,14 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
 
 def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
     """Says beforehand, once for both phases, when a CPU has no unit for the number format asked for."""
-    if choice.smoke or not choice.on_cpu or choice.training.precision is not Precision.BF16:
+    if choice.smoke or not choice.on_cpu or choice.training.precision != "bf16":
         return []
     name, rule = "bf16 on this CPU", "bf16 takes at most 1.5 times as long as fp32"
     flags = machine.flags if machine else frozenset[str]()
-    path = cpu_path(Precision.BF16, flags)
+    path = cpu_path("bf16", flags)
     if path is None:
         return [Check(name, "unknown", "which instructions this CPU has is not known", rule)]
-    times = CORE_FLOPS[cpu_path(Precision.FP32, flags) or "fp32"] / CORE_FLOPS[path]
+    times = CORE_FLOPS[cpu_path("fp32", flags) or "fp32"] / CORE_FLOPS[path]
     slower = f"about {times:.1f} times as long as in fp32" if times > 1 else f"{1 / times:.1f} times as fast as fp32"
     value = f"{path}: products of matrices {'take ' if times > 1 else 'are '}{slower}"
     return [judge(name, times <= 1.5, value, rule, "Set training.precision to fp32.", otherwise="warn")]
@@ -138,12 +138,12 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
 def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
     """Which of the measured rates holds on a CPU with these instruction sets; None: not known.
 
-    >>> cpu_path(Precision.BF16, frozenset({"avx512f", "avx512_bf16"})), cpu_path(Precision.BF16, frozenset({"avx2"}))
+    >>> cpu_path("bf16", frozenset({"avx512f", "avx512_bf16"})), cpu_path("bf16", frozenset({"avx2"}))
     ('bf16', 'bf16 in float32')
     """
-    if precision is Precision.FP32:
+    if precision == "fp32":
         return "fp32 by AVX-512" if "avx512f" in flags else "fp32"
-    if precision is Precision.FP16 or not flags:
+    if precision == "fp16" or not flags:
         return None
     if any(unit in flags for unit in BF16_UNITS):
         return "bf16"

@@ -15,16 +15,16 @@ from runbook.planning.layout import Choice
 def bytes_per_parameter(precision: Precision) -> int:
     """Weights in the training format, fp32 master weights where that is not fp32, and Adam's two moments.
 
-    >>> bytes_per_parameter(Precision.BF16), bytes_per_parameter(Precision.FP32)
+    >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
     (14, 12)
     """
-    return 4 + 8 if precision is Precision.FP32 else 2 + 12
+    return 4 + 8 if precision == "fp32" else 2 + 12
 
 
 def checkpoint_bytes(parameters: int, precision: Precision) -> int:
     """Bytes of one whole checkpoint.
 
-    >>> checkpoint_bytes(174_615_846_912, Precision.BF16)
+    >>> checkpoint_bytes(174_615_846_912, "bf16")
     2444621856768
     """
     return parameters * bytes_per_parameter(precision)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from runbook.core.checks import Check
 from runbook.core.units import show_bytes
-from runbook.params.schema.value_types import Precision, Recompute
+from runbook.params.schema.value_types import Precision
 from runbook.plan_file.deepspeed import bucket_elements
 from runbook.plan_file.schema import PlannedParallel, Shape
 from runbook.planning.cost import cpu
@@ -82,15 +82,15 @@ def state_bytes(
     the optimizer under fp16 (20; 4 + 16/d), where our own trainer does as under bf16. DeepSpeed keeps 16-bit gradients
     (16; 4 + 12/d; 2 + 14/d; 16/d); in fp32 its stages 1 and 2 hold a second copy of the weights.
 
-    >>> [round(state_bytes(Precision.BF16, deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
+    >>> [round(state_bytes("bf16", deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
     [18, 7.5]
     """
-    if precision is Precision.FP32:
+    if precision == "fp32":
         weights, gradients, optimizer = 4, 4, 12 if deepspeed and zero_stage in (1, 2) else 8
     elif deepspeed:
         weights, gradients, optimizer = 2, 2, 12
     else:
-        weights, gradients, optimizer = (2, 4, 12) if own_trainer or precision is Precision.BF16 else (2, 2, 16)
+        weights, gradients, optimizer = (2, 4, 12) if own_trainer or precision == "bf16" else (2, 2, 16)
     return States(
         weights=weights / data if zero_stage >= 3 else weights,
         gradients=gradients / data if zero_stage >= 2 else gradients,
@@ -123,7 +123,7 @@ def layer_activations(
     """
     tensor, whole_divisor = parallel.tensor, parallel.tensor if parallel.sequence else 1
     unit = shape.sequence_length / parallel.context * micro_batch * shape.hidden
-    unit *= 2 if precision is Precision.FP32 else 1
+    unit *= 2 if precision == "fp32" else 1
     key_value = shape.kv_heads / shape.heads
     feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
     split_over_tensor = 4 + 4 * key_value + feed_forward
@@ -156,10 +156,10 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     in_flight = after + 1 if chunks == 1 else 2 * after + (chunks - 1) * choice.pipeline + 1
     held = min(in_flight, chunks * choice.num_microbatches)  # chunks with activations of a micro-batch
     layers = own / chunks * held
-    width = 4 if precision is Precision.FP32 else 2
+    width = 4 if precision == "fp32" else 2
     sequence_split = choice.tensor if choice.sequence else 1
     tokens = shape.sequence_length / choice.context * choice.micro_batch
-    if training.recompute is Recompute.FULL:
+    if training.recompute == "full":
         inputs, again, whole = layers, min(float(choice.tuning.recompute_num_layers), own / chunks), 0.0
         if choice.tuning.recompute_method == "block":
             inputs, again, whole = held * again, 1.0, layers - held * again
@@ -169,7 +169,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         all_scores = (whole + again) * scores
     else:
         activations, all_scores = layers * kept, layers * scores
-    if training.recompute is Recompute.SELECTIVE:
+    if training.recompute == "selective":
         all_scores = scores
     stored = StageMemory(
         stage=stage,
@@ -204,7 +204,7 @@ def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: fl
     shape, precision = choice.shape, choice.training.precision
     deepspeed, zero_stage = choice.deepspeed, choice.zero_stage
     rows = cpu.LOGITS * head_bytes
-    width = 4 if precision is Precision.FP32 else 2
+    width = 4 if precision == "fp32" else 2
     gradient = width * shape.hidden if head_bytes else 0
     scores = cpu.DROPPED_SCORES * 2 / width * stored.attention_scores if choice.training.dropout else 0
     moment = cpu.moment_bytes(precision, deepspeed=deepspeed, zero_stage=zero_stage, data=choice.data)
@@ -293,7 +293,7 @@ def _remedy(choice: Choice) -> str:
     ways = [f"a larger {keys.tensor} or {keys.pipeline}"]
     if choice.micro_batch > 1:
         ways.append(f"{keys.micro_batch} 1")
-    if choice.training.recompute is not Recompute.FULL:
+    if choice.training.recompute != "full":
         ways.append("training.recompute full")
     if choice.zero_stage == 0:
         ways.append("parallel.zero_stage 1")

@@ -12,7 +12,6 @@ from typing import Any
 
 from runbook.core.errors import PlanError
 from runbook.core.units import four_digits
-from runbook.params.schema.value_types import Recompute
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import from_json
 from runbook.planning.cost import flops
@@ -90,7 +89,7 @@ class Calibrations:
     def holds_for(self, choice: Choice) -> Calibration | None:
         """The newest of the same machine, engine and number format whose step is like this phase's, or None."""
         operations = flops.flops(choice.shape, choice.global_batch)
-        wanted = (self.machine, engine_of(choice), str(choice.training.precision))
+        wanted = (self.machine, engine_of(choice), choice.training.precision)
         like = [
             one
             for one in self.found
@@ -139,7 +138,7 @@ def estimate(choice: Choice, machine: Machine | None, calibration: Calibration |
     hours = seconds * choice.world_size / 3600
     price = choice.site.price_per_device_hour
     per_device = flops.flops(choice.shape, choice.global_batch) / step / choice.world_size / 1e12
-    peak = peak_of(choice.site, str(choice.training.precision))
+    peak = peak_of(choice.site, choice.training.precision)
     return Speed(
         seconds_per_iteration=four_digits(step),
         seconds=four_digits(seconds),
@@ -159,7 +158,7 @@ def modelled_step(choice: Choice, machine: Machine | None) -> tuple[float | None
     if choice.on_cpu:
         step, basis = cpu_step(choice, machine)
         return (sum(step.values()) if step else None), basis, None
-    precision, hardware = str(choice.training.precision), choice.site.hardware
+    precision, hardware = choice.training.precision, choice.site.hardware
     device, peak = modelled_device(choice), peak_of(choice.site, precision)
     if peak is None:
         return None, f"no {precision} peak is known for {hardware.device}", None
@@ -169,7 +168,7 @@ def modelled_step(choice: Choice, machine: Machine | None) -> tuple[float | None
         return time.seconds, basis, asdict(time)
     rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.world_size
     operations = flops.flops(choice.shape, choice.global_batch)
-    extra = 1 + choice.recomputed / 3 if choice.training.recompute is Recompute.FULL else 1.0
+    extra = 1 + choice.recomputed / 3 if choice.training.recompute == "full" else 1.0
     basis = f"{ACCELERATOR_EFFICIENCY:.0%} of {peak:g} TFLOP/s ({hardware.device}, {precision}), assumed"
     return operations * extra * (1 + choice.bubble) / rate, basis, None
 

@@ -6,17 +6,16 @@ from functools import cache
 from runbook.core.checks import Check, judge
 from runbook.core.units import show_bytes
 from runbook.params.schema.site import Site
-from runbook.params.schema.value_types import Framework
 from runbook.planning.cost.accelerators import Accelerator, find_accelerator, named_memory, nearest_accelerators
 from runbook.planning.cost.iteration import StepSetup, known
 from runbook.planning.layout import Choice
 from runbook.planning.sizes import same_fields
 
 CODE = {
-    Framework.RUNBOOK: "eager",
-    Framework.MEGATRON_LM: "tuned",
-    Framework.MEGATRON_DEEPSPEED: "unfused",
-    Framework.NEMO: "tuned",
+    "runbook": "eager",
+    "megatron-lm": "tuned",
+    "megatron-deepspeed": "unfused",
+    "nemo": "tuned",
 }
 """How well each framework's layers are fused (`iteration.Setup.code`)."""
 
@@ -49,7 +48,7 @@ def check_device(choice: Choice) -> list[Check]:
     """Whether peak and memory of the site's devices are known; nothing on a CPU, whose speed is measured."""
     if choice.on_cpu:
         return []
-    site, hardware, precision = choice.site, choice.site.hardware, str(choice.training.precision)
+    site, hardware, precision = choice.site, choice.site.hardware, choice.training.precision
     where, device = f"In params/sites/{site.site}.yaml:", device_of(site)
     peak, memory = peak_of(site, precision), memory_of(site)
     name, rule = "device", "peak and memory of a device are known, by its name or from the site's file"
@@ -74,10 +73,9 @@ def check_device(choice: Choice) -> list[Check]:
 def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
     """The choice in the words of the model of an iteration; attention keeps no scores, as all three frameworks' do."""
     training = choice.training
-    precision = "fp8" if training.fp8 != "none" else str(training.precision)
-    own = {"device": device, "precision": precision, "recompute": str(training.recompute)}
-    own["broadcasts_batches"] = training.broadcast_batches
-    return StepSetup(**same_fields(StepSetup, choice) | own, code=CODE[training.framework])
+    precision = "fp8" if training.fp8 != "none" else training.precision
+    own = {"device": device, "precision": precision, "recompute": training.recompute, "code": CODE[training.framework]}
+    return StepSetup(**same_fields(StepSetup, choice) | own, broadcasts_batches=training.broadcast_batches)
 
 
 def modelled_device(choice: Choice) -> Accelerator | str:
@@ -85,7 +83,7 @@ def modelled_device(choice: Choice) -> Accelerator | str:
     if choice.on_cpu:
         return "a CPU has no links between devices to lay a model out over"
     if device := device_of(choice.site):
-        return known(device, "fp8" if choice.training.fp8 != "none" else str(choice.training.precision)) or device
+        return known(device, "fp8" if choice.training.fp8 != "none" else choice.training.precision) or device
     name = choice.site.hardware.device
     return (
         f"the accelerator {name} is not in our table, and no peak is guessed: write hardware.device of "

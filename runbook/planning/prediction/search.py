@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import four_digits, show_bytes, show_duration
-from runbook.params.schema.value_types import Precision, Recompute
+from runbook.params.schema.value_types import Recompute
 from runbook.params.settings import Settings
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.accelerators import Accelerator
@@ -23,7 +23,7 @@ from runbook.planning.schedule import check_schedule
 from runbook.planning.sizes import same_fields
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-RECOMPUTE = (Recompute.NONE, Recompute.FULL)
+RECOMPUTE = ("none", "full")
 """Selective recomputation drops attention scores, which fused attention never keeps: it is the same as none."""
 MOST_CHUNKS = 8
 
@@ -143,12 +143,12 @@ def _candidate(choice: Choice, need: int, tokens: float, device: Accelerator) ->
     return Candidate(
         **same_fields(Candidate, choice),
         devices=choice.world_size,
-        recompute=str(choice.training.recompute),
+        recompute=choice.training.recompute,
         memory_bytes=need,
         seconds_per_step=four_digits(seconds),
         tokens_per_second=four_digits(per_second),
         tflops_per_device=four_digits(work),
-        mfu=four_digits(work / device.peaks[str(choice.training.precision)]),
+        mfu=four_digits(work / device.peaks[choice.training.precision]),
         days=None if days is None else four_digits(days),
         cost=None if days is None or price is None else four_digits(days * 24 * choice.world_size * price),
         nodes_in_multiples_of=choice.node_multiple,
@@ -217,9 +217,9 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
         for value in values:
             field: dict[str, Any] = {key.rpartition(".")[2]: value}
             yield f"{key}={value}", replace(choice, **field)
-    modes: dict[str, list[Recompute] | list[Precision]] = {
-        "recompute": [mode for mode in Recompute if mode is not training.recompute],
-        "precision": [name for name in (Precision.BF16, Precision.FP32) if name is not training.precision],
+    modes = {
+        "recompute": [mode for mode in get_args(Recompute) if mode != training.recompute],
+        "precision": [name for name in ("bf16", "fp32") if name != training.precision],
     }
     for key, names in modes.items():
         for name in names:
@@ -231,7 +231,7 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
             f"{' '.join(words)} training.recompute={best.recompute} (best by --search)",
             replace(
                 choice,
-                training=training.model_copy(update={"recompute": Recompute(best.recompute)}),
+                training=training.model_copy(update={"recompute": best.recompute}),
                 **{key: getattr(best, key) for key in (*cut, "sequence")},
             ),
         )

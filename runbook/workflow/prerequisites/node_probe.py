@@ -161,7 +161,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     broken = first.get("torch") and facts[0]["errors"].get("torch")
     if missing or broken:
         value = broken or f"missing: {', '.join(missing)}"
-        if framework is Framework.RUNBOOK:
+        if framework == "runbook":
             return check("fail", value, remedy="make setup installs what requirements.lock pins.")
         remedy = f"{framework} brings its own with the site's image; these are for our own trainer."
         return check("unknown", value, remedy=remedy)

@@ -19,7 +19,6 @@ from runbook.core import processes, shell
 from runbook.core.errors import ProgramError, RunbookError
 from runbook.core.table import Table
 from runbook.params.schema.site import Site
-from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings
 from runbook.plan_file.errors import CANNOT_REHEARSE
 from runbook.plan_file.json_records import as_json, from_json
@@ -296,7 +295,7 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
     absent = [
         f"training.{key}={value}" for key, value in _ABSENT.items() if str(getattr(training, key)).lower() != value
     ]
-    if training.framework is Framework.RUNBOOK:
+    if training.framework == "runbook":
         return (params.load(run, set_words=[*set_words, *absent]) if absent else settings), tuple(absent)
     words = absent + [f"{key}={value}" for key, value in _OWN.items() if key != "training.offload" or training.offload]
     return params.load(run, set_words=[*set_words, *words]), tuple(words)

@@ -88,7 +88,7 @@ def start_upstream(
     """Start the program of a run's framework for a few steps; each line that it prints is handed on as it comes."""
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
-    if framework not in (Framework.MEGATRON_LM, Framework.MEGATRON_DEEPSPEED):
+    if framework not in ("megatron-lm", "megatron-deepspeed"):
         raise RunbookError(
             f"{run} trains with {framework}: --upstream starts Megatron-LM and Megatron-DeepSpeed. Leave it out, or "
             "set training.framework to one of them."
@@ -174,7 +174,7 @@ def _small_values(spec: PhasePlan) -> dict[str, tuple[str, str]]:
 def _added(spec: PhasePlan, framework: Framework) -> dict[str, tuple[str, str]]:
     flags = ["--no-masked-softmax-fusion", "--no-gradient-accumulation-fusion", "--no-persist-layer-norm"]
     added = {"--distributed-backend": ("gloo", _NO_GPU)}
-    if framework is Framework.MEGATRON_LM:
+    if framework == "megatron-lm":
         added["--transformer-impl"] = ("local", _NO_KERNELS)
         flags += ["--no-rope-fusion"] * (spec.model.position_embedding == "rope")
     return added | dict.fromkeys(flags, ("", _NO_KERNELS))

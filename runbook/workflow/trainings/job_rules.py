@@ -22,7 +22,6 @@ from runbook.core.checks import judge
 from runbook.core.errors import JobError
 from runbook.core.json_lines import iterate_lines, read_lines
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
-from runbook.params.schema.value_types import Framework
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import PhasePlan, parse
@@ -262,7 +261,7 @@ def why_continued(open_phase: OpenPhase) -> str:
     Empty where it is another training, where nothing was saved, or where nothing is left to train: it begins again.
     """
     # The one phase that may be prolonged: a smoke test is judged from its first step on.
-    if open_phase.phase != FULL or open_phase.settings.run.training.framework is not Framework.RUNBOOK:
+    if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
         return ""
     before, now = _started_phase(open_phase), open_phase.phase_plan
     checkpoints = open_phase.folder / now.checkpoint.folder

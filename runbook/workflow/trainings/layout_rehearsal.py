@@ -13,7 +13,6 @@ from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ProgramError, RunbookError
 from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
-from runbook.params.schema.value_types import Framework
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import layout_inputs
 from runbook.planning import Check, Plan
@@ -70,7 +69,7 @@ def check_layout(open_phase: OpenPhase) -> Check:
     """Whether every stage of the phase fits its device at full size; rehearsed now where that was never done."""
     framework, rehearsal = open_phase.settings.run.training.framework, kept_rehearsal(open_phase)
     rule = "one step at full size runs and every stage fits its device, or nothing is submitted"
-    if is_warning := framework is not Framework.RUNBOOK:
+    if is_warning := framework != "runbook":
         rule = f"a warning only: our own trainer is rehearsed with this layout, and {framework} will run"
     check = partial(Check, "rehearsal", rule=rule)
     if rehearsal is None and open_phase.settings.value(WAIVER).strip():
