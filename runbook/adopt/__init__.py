@@ -1,5 +1,1 @@
-"""Someone's own job script as a run file: its values, what could not be carried over, its known errors."""
-
-from runbook.adopt.adoption import Adoption, adopt
-
-__all__ = ["Adoption", "adopt"]
+"""Someone's own job script, run in a sandbox, as a run file; what could not be carried over, and its known errors."""

@@ -21,8 +21,8 @@ from runbook.adopt.launches import (
     run_of_signs,
     site_of,
 )
-from runbook.adopt.sandbox.script import Script, Word, options_of
-from runbook.adopt.sandbox.trace import follow
+from runbook.adopt.script import Script, Word, options_of
+from runbook.adopt.trace import follow
 from runbook.core.errors import ParamsError
 from runbook.core.units import show_clock
 from runbook.params import Settings, load, site_names

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.adopt.sandbox.script import Word
+from runbook.adopt.script import Word
 from runbook.params.schema.site import Site
 
 

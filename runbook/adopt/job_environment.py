@@ -9,7 +9,7 @@ from typing import Any
 from runbook.adopt.findings import Findings
 from runbook.adopt.launches import Launch, option
 from runbook.adopt.options import MODELS, dataset_of
-from runbook.adopt.sandbox.script import Directive, Script, Word, not_set
+from runbook.adopt.script import Directive, Script, Word, not_set
 from runbook.core.units import clock_seconds, show_clock
 from runbook.frameworks.options import truth, whole
 from runbook.params.schema.keys import all_keys

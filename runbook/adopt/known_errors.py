@@ -11,7 +11,7 @@ from pathlib import Path
 from runbook.adopt.findings import Findings, KnownError
 from runbook.adopt.job_environment import is_local_tag
 from runbook.adopt.launches import DocumentCall, Launch, option
-from runbook.adopt.sandbox.script import Script
+from runbook.adopt.script import Script
 from runbook.core.units import show_count
 from runbook.params.schema.entries import Model, with_shape
 from runbook.params.schema.run_file import SHAPE_FIELDS

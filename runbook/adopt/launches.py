@@ -8,8 +8,8 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 
 from runbook.adopt.options import count_known
-from runbook.adopt.sandbox.script import Script, StartedProgram, Word
-from runbook.adopt.sandbox.trace import launch_chain
+from runbook.adopt.script import Script, StartedProgram, Word
+from runbook.adopt.trace import launch_chain
 
 _TRAINS = re.compile(r"(pretrain|train|finetune)\w*\.py$|megatron_gpt_pretraining\.py$")
 _NEVER = re.compile(r"(preprocess|convert|merge|download|tokenize|evaluate|generate|server|setup|test)\w*\.py$")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.adopt.findings import Findings
-from runbook.adopt.sandbox.script import Script, StartedProgram, Word
+from runbook.adopt.script import Script, StartedProgram, Word
 from runbook.frameworks.megatron import OPTIONS
 from runbook.frameworks.nemo import READ
 from runbook.frameworks.options import minutes, truth

@@ -1,9 +1,9 @@
 """The only door to a queue: submit, state, cancel, signal."""
 
+from runbook.jobs.job_folder import Scheduler
 from runbook.jobs.local import LocalScheduler
 from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import QueueScheduler
-from runbook.jobs.scheduler import Scheduler
 from runbook.jobs.slurm import Slurm
 from runbook.params.schema.site import Site
 

@@ -1,10 +1,10 @@
 """What a job asks of its queue, array jobs included, and what the queue's limits say to that."""
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from runbook.adopt.script import directives_of
 from runbook.core.units import clock_seconds, show_duration
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
@@ -61,20 +61,8 @@ def parse_job_request(script: str) -> JobRequest:
     >>> parse_job_request("#PBS -q prod\n#PBS -l select=8:system=polaris\n#PBS -l walltime=00:30:00\n").nodes
     8
     """
-    directives: dict[str, str] = {}
-    for line in script.splitlines():
-        match = re.fullmatch(r"#(SBATCH|PBS)\s+(.*)", line.rstrip())
-        if match is None:
-            if line and not line.startswith("#"):
-                break
-            continue
-        option = match[2].strip().lstrip("-")
-        if match[1] == "SBATCH":
-            name, _, value = option.partition("=")
-        else:
-            letter, _, value = option.partition(" ")
-            name, value = value.partition("=")[::2] if letter == "l" else (letter, value)
-        directives[name.strip()] = value.strip()
+    head = itertools.takewhile(lambda line: line[:1] in ("", "#"), script.splitlines())
+    directives = {entry.name: entry.value for entry in directives_of("\n".join(head))}
     nodes = directives.get("nodes") or directives.get("select", "").partition(":")[0]
     return JobRequest(
         partition=directives.get("partition") or directives.get("q", ""),

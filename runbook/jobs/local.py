@@ -14,8 +14,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus
-from runbook.jobs.scheduler import Scheduler, used_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler, used_folder
 
 FRESH_SECONDS = 120.0
 """Sign of life younger than this: a job on another host runs. Network file systems show changes up to 60 s late."""

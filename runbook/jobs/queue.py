@@ -13,9 +13,8 @@ from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ProgramError
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder, job_request
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler, used_folder
 from runbook.jobs.job_request import QueueLimits
-from runbook.jobs.scheduler import Scheduler, used_folder
 
 SUBMIT_SECONDS = 60.0
 """A submission takes no longer."""

@@ -14,10 +14,9 @@ from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Table
 from runbook.jobs import get_scheduler, job_folder
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import element_folders, parse_job_request
 from runbook.jobs.queue import QueueScheduler
-from runbook.jobs.scheduler import Scheduler
 from runbook.params.schema.run_file import PHASES
 from runbook.records.run_state import RunState, read_run, read_runs
 from runbook.workflow.open_phase import runs_folder

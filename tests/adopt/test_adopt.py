@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from runbook import params
-from runbook.adopt import Adoption, adopt
+from runbook.adopt.adoption import Adoption, adopt
 from runbook.cli import cli
 from runbook.core.errors import ParamsError
 from runbook.planning import make_plan

@@ -9,7 +9,7 @@ import yaml
 
 from runbook.adopt import options
 from runbook.adopt.findings import Findings
-from runbook.adopt.sandbox.script import Word
+from runbook.adopt.script import Word
 from runbook.core.errors import PlanError
 from runbook.frameworks import training_arguments
 from runbook.params import Settings, load

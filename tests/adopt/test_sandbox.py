@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runbook.adopt import adopt
+from runbook.adopt import namespaces
+from runbook.adopt.adoption import adopt
 from runbook.adopt.launches import launches_of
-from runbook.adopt.sandbox import namespaces
-from runbook.adopt.sandbox.script import FOLDER, Script
-from runbook.adopt.sandbox.trace import follow
+from runbook.adopt.script import FOLDER, Script
+from runbook.adopt.trace import follow
 from runbook.core import shell
 from runbook.core.errors import ParamsError, ProgramError
 

@@ -8,7 +8,7 @@ import pytest
 from sites import settings_of
 
 from runbook.core.errors import ParamsError
-from runbook.jobs.render.directives import pbs_directives
+from runbook.jobs.render.launch_commands import pbs_directives
 from runbook.params.settings import Settings
 
 PHASE = "04-training"

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.jobs.render.directives import queue_values
-from runbook.jobs.render.launch_commands import single_command
+from runbook.jobs.render.launch_commands import queue_values, single_command
 from runbook.jobs.render.templating import fill, quote, site_commands
 from runbook.jobs.render.training_job import RenderedJob
 from runbook.params import Job, Settings

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook import params
-from runbook.adopt import Adoption
-from runbook.adopt import adopt as adopt_text
+from runbook.adopt.adoption import Adoption
+from runbook.adopt.adoption import adopt as adopt_text
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.table import Row

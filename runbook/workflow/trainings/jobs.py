@@ -10,9 +10,8 @@ from runbook.core.errors import JobError
 from runbook.display import show_text
 from runbook.display.jupyter.controls import Actions, controls
 from runbook.jobs import get_scheduler, job_folder
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.render.training_job import render_job, write_job
-from runbook.jobs.scheduler import Scheduler
 from runbook.plan_file.schema import PhasePlan
 from runbook.records.manifest import move_files
 from runbook.workflow import run_files

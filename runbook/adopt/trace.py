@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from runbook.adopt.sandbox import namespaces
-from runbook.adopt.sandbox.namespaces import SandboxJob, environment, filled_in, num_arguments
-from runbook.adopt.sandbox.script import (
+from runbook.adopt import namespaces
+from runbook.adopt.namespaces import SandboxJob, environment, filled_in, num_arguments
+from runbook.adopt.script import (
     FOLDER,
     Directive,
     Script,

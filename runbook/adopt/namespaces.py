@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from runbook.adopt.sandbox.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, Directive, not_set
+from runbook.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, Directive, not_set
 from runbook.core import shell
 from runbook.core.errors import ProgramError
 
