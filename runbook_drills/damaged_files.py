@@ -7,12 +7,13 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 from runbook.jobs.job_folder import JobState
 from runbook.plan_file.token_index import INDEX_HEADER
-from runbook.planning import Machine
-from runbook.planning.site_limits import check_disk
 from runbook.workflow.open_phase import phase_fingerprint
+from runbook.workflow.prerequisites.doctor import space_checks
 from runbook.workflow.trainings import job_rules
 from runbook_drills.bench import PHASE, Bench, DrillEnding, DrillRun, write_tokens
 from runbook_drills.processes import end_well
@@ -115,7 +116,8 @@ def disk_full(bench: Bench) -> DrillEnding:
         "earlier checkpoints are untouched and the partial one is gone",
     )
     needed = sum(one.disk_bytes for one in case.open_phase.plan.checkpoint.values())
-    checks = check_disk(needed, Machine(cores=1, flags=frozenset(), memory_bytes=2**33, free_disk_bytes=needed - 1))
+    with patch("shutil.disk_usage", return_value=SimpleNamespace(free=needed - 1)):
+        checks = space_checks(case.open_phase.settings, case.open_phase.plan, case.folder)
     ending.rule([one.verdict for one in checks] == ["fail"], "the plan predicts it when the free space is known")
     ending.action = "stopped and said how to free space; resumed once there was room"
     return end_well(bench, case, ending, case.train())

@@ -25,8 +25,6 @@ class Machine:
     """The CPU's instruction sets as Linux names them (avx512_bf16, amx_bf16 ...); empty: not known."""
     memory_bytes: int = 0
     """Main memory; 0: not known."""
-    free_disk_bytes: int = 0
-    """Free space where the run's folder is; 0: not known."""
 
 
 @dataclass(frozen=True)

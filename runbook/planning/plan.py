@@ -29,7 +29,7 @@ from runbook.planning.plan_record import (
     Plan,
 )
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
-from runbook.planning.site_limits import check_disk, check_queues, check_volumes, needs
+from runbook.planning.site_limits import check_queues, check_volumes
 from runbook.planning.sizes import expected_first_loss, label_fits, label_text, on_rank, same_fields, whole
 from runbook.planning.token_files import GPT2_END_OF_DOCUMENT, DataPlan, check_data, check_epochs, data_work, plan_data
 
@@ -58,7 +58,6 @@ def make_plan(settings: Settings, machine: Machine | None = None, measured: Cali
         raise_if_failed(checks)
     plan = _plan(settings, data, (smoke, full), machine, measured or Calibrations(""))
     checks += check_folders(*plan.phases.values())
-    checks += check_disk(sum(needs(plan).values()), machine)
     checks += check_volumes(settings, plan)
     raise_if_failed(checks)
     return replace(plan, checks=tuple(checks))

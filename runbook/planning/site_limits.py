@@ -1,7 +1,6 @@
 """Limits of the site: queues, disk and shared storage compared with what the run needs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from runbook.core.checks import Check, counted, judge
@@ -11,8 +10,8 @@ from runbook.params.schema.run_file import JOB_SECTIONS, Job
 from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
 from runbook.params.schema.value_types import Precision
 from runbook.params.settings import Settings
-from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes, write_seconds
-from runbook.planning.layout import FULL, Machine
+from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes
+from runbook.planning.layout import FULL
 from runbook.planning.plan_record import Plan
 
 
@@ -20,21 +19,6 @@ def check_queues(settings: Settings) -> list[Check]:
     """Nodes and time limit of each job that names a queue, against that queue's limits."""
     jobs = [(phase, section, getattr(settings.run.jobs, section)) for phase, section in JOB_SECTIONS.items()]
     return [_queue(phase, section, job, settings) for phase, section, job in jobs if job.partition]
-
-
-def check_disk(needed: int, machine: Machine | None) -> list[Check]:
-    """Whether data and checkpoints fit on the disk, where somebody looked how much is free."""
-    if machine is None or not machine.free_disk_bytes:
-        return []
-    return [
-        judge(
-            "disk space",
-            needed <= machine.free_disk_bytes,
-            f"{show_bytes(needed)} for data and checkpoints, {show_bytes(machine.free_disk_bytes)} free",
-            "data and checkpoints fit on the disk",
-            "Keep fewer checkpoints (training.keep_checkpoints), or put the run elsewhere (--runs).",
-        )
-    ]
 
 
 def _queue(phase: str, section: str, job: Job, settings: Settings) -> Check:
@@ -75,58 +59,27 @@ STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
 """The size that a document's stated times are for."""
 
 
-@dataclass(frozen=True)
-class TierTime:
-    """Writing one checkpoint to one tier, all in bytes and seconds."""
-
-    tier: str
-    size_bytes: int
-    """0: not known."""
-    bytes_per_second: float
-    checkpoint_bytes: int
-    seconds: float
-    stated_minutes: float
-    """The document's own; 0: none for this size."""
-
-    @property
-    def row(self) -> dict[str, str]:
-        """For people: each number with its one unit."""
-        minutes = self.seconds / 60
-        stated = self.stated_minutes and f"{self.stated_minutes:.2f} min ({self.stated_minutes / minutes - 1:+.1%})"
-        return {
-            "tier": self.tier,
-            "size": f"{self.size_bytes / TEBIBYTE:g} TiB" if self.size_bytes else UNKNOWN,
-            "bandwidth": f"{self.bytes_per_second / GIGABYTE:g} GB/s",
-            "checkpoint": f"{self.checkpoint_bytes / 1e12:.3f} TB = {self.checkpoint_bytes / TEBIBYTE:.3f} TiB",
-            "least time to write": f"{minutes:.2f} min" if minutes >= 0.1 else f"{self.seconds:.2f} s",
-            "the document says": stated or "",
-        }
-
-
-def tier_times(
-    parameters: int, precision: Precision, bandwidths: Mapping[str, float], tiers: Mapping[str, Tier] | None = None
-) -> tuple[TierTime, ...]:
-    """Each tier's least time for a checkpoint of any model; `bandwidths` in GB/s of 10^9 bytes.
-
-    >>> [round(one.seconds / 60, 3) for one in tier_times(174_615_846_912, "fp16", {"a": 19.2, "b": 64})]
-    [2.122, 0.637]
-    """
-    size = checkpoint_bytes(parameters, precision)
-    stated = parameters in STATED_PARAMETERS
-    times = []
-    for name, gigabytes in bandwidths.items():
-        tier, speed = (tiers or {}).get(name), gigabytes * GIGABYTE
-        minutes = tier.stated_minutes if stated and tier else 0.0
-        times.append(TierTime(name, tier.size if tier else 0, speed, size, write_seconds(size, speed), minutes))
-    return tuple(times)
-
-
 def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
-    """The site's tiers for a model; no rows where its storage is not sold in tiers."""
-    times = tier_times(parameters, precision, site.write_bandwidth, _tiers(site))
+    """Each of the site's tiers with the least time that a checkpoint of this model takes; no rows without tiers.
+
+    Beside it the document's own time, for the size that it states one for.
+    """
+    size, tiers, rows = checkpoint_bytes(parameters, precision), _tiers(site), []
+    for name, gigabytes in site.write_bandwidth.items():
+        seconds, tier = size / (gigabytes * GIGABYTE), tiers.get(name)
+        minutes, stated = seconds / 60, tier.stated_minutes if tier and parameters in STATED_PARAMETERS else 0.0
+        rows.append(
+            {
+                "tier": name,
+                "size": f"{tier.size / TEBIBYTE:g} TiB" if tier and tier.size else UNKNOWN,
+                "bandwidth": f"{gigabytes:g} GB/s",
+                "checkpoint": f"{size / 1e12:.3f} TB = {size / TEBIBYTE:.3f} TiB",
+                "least time to write": f"{minutes:.2f} min" if minutes >= 0.1 else f"{seconds:.2f} s",
+                "the document says": f"{stated:.2f} min ({stated / minutes - 1:+.1%})" if stated else "",
+            }
+        )
     note = "All nodes writing at the tier's full bandwidth; 1 GB = 10^9 bytes, 1 TiB = 2^40 bytes."
-    title = f"A checkpoint of {show_count(parameters)} parameters by storage tier"
-    return Table([one.row for one in times], title, [note])
+    return Table(rows, f"A checkpoint of {show_count(parameters)} parameters by storage tier", [note])
 
 
 def _tiers(site: Site) -> dict[str, Tier]:
@@ -141,14 +94,6 @@ def chosen_tier(site: Site, wanted: str) -> tuple[str, Tier | None]:
     return next(iter(tiers.items()), ("", None))
 
 
-def needs(content: Plan) -> dict[str, int]:
-    """Bytes of each kind that the plan puts somewhere."""
-    return {
-        "checkpoints": sum(store.disk_bytes for store in content.checkpoint.values()),
-        "data": content.data.estimated_bytes,
-    }
-
-
 def check_volumes(settings: Settings, content: Plan) -> list[Check]:
     """Each shared file system against what is put there; one that is too small is warned of, since it can grow."""
     wanted = settings.run.jobs.storage
@@ -158,7 +103,8 @@ def check_volumes(settings: Settings, content: Plan) -> list[Check]:
         tiers = ", ".join(_tiers(settings.site)) or "none"
         rule = "the tier is one of the site's"
         checks.append(Check("storage tier", "fail", f"jobs.storage={wanted}", rule, f"The tiers are: {tiers}."))
-    wants = needs(content)
+    checkpoints = sum(store.disk_bytes for store in content.checkpoint.values())
+    wants = {"checkpoints": checkpoints, "data": content.data.estimated_bytes}
     for key, volume in settings.site.volumes.items():
         if kinds := [kind for kind in volume.holds if kind in wants]:
             checks.append(_volume(key, volume, name, {kind: wants[kind] for kind in kinds}))

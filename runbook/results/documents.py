@@ -7,7 +7,7 @@ from runbook.core.table import Table
 from runbook.plan_file.schema import PhasePlan, Shape
 from runbook.planning import sizes
 from runbook.planning.cost import flops
-from runbook.planning.cost.endurance import checkpoint_bytes, write_seconds
+from runbook.planning.cost.endurance import checkpoint_bytes
 from runbook.planning.cost.memory import state_bytes
 from runbook.results.metrics import Summary
 from runbook.results.published_results import peak_tflops, read_table
@@ -183,7 +183,7 @@ def azure_checkpoint_table() -> Table:
     rows = []
     for row in read_table(AZURE):
         rate = float(row["bandwidth_gb_per_second"])
-        stated, true_minutes = float(row["stated_minutes"]), write_seconds(true_bytes, rate * 1e9) / 60
+        stated, true_minutes = float(row["stated_minutes"]), true_bytes / (rate * 1e9) / 60
         rows.append(
             {
                 "tier": row["tier"],
@@ -191,7 +191,7 @@ def azure_checkpoint_table() -> Table:
                 "bandwidth (GB/s)": rate,
                 "stated (min)": stated,
                 "as stated: 2.3 x 1024 / bandwidth (min)": stated_tib * 1024 / rate / 60,
-                f"{stated_tib} TiB in bytes (min)": write_seconds(stated_tib * 2**40, rate * 1e9) / 60,
+                f"{stated_tib} TiB in bytes (min)": stated_tib * 2**40 / (rate * 1e9) / 60,
                 "true size (min)": true_minutes,
                 "stated / true size": stated / true_minutes,
             }

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from runbook.planning import Check
-
-from .conftest import TWO_CORES
 
 QUEUES = {"queues": {"debug": {"min_nodes": 2, "max_nodes": 4, "max_walltime": "01:00:00"}, "free": {}}}
 
@@ -64,16 +61,3 @@ def test_a_queue_that_the_site_does_not_name_is_warned_of(
 def test_of_several_queues_the_one_that_takes_the_job_counts(verdicts: Callable[..., dict[str, Check]]) -> None:
     job = {"partition": "debug,free", "walltime": "02:00:00"}
     assert verdicts({"jobs": {"training": job}}, site=QUEUES)["04-training: queue"].verdict == "pass"
-
-
-def test_a_full_disk_is_told_where_somebody_looked(
-    refusal: Callable[..., str], verdicts: Callable[..., dict[str, Check]]
-) -> None:
-    assert "disk space" not in verdicts()
-    roomy = replace(TWO_CORES, free_disk_bytes=2**40)
-    assert verdicts(machine=roomy)["disk space"].verdict == "pass"
-    text = refusal(machine=replace(TWO_CORES, free_disk_bytes=2**30))
-    assert (
-        "disk space: 1.97 GiB for data and checkpoints, 1.00 GiB free. Rule: data and checkpoints fit on the disk. "
-        "Keep fewer checkpoints (training.keep_checkpoints), or put the run elsewhere (--runs)."
-    ) in text

@@ -15,7 +15,7 @@ from runbook.plan_file.schema import PlannedParallel, Shape
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
 from runbook.planning.cost.cpu import PROCESS_BYTES
-from runbook.planning.cost.endurance import bytes_per_parameter, checkpoint_bytes, storage, write_seconds
+from runbook.planning.cost.endurance import bytes_per_parameter, checkpoint_bytes, storage
 from runbook.planning.cost.memory import (
     StageMemory,
     all_stages,
@@ -221,7 +221,7 @@ def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
     size = checkpoint_bytes(174_615_846_912, "fp16")
     assert size == 2_444_621_856_768
     assert size / 2**40 == pytest.approx(2.223, abs=1e-3)
-    minutes = [write_seconds(size, rate * 1e9) / 60 for rate in (19.2, 64, 128, 256)]
+    minutes = [size / (rate * 1e9) / 60 for rate in (19.2, 64, 128, 256)]
     assert minutes == pytest.approx([2.122, 0.637, 0.318, 0.159], abs=6e-4)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from runbook.core.errors import PlanError
 from runbook.plan_file.json_records import as_json
 from runbook.planning import Calibration, Calibrations, Check, Machine, make_plan
 from runbook.planning.cost.cpu import CORE_FLOPS, cpu_step
@@ -131,20 +130,16 @@ def measured(choice: Choice, factor: float) -> Calibration:
 
 def test_the_factor_is_the_median_of_what_was_measured() -> None:
     assert calibrate([9.0, 2.0, 2.2, 2.1], 1.0) == 2.1
-    with pytest.raises(
-        PlanError, match="1 measured steps and a prediction of 1 s give no calibration: at least 2 steps"
-    ):
-        calibrate([2.0], 1.0)
-    with pytest.raises(PlanError):
-        calibrate([1.0, float("nan")], 1.0)
+    assert calibrate([9.0, 2.0, 2.2], 1.0) is None
+    assert calibrate([9.0, 2.0, 2.2, float("nan")], 1.0) is None
+    assert calibrate([9.0, 2.0, 2.2, 2.1], 0.0) is None
 
 
 def test_a_calibration_is_read_back_or_refused() -> None:
     one = measured(full_choice(build()), factor=0.8)
     assert read_calibration(as_json(one)) == one
     for broken in ({}, {**as_json(one), "factor": 0}, {**as_json(one), "factor": "much"}):
-        with pytest.raises(PlanError, match="calibration"):
-            read_calibration(broken)
+        assert read_calibration(broken) is None
 
 
 def test_a_plan_says_which_measurement_corrected_it() -> None:

@@ -8,27 +8,26 @@ from write_pages import MODELS, storage_page
 from runbook.core.errors import PlanError
 from runbook.jobs.render.preparation import preparation_files
 from runbook.planning import make_plan
-from runbook.planning.site_limits import documents_table, tier_times
+from runbook.planning.site_limits import documents_table, tier_table
 from runbook.workflow.plan_commands import load_plan, plan_text
 
 
 def test_the_documents_times_are_too_short():
     site = settings_of("azure-175b").site
-    tiers = next(iter(volume.tiers for volume in site.volumes.values() if volume.tiers))
-    times = {one.tier: one for one in tier_times(MODELS["175B"], "fp16", site.write_bandwidth, tiers)}
-    assert [round(one.seconds / 60, 2) for one in times.values()] == [2.12, 0.64, 0.32, 0.16]
-    off = [one.stated_minutes / (one.seconds / 60) - 1 for one in times.values()]
-    assert [round(one, 2) for one in off] == [-0.04, -0.04, -0.03, -0.06]
-    assert times["AMLFS 40"].row["checkpoint"] == "2.445 TB = 2.223 TiB"
+    rows = tier_table(site, MODELS["175B"], "fp16").rows
+    assert [row["least time to write"] for row in rows] == ["2.12 min", "0.64 min", "0.32 min", "0.16 min"]
+    said = ["2.04 min (-3.9%)", "0.61 min (-4.2%)", "0.31 min (-2.6%)", "0.15 min (-5.8%)"]
+    assert [row["the document says"] for row in rows] == said
+    assert (rows[0]["tier"], rows[0]["checkpoint"]) == ("AMLFS 40", "2.445 TB = 2.223 TiB")
     # Its own 2.3 TiB, in one unit: what the text should have said.
     assert round(2.3 * 2**40 / 19.2e9 / 60, 2) == 2.2
 
 
 def test_any_model_has_its_times_and_no_stated_ones():
     site = settings_of("azure-175b").site
-    times = tier_times(MODELS["13B"], "fp16", site.write_bandwidth)
-    assert round(times[0].seconds, 2) == 9.37
-    assert {one.stated_minutes for one in times} == {0.0}
+    rows = tier_table(site, MODELS["13B"], "fp16").rows
+    assert rows[0]["least time to write"] == "0.16 min"  # 9.37 s
+    assert {row["the document says"] for row in rows} == {""}
 
 
 def test_the_page_is_up_to_date():

@@ -30,15 +30,6 @@ def checkpoint_bytes(parameters: int, precision: Precision) -> int:
     return parameters * bytes_per_parameter(precision)
 
 
-def write_seconds(num_bytes: float, bytes_per_second: float) -> float:
-    """Seconds to write at this bandwidth; both in bytes, so that no GiB meets a GB.
-
-    >>> round(write_seconds(2_444_621_856_768, 19.2e9) / 60, 3)
-    2.122
-    """
-    return num_bytes / bytes_per_second
-
-
 @dataclass(frozen=True)
 class Storage:
     """What the checkpoints of one phase need."""
@@ -96,17 +87,10 @@ class Endurance:
     energy_basis: str
 
 
-def young(write: float, between_failures: float) -> float:
-    """The interval that loses least, first order; both and the result in the same unit.
-
-    >>> round(young(2.195 / 60, 396), 2)
-    5.38
-    """
-    return math.sqrt(2 * write * between_failures)
-
-
 def daly(write: float, between_failures: float) -> float:
-    """The same to a higher order; where a write takes longer than two times between failures, that time.
+    """Daly's interval between saves, which loses least; where a write takes two times between failures, such a time.
+
+    Both and the result in the same unit; its first order is Young's square root.
 
     >>> [round(daly(2.195 / 60, hours), 2) for hours in (396, 49.5, 3.09)]
     [5.36, 1.88, 0.45]
@@ -114,7 +98,7 @@ def daly(write: float, between_failures: float) -> float:
     if write >= 2 * between_failures:
         return between_failures
     ratio = write / (2 * between_failures)
-    return young(write, between_failures) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write
+    return math.sqrt(2 * write * between_failures) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write
 
 
 def added_share(write: float, interval: float, between_failures: float) -> float:
@@ -152,7 +136,7 @@ def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> E
     interval = step * choice.training.save_interval if step and choice.training.save_interval else None
 
     def to_tier(tier: str, speed: float) -> Saves:
-        write = write_seconds(checkpoint_bytes, speed)
+        write = checkpoint_bytes / speed
         saves = Saves(tier, speed, four_digits(write))
         if between is None:
             return saves

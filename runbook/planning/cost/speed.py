@@ -4,13 +4,13 @@ On a CPU `cpu` models the step, on an accelerator `iteration`; an accelerator th
 peak the site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
 """
 
+import contextlib
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runbook.core.errors import PlanError
 from runbook.core.units import four_digits
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import from_json
@@ -53,29 +53,26 @@ class Calibration:
         return f"times {self.factor:.3g} as measured by the smoke test of {self.run} on {self.measured[:10]}"
 
 
-def read_calibration(content: Any) -> Calibration:
-    """The calibration in the JSON that `as_json` wrote; `PlanError` where it is none."""
-    try:
+def read_calibration(content: Any) -> Calibration | None:
+    """The calibration in the JSON that `as_json` wrote; None where it is none."""
+    with contextlib.suppress(RefusedError):
         found = from_json(Calibration, content, name="the calibration", failure="this is no calibration:")
-    except RefusedError as error:
-        raise PlanError(f"{error}\nRun the smoke test again.") from None
-    if not all(0 < value < math.inf for value in (found.factor, found.predicted_seconds, found.operations)):
-        raise PlanError(f"a calibration of {found.factor} is no factor. Run the smoke test again.")
-    return found
+        if all(0 < value < math.inf for value in (found.factor, found.predicted_seconds, found.operations)):
+            return found
+    return None
 
 
-def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float:
+def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
     """What to multiply predicted steps with: the median of measured steps, the first left out, over the prediction.
 
-    >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0)
-    1.2
+    None where there are too few, or one of them is no time.
+
+    >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0), calibrate([30.0, 12.0, 11.0], 10.0)
+    (1.2, None)
     """
     kept = measured_seconds[1:]
-    if not kept or predicted_seconds <= 0 or any(not 0 < seconds < math.inf for seconds in kept):
-        raise PlanError(
-            f"{len(measured_seconds)} measured steps and a prediction of {predicted_seconds:g} s give no calibration: "
-            f"at least 2 steps with a time above 0 are needed. Run the smoke test with more iterations."
-        )
+    if len(kept) < FEWEST or predicted_seconds <= 0 or any(not 0 < seconds < math.inf for seconds in kept):
+        return None
     return statistics.median(kept) / predicted_seconds
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 
 from runbook.core.atomic_files import write_text
-from runbook.core.errors import PlanError, RecordError
+from runbook.core.errors import RecordError
 from runbook.params import Settings
 from runbook.params.schema.site import Site
 from runbook.plan_file.json_records import as_json
 from runbook.planning import SMOKE, Calibration, Calibrations, Machine, Plan, make_plan
-from runbook.planning.cost.speed import FEWEST, calibrate, engine_of, read_calibration
+from runbook.planning.cost.speed import calibrate, engine_of, read_calibration
 from runbook.planning.layout import smoke_choice
 from runbook.results.history import History
 from runbook.workflow.run_files import read_plan_file
@@ -70,13 +70,9 @@ def keep_calibration(settings: Settings, plan: Plan, folder: Path, history: Hist
     """Write what the smoke test measured against its plan; None where too few steps were timed or nothing planned."""
     planned = plan.time[SMOKE].seconds_per_iteration
     seconds = [step.seconds for step in history.steps]
-    if planned is None or len(seconds) <= FEWEST:
-        return None
     used, flops = plan.calibration[SMOKE], plan.flops[SMOKE]
-    plain = planned / (used.factor if used else 1)
-    try:
-        factor = calibrate(seconds, plain)
-    except PlanError:
+    plain = (planned or 0.0) / (used.factor if used else 1)
+    if (factor := calibrate(seconds, plain)) is None:
         return None
     found = Calibration(
         factor=float(f"{factor:.4g}"),
@@ -98,9 +94,9 @@ def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
     """What the smoke tests of all runs in a folder measured; a file that cannot be read is passed over."""
     found = []
     for path in sorted(runs.glob(f"*/{CALIBRATION_FILE}")):
-        with contextlib.suppress(OSError, ValueError, PlanError):
+        with contextlib.suppress(OSError, ValueError):
             found.append(read_calibration(json.loads(path.read_text(encoding="utf-8"))))
-    return Calibrations(machine_identity(settings.site), tuple(found))
+    return Calibrations(machine_identity(settings.site), tuple(filter(None, found)))
 
 
 def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:
