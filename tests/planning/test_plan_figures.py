@@ -29,7 +29,7 @@ def test_the_bars_of_memory_add_up_to_what_the_plan_needs(plan: Plan) -> None:
     axes = memory_figure(plan, PHASES).axes[0]
     assert axes.get_xlabel() == "memory (GiB)"
     fullest = plan.memory["04-training"].fullest_stage
-    parts = ("weights", "gradients", "optimizer", "activations", "logits")
+    parts = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "passing")
     ends = [bar.get_x() + bar.get_width() for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == 1]
     assert max(ends) == pytest.approx(sum(getattr(fullest, part) for part in parts) / 2**30)
     assert len(axes.lines) == (1 if plan.memory["04-training"].limit_of == "device" else 0)

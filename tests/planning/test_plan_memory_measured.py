@@ -3,6 +3,10 @@
 measured_peaks.csv: peak resident memory of the fullest rank over nine steps of mock data (metrics.jsonl), both engines,
 megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2 cores, 2026-11-22; those with one data-parallel copy
 at commit 1b663c7. Measure again with `python -m benchmarks.memory_against_plan --all` and `--deepspeed`.
+
+gpu_peaks.csv: the peak that PyTorch's allocator gave out on a rank, from logs of 2021 with fp16, full recomputation, 32
+heads, sequences of 1,024 tokens, vocabulary 50,688 and one copy on V100s (bigscience-workshop/bigscience 9e64ede,
+experiments/, Apache-2.0): Megatron-LM 2.x after 20 steps, Megatron-DeepSpeed's pipeline after one.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ import pytest
 
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
-from runbook.planning.cost.memory import all_stages, node_bytes
+from runbook.params.schema.entries import Model
+from runbook.planning.cost.memory import StageMemory, all_stages, node_bytes
 from runbook.planning.layout import full_choice
 
 from .conftest import build
@@ -45,3 +50,40 @@ def planned(row: dict[str, str]) -> float:
 def test_each_configuration_is_planned_within_ten_percent(index: int) -> None:
     row = ROWS[index]
     assert planned(row) == pytest.approx(int(row["peak_bytes"]), rel=0.10)
+
+
+def on_v100s(
+    framework: str, layers: int, hidden: int, pipeline: int, micro: int, batch: int, zero: int
+) -> list[StageMemory]:
+    """Memory of every stage; sixteen nodes with ZeRO, else a node for each stage."""
+    model = Model(
+        label="log", layers=layers, hidden=hidden, heads=32, sequence_length=1024, positions=1024, source="bigscience"
+    )
+    training = {"framework": framework, "precision": "fp16", "recompute": "full"}
+    sections = {
+        "training": training | {"micro_batch": micro, "global_batch": batch},
+        "parallel": {"tensor": 4, "pipeline": pipeline, "zero_stage": zero},
+        "jobs": {"training": {"nodes": 16 if zero else pipeline, "tasks_per_node": 4}},
+    }
+    hardware = {"device": "V100-32GB", "devices_per_node": 4, "device_memory": 32 * 2**30, "nodes": 100}
+    return all_stages(full_choice(build(sections, model=model, device="H100-SXM", site={"hardware": hardware})))
+
+
+def test_planned_memory_of_a_gpu_is_near_what_logs_say():
+    errors = []
+    with (Path(__file__).parent / "gpu_peaks.csv").open() as file:
+        for row in csv.DictReader(file):
+            numbers = (int(row[name]) for name in ("layers", "hidden", "pipeline", "micro_batch", "global_batch"))
+            stages = on_v100s(row["framework"], *numbers, zero=0)
+            errors.append(stages[int(row["stage"])].least / 2**20 / int(row["max_allocated_mib"]) - 1)
+    assert len(errors) == 31
+    assert sorted(map(abs, errors))[15] < 0.006
+    assert min(errors) > -0.05
+    assert max(errors) < 0.01
+
+
+def test_planned_memory_of_zero_3_holds_the_weights_it_gathers():
+    """The log kept what it recomputes from in main memory (26,118 MiB at the peak), and all scores of a layer."""
+    (stage,) = on_v100s("megatron-deepspeed", 64, 8192, 1, 48, 768, zero=3)
+    inputs = 64 * 48 * 1024 * 8192 * 2
+    assert (stage.most - inputs) / 2**20 == pytest.approx(26_118, rel=0.03)

@@ -47,13 +47,13 @@ class StageMemory:
     attention_scores: int
     logits: int
     buffers: int = 0
-    """What the engine keeps beside its states: DeepSpeed's buckets, as far as they are known."""
+    """What the engine keeps beside its states: DeepSpeed's buckets, Megatron-LM's gradients under fp16 once more."""
     host: int = 0
     """In the node's main memory, for each device: the optimizer's states where they are offloaded."""
     passing: int = 0
-    """Gradients on their way through a layer, beyond the room of the logits; known of our own trainer on a GPU."""
+    """Gradients on their way through a layer, beyond the room of the logits, on a GPU."""
     optimizer_moment: int = 0
-    """What the optimizer's step takes for a moment, once activations are gone; known for a CPU alone."""
+    """What the optimizer's step takes for a moment, once activations are gone; known for a CPU and of DeepSpeed."""
 
     @property
     def states(self) -> int:
@@ -112,6 +112,10 @@ def offloaded(states: States, zero_stage: int, data: int) -> tuple[States, float
 
 LOSS_BLOCK_BYTES = 2**28
 """Float32 numbers that our cross entropy has on a GPU at once (training/engines/kernels.py)."""
+
+
+LIVE_PARAMETERS = 10**9
+"""Weights that DeepSpeed's ZeRO 3 keeps gathered at once, by its own default."""
 
 
 def layer_activations(
@@ -185,18 +189,29 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     last = stage == choice.pipeline - 1
     if choice.on_cpu:
         return _on_cpu(choice, stored, parameters, tokens * width if last else 0)
+    # In and out of a layer, and in and out of the feed-forward's middle.
+    inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / choice.tensor
+    gradients = width * tokens * (2 * shape.hidden / sequence_split + inside)
+    moment = buffers = 0
     if choice.own_trainer and not choice.deepspeed:
         scores = tokens * shape.padded_vocabulary / choice.tensor
         logits = width * scores + min(4 * scores, LOSS_BLOCK_BYTES) if last else 0
-        inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / choice.tensor
-        passing = max(0.0, width * tokens * (2 * shape.hidden / sequence_split + inside) - logits)
     else:
-        passing = 0.0
         logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor if last else 0
-    buffers = 0
-    if choice.own_trainer and choice.deepspeed and choice.zero_stage:
-        buffers = width * bucket_elements(on_rank(shape, tensor=1, pipeline=1, stage=0).total, choice.tensor)
-    return replace(stored, logits=round(logits), passing=round(passing), buffers=buffers)
+    if choice.own_trainer and choice.deepspeed:
+        gradients = 0
+        if choice.zero_stage:
+            buffers = width * bucket_elements(on_rank(shape, tensor=1, pipeline=1, stage=0).total, choice.tensor)
+    if not choice.own_trainer:  # as logs of 2021 have it (tests/planning/gpu_peaks.csv)
+        gradients += width * shape.hidden * shape.ffn_hidden / choice.tensor  # of the largest weight, until it is added
+        if choice.deepspeed and precision is not Precision.FP32:
+            moment = 4 * parameters // (choice.data * choice.context if choice.zero_stage else 1)  # gradients in fp32
+            buffers = width * min(parameters, LIVE_PARAMETERS) if choice.zero_stage == 3 else 0
+        elif precision is Precision.FP16 and choice.zero_stage == 0:
+            buffers = width * parameters
+    passing = max(0.0, gradients - logits)
+    more = {"buffers": buffers, "optimizer_moment": moment}
+    return replace(stored, logits=round(logits), passing=round(passing), **more)
 
 
 def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: float) -> StageMemory:
