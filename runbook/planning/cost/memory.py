@@ -204,10 +204,10 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
             buffers = width * bucket_elements(on_rank(shape, tensor=1, pipeline=1, stage=0).total, choice.tensor)
     if not choice.own_trainer:  # as logs of 2021 have it (tests/planning/gpu_peaks.csv)
         gradients += width * shape.hidden * shape.ffn_hidden / choice.tensor  # of the largest weight, until it is added
-        if choice.deepspeed and precision is not Precision.FP32:
+        if choice.deepspeed and precision != "fp32":
             moment = 4 * parameters // (choice.data * choice.context if choice.zero_stage else 1)  # gradients in fp32
             buffers = width * min(parameters, LIVE_PARAMETERS) if choice.zero_stage == 3 else 0
-        elif precision is Precision.FP16 and choice.zero_stage == 0:
+        elif precision == "fp16" and choice.zero_stage == 0:
             buffers = width * parameters
     passing = max(0.0, gradients - logits)
     more = {"buffers": buffers, "optimizer_moment": moment}
