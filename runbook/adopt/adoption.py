@@ -315,10 +315,10 @@ def _batch(findings: Findings) -> None:
 
 
 _KINDS = {"activation": "gelu", "tied_embeddings": True, "biases": True, "position_embedding": "learned",
-          "normalization": "layernorm"}  # fmt: skip
+          "normalization": "layernorm", "qkv_biases": False, "norm_epsilon": 1e-5, "rope_base": 10_000}  # fmt: skip
 
 
-def _take_shape(models: Mapping[str, Model], kind: Mapping[str, str | int], findings: Findings) -> None:
+def _take_shape(models: Mapping[str, Model], kind: Mapping[str, str | float], findings: Findings) -> None:
     """Set `model`, with `training.shape` only where the catalogue has no such model."""
     wanted = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
     if not all(wanted[name] for name in ("layers", "hidden", "heads")):

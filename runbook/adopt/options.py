@@ -58,7 +58,7 @@ def _blend(values: Sequence[Word]) -> dict[str, float]:
     return shares
 
 
-ModelKind = dict[str, str | int]
+ModelKind = dict[str, str | float]
 """Activation, normalization and the like, as fields of a model."""
 NEVER_MINUTES = 100_000
 """A time limit beyond this (69 days) means none."""

@@ -21,6 +21,7 @@ from runbook.frameworks.options import (
     evaluation_interval,
     minutes,
     one_of,
+    own_epsilon,
     ramp,
     text,
     three_shares,
@@ -129,6 +130,17 @@ def _least_scale(phase: PhasePlan) -> bool:
 
 def _grouped(phase: PhasePlan) -> bool:
     return phase.model.kv_heads != phase.model.heads
+
+
+def _own_base(phase: PhasePlan) -> bool:
+    return _ROTARY(phase) and phase.model.rope_base != 10_000
+
+
+def _no_qkv_biases(run: PhaseRun) -> None:
+    raise ParamsError(
+        f"model {run.phase.model.name}: Megatron-DeepSpeed gives biases to all matrices or to none, not to those of "
+        "queries, keys and values alone. Choose a model without qkv_biases, or training.framework=runbook."
+    )
 
 
 def _cuts_context(phase: PhasePlan) -> bool:
@@ -275,7 +287,10 @@ MEGATRON_LM = (
     Option("group-query-attention", write=lambda run: True, when=_grouped, ours="goes with training.shape.kv_heads"),
     Option("num-query-groups", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
     Option("position-embedding-type", "model.position_embedding", _kind, "model.position_embedding", _ROTARY),
+    Option("rotary-base", "model.rope_base", whole, "model.rope_base", _own_base),
     Option("normalization", "model.normalization", _kind, lambda run: "RMSNorm", _RMS),
+    Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", own_epsilon),
+    Option("add-qkv-bias", "model.qkv_biases", None, "model.qkv_biases", means=True),
     Option(
         "attention-backend", "training.attention", _READ_BACKENDS, lambda run: _BACKENDS.get(_attention(run), "auto")
     ),
@@ -314,7 +329,10 @@ MEGATRON_DEEPSPEED = (
     Option(
         "use-rotary-position-embeddings", "model.position_embedding", None, "model.position_embedding", means="rope"
     ),
+    Option("rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _own_base),
     Option("normalization", "model.normalization", _kind, "model.normalization", _RMS),
+    Option("layernorm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", own_epsilon),
+    Option("add-qkv-bias", write=_no_qkv_biases, when="model.qkv_biases"),
     Option("use-flash-attn-v1", "training.attention", None, _attention, means="flash1"),
     Option("use-flash-attn-v2", "training.attention", None, _attention, means="flash2"),
     Option("use-flash-attn-triton", "training.attention", None, _attention, means="flash-triton"),

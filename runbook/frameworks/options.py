@@ -75,6 +75,11 @@ def chosen(name: str, key: str, read: Reader) -> Option:
     return Option(name, key, read, path, path)
 
 
+def own_epsilon(phase: PhasePlan) -> bool:
+    """Whether the norms' epsilon is another than every framework's own."""
+    return phase.model.norm_epsilon != 1e-5
+
+
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
     """Name and value of each option that this phase needs, in the table's order."""
     values = {option.name: option.value(run) for option in table}

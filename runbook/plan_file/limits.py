@@ -32,6 +32,7 @@ _NOT_NEGATIVE = (
 )  # fmt: skip
 _ABOVE_ZERO = (
     "learning_rate.peak", "optimizer.epsilon", "precision.initial_loss_scale", "precision.minimum_loss_scale",
+    "model.norm_epsilon", "model.rope_base",
 )  # fmt: skip
 _BELOW_ONE = ("model.dropout", "optimizer.beta1", "optimizer.beta2")
 HIGHEST_SEED = 2**32 - 1

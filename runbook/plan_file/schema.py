@@ -38,6 +38,10 @@ class Shape:
     normalization: str = "layernorm"
     activation: str = "gelu"
     biases: bool = True
+    qkv_biases: bool = field(default=False, metadata=OMIT_DEFAULT)
+    """Queries, keys and values have biases where the other matrices have none."""
+    norm_epsilon: float = field(default=1e-5, metadata=OMIT_DEFAULT)
+    rope_base: float = field(default=10_000.0, metadata=OMIT_DEFAULT)
 
     @property
     def head_size(self) -> int:

@@ -50,6 +50,7 @@ def shape_of(model: Model, *, tensor: int = 1, sequence_length: int = 0, own: bo
         "sequence_length": length,
         "positions": model.positions or length,
         "padded_vocabulary": padded_vocabulary(model.vocabulary, tensor, own=own),
+        "rope_base": float(model.rope_base),
     }
     return Shape(**same_fields(Shape, model) | filled_in)
 
@@ -104,7 +105,8 @@ def layer(shape: Shape, *, tensor: int = 1) -> int:
     feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1)
     columns = query_key_value + feed_forward_in
     matrices = shape.hidden * (columns + attention_width + shape.ffn_hidden)
-    split_biases, whole_biases = (columns, 2 * shape.hidden) if shape.biases else (0, 0)
+    split_biases = columns if shape.biases else query_key_value if shape.qkv_biases else 0
+    whole_biases = 2 * shape.hidden if shape.biases else 0
     return (matrices + split_biases) // tensor + whole_biases + 2 * _norm(shape)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from runbook.adopt import options
 from runbook.adopt.findings import Findings
 from runbook.adopt.script import Word
-from runbook.core.errors import PlanError
+from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
 from runbook.params import Settings, load
 from runbook.planning import FULL, make_plan
@@ -35,6 +36,33 @@ def read_back(settings: Settings, words: list[str]) -> Findings:
     else:
         options.take_options(argv, findings, settings.run.training.framework)
     return findings
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "epsilon"),
+    [
+        ("azure-175b", "--rotary-base", "--norm-epsilon"),
+        ("polaris-25b", "--rotary-position-embeddings-theta", "--layernorm-epsilon"),
+        ("aws-pile-175b", "", "model.layernorm_epsilon"),
+    ],
+)
+def test_epsilon_and_rotary_base_are_written_where_they_are_the_models_own(name: str, base: str, epsilon: str) -> None:
+    settings, chosen = load(name), {"norm_epsilon": 1e-6, "rope_base": 500_000.0, "position_embedding": "rope"}
+    phase = make_plan(settings).phases[FULL]
+    words = training_arguments(settings, replace(phase, model=replace(phase.model, **chosen)))
+    if not base:
+        assert f"{epsilon}=1e-06" in words
+        return
+    assert words[words.index(base) + 1] == "500000" and words[words.index(epsilon) + 1] == "1e-06"
+    kind = options.take_options([Word(word, 1) for word in words], Findings(settings.site), "megatron-lm")
+    assert kind.items() >= chosen.items()
+    assert not {base, epsilon} & {*arguments(settings)}
+    biased = replace(phase, model=replace(phase.model, qkv_biases=True, biases=False))
+    if name == "azure-175b":
+        assert "--add-qkv-bias" in training_arguments(settings, biased)
+        return
+    with pytest.raises(ParamsError, match="gives biases to all matrices or to none"):
+        training_arguments(settings, biased)
 
 
 @pytest.mark.parametrize("name", RUNS)

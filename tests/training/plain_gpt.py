@@ -71,7 +71,7 @@ def plain_step(weights, tokens, labels, spec):
     import torch
 
     parameters = {name: torch.nn.Parameter(weight.clone()) for name, weight in weights.items()}
-    logits = plain_forward(parameters, tokens, spec.model)
+    logits = plain_forward(parameters, tokens, spec.model)[..., : spec.model.vocabulary]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
     loss.backward()
     gradients = {name: weight.grad.clone() for name, weight in parameters.items()}
@@ -93,19 +93,21 @@ def plain_forward(weights, tokens, model):
 
     def norm(x, name):
         if model.normalization == "rmsnorm":
-            return x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-5) * weights[f"{name}.weight"]
+            return x / torch.sqrt((x**2).mean(-1, keepdim=True) + model.norm_epsilon) * weights[f"{name}.weight"]
         mean = x.mean(-1, keepdim=True)
         spread = ((x - mean) ** 2).mean(-1, keepdim=True)
-        return (x - mean) / torch.sqrt(spread + 1e-5) * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+        return (x - mean) / torch.sqrt(spread + model.norm_epsilon) * weights[f"{name}.weight"] + weights[
+            f"{name}.bias"
+        ]
 
     def linear(x, name):
         product = x @ weights[f"{name}.weight"].T
-        return product + weights[f"{name}.bias"] if model.biases else product
+        return product + weights[f"{name}.bias"] if f"{name}.bias" in weights else product
 
     def turned(x):
         """Each pair (i, i + size/2) turned by its place times a frequency (RoFormer)."""
         half = size // 2
-        angle = torch.arange(length)[:, None] / 10000 ** (torch.arange(half) / half)
+        angle = torch.arange(length)[:, None] / model.rope_base ** (torch.arange(half) / half)
         first, second = x[..., :half], x[..., half:]
         return torch.cat(
             [first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], dim=-1

@@ -153,11 +153,14 @@ def test_the_likeliest_text_is_the_one_transformers_makes(job, exported, offline
 MADE = {
     "GPT2": ({}, {"n_positions": 32, "n_embd": 64, "n_layer": 4, "n_head": 4}),
     "Llama": (
-        {**LLAMA, "tied_embeddings": True, "kv_heads": 1},
+        {**LLAMA, "tied_embeddings": True, "kv_heads": 1, "norm_epsilon": 1e-6},
         {"num_key_value_heads": 1, "tie_word_embeddings": True},
     ),
-    "Mistral": (LLAMA, {"sliding_window": None}),
-    "Qwen2": ({**LLAMA, "biases": True}, {}),
+    "Mistral": ({**LLAMA, "norm_epsilon": 1e-6}, {"sliding_window": None}),
+    "Qwen2": (
+        {**LLAMA, "qkv_biases": True, "norm_epsilon": 1e-6, "rope_base": 5e5},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+    ),
     "StableLm": ({**LLAMA, "normalization": "layernorm"}, {"partial_rotary_factor": 1.0}),
 }
 """Models of `transformers` with random weights: the plan's model, and what the config has besides sizes."""
@@ -172,7 +175,7 @@ def make_theirs(name, folder, **changes):
     if name != "GPT2":
         sizes |= {
             "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 2, "max_position_embeddings": 64,
         }  # fmt: skip
     config = getattr(transformers, f"{name}Config")(**{**sizes, **MADE[name][1], **changes})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -196,9 +199,7 @@ def test_a_model_made_by_transformers_is_imported(name, offline, zygote, tmp_pat
     code, answer = offline("export", tmp_path, out=str(tmp_path / "hf"))
     assert code == 0, answer
     before, after = content(tmp_path / "theirs"), content(tmp_path / "hf")
-    added = after.keys() - before.keys()
-    assert {key: after[key] for key in before} == before
-    assert all(key.endswith("bias") and not any(after[key][2]) for key in added) and bool(added) is (name == "Qwen2")
+    assert after == before
 
 
 def train_theirs(model, batches, plan):
@@ -223,10 +224,10 @@ def train_theirs(model, batches, plan):
 
 
 def test_imported_weights_train_as_a_plain_loop_over_transformers_in_other_layouts(offline, zygote, corpus, tmp_path):
-    shape = {**MADE["Mistral"][0], "vocabulary": 256}
+    shape = MADE["Qwen2"][0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs = make_theirs("Mistral", tmp_path / "theirs", vocab_size=256)
+        theirs = make_theirs("Qwen2", tmp_path / "theirs")
     for name, layout in {
         "one": {},
         "megatron": {"tensor": 2, "pipeline": 2},
@@ -247,21 +248,7 @@ def test_imported_weights_train_as_a_plain_loop_over_transformers_in_other_layou
         shutil.copytree(tmp_path / "one" / "checkpoints", folder / "checkpoints")
         trained = zygote.train(folder, None, world_size=content["parallel"]["world_size"])
         assert numpy.abs(numpy.subtract(trained.losses(), expected)).max() < 1e-5
-    assert expected[-1] < expected[0] - 0.05
-
-
-def test_padded_rows_never_outdo_the_tokens_of_a_model_with_low_scores(read_folder):
-    """A model with one strong common direction scores every token far below zero, where rows of zeros score zero."""
-    torch = pytest.importorskip("torch")
-    from runbook.training.checkpoints.hugging_face import to_ours
-
-    model = parse(specs.spec()).model
-    rows = torch.randn(250, 64, generator=torch.Generator().manual_seed(3)) * 0.1 + 1
-    embedding = to_ours("embedding.word_embeddings.weight", [rows], model)
-    assert embedding.shape == (256, 64) and torch.equal(embedding[:250], rows)
-    scores = embedding @ torch.full((64,), -0.5)
-    assert scores[:250].max() < -25
-    assert 0 < scores.logsumexp(0) - scores[:250].logsumexp(0) < numpy.log(256 / 250)
+    assert expected[-1] < expected[0] - 0.03
 
 
 def test_weights_that_come_back_are_the_same_and_train_on(job, exported, offline, zygote, corpus, tmp_path):
@@ -356,7 +343,7 @@ def test_weights_of_another_shape_than_their_config_are_refused(exported, read_f
         read_folder({name: value for name, value in good.items() if "h.3.mlp.c_fc" not in name}, config, {})
     with pytest.raises(RefusedError, match=r"config\.json is no mapping"):
         read_folder(good, "[]", {})
-    with pytest.raises(RefusedError, match=r"h\.0\.attn\.c_attn\.bias is not zero, .* biases False"):
+    with pytest.raises(RefusedError, match=r"h\.0\.attn\.c_attn\.bias is not zero, .* has no such bias"):
         read_folder(good | {"transformer.h.0.attn.c_attn.bias": torch.ones(192)}, config, {"biases": False})
     # Base models and older versions: no prefix, and masks among the weights.
     bare = {name.removeprefix("transformer."): value for name, value in good.items()}
@@ -366,7 +353,7 @@ def test_weights_of_another_shape_than_their_config_are_refused(exported, read_f
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model_type": "gemma"}, "model_type gemma, .* only llama, mistral, qwen2 are read: choose or add a model"),
+        ({"model_type": "gemma"}, "model_type gemma, .* only llama, mistral are read: choose or add a model"),
         ({"model_type": "mistral"}, r"sliding_window 4096 \(plan: None\)"),
         ({"rms_norm_eps": None}, r"rms_norm_eps None \(plan: 1e-05\)"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, r"rope_theta 500000.0 \(plan: 10000.0\)"),

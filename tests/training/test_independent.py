@@ -39,7 +39,13 @@ def test_every_weight_is_equal_after_a_step_of_adam(comparison):
 
 MODELS = {
     "rotary": {"position_embedding": "rope"},
-    "RMSNorm without biases": {"normalization": "rmsnorm", "biases": False},
+    "RMSNorm without biases": {"normalization": "rmsnorm", "biases": False, "norm_epsilon": 1e-2},
+    "rotary base, biases of queries": {
+        "position_embedding": "rope",
+        "rope_base": 50.0,
+        "biases": False,
+        "qkv_biases": True,
+    },
     "SwiGLU, untied": {"activation": "swiglu", "tied_embeddings": False, "ffn_hidden": 160},
     "grouped queries": {"kv_heads": 2},
 }

@@ -103,6 +103,21 @@ def test_cross_entropy_and_its_gradient(dtype, gap, weight, monkeypatch):
     assert relative(ours.grad, plain.grad) < gap
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_padding_of_the_vocabulary_takes_no_part_in_the_loss(dtype):
+    logits = torch.randn(2, 8, 128, generator=torch.Generator().manual_seed(4)).to(dtype)
+    logits[..., 97:] = 50.0  # far above all tokens
+    labels = torch.arange(16).view(2, 8)
+    plain = logits[..., :97].float().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(plain.view(-1, 97), labels.view(-1), reduction="none")
+    expected.sum().backward()
+    ours = logits.requires_grad_()
+    found = kernels.cross_entropy(ours * 1, labels, One(), vocabulary=97)
+    found.sum().backward()
+    assert relative(found.detach().view(-1), expected.detach()) < 1e-6
+    assert relative(ours.grad[..., :97], plain.grad) < 1e-3 and not ours.grad[..., 97:].any()
+
+
 def test_a_small_fp16_gradient_is_scaled_before_it_is_rounded():
     logits = torch.zeros(1, 1, 64, dtype=torch.float16)
     logits[..., 0] = 22.0  # the others' probability is 2.8e-10, which fp16 has not

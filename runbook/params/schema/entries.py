@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.params.schema.value_types import Bytes, Strict, Whole, WholeOrZero
+from runbook.params.schema.value_types import Bytes, Positive, Strict, Whole, WholeOrZero
 
 
 class SourceFile(Strict):
@@ -128,6 +128,12 @@ class Model(Strict):
     """gelu or swiglu."""
     biases: bool = True
     """Linear layers have biases."""
+    qkv_biases: bool = False
+    """With biases: false, those of queries, keys and values all the same, as in Qwen2."""
+    norm_epsilon: Positive = 1e-5
+    """What a norm adds to the variance; many Llama-type models have 1e-6."""
+    rope_base: Whole = 10_000
+    """Base of the rotary angles; larger for longer sequences, such as 500,000 for Llama 3."""
     source: str
     """Where the shape comes from."""
     note: str = ""

@@ -70,7 +70,7 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
         "model_type": model_type,
         **{theirs: getattr(model, ours) for theirs, ours in kind.values.items()},
         **kind.constants,
-        **dict.fromkeys(kind.biases, model.biases),
+        **{key: all(_has_bias(module, model) for module in modules) for key, modules in kind.biases.items()},
         **dict.fromkeys(("bos_token_id", "eos_token_id"), end_of_document if end_of_document >= 0 else None),
         "torch_dtype": "float32",
     }
@@ -131,11 +131,7 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
 
 
 def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.Tensor:
-    """The reverse of `to_theirs`.
-
-    Rows of the padding take part in our loss. They are the mean of all others, so that their score is never above the
-    mean of all tokens: zeros would be the best of all where a model's scores are far below zero, as GPT-2's are.
-    """
+    """The reverse of `to_theirs`; rows of the padded vocabulary, which no loss counts, are zero."""
     joins = model.position_embedding == "learned"
     if joins and "linear_" in name:
         whole = parts[0].T if parts[0].dim() > 1 else parts[0]
@@ -144,8 +140,8 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
         groups = [part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]) for part in parts]
         return torch.cat(groups, 1).flatten(0, 2)
     value = torch.cat(parts)
-    if name in _PADDED and (padding := model.padded_vocabulary - len(value)):
-        value = torch.cat([value, value.mean(0, keepdim=True).expand(padding, -1)])
+    if name in _PADDED:
+        value = torch.nn.functional.pad(value, (0, 0, 0, model.padded_vocabulary - len(value)))
     return value.contiguous()
 
 
@@ -159,7 +155,7 @@ def export_folder(
     """Write config.json and the weights in float32, one in memory at a time, in files of at most `shard_bytes`."""
     config = config_of(model, end_of_document)
     names = dict(_their_names(model, kinds()[str(config["model_type"])]))
-    absent = [ours for ours in names if _is_linear_bias(ours) and not model.biases]
+    absent = [ours for ours in names if _lacks_bias(ours, model)]
     whole.stored_names(names.keys() - set(absent), masters=True)  # before anything is written
     if config["model_type"] != "gpt2":  # which has biases in any case
         names = {ours: theirs for ours, theirs in names.items() if ours not in absent}
@@ -203,6 +199,14 @@ def _is_linear_bias(name: str) -> bool:
     return "linear_" in name and name.endswith("bias")
 
 
+def _has_bias(module: str, model: PlannedModel) -> bool:
+    return model.biases or (model.qkv_biases and module == "linear_qkv")
+
+
+def _lacks_bias(name: str, model: PlannedModel) -> bool:
+    return _is_linear_bias(name) and not _has_bias(name.split(".")[-2], model)
+
+
 def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """The beginning of a safetensors file, by hand: the library writes only what is in memory as a whole."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -228,10 +232,10 @@ class ImportedWeights:
                 known[ours] = ()  # ours begins at zero, where the plan has it
         pairs = (zip(names, _shapes_there(ours, model), strict=True) for ours, names in known.items() if names)
         self._files.check(dict(itertools.chain(*pairs)))
-        absent = [ours for ours in known if _is_linear_bias(ours) and not model.biases]
+        absent = [ours for ours in known if _lacks_bias(ours, model)]
         for name in (name for ours in absent for name in known[ours]):
             if bool(self._files.read(name).any()):
-                raise RefusedError(f"{folder}: {name} is not zero, and the plan's model has biases False")
+                raise RefusedError(f"{folder}: {name} is not zero, and the plan's model has no such bias")
         self._names = {ours: names for ours, names in known.items() if ours not in absent}
         self._ours = {stored_key(ours): ours for ours in self._names}
 
@@ -262,7 +266,7 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
         raise RefusedError(f"{path} is no mapping of names to values")
     kind, there = kinds()[kind_of(model)], str(theirs.get("model_type"))
     if there not in kind.reads:
-        needed = ", ".join(map(str, kind.needed.values()))
+        needed = ", ".join(f"{key} {value}" for key, value in kind.needed.items())
         raise RefusedError(
             f"{path} is of model_type {there}, and for the plan's model {model.name} ({needed}) only "
             f"{', '.join(kind.reads)} are read: choose or add a model of that kind"

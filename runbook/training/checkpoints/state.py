@@ -246,8 +246,7 @@ def _verify(checkpoint: CheckpointFolder) -> str:
 def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
     """`spec` with the padded vocabulary of the newest checkpoint, where it has the same vocabulary and can be cut so.
 
-    By Megatron's rule the padding is a multiple of 128 x tensor, so that another cut would change it; padded rows take
-    part in the loss, and would move it by their share of all rows.
+    By Megatron's rule the padding is a multiple of 128 x tensor, so that another cut would change it.
     """
     model, tensor = spec.model, spec.parallel.tensor
     padded = run_on_first_rank(lambda: _newest_padding(spec))

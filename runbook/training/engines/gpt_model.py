@@ -33,11 +33,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Gpt(GPTModel):  # type: ignore[misc]
-    """GPTModel with our cross entropy."""
+    """GPTModel with our cross entropy, over the tokens that the vocabulary has; megatron-core counts padding too."""
+
+    vocabulary = 0
 
     def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Loss of each token [batch, sequence] from logits [sequence, batch, vocabulary of this rank]."""
-        losses = cross_entropy(logits, labels.transpose(0, 1).contiguous(), self.pg_collection.tp)
+        labels = labels.transpose(0, 1).contiguous()
+        losses = cross_entropy(logits, labels, self.pg_collection.tp, vocabulary=self.vocabulary)
         return losses.transpose(0, 1).contiguous()
 
 
@@ -60,8 +63,10 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
             share_embeddings_and_output_weights=spec.model.tied_embeddings,
             position_embedding_type="rope" if spec.model.position_embedding == "rope" else "learned_absolute",
+            rotary_base=spec.model.rope_base,
             vp_stage=stage,
         )
+        model.vocabulary = spec.model.vocabulary
         if on_gpu():
             model.cuda(torch.cuda.current_device())
         model.to(DTYPES[spec.precision.format])
@@ -118,10 +123,11 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         kv_channels=model.hidden // model.heads,
         hidden_dropout=model.dropout,
         attention_dropout=model.dropout,
-        layernorm_epsilon=1e-5,
+        layernorm_epsilon=model.norm_epsilon,
         normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
         gated_linear_unit=model.activation == "swiglu",
         add_bias_linear=model.biases,
+        add_qkv_bias=model.qkv_biases,
         init_method_std=model.init_std,
         perform_initialization=False,  # `fill_first_weights` does it
         use_cpu_initialization=not on_gpu(),

@@ -75,8 +75,16 @@ _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
 """Float32 of one block: on a CPU what its cache holds, on a GPU enough to keep it busy."""
 
 
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, group: torch.distributed.ProcessGroup) -> torch.Tensor:
-    """Loss of each token in float32; `logits` [..., vocabulary of this rank] are used up by the backward pass."""
+def cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, group: torch.distributed.ProcessGroup, *, vocabulary: int = 0
+) -> torch.Tensor:
+    """Loss of each token in float32; `logits` [..., vocabulary of this rank] are used up by the backward pass.
+
+    Logits from number `vocabulary` of the whole on are padding, which takes no part; 0: there is none.
+    """
+    padding = logits.shape[-1] * (group.rank() + 1) - vocabulary if vocabulary else 0
+    if padding > 0:
+        logits.detach()[..., -padding:] = float("-inf")
     return _CrossEntropy.apply(logits, labels, group)  # type: ignore[no-any-return,no-untyped-call]
 
 
