@@ -1,4 +1,4 @@
-"""Write docs/departures.md and docs/storage.md from params/: python tools/write_pages.py."""
+"""Write docs/departures.md, docs/storage.md and docs/lumi-table.md: python tools/write_pages.py."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from departures import EVERY_DOCUMENT, read_departures
+from lumi_table import judged_table, lumi_rows
 
 from runbook import params
 from runbook.core.table import Table
@@ -27,6 +28,18 @@ unit (2.20, 0.66, 0.33 and 0.16 min) it is 7 to 8 % low.
 `runbook plan RUN` and notebook 00 show the same for the run's own model, `jobs.storage` chooses a tier, and the plan
 warns where data and checkpoints do not fit. `runbook render RUN --out DIR` writes `01-environment/deployment.env`
 (GPU_SKU, ANF_SKU, ANF_SIZE, AMLFS_SKU, AMLFS_SIZE) for Azure and `shared-storage.yaml` for AWS.
+
+This page is written by `python tools/write_pages.py`; a test compares the two.
+"""
+
+LUMI_HEAD = """# The LUMI document's results, recomputed
+
+The LUMI document has a table of eight runs. Here is each row again: TFLOP/s from its own samples/s, what the document
+states next to it, and a verdict. Two rows cannot be right as they stand, one is printed twice, two were never measured.
+Its log counts the forward pass twice, because its script recomputes activations: its percentages are hardware FLOP/s,
+and the model's own (MFU) are three quarters of them.
+
+Notebook 05 has the same columns for a run of your own and its variants; `docs/storage.md` has Azure's checkpoint times.
 
 This page is written by `python tools/write_pages.py`; a test compares the two.
 """
@@ -75,6 +88,11 @@ def storage_page() -> str:
     return "\n".join(parts)
 
 
+def lumi_page() -> str:
+    """docs/lumi-table.md: the document's eight rows, judged."""
+    return f"{LUMI_HEAD}\n{judged_table(lumi_rows()).as_markdown()}\n"
+
+
 def _table(table: Table) -> str:
     heads: Sequence[str] = [head for head in table.rows[0] if any(row[head] for row in table.rows)]
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
@@ -85,3 +103,4 @@ def _table(table: Table) -> str:
 if __name__ == "__main__":
     (PROJECT / "docs" / "departures.md").write_text(departures_page(), encoding="utf-8")
     (PROJECT / "docs" / "storage.md").write_text(storage_page(), encoding="utf-8")
+    (PROJECT / "docs" / "lumi-table.md").write_text(lumi_page(), encoding="utf-8")

@@ -140,11 +140,22 @@ def show_quantity(name: str, value: float) -> str:
         return str(value)
     if "bytes" in name or name.endswith("(B)"):
         return show_bytes(value) + ("/s" if name.endswith("per_second") else "")
-    if name.startswith("seconds") or name.endswith((" seconds", "_seconds")):
+    if name.startswith("seconds") or name.endswith((" seconds", "_seconds", "(s)", "(s/iteration)")):
         return show_duration(value)
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     return f"{four_digits(value):,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def show_device_hours(hours: float) -> str:
+    """Time on devices, in the unit that reads best.
+
+    >>> show_device_hours(0.0091), show_device_hours(4321.5)
+    ('0.55 device-minutes', '4,322 device-hours')
+    """
+    return (
+        f"{_three_digits(hours * 60)} device-minutes" if hours < 1 else f"{show_quantity('', hours + 0.0)} device-hours"
+    )
 
 
 def in_words(name: str) -> str:
@@ -153,10 +164,19 @@ def in_words(name: str) -> str:
     >>> in_words("tflops_per_device"), in_words("checkpoint (B)"), in_words("seconds_per_iteration")
     ('TFLOP/s per device', 'checkpoint', 'time per iteration')
     """
-    words = name.replace("_", " ").removesuffix(" (B)")
+    words = re.sub(r" \((?:B|s|s/iteration)\)$", "", name.replace("_", " "))
     for plain, better in (("tflops", "TFLOP/s"), ("mfu", "MFU"), ("seconds", "time")):
         words = re.sub(rf"\b{plain}\b", better, words)
     return words
+
+
+def unit_of(name: str) -> str:
+    """The unit in a name that its value does not show; empty where there is none.
+
+    >>> unit_of("throughput (tokens/s)"), unit_of("memory (B)"), unit_of("iterations")
+    ('tokens/s', '', '')
+    """
+    return in_words(name).partition(" (")[2].removesuffix(")")
 
 
 def _in_unit(count: float, units: dict[str, int]) -> str:

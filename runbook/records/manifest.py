@@ -35,7 +35,7 @@ WRITTEN_BY = {
     "02-data": ("data/*",),
     "03-smoke-test": ("smoke/*",),
     "04-training": (*(f"{name}.jsonl" for name in _LINES), "checkpoints/*", "tensorboard/*"),
-    "05-analysis": ("results.csv", "variants.csv", "lumi-table.csv"),
+    "05-analysis": ("results.csv", "variants.csv"),
 }
 """Whose files they are, beside its jobs and steps; nobody else's end of a phase records them again."""
 GROWING = (

@@ -13,7 +13,7 @@ from runbook.core.table import Table
 from runbook.display import View
 from runbook.params import Settings
 from runbook.planning import FULL, SMOKE, Check
-from runbook.planning.cost.step_inputs import memory_of, peak_of
+from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import full_choice
 from runbook.results import documents, gates, metrics, run_tables, wall_time
 from runbook.results.compare import compare, read_run
@@ -30,7 +30,6 @@ PHASE = "05-analysis"
 TRAININGS = (SMOKE, FULL)
 RESULTS = "results.csv"
 VARIANTS = "variants.csv"
-DOCUMENTS = "lumi-table.csv"
 bind = binder(PHASE)
 
 
@@ -150,17 +149,10 @@ def show_variants(open_phase: OpenPhase) -> View:
     return View([*view, (losses, "By tokens and by time trained."), *map(sourced, tables)])
 
 
-def show_documents(open_phase: OpenPhase) -> View:
-    """The result tables of the documents this project starts from, recomputed and judged; the same for every run."""
-    lumi = documents.results_table(documents.lumi_rows())
-    write_text(open_phase.folder / DOCUMENTS, lumi.to_csv())
-    return View([sourced(lumi), sourced(documents.azure_checkpoint_table())])
-
-
 def finish(open_phase: OpenPhase) -> None:
     """Judge the plan by what came true, write the record and mark the phase done."""
     open_phase.check([plan_check(one) for one in both_trainings(open_phase)])
-    report.finish(open_phase, [open_phase.folder / name for name in (RESULTS, VARIANTS, DOCUMENTS)])
+    report.finish(open_phase, [open_phase.folder / name for name in (RESULTS, VARIANTS)])
 
 
 def both_trainings(open_phase: OpenPhase) -> list[TrainingResults]:
@@ -197,7 +189,6 @@ def variants_table(runs_of: Sequence[Settings], runs: Path) -> Table:
         [_variant_row(one, runs) for one in runs_of],
         device=hardware.device,
         precision=str(runs_of[0].run.training.precision),
-        device_bytes=memory_of(runs_of[0].site),
         source="metrics.jsonl of each run",
     )
 

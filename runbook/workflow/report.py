@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from runbook import params
 from runbook.core import shell
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, RecordError, RunbookError
@@ -46,8 +47,7 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
 
     `manifest` is for the end of a phase: the files that it wrote are recorded too. A report records only its own pages.
     """
-    sample, comparison = sample_and_comparison(folder)
-    page = run_pages.write_campaign(folder, sample=sample, comparison=comparison)
+    page = run_pages.write_campaign(folder, read_front_page(folder))
     run_pages.write_single_file(folder)
     run_pages.write_runs_index(folder.parent)
     if manifest:
@@ -64,11 +64,16 @@ def file_notebook(notebook: Path, folder: Path) -> str:
     return f"{notebook} is filed as {filed.notebook.relative_to(folder)}: {filed.state}"
 
 
-def sample_and_comparison(folder: Path) -> tuple[tuple[str, str] | None, Sequence[Row]]:
-    """What the model wrote before and after, where it wrote, and the plan beside what came true."""
-    samples, _, comparison = _outcome(folder)
+def read_front_page(folder: Path) -> run_pages.FrontPage:
+    """What the model wrote before and after, the plan beside what came true, and the numbers a reader wants first."""
+    samples, trained, comparison = _outcome(folder)
     texts = [*samples.values()]
-    return (texts[0], texts[-1]) if len(texts) > 1 else None, comparison
+    sample = (texts[0], texts[-1]) if len(texts) > 1 else None
+    tiles: list[tuple[str, str, str]] = []
+    if trained:
+        rates = training_results.device_rates(params.load(str(folder / "run.yaml")))
+        tiles = training_results.headline(trained[-1], rates)
+    return run_pages.FrontPage(sample, comparison, tiles)
 
 
 def _outcome(folder: Path) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
@@ -131,7 +136,10 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = ()) -> None:
     run_files.write_mark(*marked, outputs, verdict=twin.verdict)
     # Our engine still writes this notebook, then the manifest; noted here, a kill in between would look like an edit.
     write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)
-    show_text(f"{phase}: {twin.verdict}")
+    open_checks = [
+        f"{check.name} ({check.value}; rule: {check.rule})" for check in twin.checks if check.verdict != "pass"
+    ]
+    show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "microsoft-edge")
@@ -190,13 +198,8 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
             write_text(out / name, _redacted_file(redactor, folder / name))
     for phase in PHASES:
         _write_record(redactor, folder, out, phase)
-    sample, comparison = sample_and_comparison(folder)
-    run_pages.write_campaign(
-        out,
-        sample=(redactor.text(sample[0]), redactor.text(sample[1])) if sample else None,
-        comparison=[redactor.value(row) for row in comparison],
-        shown_as=redactor.text(folder.name),
-    )
+    outcome = run_pages.FrontPage(*redactor.value([*read_front_page(folder)]))
+    run_pages.write_campaign(out, outcome, shown_as=redactor.text(folder.name))
     run_pages.write_single_file(out)
     # The page of known failures goes into the copy: outside, the shared one next to the runs is missing.
     page_parts.write_help(out)

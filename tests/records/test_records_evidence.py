@@ -14,6 +14,7 @@ from runbook.core.atomic_files import write_text
 from runbook.core.errors import RecordError
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records, note_files, read_manifest, set_aside, write_manifest
+from runbook.records.pages.run_pages import FrontPage
 from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
 from runbook.records.verify import Finding, records_agree, verify_run
 from runbook.workflow import report
@@ -156,7 +157,7 @@ def trained(run_folder) -> Path:
 
 @pytest.mark.parametrize("change", ["edited", "longer", "deleted"])
 def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_record(trained, change, monkeypatch):
-    monkeypatch.setattr(report, "sample_and_comparison", lambda folder: (None, []))
+    monkeypatch.setattr(report, "read_front_page", lambda folder: FrontPage())
     for name, text in TRAINED.items():
         if change == "deleted":
             (trained / name).unlink()

@@ -18,7 +18,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import set_aside
 from runbook.records.pages.notebook_page import LARGEST_PAGE, report
 from runbook.records.pages.page_parts import show_value
-from runbook.records.pages.run_pages import loss_curve, spark, write_campaign, write_runs_index
+from runbook.records.pages.run_pages import FrontPage, loss_curve, spark, write_campaign, write_runs_index
 from runbook.records.run_state import read_run, read_runs
 from runbook.records.verify import said_by_html
 from runbook.workflow.status import status_of_all
@@ -234,25 +234,27 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
         "00-plan",
         "05-analysis",
         "not run",
-        "1 of 6 done",
+        "1 of 6 phases done; 1 check, all passed",
         "Plan against actual",
     ):
         assert word in page.text
-    assert page.text.count("1.13") == 1, "9000.5 by 8000"
+    assert "planned 8000" in page.text
+    assert page.text.count("+12.5%") == 1, "9000.5 by 8000"
     assert page.values["04-training.last_loss"] == TWIN.results["last_loss"]
     assert text.count("<svg") == 2
+    assert page.tags.count("script") == 2, "the losses as data, and what draws them"
     assert read_run(run_folder).verdict == "unknown", "one good phase of six is not a good run"
-    assert "Loss over iterations. 04-training: from 10.800 to 3.672" in text
+    assert "Loss over iterations. training loss: from 10.8 to 3.672" in text
     for target in ("records/04-training.html", "records/04-training.ipynb", "records/04-training.json"):
         assert f'href="{target}"' in text
         assert (run_folder / target).exists()
-    given = write_campaign(
-        run_folder, sample=("the <b>of</b>", "Alice was"), comparison=[{"what": "time (s)", "plan": 60, "actual": 66}]
-    )
-    shown = Page(given.read_text()).text
+    row = {"phase": "04-training", "what": "wall time (s)", "planned": 60.0, "actual": 66.4, "ratio": 66.4 / 60}
+    outcome = FrontPage(("the <b>of</b>", "Alice was"), [row], [("Speed", "9,001 tokens/s", "113% of the plan")])
+    shown = Page(write_campaign(run_folder, outcome).read_text()).text
     assert "the <b>of</b>" in shown
     assert "Alice was" in shown
-    assert "time (s)" in shown
+    assert "wall time1 min 6 s, planned 1 min (+10.7%)" in shown
+    assert "9,001 tokens/s" in shown
 
 
 def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
@@ -369,7 +371,7 @@ def test_curve_keeps_its_ends_and_stays_small():
     points = [(n, 10 / n) for n in range(1, 200_001)]
     drawn = loss_curve([("a & b", points), ("flat", [(1, 2.0), (2, 2.0)])])
     assert len(drawn) < 40_000
-    assert "from 10.000 to 0.000" in drawn
+    assert "from 10 to 5e-05" in drawn
     assert "a &amp; b" in drawn
     assert "loss (nat / token)" in drawn
     Page(str(drawn))

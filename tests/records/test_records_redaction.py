@@ -14,6 +14,7 @@ import pytest
 from made_run import TWIN, announced, data, notebook, write_run
 
 from runbook.core.errors import RecordError
+from runbook.records.pages.run_pages import FrontPage
 from runbook.records.redaction import Redactor
 from runbook.workflow import report
 from runbook.workflow import report as redacting
@@ -99,9 +100,9 @@ def run(tmp_path: Path, monkeypatch) -> Path:
     twin["versions"]["system"] = f"Linux {HOST}"
     twin["checks"][0]["value"] = TEXT
     (folder / "records" / "04-training.json").write_text(json.dumps(twin))
-    monkeypatch.setattr(
-        report, "sample_and_comparison", lambda folder: ((TEXT, "after"), [{"what": TEXT, "planned": 1, "actual": 2}])
-    )
+    row = {"phase": "04-training", "what": TEXT, "planned": 1, "actual": 2, "ratio": 2.0, "remark": TEXT}
+    outcome = FrontPage((TEXT, "after"), [row], [(TEXT, TEXT, TEXT)])
+    monkeypatch.setattr(report, "read_front_page", lambda folder: outcome)
     return folder
 
 

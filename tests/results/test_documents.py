@@ -1,16 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from lumi_table import ROUNDING, StatedRow, gpt, judged_table, lumi_rows
+from write_pages import lumi_page
 
 from runbook.planning.cost.flops import flops, tflops_per_device
-from runbook.results.documents import (
-    ThroughputRow,
-    azure_checkpoint_table,
-    gpt,
-    lumi_rows,
-    results_table,
-    scaling_table,
-)
+from runbook.results.documents import ThroughputRow, results_table, scaling_table
 from runbook.results.metrics import summarize
 from runbook.results.wall_time import Rates, account_wall_time, cost_table, projection_table
 
@@ -18,19 +16,19 @@ COLUMN = "T (TFLOP/s per device)"
 
 
 def test_lumi_rows_are_reproduced_within_the_rounding_of_their_samples():
-    rows = results_table(lumi_rows()).rows
+    rows = judged_table(lumi_rows()).rows
     assert len(rows) == 8
     for row, given in zip(rows, lumi_rows(), strict=True):
         if row[COLUMN] is None:
             continue
-        band = row[COLUMN] * 0.0005 / given.samples_per_second + 0.005
-        assert abs(row[COLUMN] - given.stated_tflops) <= band
-        assert abs(row["% of peak"] - given.stated_percent) <= 100 * band / 191.5 + 0.005
+        band = row[COLUMN] * ROUNDING / given.row.samples_per_second + 0.005
+        assert abs(row[COLUMN] - given.tflops) <= band
+        assert abs(row["% of peak"] - given.percent) <= 100 * band / 191.5 + 0.005
     assert [round(row[COLUMN], 2) for row in rows[:6]] == [11.94, 11.94, 74.89, 65.68, 72.02, 62.71]
 
 
 def test_lumi_rows_that_cannot_be_right_and_those_never_measured_are_marked():
-    verdicts = [row["verdict"] for row in results_table(lumi_rows()).rows]
+    verdicts = [row["verdict"] for row in judged_table(lumi_rows()).rows]
     assert verdicts == [
         "cannot be right: PP x TP x DP = 8, but there are 16 devices; TP 2 fills them, and 11.94 is its number "
         "(vocabulary padded to 50432)",
@@ -46,29 +44,26 @@ def test_lumi_rows_that_cannot_be_right_and_those_never_measured_are_marked():
 
 
 def test_lumi_percentages_are_hardware_flops_and_the_models_are_three_quarters():
-    row = results_table(lumi_rows()).rows[4]
+    row = judged_table(lumi_rows()).rows[4]
     assert row["MFU (%)"] / row["% of peak"] == pytest.approx(0.7535, abs=1e-3)
 
 
 def test_our_own_runs_fill_the_same_table_without_stated_figures():
     own = ThroughputRow("125M", gpt(12, 768, 12), 1, 8, 1, 1, 8, 1, 250.0)
-    (row,) = results_table([own], device="A100-80GB", precision="bf16", device_bytes=80 * 2**30).rows
-    assert (row["verdict"], row["stated (TFLOP/s per device)"]) == ("ok", None)
+    (row,) = results_table([own], device="A100-80GB", precision="bf16", source="metrics.jsonl").rows
+    assert row["verdict"] == "ok"
     assert row[COLUMN] == pytest.approx(tflops_per_device(own.shape, 250.0, 8, "megatron-deepspeed-f4"))
 
 
 def test_a_stated_speed_that_does_not_follow_is_said():
-    own = ThroughputRow("125M", gpt(12, 768, 12), 1, 8, 1, 1, 8, 1, 250.0, stated_tflops=99.0, rounding=0.05)
-    assert results_table([own]).rows[0]["verdict"].startswith("stated 99.0, recomputed ")
+    (own, *_) = lumi_rows()
+    wrong = StatedRow(replace(own.row, tensor=2, samples_per_second=250.0), 99.0, 50.0)
+    assert judged_table([wrong]).rows[0]["verdict"].startswith("stated 99.0, recomputed ")
 
 
-def test_azure_times_are_reproduced_as_stated_and_corrected():
-    table = azure_checkpoint_table()
-    for row in table.rows:
-        assert row["as stated: 2.3 x 1024 / bandwidth (min)"] == pytest.approx(row["stated (min)"], abs=0.005)
-    assert [round(row["2.3 TiB in bytes (min)"], 3) for row in table.rows] == [2.195, 0.659, 0.329, 0.165]
-    assert [round(row["true size (min)"], 3) for row in table.rows] == [2.122, 0.637, 0.318, 0.159]
-    assert table.notes[1] == "true size: 174,615,846,912 parameters x 14 B = 2.445 TB = 2.223 TiB"
+def test_the_page_of_the_lumi_table_is_what_the_tool_writes():
+    page = Path(__file__).parents[2] / "docs" / "lumi-table.md"
+    assert page.read_text() == lumi_page(), "run python tools/write_pages.py"
 
 
 def test_published_flops_are_reproduced_by_their_conventions():

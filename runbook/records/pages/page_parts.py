@@ -71,7 +71,7 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def show_value(name: str, value: Any) -> Markup:
+def show_value(name: str, value: Any, unit: str = "") -> Markup:
     """A value for reading: numbers as `show_quantity` has them, all their digits where the pointer rests on them.
 
     Thousands only look grouped, so that a number can be copied.
@@ -80,7 +80,7 @@ def show_value(name: str, value: Any) -> Markup:
     Markup('<span title="10.825839875788878">10.83</span>')
     """
     if is_number(value):
-        first, *groups = show_quantity(name, value).split(",")
+        first, *groups = f"{show_quantity(name, value)} {unit}".rstrip().split(",")
         shown = Markup(first) + Markup("").join(Markup('<span class="g">{}</span>').format(group) for group in groups)
         exact = as_json(value)
         return shown if shown.striptags() == exact else Markup('<span title="{}">{}</span>').format(exact, shown)

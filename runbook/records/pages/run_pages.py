@@ -1,10 +1,11 @@
 """Pages over many records: the report of a run, the same as a single file, and the index of all runs.
 
-A campaign shows the plan beside what came true where plan and results of a twin share a key, unless it is given a
-`comparison` (rows with equal keys).
+A campaign shows the plan beside what came true where plan and results of a twin share a key, unless it is given an
+`FrontPage` with more.
 """
 
 import contextlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,16 +16,29 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from runbook.core.atomic_files import utc_now, write_text
+from runbook.core.checks import counted
 from runbook.core.curves import Frame, Points, finite_points, thin
 from runbook.core.errors import RecordError
-from runbook.core.units import in_words, show_count, show_duration, show_quantity
+from runbook.core.table import Row
+from runbook.core.units import four_digits, in_words, show_count, show_duration, unit_of
 from runbook.params.schema.run_file import PHASES
+from runbook.planning import FULL
+from runbook.planning.plan_record import parse_plan
 from runbook.records.manifest import note_files
 from runbook.records.pages.html_rewriting import Rewriter
 from runbook.records.pages.notebook_page import LARGEST_PAGE, card_facts, code_colours, seconds_taken
-from runbook.records.pages.page_parts import head, is_number, links_for, page, result_rows, show_value, write_help
+from runbook.records.pages.page_parts import (
+    TEMPLATES,
+    head,
+    is_number,
+    links_for,
+    page,
+    result_rows,
+    show_value,
+    write_help,
+)
 from runbook.records.run_state import KEY_NUMBERS, METRICS, PhaseState, RunState, evidence_links, read_run, read_runs
-from runbook.records.twin import Twin, read_twin
+from runbook.records.twin import read_twin
 
 WIDTH, HEIGHT = 720, 300
 MOST_POINTS = 600  # points drawn; more would not be seen and make the page large
@@ -33,17 +47,24 @@ COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)"
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
 
-def loss_curve(series: Sequence[tuple[str, Points]]) -> Markup:
-    """Loss over iterations for each named series, with axes and their units; empty where nothing can be drawn."""
+def loss_curve(series: Sequence[tuple[str, Points]], untrained: float = 0.0, restarts: Sequence[int] = ()) -> Markup:
+    """Loss over iterations for each named series, with axes and their units; empty where nothing can be drawn.
+
+    `untrained` is the loss of an untrained model, drawn as a level; `restarts` are drawn where a job went on.
+    """
     drawn = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
     drawn = [(name, points) for name, points in drawn if len(points) > 1]
     if not drawn:
         return Markup("")
     xs, ys = zip(*[point for _, points in drawn for point in points], strict=True)
+    ys += (untrained,) if untrained else ()
     margin = (max(ys) - min(ys)) * 0.05 or 0.1
     frame = Frame(52, 12, WIDTH - 64, HEIGHT - 56, min(xs), max(xs), min(ys) - margin, max(ys) + margin)
     lines = [_line(frame, points, index) + _label(frame, name, index) for index, (name, points) in enumerate(drawn)]
-    ends = "; ".join(f"{name}: from {points[0][1]:.3f} to {points[-1][1]:.3f}" for name, points in drawn)
+    marks = {f"untrained: ln V = {untrained:.4g}": [(frame.x0, untrained), (frame.x1, untrained)]} if untrained else {}
+    marks |= {f"restart at {x}": [(x, frame.y0), (x, frame.y1)] for x in restarts if frame.x0 < x <= frame.x1}
+    lines += [_mark(frame, name, points) for name, points in marks.items()]
+    ends = "; ".join(f"{name}: from {points[0][1]:.4g} to {points[-1][1]:.4g}" for name, points in drawn)
     start = Markup(
         '<svg role="img" viewBox="0 0 {} {}" width="100%" font-size="12" font-family="system-ui, sans-serif">'
         "<title>Loss over iterations. {}</title>"
@@ -60,7 +81,7 @@ def spark(points: Points) -> Markup:
     line = _line(Frame(2, 2, 136, 20, min(xs), max(xs), min(ys), max(ys)), points, 0)
     return Markup(
         '<svg role="img" viewBox="0 0 140 24" width="140" height="24" style="vertical-align:middle">'
-        f"<title>Loss from {ys[0]:.3f} to {ys[-1]:.3f}</title>{line}</svg>"
+        f"<title>Loss from {ys[0]:.4g} to {ys[-1]:.4g}</title>{line}</svg>"
     )
 
 
@@ -102,6 +123,13 @@ def _line(frame: Frame, points: Points, index: int) -> Markup:
     return Markup(f'<polyline points="{path}" fill="none" stroke-width="1.8" {_stroke(index)}/>')
 
 
+def _mark(frame: Frame, name: str, points: Points) -> Markup:
+    x, y = frame.at(*points[1]).split(",")
+    drawn = f'<polyline points="{frame.path(points)}" fill="none" stroke="currentColor" stroke-dasharray="2 4"/>'
+    words = f'<text x="{x}" y="{float(y) - 4:.1f}" fill="currentColor" text-anchor="end">{name}</text>'
+    return Markup(drawn + words)
+
+
 def _label(frame: Frame, name: str, index: int) -> Markup:
     x, y = frame.left + frame.width - 150, frame.top + 14 + 18 * index
     return Markup(
@@ -118,44 +146,141 @@ LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 SHOWN_RESULTS = 6  # numbers of a phase shown in the campaign's table; the rest is in the phase's own report
 
 
-class ShownValue(NamedTuple):
-    """A cell of a table: what stands in it, and on which side."""
-
-    shown: Markup
-    is_number: bool
+MOST_OTHER_RUNS = 5
+LARGEST_METRICS = 64 * 2**20  # bytes; a longer history is not read only to be laid over another's curve
 
 
-def write_campaign(
-    run_folder: Path,
-    *,
-    sample: tuple[str, str] | None = None,
-    comparison: Sequence[Mapping[str, object]] = (),
-    shown_as: str = "",
-) -> Path:
+class FrontPage(NamedTuple):
+    """What the first page tells besides the records: made by whoever knows plan and prices."""
+
+    sample: tuple[str, str] | None = None  # text before and after training
+    comparison: Sequence[Row] = ()  # phase, what, planned, actual, ratio, remark
+    tiles: Sequence[tuple[str, str, str]] = ()  # name, value, what stands beside it
+
+
+class PlannedRow(NamedTuple):
+    """A number of the plan beside what came true."""
+
+    phase: str
+    name: str
+    planned: Markup
+    actual: Markup
+    ratio: float
+    times: str
+    width: float  # of the bar, in percent of the whole axis; 0 where it came out as planned
+    remark: str
+
+
+class Chart(NamedTuple):
+    """The losses of one training: a picture, and the same as data for the page's script."""
+
+    title: str
+    points: list[tuple[float, float]]
+    picture: Markup
+    content: Markup
+
+
+class Curve(NamedTuple):
+    """One training's losses as (iteration, tokens, loss), the same of evaluations, and where it was restarted."""
+
+    name: str
+    model: str  # curves of another model or batch share no axis of iterations
+    points: Sequence[tuple[float, int, float]]
+    validation: Sequence[tuple[int, int, float]]
+    restarts: Sequence[tuple[int, int, float]]
+    untrained: float  # loss of an untrained model, ln of its vocabulary; 0 where there is no plan
+
+
+def write_campaign(run_folder: Path, outcome: FrontPage | None = None, *, shown_as: str = "") -> Path:
     """Write runs/<run>/index.html anew; `shown_as` names a copy that stands alone, without its neighbours."""
-    run = read_run(run_folder)
+    run, outcome = read_run(run_folder), outcome or FrontPage()
     run = replace(run, name=shown_as) if shown_as else run
-    losses = {phase: read_losses(run_folder / name) for phase, name in METRICS.items()}
-    main = losses["04-training"] or losses["03-smoke-test"]
-    shown = [
-        {name: ShownValue(show_value(name, value), value is None or is_number(value)) for name, value in row.items()}
-        for row in comparison
-    ]
+    charts = loss_charts(run_folder, with_others=not shown_as)
+    main = charts[0].points if charts else []
     text = page(
         "campaign.html.j2",
-        head=head(f"{run.name}: report"),
+        head=head(f"{run.name}: report", script=bool(charts)),
         run=run,
+        answer=_answer(run),
         is_alone=bool(shown_as),
+        tiles=outcome.tiles or [("Loss", f"{main[-1][1]:.4g}", f"from {main[0][1]:.4g}")] if main else (),
         facts=_facts(run),
         spark=spark(main),
-        curve=loss_curve([(phase, points) for phase, points in losses.items() if points]),
-        first_last=(main[0][1], main[-1][1]) if main else None,
+        charts=charts,
+        chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),
         rows=[_phase_row(run_folder, phase) for phase in run.phases],
-        sample=sample,
-        comparison=shown or _comparison(run),
-        written=utc_now(),
+        sample=outcome.sample,
+        comparison=[_planned_row(row) for row in outcome.comparison or _comparison(run)],
+        written=f"{utc_now()[:19].replace('T', ' ')} UTC",
     )
     return _write_and_note(run_folder, "index.html", text)
+
+
+def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
+    """One for each training, the main one first and laid over other runs; two models never share an axis."""
+    charts: list[Chart] = []
+    for phase, metrics in reversed(METRICS.items()):
+        if (own := read_curve(run_folder, phase, "this run")) is None:
+            continue
+        others = [path.parent for path in run_folder.parent.glob(f"*/{metrics}") if path.parent != run_folder]
+        others.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
+        others = others[:MOST_OTHER_RUNS] if with_others and phase == FULL else []
+        curves = [own, *filter(None, (read_curve(folder, phase, folder.name) for folder in others))]
+        lines = {"training loss": own.points, "validation loss": own.validation}
+        by_iteration = [(name, [(x, y) for x, _, y in points]) for name, points in lines.items()]
+        picture = loss_curve(by_iteration, own.untrained, [x for x, _, _ in own.restarts])
+        content = json.dumps({"series": [curve._asdict() for curve in curves]}, separators=(",", ":"))
+        title = f"Loss of {phase}" + (f", {own.model}" if own.model else "")
+        charts += (
+            [Chart(title, by_iteration[0][1], picture, Markup(content.replace("<", "\\u003c")))] if picture else []
+        )
+    return charts
+
+
+def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
+    """The losses of a run's training; None where there are not two, or the file is too long to be read for this."""
+    from runbook.results.history import read_metrics, read_validation
+
+    path = run_folder / METRICS[phase]
+    if not path.exists() or path.stat().st_size > LARGEST_METRICS:
+        return None
+    model, untrained = "", 0.0
+    with contextlib.suppress(RecordError, FileNotFoundError, KeyError):
+        spec = parse_plan((run_folder / "plan.json").read_text(encoding="utf-8"), run_folder / "plan.json").phases[
+            phase
+        ]
+        model = f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
+        untrained = round(math.log(spec.model.padded_vocabulary), 4)
+    try:
+        history = read_metrics(path)
+    except RecordError:
+        return None
+    tokens = {step.iteration: step.consumed_tokens for step in history.steps}
+    points = [(x, tokens[int(x)], four_digits(y)) for x, y in thin(history.losses, MOST_POINTS)]
+    evaluated = read_validation(path.with_name("validation.jsonl"))
+    validation = [(one.iteration, tokens.get(one.iteration, 0), four_digits(one.loss)) for one in evaluated]
+    restarts = [(first, tokens.get(first, 0), 0.0) for first in history.restarts]
+    return Curve(name, model, points, validation, restarts, untrained) if len(points) > 1 else None
+
+
+def _answer(run: RunState) -> str:
+    """One sentence: whether it worked, and what did not."""
+    done = f"{sum(phase.state == 'done' for phase in run.phases)} of {len(run.phases)} phases done"
+    checks = [(phase.phase, check) for phase in run.phases if phase.twin for check in phase.twin.checks]
+    bad = [f"{phase}: {check.name} ({check.verdict})" for phase, check in checks if check.verdict != "pass"]
+    ended = [f"{phase.phase}: {phase.state}" for phase in run.phases if phase.state not in ("done", "not run")]
+    rest = "; ".join([*ended, *bad]) or f"{counted(len(checks), 'check')}, all passed"
+    return f"{done}; {rest}"
+
+
+def _planned_row(row: Row) -> PlannedRow:
+    what, ratio = str(row["what"]), row.get("ratio") or 0.0
+    place = max(-3.0, min(3.0, math.log2(ratio))) / 3 if ratio > 0 else 0.0
+    planned, actual = (show_value(what, row[side], unit_of(what)) for side in ("planned", "actual"))
+    name, remark = in_words(what).partition(" (")[0], str(row.get("remark") or "")
+    times = f"{ratio:.3g} x" if ratio >= 2 else f"{ratio - 1:+.1%}"
+    width = round(50 * abs(place), 1) if abs(ratio - 1) > 0.005 else 0.0
+    return PlannedRow(str(row["phase"]), name, planned, actual, ratio, times, width, remark)
 
 
 def write_runs_index(runs_folder: Path) -> Path:
@@ -176,26 +301,17 @@ def write_runs_index(runs_folder: Path) -> Path:
         rows=rows,
         names=[in_words(name) for name in KEY_NUMBERS],
         num_phases=6,
-        written=utc_now(),
+        written=f"{utc_now()[:19].replace('T', ' ')} UTC",
     )
     write_text(runs_folder / "index.html", text)
     write_help(runs_folder)
     return runs_folder / "index.html"
 
 
-def read_losses(metrics: Path) -> list[tuple[float, float]]:
-    """(iteration, loss) of a metrics file; empty where there is none or no step was finished yet."""
-    from runbook.results.history import read_metrics
-
-    with contextlib.suppress(RecordError):
-        return list(read_metrics(metrics).losses)
-    return []
-
-
 def _facts(run: RunState) -> list[tuple[str, str]]:
     twins = [phase.twin for phase in run.phases if phase.twin is not None]
-    first = [replace(twin, started=twins[0].started) for twin in twins[-1:]]
-    facts = [fact for twin in first for fact in card_facts(twin) if fact[0] != "Took"] + _training_facts(twins)
+    started = min((twin.started for twin in twins), default="")
+    facts = [fact for twin in twins[-1:] for fact in card_facts(replace(twin, started=started)) if fact[0] != "Took"]
     total = sum(map(seconds_taken, twins))
     earlier = []
     for name in (name for phase in run.phases for name in phase.earlier if name.endswith(".json")):
@@ -206,19 +322,6 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
         number = "one earlier" if len(earlier) == 1 else f"{len(earlier)} earlier ones"
         took += f"; {show_duration(total + sum(map(seconds_taken, earlier)))} with {number}"
     return [*facts, ("All phases took", took)] if total else facts
-
-
-def _training_facts(twins: Sequence[Twin]) -> list[tuple[str, str]]:
-    """What was trained on what, how fast, and what the plan had said: of the last training that measured its speed."""
-    for twin in reversed(twins):
-        match twin.results:
-            case {"tokens_per_second": float(speed), "parameters": int(size), "world_size": int(devices)}:
-                planned = twin.plan.get("tokens_per_second")
-                beside = f", {speed / planned:.0%} of the plan" if is_number(planned) and planned else ""
-                model = f"{show_count(size)} parameters on {devices} device{'s' if devices > 1 else ''}"
-                speed_words = f"{show_quantity('', speed)} tokens/s{beside}"
-                return [("Model", model), ("Speed", speed_words)]
-    return []
 
 
 def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
@@ -240,19 +343,14 @@ def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
     )
 
 
-def _comparison(run: RunState) -> list[dict[str, ShownValue]]:
+def _comparison(run: RunState) -> list[Row]:
+    """Where nothing better is known: what plan and results of a twin both hold."""
     return [
-        {
-            "Phase": ShownValue(escape(phase.phase), False),
-            "What": ShownValue(escape(row.name), False),
-            "Planned": ShownValue(row.planned, row.is_number),
-            "Actual": ShownValue(row.value, row.is_number),
-            "Actual / planned": ShownValue(escape(row.ratio), row.is_number),
-        }
-        for phase in run.phases
-        if phase.twin is not None
-        for row in result_rows(phase.twin)
-        if row.planned
+        {"phase": one.phase, "what": key, "planned": one.twin.plan[key], "actual": value, "ratio": value / planned}
+        for one in run.phases
+        if one.twin is not None
+        for key, value in one.twin.results.items()
+        if is_number(value) and is_number(planned := one.twin.plan.get(key)) and planned
     ]
 
 
@@ -273,7 +371,7 @@ def write_single_file(run_folder: Path) -> Path:
         size += len(text.encode())
         body = _Part(phase).rewrite(text) + note
         sections.append(f'<section id="{phase}-report" class="part">\n{body}\n</section>')
-    start = head(f"{run_folder.name}: whole report", code_colours())
+    start = head(f"{run_folder.name}: whole report", code_colours(), script="<script" in campaign)
     body = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
     text = f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{start}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
     return _write_and_note(run_folder, REPORT_NAME, text)

@@ -6,8 +6,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from runbook.core.checks import counted
 from runbook.core.json_lines import read_lines
 from runbook.core.table import Row, Table
+from runbook.core.units import show_count, show_device_hours, show_duration, show_quantity
 from runbook.display import View
 from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
@@ -16,7 +18,15 @@ from runbook.planning.cost.speed import Speed
 from runbook.planning.plan_record import Plan
 from runbook.results import run_tables, wall_time
 from runbook.results.figures import run_figures
-from runbook.results.history import Event, History, ValidationLoss, read_events, read_metrics, read_validation
+from runbook.results.history import (
+    Event,
+    History,
+    ValidationLoss,
+    events_named,
+    read_events,
+    read_metrics,
+    read_validation,
+)
 from runbook.results.metrics import WARM_UP_RULE, Summary, summarize
 from runbook.results.wall_time import Rates, WallTime, account_wall_time
 from runbook.tokens.tokenizer import decode
@@ -180,6 +190,34 @@ def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row
         }
         for iteration, row in sorted(found.items())
     ]
+
+
+def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
+    """What a reader asks first of a training: name, answer, and what stands beside it; empty before the first step."""
+    summary, planned, model, account = one.summary, one.planned, one.phase_plan.model, one.account
+    speed, seconds = summary.tokens_per_second, planned.seconds
+    if not speed or account is None or summary.last_loss is None:
+        return []
+    beside = f"from {summary.first_loss:.4g}; untrained {one.promised['first loss (nat/token)']:.4g}"
+    validation = f"; validation {summary.validation_loss:.4g}" if summary.validation_loss else ""
+    of_plan = f"{speed / planned.tokens_per_second:.0%} of the plan; " if planned.tokens_per_second else ""
+    each = f"{show_quantity('', speed / summary.world_size)} a device"
+    against = f"{account.wall_seconds / seconds:.3g} x the planned {show_duration(seconds)}; " if seconds else ""
+    hours, _, _, money = (row for row in wall_time.cost_table(summary, account, rates))
+    spent, price = show_device_hours(hours["value"]), money["value"]
+    cost = (f"{price:.4g} {money['unit']}", spent) if price is not None else (spent, "no price is known")
+    tokens = f"{summary.consumed_tokens:,} tokens in {counted(summary.last_iteration, 'step')}"
+    happened = {"checkpoint": len(events_named(one.events, "saved")), "evaluation": len(one.validation),
+                "loss spike": len(summary.spikes), "skipped step": summary.skipped}  # fmt: skip
+    return [
+        ("Loss", f"{summary.last_loss:.4g}", beside + validation),
+        ("Speed", f"{show_quantity('', speed)} tokens/s", of_plan + each),
+        ("Time", show_duration(account.wall_seconds), f"{against}{account.goodput or 0:.0%} of it in steps that count"),
+        ("Cost", *cost),
+        ("Model", show_count(model.parameters), f"parameters on {counted(summary.world_size, 'device')}; {tokens}"),
+        ("What happened", counted(one.history.num_segments - 1, "restart"),
+         ", ".join(counted(number, what) for what, number in happened.items())),
+    ]  # fmt: skip
 
 
 def plan_versus_actual(one: TrainingResults) -> Table:

@@ -1,0 +1,116 @@
+"""The results table of the LUMI document, recomputed and judged row by row: docs/lumi-table.md."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runbook.core.table import Table
+from runbook.plan_file.schema import Shape
+from runbook.planning import sizes
+from runbook.planning.cost.memory import state_bytes
+from runbook.results.documents import LUMI_CONVENTION, ThroughputRow, results_table, speed
+
+TABLE = Path(__file__).with_name("lumi_table.csv")
+"""The table as it stands in the document (its unit "FLOP/s" is TFLOP/s)."""
+GCDS_PER_NODE = 8
+GCD_BYTES = 64 * 2**30
+LUMI_MODELS = {"125M": (12, 768, 12), "13B": (40, 5120, 40)}
+"""Layers, hidden, heads of the two sizes in the document; sequence 2048."""
+ROUNDING = 0.0005
+"""Half of the last digit of the document's samples/s."""
+
+
+@dataclass(frozen=True)
+class StatedRow:
+    """A row of the document: the layout and samples/s to compute from, and what it says came out."""
+
+    row: ThroughputRow
+    tflops: float | None
+    percent: float | None
+
+
+def gpt(layers: int, hidden: int, heads: int, *, tensor: int = 1, length: int = 2048, vocabulary: int = 50257) -> Shape:
+    """A plain GPT of the paper: learned positions, tied embeddings, feed-forward of four times the width."""
+    padded = sizes.padded_vocabulary(vocabulary, tensor)
+    return Shape(layers, hidden, heads, heads, 4 * hidden, length, length, vocabulary, padded)
+
+
+def lumi_rows() -> list[StatedRow]:
+    """The document's eight rows."""
+    rows = []
+    with TABLE.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            tensor, known = int(row["tensor"]), row["samples_per_second"] != "?"
+            own = ThroughputRow(
+                model=row["model"],
+                shape=gpt(*LUMI_MODELS[row["model"]], tensor=tensor),
+                nodes=int(row["nodes"]),
+                devices=int(row["nodes"]) * GCDS_PER_NODE,
+                pipeline=int(row["pipeline"]),
+                tensor=tensor,
+                data=int(row["data"]),
+                zero_stage=int(row["zero_stage"]),
+                samples_per_second=float(row["samples_per_second"]) if known else None,
+            )
+            stated = [float(row[name]) if known else None for name in ("tflops_per_gcd", "percent_of_peak")]
+            rows.append(StatedRow(own, *stated))
+    return rows
+
+
+def judged_table(rows: Sequence[StatedRow]) -> Table:
+    """The document's columns recomputed from its samples/s, what it states, and what is wrong with a row."""
+    fitted = []
+    for one in rows:
+        fit = fitting(one)
+        fitted.append(replace(one.row, shape=fit[1]) if fit else one.row)
+    table = results_table(fitted, device="MI250X-GCD", precision="fp16", source=TABLE.name)
+    shown = []
+    for place, (row, one) in enumerate(zip(table, rows, strict=True)):
+        kept = {name: value for name, value in row.items() if name not in ("verdict", "run", "source")}
+        stated = {"stated (TFLOP/s per device)": one.tflops, "stated % of peak": one.percent}
+        shown.append({**kept, **stated, "verdict": verdict(one, rows[:place])})
+    return replace(table, rows=shown, title="")
+
+
+def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
+    """Whether a row can be right, and where it cannot, why."""
+    row, tflops = one.row, speed(one.row, LUMI_CONVENTION)
+    if row.samples_per_second is None or tflops is None:
+        return "never measured"
+    if one in before:
+        return f"printed twice: the same as row {before.index(one) + 1}"
+    ranks = row.pipeline * row.tensor * row.data
+    if ranks != row.devices:
+        text = f"cannot be right: PP x TP x DP = {ranks}, but there are {row.devices} devices"
+        if (fit := fitting(one)) is not None:
+            tensor, padded = fit[0], fit[1].padded_vocabulary
+            text += f"; TP {tensor} fills them, and {one.tflops} is its number (vocabulary padded to {padded})"
+        return text
+    layout = {"tensor": row.tensor, "pipeline": row.pipeline}
+    states = state_bytes("fp16", deepspeed=True, zero_stage=row.zero_stage, data=row.data)
+    needed = states.total * max(sizes.on_rank(row.shape, **layout, stage=n).total for n in range(row.pipeline))
+    if needed > GCD_BYTES:
+        return (
+            f"cannot be right: weights, gradients and optimizer need {needed / 2**30:.1f} GiB of a device's "
+            f"{GCD_BYTES / 2**30:.0f} GiB (the speed itself is consistent)"
+        )
+    if one.tflops is None or round(tflops, 2) == one.tflops:
+        return "ok"
+    band = tflops * ROUNDING / row.samples_per_second
+    if abs(tflops - one.tflops) <= band + 0.005:
+        return f"ok within the rounding of samples/s (+-{band:.3f} TFLOP/s)"
+    return f"stated {one.tflops}, recomputed {tflops:.2f}"
+
+
+def fitting(one: StatedRow) -> tuple[int, Shape] | None:
+    """Where the layout does not fill the devices: the tensor size that does, if the stated speed is that size's."""
+    row = one.row
+    tensor, rest = divmod(row.devices, row.pipeline * row.data)
+    if rest or tensor == row.tensor or one.tflops is None:
+        return None
+    shape = replace(row.shape, padded_vocabulary=sizes.padded_vocabulary(row.shape.vocabulary, tensor))
+    found = speed(replace(row, shape=shape), LUMI_CONVENTION)
+    return (tensor, shape) if found is not None and round(found, 2) == one.tflops else None
