@@ -69,7 +69,7 @@ def floors(inputs: list[Path]) -> dict[str, float]:
                     blocks.append(block)
             lines = list(whole_lines(b"".join(blocks)))
             batches = timed("parse", lambda lines=lines: [parser.parse(data, "", 0).texts for data in lines])
-            made = timed("encode", lambda batches=batches: [tokenizer.encode_batch(texts) for texts in batches])
+            made = timed("encode", lambda batches=batches: [tokenizer.encoder.encode_batch(texts) for texts in batches])
             timed(
                 "join and write",
                 lambda made=made: [target.write(join_ids(ids, offsets, eod.dtype, eod)) for ids, offsets in made],

@@ -4,22 +4,18 @@ A document is one sequence here; an empty document has no sequence and repeats i
 `plan_file.token_index` has the layout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from runbook.core.errors import DataError
 from runbook.plan_file.token_index import DTYPES, INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, index_bytes
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
-    """What one shard brings: lengths of its sequences, and the numbers of its empty documents, rising."""
-
+IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
+"""What one shard brings: lengths of its sequences, and the numbers of its empty documents, rising."""
 TOKEN_DTYPES = {code: name for code, name in DTYPES.items() if "f" not in name}
 _STEP = 1 << 20
 _REMEDY = "It is not an .idx of Megatron's, or it was cut: make it again with `runbook data tokenize`."
@@ -30,8 +26,6 @@ def write_index(file: BinaryIO, code: int, pieces: Callable[[], Iterable[IndexPi
 
     Only one piece is in memory at a time.
     """
-    import numpy as np
-
     sizes = np.array([(len(lengths), len(lengths) + len(empty)) for lengths, empty in pieces()]).sum(axis=0)
     sequences, documents = map(int, sizes)
     file.write(INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, code, sequences, documents + 1))
@@ -59,8 +53,6 @@ class IndexedReader:
     """
 
     def __init__(self, bin_path: Path, idx_path: Path) -> None:
-        import numpy as np
-
         self.bin_path, self.idx_path = bin_path, idx_path
         code, self.num_sequences, entries = read_header(idx_path)
         self.num_documents = entries - 1
@@ -93,8 +85,6 @@ class IndexedReader:
 
     def document(self, number: int) -> NDArray[Any]:
         """The tokens of a document (all its sequences); empty for an empty document."""
-        import numpy as np
-
         if not 0 <= number < self.num_documents:
             raise DataError(f"{self.idx_path} has documents 0 to {self.num_documents - 1}; {number} was asked for")
         first, last = int(self.document_index[number]), int(self.document_index[number + 1])
@@ -139,8 +129,6 @@ def _size(path: Path) -> int:
 
 
 def _map(path: Path, dtype: str, offset: int, count: int) -> NDArray[Any]:
-    import numpy as np
-
     if count == 0:  # an empty region cannot be mapped
         return np.empty(0, dtype=dtype)
     try:

@@ -240,12 +240,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of one text, without an end-of-document token."""
-        ids: list[int] = self.encode_batch([text])[0].tolist()
+        ids: list[int] = self.encoder.encode_batch([text])[0].tolist()
         return ids
-
-    def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """All ids in a row, and where each text begins and ends."""
-        return self.encoder.encode_batch(texts)
 
     def check_sample(self, text: str, where: str) -> int:
         """Compare the encoder with the judge on a text of a corpus; how many were compared."""

@@ -9,7 +9,7 @@ import pytest
 
 from runbook.core.errors import DataError
 from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
-from runbook.tokens.sources.dataset_files import dataset_files, dataset_folder, token_prefixes
+from runbook.tokens.sources.dataset_files import dataset_files, dataset_folder, file_fault, token_prefixes
 
 
 def dataset(**changed: object) -> Dataset:
@@ -40,17 +40,20 @@ def test_every_wrong_file_is_named(tmp_path: Path) -> None:
     listed = [
         SourceFile(path="a.txt", bytes=4, sha256=right),
         SourceFile(path="b.txt", bytes=5),
-        SourceFile(path="c.txt", sha256="0" * 64),
+        SourceFile(path="c.txt", bytes=3),
         SourceFile(path="d.txt"),
     ]
     with pytest.raises(DataError) as caught:
         dataset_files(dataset(files=listed), project=tmp_path)
     assert str(caught.value) == (
         f"3 of 4 files of the dataset 'Tests' are missing or not the ones that the catalogue names, in "
-        f"{tmp_path / 'texts'}:\n  b.txt: 4 bytes, 5 expected\n  c.txt: sha256 {right}, {'0' * 64} expected\n"
+        f"{tmp_path / 'texts'}:\n  b.txt: 4 bytes, 5 expected\n  c.txt: 4 bytes, 3 expected\n"
         "  d.txt: missing\n"
         "Fetch these again (runbook data download), or correct the catalogue."
     )
+    wrong_sum = SourceFile(path="c.txt", sha256="0" * 64)
+    assert file_fault(tmp_path / "texts", listed[0]) == ""
+    assert file_fault(tmp_path / "texts", wrong_sum) == f"c.txt: sha256 {right}, {'0' * 64} expected"
     assert dataset_files(dataset(files=listed[:1]), project=tmp_path) == [tmp_path / "texts" / "a.txt"]
 
 

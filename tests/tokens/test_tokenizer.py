@@ -57,7 +57,7 @@ def test_tiktoken_agrees_on_edge_texts_and_on_the_shipped_corpus(openai: tiktoke
         assert encode(text, special_tokens=True) == openai.encode(text, allowed_special="all")
     corpus = tokenizer_module.GPT2_FOLDER.parent / "corpus" / "corpus-3-of-5.jsonl.zst"
     texts = [json.loads(line)["text"] for line in zstd.decompress(corpus.read_bytes()).splitlines()]
-    ids, offsets = load_tokenizer().encode_batch(texts)
+    ids, offsets = load_tokenizer().encoder.encode_batch(texts)
     for number, expected in enumerate(openai.encode_ordinary_batch(texts)):
         assert ids[offsets[number] : offsets[number + 1]].tolist() == expected
 

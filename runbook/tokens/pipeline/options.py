@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -173,9 +172,3 @@ def read_manifest(prefix: Path) -> Manifest:
         ) from None
     except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise DataError(f"{path} is not a manifest that can be read ({error}). Tokenize again.") from None
-
-
-def write_manifest(prefix: Path, manifest: Manifest) -> None:
-    """Write PREFIX.manifest.json whole."""
-    content = {name: value for name, value in vars(manifest).items() if name != "reused"}
-    write_text(TokenFiles(prefix).manifest, json.dumps(content, indent=1) + "\n", error=DataError)

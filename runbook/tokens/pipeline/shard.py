@@ -126,7 +126,7 @@ class ShardMaker:
         try:
             for piece in huge.pieces(self._tokenizer.judge.splits_words):
                 with work.timed("encode"):
-                    ids, _ = self._tokenizer.encode_batch([piece])
+                    ids, _ = self._tokenizer.encoder.encode_batch([piece])
                 if not text_bytes:
                     work.counts.judged += self._tokenizer.check_sample(piece[:SAMPLE_CHARACTERS], segment.path)
                 work.sink.write(ids.astype(self._dtype).tobytes())
@@ -164,7 +164,7 @@ class ShardMaker:
         import numpy as np
 
         with work.timed("encode"):
-            ids, offsets = self._tokenizer.encode_batch(batch.texts)
+            ids, offsets = self._tokenizer.encoder.encode_batch(batch.texts)
         text_bytes = utf8_sizes(batch.texts)
         sample = batch.texts[work.num_batches * 7919 % len(batch.texts)][:SAMPLE_CHARACTERS]
         batch.texts.clear()  # a huge document is not needed next to its tokens

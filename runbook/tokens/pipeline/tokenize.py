@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from runbook.core.atomic_files import replacing, sha256_of
+from runbook.core.atomic_files import replacing, sha256_of, write_text
 from runbook.core.errors import DataError, HeldError
 from runbook.core.units import show_bytes
 from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
 from runbook.tokens.indexed_files import read_header, write_index
 from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
-from runbook.tokens.pipeline.options import Counts, Manifest, TokenFiles, TokenizeOptions, read_manifest, write_manifest
+from runbook.tokens.pipeline.options import Counts, Manifest, TokenFiles, TokenizeOptions, read_manifest
 from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
 from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
 from runbook.tokens.pipeline.shard import ShardMaker
@@ -231,7 +231,8 @@ class _Job:
         files.idx_part.rename(files.idx)
         files.bin_part.rename(files.bin)
         manifest = self._manifest(tokenizer, idx_sha256)
-        write_manifest(files.prefix, manifest)
+        content = {name: value for name, value in vars(manifest).items() if name != "reused"}
+        write_text(files.manifest, json.dumps(content, indent=1) + "\n", error=DataError)
         shutil.rmtree(files.parts, ignore_errors=True)  # another run may ask for the lock just now
         return manifest
 
@@ -327,7 +328,7 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
         estimated += text_estimate(segment) / (segment.end - segment.start)
         starts = itertools.accumulate(map(len, batch.texts), initial=0)
         pieces = [piece[: SAMPLE - start] for start, piece in zip(starts, batch.texts, strict=False) if start < SAMPLE]
-        tokens += len(tokenizer.encode_batch(pieces)[0]) + len(pieces) * options.append_eod
+        tokens += len(tokenizer.encoder.encode_batch(pieces)[0]) + len(pieces) * options.append_eod
         documents += len(pieces)
         text += batch.read_bytes * sum(map(len, pieces)) / max(1, sum(map(len, batch.texts)))
     whole = sum(text_estimate(segment) for shard in shards for segment in shard.segments)

@@ -128,11 +128,11 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
     return base / Path(dataset.folder).expanduser()
 
 
-def dataset_files(dataset: Dataset, *, project: Path, folder: str = "", checksums: bool = True) -> list[Path]:
+def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
     """The files to tokenize, in order; files that the catalogue names are compared with it, all at once.
 
     Raises:
-        DataError: a file is missing, or has another size or checksum than the catalogue says; each is named.
+        DataError: a file is missing, or has another size than the catalogue says; each is named.
     """
     if reason := {"mock": "has no text", TOKENIZED: "is tokens already"}.get(dataset.kind):
         raise DataError(f"the dataset {dataset.title!r} {reason}: nothing is to be tokenized")
@@ -140,13 +140,13 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "", checksum
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
         listed = [SourceFile(path=path) for path in dataset.paths]  # what the parts become on the documents' way
-    _refuse_faults(dataset, home, listed, checksums)
+    _refuse_faults(dataset, home, listed)
     if not listed:
         return find_inputs([home], dataset.pattern)
     return find_inputs([path_inside(home, file.path) for file in listed])
 
 
-def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "", checksums: bool = False) -> list[Path]:
+def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
     """The prefixes of a dataset that is tokens already, in natural order; each has its .bin and its .idx.
 
     `verification.verify` takes such a prefix as well; without a manifest it checks what the two files say themselves.
@@ -156,7 +156,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "", checksu
     """
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
-    _refuse_faults(dataset, home, listed, checksums)
+    _refuse_faults(dataset, home, listed)
     found = [path_inside(home, file.path) for file in listed] or sorted(home.rglob("*.bin"), key=natural_key)
     bins = [path for path in found if path.suffix == ".bin"]
     if not bins:
@@ -169,8 +169,8 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "", checksu
     return prefixes
 
 
-def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile], checksums: bool) -> None:
-    if wrong := [fault for file in listed if (fault := file_fault(home, file, checksums=checksums))]:
+def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> None:
+    if wrong := [fault for file in listed if (fault := file_fault(home, file, checksums=False))]:
         raise DataError(
             f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or not the ones "
             f"that the catalogue names, in {home}:\n  {join_first(wrong, 20)}\n"

@@ -21,11 +21,11 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
     text = text or settings.texts[0]
     dataset, folder = text.dataset, text.folder
     if not folder:
-        return dataset_files(dataset, project=settings.project, checksums=False)
+        return dataset_files(dataset, project=settings.project)
     pattern = "*" if dataset.kind == "corpus" else dataset.pattern
     dataset = dataset.model_copy(update={"files": [], "pattern": pattern})
     try:
-        return dataset_files(dataset, project=settings.project, folder=folder, checksums=False)
+        return dataset_files(dataset, project=settings.project, folder=folder)
     except DataError as error:
         where = settings.origins["data.folder"][-1]
         raise DataError(f"data.folder is {folder!r}, from {where}: {error}") from error
