@@ -129,7 +129,7 @@ def test_without_extras_everything_a_login_node_needs_is_imported():
             "runbook.planning",
             "runbook.jobs.render",
         ),
-        *("runbook.jobs", "runbook.records.verify", "runbook.results.log_readers", "runbook.cli.plan"),
+        *("runbook.jobs", "runbook.records.manifest", "runbook.results.log_readers", "runbook.cli.plan"),
         *("runbook.cli.run", "runbook.cli.report", "runbook.cli.logs", "runbook.cli.plan"),
         *(
             "runbook.workflow.run",

@@ -80,20 +80,21 @@ def _texts(evidence: Evidence) -> Iterator[KnownError]:
                 yield KnownError(entry.number, line, entry.problem, entry.remedy)
 
 
+_MISLABELLED = {(12, 512): (1, "375M", "64.6 M"), (24, 1024): (2, "857M", "356 M")}
+
+
 def _labels(evidence: Evidence) -> Iterator[KnownError]:
     """1 and 2: a size in words that the shape does not have."""
     script, model = evidence.script, evidence.model
-    for number, label, problem in (
-        (1, "375", "12 x 512 has 64.6 M parameters"),
-        (2, "857", "24 x 1024 has 356 M parameters"),
-    ):
-        for line, _ in script.matching(rf"\b{label}\s*M\b")[:1] if script.prose else ():
-            yield KnownError(number, line, f'"{label}M": {problem}', "the plan shows the count next to the label")
+    for (layers, hidden), (number, label, count) in _MISLABELLED.items():
+        for line, _ in script.matching(rf"\b{label[:-1]}\s*M\b")[:1] if script.prose else ():
+            problem = f'"{label}": {layers} x {hidden} has {count} parameters'
+            yield KnownError(number, line, problem, "the plan shows the count next to the label")
     if model is None:
         return
     parameters = whole(shape_of(model)).total
     remedy = f"the plan shows {show_count(parameters)} next to the label"
-    number, label = {(12, 512): (1, "375M"), (24, 1024): (2, "857M")}.get((model.layers, model.hidden), (1, ""))
+    number, label, _ = _MISLABELLED.get((model.layers, model.hidden), (1, "", ""))
     if label:
         mentions = script.matching(rf"(?i)\b{label[:-1]}\s*M")
         model_line = evidence.findings.carried["model"].line

@@ -111,22 +111,22 @@ def _script_place(words: Sequence[Word]) -> int:
 SITE_SIGNS: dict[str, list[tuple[str, int]]] = json.loads(
     Path(__file__).with_name("site_signs.json").read_text(encoding="utf-8")
 )
-CALLED = (
-    (r"(^|/)04-gpt175B\.sh$", "azure-175b"),
-    (r"(^|/)train-gpt3\.sh$", "polaris-25b"),
-    (r"(^|/)(nemo-megatron[\w.-]*\.sbatch|run\.sh)$", "aws-pile-175b"),
-    (r"(^|/)lumi_ds_pretrain_gpt\w*\.sh$", "lumi-13b"),
-    (r"(^|/)megatron_ds_[ms]nmg\.slurm$", "slurm-oscar"),
-)
-"""The documents' own scripts, and the run file that each became."""
-KNOBS = (
-    ({"MODEL_SIZE_KEY", "MPSIZE", "PPSIZE", "SP_TYPE", "GAS", "USE_FLASH_ATTN_V2"}, "polaris-25b"),
-    ({"TENSOR_MODEL_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE", "NUM_LAYERS", "HIDDEN_SIZE",
-      "NUMBER_OF_ITERATIONS", "NUM_ATTENTION_HEADS", "CHUNKS", "STAGE_PATH"}, "azure-175b"),
-    ({"MODEL_SIZE", "MAX_STEPS", "FSX_MOUNT", "IMAGE", "JOB_SUFFIX", "RUN_SH"}, "aws-pile-175b"),
-    ({"mp_size", "pp_size", "num_gpus", "num_node", "batch_size", "zero_stage"}, "lumi-13b"),
+DOCUMENTS: tuple[tuple[str, str, str, set[str]], ...] = (
+    ("polaris", "polaris-25b", r"(^|/)train-gpt3\.sh$",
+     {"MODEL_SIZE_KEY", "MPSIZE", "PPSIZE", "SP_TYPE", "GAS", "USE_FLASH_ATTN_V2"}),
+    ("azure", "azure-175b", r"(^|/)04-gpt175B\.sh$",
+     {"TENSOR_MODEL_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE", "NUM_LAYERS", "HIDDEN_SIZE",
+      "NUMBER_OF_ITERATIONS", "NUM_ATTENTION_HEADS", "CHUNKS", "STAGE_PATH"}),
+    ("aws", "aws-pile-175b", r"(^|/)(nemo-megatron[\w.-]*\.sbatch|run\.sh)$",
+     {"MODEL_SIZE", "MAX_STEPS", "FSX_MOUNT", "IMAGE", "JOB_SUFFIX", "RUN_SH"}),
+    ("lumi", "lumi-13b", r"(^|/)lumi_ds_pretrain_gpt\w*\.sh$",
+     {"mp_size", "pp_size", "num_gpus", "num_node", "batch_size", "zero_stage"}),
+    ("slurm", "slurm-oscar", r"(^|/)megatron_ds_[ms]nmg\.slurm$", set()),
 )  # fmt: skip
-"""Names that the documents' scripts read, for a block of exports that starts nothing."""
+"""Of each document: its site, the run file that it became, its own scripts, and names that these read.
+
+The names tell a block of exports that starts nothing.
+"""
 
 
 @dataclass(frozen=True)
@@ -138,20 +138,10 @@ class DocumentCall:
     command: StartedProgram
 
 
-RUNS = {
-    "lumi": "lumi-13b",
-    "azure": "azure-175b",
-    "polaris": "polaris-25b",
-    "aws": "aws-pile-175b",
-    "slurm": "slurm-oscar",
-}
-"""The run of each document, by its site."""
-
-
 def run_of_signs(script: Script) -> str:
     """The document whose machine a page, or a script that prepares one, clearly speaks of; else empty."""
     site, score = _most_signs(script, SITE_SIGNS)
-    return RUNS[site] if score >= 4 else ""
+    return next(run for place, run, *_ in DOCUMENTS if place == site) if score >= 4 else ""
 
 
 def site_of(script: Script, sites: Collection[str]) -> str:
@@ -190,7 +180,7 @@ def document_calls(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
         DocumentCall(run, called, command)
         for command in commands
         if command.kind in ("submit", "unknown", "step")
-        for pattern, run in CALLED
+        for _, run, pattern, _ in DOCUMENTS
         if (called := next((word.text for word in command.words if re.search(pattern, word.text)), ""))
     ]
 
@@ -199,5 +189,5 @@ def run_of_knobs(script: Script) -> str:
     """The run whose script reads most of the names that are set; empty where none does."""
     names = {setting.name for setting in script.settings}
     names |= {name for command in script.commands for name in command.environment}
-    knobs, run = max(KNOBS, key=lambda entry: len(names & entry[0]))
+    _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
     return run if names & knobs else ""

@@ -55,7 +55,7 @@ def report(
 @RUNS
 def verify(run_name: str, runs: Path | None) -> int:
     """Find every file of RUN that was changed, lost or added after it was recorded. Exit code 1 if there is one."""
-    from runbook.records.verify import verify_run
+    from runbook.records.manifest import verify_run
     from runbook.workflow.status import run_folder
 
     folder = run_folder(run_name, runs)

@@ -2,5 +2,5 @@
 
 Nothing is imported here, so that papermill starts as fast with our engine as without. In the kernel, `session` collects
 results and checks and writes the `twin`; outside it, `engine` executes and files; `pages` are the reports, `manifest`
-and `verify` say whether anybody changed them.
+says whether anybody changed them.
 """

@@ -1,4 +1,4 @@
-"""manifest.json: size and sha256 of every file of a run; earlier records, set aside in records/history.
+"""manifest.json: size and sha256 of every file of a run, compared by `verify_run`; earlier records in records/history.
 
 What was recorded stays recorded as it was. An entry changes in three cases only: the file's own writer notes it, the
 phase that writes the file ends again (`writer_of`), or the file is one that jobs append to, still begins with what was
@@ -14,12 +14,13 @@ import shutil
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from html import unescape
 from pathlib import Path
 
 from runbook.core.atomic_files import free_name, name_time, sha256_of, write_text
 from runbook.core.errors import RecordError
 from runbook.params.schema.run_file import PHASES
-from runbook.records.twin import phases_done, read_twin
+from runbook.records.twin import Twin, find_twin, phases_done, read_twin
 
 SCHEMA = 1
 MANIFEST_NAME = "manifest.json"
@@ -228,3 +229,94 @@ def earlier_records(run_folder: Path, phase: str) -> list[Path]:
     pattern = re.compile(re.escape(phase) + r"-\d{8}T\d{6}Z(-\d+)?\.(ipynb|html|json)")
     folder = run_folder / "records" / "history"
     return sorted((path for path in folder.glob("*") if pattern.fullmatch(path.name)), reverse=True)
+
+
+COPIES = "lab"  # folder of a person's own copies of the notebooks (`runbook lab`): they are no records, and may change
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A file that is not what it should be."""
+
+    kind: str  # changed, missing, added, unreadable or contradiction
+    file: str  # relative to the run's folder
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.file} (expected {self.expected}, got {self.got})"
+
+
+def verify_run(run_folder: Path) -> list[Finding]:
+    """Everything that was edited, lost or added after it was recorded; empty where nothing was."""
+    if not (run_folder / MANIFEST_NAME).exists():
+        return [Finding("missing", MANIFEST_NAME, "a manifest", "none: no phase of this run has ended yet")]
+    own = f"{COPIES}/"
+    entries = {name: entry for name, entry in read_manifest(run_folder).items() if not name.startswith(own)}
+    present = [name for name in covered(run_folder) if not name.startswith(own)]
+    findings = [
+        Finding("added", name, "no such file", f"{(run_folder / name).lstat().st_size:,} bytes")
+        for name in present
+        if name not in entries
+    ]
+    done = phases_done(run_folder)
+    findings += [finding for name, entry in entries.items() if (finding := _compare(run_folder, name, entry, done))]
+    return sorted(findings + records_agree(run_folder), key=lambda finding: (finding.file, finding.kind))
+
+
+def records_agree(run_folder: Path) -> list[Finding]:
+    """Where the notebook or the report of a phase says another state, verdict or execution than its twin."""
+    findings = []
+    for phase in PHASES:
+        try:
+            twin = find_twin(run_folder, phase)
+        except RecordError as error:
+            findings.append(Finding("unreadable", f"records/{phase}.json", "the twin of a notebook", str(error)))
+            continue
+        if twin is not None and not twin.is_open:
+            findings += _contradictions(run_folder, phase, twin)
+    return findings
+
+
+def _compare(run_folder: Path, name: str, entry: Entry, done: set[str]) -> Finding | None:
+    path = run_folder / name
+    try:
+        size = path.stat().st_size
+        if size > entry.bytes and may_grow(name, done) and begins_as(path, entry):
+            return None
+        if size != entry.bytes:
+            return Finding("changed", name, f"{entry.bytes:,} bytes", f"{size:,} bytes")
+        digest = sha256_of(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Finding("missing", name, f"{entry.bytes:,} bytes", "no file")
+    except OSError as error:
+        return Finding("unreadable", name, f"{entry.bytes:,} bytes", error.strerror or str(error))
+    return None if digest == entry.sha256 else Finding("changed", name, f"sha256 {entry.sha256}", f"sha256 {digest}")
+
+
+def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
+    wanted = {"state": str(twin.state), "verdict": twin.verdict, "execution": twin.started}
+    findings = []
+    for name, reader in ((f"records/{phase}.ipynb", _said_by_notebook), (f"records/{phase}.html", said_by_html)):
+        try:
+            identity = reader(run_folder / name)
+        except FileNotFoundError:
+            continue  # the manifest says whether there was one
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return [Finding("unreadable", name, "a record", f"{type(error).__name__}: {error}")]
+        findings += [
+            Finding("contradiction", name, f"{key} {value} as in its twin", f"{key} {identity.get(key, 'not said')}")
+            for key, value in wanted.items()
+            if identity.get(key) != value
+        ]
+    return findings
+
+
+def _said_by_notebook(path: Path) -> dict[str, str]:
+    return dict(json.loads(path.read_text(encoding="utf-8"))["metadata"].get("runbook", {}))
+
+
+def said_by_html(path: Path) -> dict[str, str]:
+    """What the card of a report says about its record; empty where the file is no report."""
+    card = re.search(r'<[^<>]* id="record"[^<>]*>', path.read_text(encoding="utf-8"))
+    return {name: unescape(value) for name, value in re.findall(r' data-([\w-]+)="([^"]*)"', card[0] if card else "")}

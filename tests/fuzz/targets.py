@@ -18,7 +18,7 @@ from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
 from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.schema import read_plan
 from runbook.planning import make_plan
-from runbook.records.verify import verify_run
+from runbook.records.manifest import verify_run
 from runbook.results.log_readers.read import parse_files
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.options import read_manifest

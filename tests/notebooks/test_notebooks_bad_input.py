@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from toy_project import BIN, Toy, json_of
 
-from runbook.records.verify import verify_run
+from runbook.records.manifest import verify_run
 
 pytestmark = pytest.mark.notebooks
 

@@ -17,7 +17,7 @@ from toy_project import PHASES, Ended, Toy, json_of, kernels_below, kill, losses
 
 from runbook.core.json_lines import read_lines
 from runbook.core.processes import process_tree
-from runbook.records.verify import verify_run
+from runbook.records.manifest import verify_run
 
 pytestmark = pytest.mark.notebooks
 

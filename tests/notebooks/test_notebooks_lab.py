@@ -11,7 +11,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from toy_project import Toy, json_of, lines_of, losses, wait_until
 
-from runbook.records.verify import verify_run
+from runbook.records.manifest import verify_run
 
 pytestmark = pytest.mark.notebooks
 

@@ -14,7 +14,7 @@ from toy_project import Ended, Toy, json_of
 
 from runbook import params
 from runbook.planning import make_plan
-from runbook.records.verify import verify_run
+from runbook.records.manifest import verify_run
 from runbook.workflow.open_phase import phase_fingerprint
 from runbook.workflow.prerequisites import machine
 

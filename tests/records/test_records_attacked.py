@@ -14,9 +14,8 @@ from notebook_project import BIN, PHASE, WORK, Project
 from runbook.core.errors import RecordError
 from runbook.records import session as sessions
 from runbook.records.engine.execute import execute_phase
-from runbook.records.manifest import earlier_records
+from runbook.records.manifest import earlier_records, verify_run
 from runbook.records.twin import find_twin
-from runbook.records.verify import verify_run
 
 LOUD = "print('x' * 400_000)"
 """More than a file may hold in these tests."""

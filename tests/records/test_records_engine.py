@@ -152,7 +152,7 @@ def test_a_signalled_notebook_ends_before_a_scheduler_loses_patience(endings):
 
 
 def test_every_ending_is_filed_with_its_run_in_three_forms_that_agree(endings):
-    from runbook.records.verify import verify_run
+    from runbook.records.manifest import verify_run
 
     for name, ending in endings.items():
         for suffix in (".ipynb", ".html", ".json"):

@@ -13,10 +13,18 @@ from made_run import TWIN, write_run
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import RecordError
 from runbook.records.engine.execution_end import ExecutionState
-from runbook.records.manifest import earlier_records, note_files, read_manifest, set_aside, write_manifest
+from runbook.records.manifest import (
+    Finding,
+    earlier_records,
+    note_files,
+    read_manifest,
+    records_agree,
+    set_aside,
+    verify_run,
+    write_manifest,
+)
 from runbook.records.pages.run_pages import FrontPage
 from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
-from runbook.records.verify import Finding, records_agree, verify_run
 from runbook.workflow import report
 from runbook.workflow.trainings.jobs import move_to_history as set_outputs_aside
 

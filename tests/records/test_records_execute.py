@@ -12,8 +12,8 @@ from notebook_project import BIN, ERROR, KILL, PHASE, WORK, Project, start
 
 from runbook.core.errors import RecordError
 from runbook.records.engine.execute import adopt_execution, execute_phase
+from runbook.records.manifest import verify_run
 from runbook.records.session import MIME
-from runbook.records.verify import verify_run
 
 pytestmark = pytest.mark.notebooks
 

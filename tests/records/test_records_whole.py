@@ -11,11 +11,11 @@ from made_run import TWIN, data, notebook, write_run
 
 from runbook.core.errors import RunbookError
 from runbook.records.engine.execute import adopt_execution
+from runbook.records.manifest import verify_run
 from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
 from runbook.records.pages.page_parts import links_for, write_help
 from runbook.records.pages.run_pages import write_campaign, write_single_file
 from runbook.records.run_state import evidence_links
-from runbook.records.verify import verify_run
 from runbook.workflow.report import print_pdf
 
 

@@ -12,8 +12,8 @@ from toy_run import PROJECT
 from runbook.core.errors import ParamsError
 from runbook.params.parameters_cell import hand_edits
 from runbook.params.schema.run_file import PHASES
+from runbook.records.manifest import verify_run
 from runbook.records.session import read_master
-from runbook.records.verify import verify_run
 from runbook.workflow import open_phase as phases
 from runbook.workflow.open_phase import RUNS_VARIABLE
 from runbook.workflow.prerequisites.notebook_copies import copies_text, make_copies, server_arguments

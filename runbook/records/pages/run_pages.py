@@ -7,8 +7,9 @@ A campaign shows the plan beside what came true where plan and results of a twin
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -360,7 +361,10 @@ REPORT_NAME = "report.html"
 def write_single_file(run_folder: Path) -> Path:
     """Write report.html anew; a notebook that would make it too large for a mail keeps only its card."""
     pages = {phase: path for phase in PHASES if (path := run_folder / "records" / f"{phase}.html").exists()}
-    campaign = _Campaign(pages).rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
+    sections_of = {f"records/{phase}.html": f"#{phase}-report" for phase in pages} | {"../index.html": "#record"}
+    # Without the moment of writing the file is the same when it is made again from the same pages.
+    body = _Body("footer.soft", lambda value: sections_of.get(value, value))
+    campaign = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
     sections, size = [], len(campaign)
     for phase, path in pages.items():
         text, note = path.read_text(encoding="utf-8"), ""
@@ -369,11 +373,11 @@ def write_single_file(run_folder: Path) -> Path:
             text = text.partition("</header>")[0] + "</header>"
             note = f'<p class="soft">For size, the cells are only in {link}.</p>'
         size += len(text.encode())
-        body = _Part(phase).rewrite(text) + note
-        sections.append(f'<section id="{phase}-report" class="part">\n{body}\n</section>')
+        part = _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER).rewrite(text) + note
+        sections.append(f'<section id="{phase}-report" class="part">\n{part}\n</section>')
     start = head(f"{run_folder.name}: whole report", code_colours(), script="<script" in campaign)
-    body = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
-    text = f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{start}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
+    whole = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
+    text = f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{start}\n</head>\n<body>\n{whole}\n</body>\n</html>\n'
     return _write_and_note(run_folder, REPORT_NAME, text)
 
 
@@ -384,54 +388,36 @@ def _write_and_note(run_folder: Path, name: str, text: str) -> Path:
 
 
 class _Body(Rewriter):
-    """What a page of ours has in its body, without the elements `left_out` (tag and class)."""
+    """The body of a page of ours, without the elements `left_out` (tag and class); its links lead where `link` says."""
 
-    left_out = ""
+    def __init__(
+        self, left_out: str, link: Callable[[str], str], prefix: str = "", tags: Mapping[str, str] = {}
+    ) -> None:
+        super().__init__()
+        self._left_out, self._link, self._prefix = left_out, link, prefix
+        self._tags = {"html": None, "body": None, **tags}
 
     def renamed(self, tag: str) -> str | None:
-        return tag if tag not in ("html", "body") else None
+        return self._tags.get(tag, tag)
 
     def skips(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
-        return tag == "head" or f"{tag}.{attributes.get('class')}" == self.left_out
-
-
-class _Campaign(_Body):
-    """The campaign's page, whose links to reports lead to their sections."""
-
-    left_out = "footer.soft"
-    """The moment of writing: without it the file is the same when it is made again from the same pages."""
-
-    def __init__(self, phases: Iterable[str]) -> None:
-        super().__init__()
-        self._targets = {f"records/{phase}.html": f"#{phase}-report" for phase in phases}
-        self._targets["../index.html"] = "#record"
-
-    def attribute(self, tag: str, name: str, value: str) -> str | None:
-        return self._targets.get(value, value) if name == "href" else value
-
-
-class _Part(_Body):
-    """A notebook's report as a section: its anchors are its own, its links lead inside or to the run's folder."""
-
-    left_out = "nav.contents"
-
-    def __init__(self, phase: str) -> None:
-        super().__init__()
-        self._phase = phase
-
-    def renamed(self, tag: str) -> str | None:
-        # One main and one header of the page: those of a part become plain blocks, their headings one level deeper.
-        deeper = {"main": "div", "header": "div", "h1": "h2", "h2": "h3", "h3": "h4", "h4": "h5"}
-        return deeper.get(tag) or super().renamed(tag)
+        return tag == "head" or f"{tag}.{attributes.get('class')}" == self._left_out
 
     def attribute(self, tag: str, name: str, value: str) -> str | None:
         if name in ("id", "for"):
-            return f"{self._phase}--{value}"
-        if name != "href":
-            return value
-        if value.startswith("#"):
-            return f"#{self._phase}--{value[1:]}"
-        if value == "../index.html":
-            return "#record"
-        own = value in [f"{self._phase}.{suffix}" for suffix in LINK_WORDS]
-        return f"records/{value}" if own else value.removeprefix("../")
+            return self._prefix + value
+        return self._link(value) if name == "href" else value
+
+
+_DEEPER = {"main": "div", "header": "div", "h1": "h2", "h2": "h3", "h3": "h4", "h4": "h5"}
+"""One main and one header of the page: those of a part become plain blocks, their headings one level deeper."""
+
+
+def _link_of_part(phase: str, value: str) -> str:
+    """Where a link of a notebook's report leads in the single file: inside, or to the run's folder."""
+    if value.startswith("#"):
+        return f"#{phase}--{value[1:]}"
+    if value == "../index.html":
+        return "#record"
+    own = value in [f"{phase}.{suffix}" for suffix in LINK_WORDS]
+    return f"records/{value}" if own else value.removeprefix("../")

@@ -19,8 +19,8 @@ from runbook.core.errors import ParamsError, RunbookError
 from runbook.params.project import find_run_file, variant_names
 from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file
+from runbook.records.manifest import COPIES
 from runbook.records.session import MasterCell, read_master
-from runbook.records.verify import COPIES
 from runbook.workflow.open_phase import runs_folder
 
 PACKAGE = Path(runbook.__file__).parent
