@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -81,28 +81,56 @@ _ITERATION = click.option("--iteration", type=click.IntRange(1), help="Of which 
 
 @click.command()
 @click.argument("run")
-@click.option("--prompt", default="", help="Text to continue (default: the run's own sample_prompt).")
+@click.option(
+    "--prompt", "prompts", multiple=True, help="Text to continue; repeat it for more (default: the run's own)."
+)
+@click.option(
+    "--prompts",
+    "file",
+    type=click.File(encoding="utf-8"),
+    help="File with a prompt on each line; - reads standard input.",
+)
 @click.option("--tokens", type=click.IntRange(1, 10_000), default=40, show_default=True, help="How much of it.")
 @click.option(
     "--temperature", type=click.FloatRange(0.0, 10.0), default=0.7, show_default=True, help="0: the likeliest."
 )
+@click.option(
+    "--top-p",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.0,
+    help="Draw from the likeliest tokens with this share of the probability (default: from the 40 likeliest).",
+)
+@click.option(
+    "--cache/--no-cache", default=True, help="Keep keys and values of the text, or compute it all again each time."
+)
 @click.option("--seed", type=click.IntRange(0), default=1234, show_default=True, help="The same seed, the same text.")
-@click.option("--json", "as_json", is_flag=True, help="Ids and text as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Ids and text as a JSON object for each prompt.")
 @_ITERATION
 @_PHASE
 @RUNS
-def sample(run: str, phase: str, runs: Path | None, as_json: bool, iteration: int | None, **wish: Any) -> None:
-    """Let the model of RUN continue a text, from its newest whole checkpoint, in this process's own machine."""
+def sample(
+    run: str, phase: str, runs: Path | None, prompts: tuple[str, ...], file: TextIO | None, as_json: bool,
+    iteration: int | None, **wish: Any,
+) -> None:  # fmt: skip
+    """Let the model of RUN continue texts, from its newest whole checkpoint, in this process's own machine."""
     from runbook.workflow.status import run_folder
     from runbook.workflow.trainings import weights
 
     folder = run_folder(run, runs)
-    found = weights.sample_text(folder, phase=training_phase(phase), iteration=iteration or 0, **wish)
-    if as_json:
-        click.echo(json.dumps({**vars(found), "ids": list(found.ids)}, ensure_ascii=False))
-        return
-    click.echo(f"{found.prompt}{found.continuation}")
-    click.echo(f"({len(found.ids)} tokens by {folder.name} after iteration {found.iteration})", err=True)
+    try:
+        texts = [*prompts, *(line for line in (file.read().splitlines() if file else ()) if line.strip())]
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"it is not UTF-8: {error}", param_hint="--prompts") from None
+    if file and not texts:
+        raise click.BadParameter("it has no line with a prompt", param_hint="--prompts")
+    texts = texts or [""]
+    found = weights.sample_texts(folder, texts, training_phase(phase), iteration=iteration or 0, **wish)
+    for each in found:
+        if as_json:
+            click.echo(json.dumps({**vars(each), "ids": list(each.ids)}, ensure_ascii=False))
+            continue
+        click.echo(f"{each.prompt}{each.continuation}")
+        click.echo(f"({len(each.ids)} tokens by {folder.name} after iteration {each.iteration})", err=True)
 
 
 @click.command()

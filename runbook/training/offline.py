@@ -29,9 +29,11 @@ class OfflineRequest:
     """What is asked for; each command reads its own keys."""
 
     iteration: int = 0  # of the checkpoint; 0: the newest whole one
-    ids: tuple[int, ...] = ()  # the prompt
-    tokens: int = 0  # how many to draw at most
+    prompts: tuple[tuple[int, ...], ...] = ()
+    tokens: int = 0  # how many to draw at most after each
     temperature: float = 0.7  # 0 takes the likeliest token each time
+    top_p: float = 0.0  # draw from the likeliest tokens with this share of the probability; 0: from the 40 likeliest
+    cache: bool = True  # False computes the whole text again for each token
     seed: int | None = None  # of the draw; None: the plan's
     out: str = ""  # folder to export to
     shard_bytes: int = 5 * 10**9  # the most that a file of weights has
@@ -39,16 +41,16 @@ class OfflineRequest:
 
 
 def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Continue `ids` by up to `tokens` ids."""
+    """Continue each prompt by up to `tokens` ids; what becomes of one does not depend on the others."""
     import torch
 
     from runbook.training.checkpoints import weights
     from runbook.training.engines import gpt_model
-    from runbook.training.process_groups import device
 
-    ids = [int(token) for token in request.ids]
-    if not ids or not all(0 <= token < spec.model.vocabulary for token in ids):
-        raise RefusedError(f"a prompt needs at least one token, each below the vocabulary of {spec.model.vocabulary}")
+    if not request.prompts or not all(request.prompts):
+        raise RefusedError("a prompt needs at least one token")
+    if outside := [token for ids in request.prompts for token in ids if not 0 <= int(token) < spec.model.vocabulary]:
+        raise RefusedError(f"the prompts have token {outside[0]}, and the vocabulary is {spec.model.vocabulary}")
     seed = spec.seed if request.seed is None else int(request.seed)
     if not 0 <= seed < 2**63:
         raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
@@ -56,19 +58,48 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     (gpt,) = gpt_model.build_model(spec, draw=False)
     _fill(gpt, whole.read(dict(gpt.named_parameters()), masters=False))
     gpt.eval()
-    generator = torch.Generator().manual_seed(seed)
-    made: list[int] = []
-    with torch.no_grad():
-        while len(made) < int(request.tokens):
-            seen = torch.tensor([(ids + made)[-spec.model.positions :]], device=device())
-            logits = gpt(seen, torch.arange(seen.shape[1], device=device())[None], None)
-            choices = logits[0, -1, : spec.model.vocabulary].float().cpu()
+    made: list[list[int]] = []
+    for prompt in request.prompts:
+        scores = _Scores(gpt, spec, len(prompt) + int(request.tokens) if request.cache else 0)
+        generator, ids = torch.Generator().manual_seed(seed), [int(token) for token in prompt]
+        while len(ids) < len(prompt) + int(request.tokens):
+            choices = scores.after(ids)
             if not bool(torch.isfinite(choices).all()):
                 raise RefusedError(f"{whole.folder}: its weights give scores that are no numbers (NaN or infinite)")
-            made.append(gpt_model.draw_token(choices, generator, float(request.temperature)))
-            if made[-1] == spec.sampling.end_of_document:
+            ids.append(gpt_model.draw_token(choices, generator, float(request.temperature), float(request.top_p)))
+            if ids[-1] == spec.sampling.end_of_document:
                 break
+        made.append(ids[len(prompt) :])
     return {"iteration": whole.iteration, "folder": str(whole.folder), "ids": made}
+
+
+class _Scores:
+    """Scores of the token after a text that grows; keys and values of what was seen are kept for `cached` tokens."""
+
+    def __init__(self, gpt: torch.nn.Module, spec: PhasePlan, cached: int) -> None:
+        from megatron.core.inference.contexts import StaticInferenceContext
+
+        self._gpt, self._model = gpt, spec.model
+        self._seen = StaticInferenceContext(1, min(cached, spec.model.positions)) if cached else None
+
+    def after(self, ids: list[int]) -> torch.Tensor:
+        """Those of every token of the vocabulary; a text longer than the model's positions is cut at its beginning."""
+        import torch
+
+        from runbook.training.process_groups import device
+
+        window = ids[-self._model.positions :]
+        if len(window) < len(ids):
+            self._seen = None  # every token has another position now
+        start = self._seen.sequence_len_offset if self._seen else 0
+        tokens = torch.tensor([window[start:]], device=device())
+        positions = torch.arange(start, len(window), device=device())[None]
+        with torch.no_grad():
+            logits = self._gpt(tokens, positions, None, inference_context=self._seen, runtime_gather_output=True)
+        if self._seen:
+            self._seen.sequence_len_offset = len(window)
+        choices: torch.Tensor = logits[0, -1, : self._model.vocabulary].float().cpu()
+        return choices
 
 
 def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:

@@ -69,7 +69,7 @@ def continue_text(open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, 
     if not prompt and not open_phase.phase_plan.sampling.prompt and open_phase.phase_plan.sampling.end_of_document < 0:
         show_text("There is no prompt to continue: set training.sample_prompt, or give one in this cell.")
         return
-    made = weights.sample_text(open_phase.folder, prompt, tokens=tokens, temperature=temperature)
+    (made,) = weights.sample_texts(open_phase.folder, [prompt], tokens=tokens, temperature=temperature)
     row = {"after iteration": made.iteration, "prompt": made.prompt, "continuation": made.continuation}
     show_table([row], title="From the newest checkpoint")
 

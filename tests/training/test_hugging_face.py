@@ -141,13 +141,38 @@ def test_the_likeliest_text_is_the_one_transformers_makes(job, exported, offline
     import torch
 
     theirs = load_theirs(exported)
-    code, answer = offline("sample", job.folder, ids=[3, 4, 5], tokens=8, temperature=0)
+    code, answer = offline("sample", job.folder, prompts=[[3, 4, 5]], tokens=8, temperature=0)
     assert code == 0, answer
     ids = [3, 4, 5]
     with torch.no_grad():
-        for _ in answer["ids"]:
+        for _ in answer["ids"][0]:
             ids.append(int(theirs(torch.tensor([ids])).logits[0, -1].argmax()))
-    assert answer["ids"] == ids[3:] and len(ids) == 11
+    assert answer["ids"] == [ids[3:]] and len(ids) == 11
+
+
+@pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_text_is_the_same_with_and_without_kept_keys_and_values_alone_and_in_a_batch(architecture, jobs, offline):
+    folder, prompts = jobs(architecture, offline)[0].folder, [[3, 4, 5], [200], [*range(1, 30)]]
+    wish = {"tokens": 12, "temperature": 1.5, "top_p": 0.9, "seed": 5}
+    (code, kept), (_, whole), (_, alone), (_, other), (_, first) = (
+        offline("sample", folder, **{"prompts": prompts, **wish, **changes})
+        for changes in ({}, {"cache": False}, {"prompts": prompts[1:2]}, {"seed": 6}, {"top_p": 1e-9})
+    )
+    assert code == 0, kept
+    assert kept["ids"] == whole["ids"] and alone["ids"] == kept["ids"][1:2] and other["ids"] != kept["ids"]
+    assert max(map(len, kept["ids"])) == 12  # the last one beyond the 32 positions of the model
+    assert first["ids"] == offline("sample", folder, prompts=prompts, tokens=12, temperature=0)[1]["ids"]
+
+
+def test_a_token_is_drawn_from_those_with_the_share_that_is_asked_for():
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # megatron-core's, at import
+        from runbook.training.engines.gpt_model import draw_token
+
+    generator, logits = torch.Generator().manual_seed(1), torch.log(torch.tensor([0.1, 0.4, 0.2, 0.3] + [1e-9] * 96))
+    drawn = {top_p: {draw_token(logits, generator, 1.0, top_p) for _ in range(200)} for top_p in (0.4, 0.5, 0.75, 1.0)}
+    assert drawn == {0.4: {1}, 0.5: {1, 3}, 0.75: {1, 2, 3}, 1.0: {0, 1, 2, 3}}
 
 
 MADE = {
@@ -434,5 +459,5 @@ def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(job,
         path.write_bytes(content)
     (shards / ".metadata").write_bytes(pickle.dumps(metadata))
     reseal(checkpoint)
-    code, answer = offline("sample", tmp_path, ids=[3], tokens=1)
+    code, answer = offline("sample", tmp_path, prompts=[[3]], tokens=1)
     assert code == 2 and says in answer and "Traceback" not in answer, answer

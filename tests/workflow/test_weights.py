@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from toy_run import PROJECT, TOY
 
 from runbook import params
+from runbook.cli import cli
 from runbook.core.errors import DataError, ParamsError
 from runbook.planning.plan import make_plan
 from runbook.tokens.tokenizer import load_tokenizer, tokenizer_files
@@ -33,6 +35,8 @@ def trainer(monkeypatch):
         asked.append((command, request))
         if command == "export":
             Path(request["out"]).mkdir()
+        if command == "sample":
+            return {"iteration": 2, "ids": [ids[:1] for ids in request["prompts"]]}
         return {"iteration": 2, "architecture": "GPT2LMHeadModel", "files": 1, "bytes": 9, "folder": "f"}
 
     monkeypatch.setattr(weights, "_ask_trainer", answer)
@@ -83,3 +87,21 @@ def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_pa
     ):
         weights.import_weights(folder, theirs)
     assert [command for command, _ in trainer] == ["import"]
+
+
+def test_prompts_of_options_and_a_file_are_continued_together(folder, trainer, tmp_path):
+    file, words = tmp_path / "prompts.txt", ["sample", folder.name, "--runs", str(folder.parent)]
+    file.write_text("Hello world\n\n Hello\n")
+    done = CliRunner().invoke(cli, [*words, "--prompt", "Once", "--prompts", str(file), "--top-p", "0.9", "--json"])
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in done.output.splitlines()]
+    assert [(line["prompt"], line["continuation"]) for line in lines] == [
+        ("Once", "Once"), ("Hello world", "Hello"), (" Hello", " Hello")
+    ]  # fmt: skip
+    ((command, request),) = trainer
+    assert command == "sample" and request["prompts"] == [[7454], [15496, 995], [18435]] and request["top_p"] == 0.9
+    for content, says in ((b"\n", "it has no line with a prompt"), (b"\xff\n", "it is not UTF-8")):
+        file.write_bytes(content)
+        done = CliRunner().invoke(cli, [*words, "--prompts", str(file)])
+        assert done.exit_code == 2 and says in done.output
+    assert len(trainer) == 1

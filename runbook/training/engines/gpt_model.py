@@ -325,9 +325,17 @@ class Norm:
         return norm
 
 
-def draw_token(logits: torch.Tensor, generator: torch.Generator, temperature: float = TEMPERATURE) -> int:
-    """One of the likeliest tokens, by chance: small models repeat the likeliest, taken at temperature 0, for ever."""
-    best, tokens = torch.topk(logits, min(NUM_CHOICES, len(logits)))
+def draw_token(
+    logits: torch.Tensor, generator: torch.Generator, temperature: float = TEMPERATURE, top_p: float = 0.0
+) -> int:
+    """Draw one of the likeliest tokens; at temperature 0 take the likeliest, which small models repeat for ever.
+
+    The likeliest are those that together have a share `top_p` of the probability, or `NUM_CHOICES` where it is 0.
+    """
+    best, tokens = torch.topk(logits, len(logits) if top_p else min(NUM_CHOICES, len(logits)))
     if not temperature:
         return int(tokens[0])
-    return int(tokens[torch.multinomial(torch.softmax(best / temperature, 0), 1, generator=generator)])
+    shares = torch.softmax(best / temperature, 0)
+    if top_p:
+        shares[shares.cumsum(0) - shares >= top_p] = 0.0  # the first stays in any case
+    return int(tokens[torch.multinomial(shares, 1, generator=generator)])

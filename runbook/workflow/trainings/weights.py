@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -34,23 +35,26 @@ class Sample:
     ids: tuple[int, ...]
 
 
-def sample_text(folder: Path, prompt: str = "", phase: str = TRAINED, *, seed: int = 1234, **wish: float) -> Sample:
-    """Continue a prompt from the newest whole checkpoint; an empty prompt is the run's own, or a new document.
+def sample_texts(
+    folder: Path, prompts: Sequence[str] = ("",), phase: str = TRAINED, *, seed: int = 1234, **wish: float
+) -> list[Sample]:
+    """Continue prompts from the newest whole checkpoint; an empty one is the run's own, or a new document.
 
-    `wish` has `tokens`, `temperature` (0 takes the likeliest token each time) and `iteration`, for an older one.
+    `wish` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache` and `iteration`.
     """
     phases = read_plan_file(folder).phases
     if phase not in phases:
         raise ParamsError(f"{phase} trains nothing; {', '.join(name for name in PHASES if name in phases)} do.")
     tokenizer, sampling = tokenizer_of(folder), phases[phase].sampling
-    prompt, end = prompt or sampling.prompt, sampling.end_of_document
-    ids = encode(prompt, tokenizer) if prompt else [end] if end >= 0 else []
-    if not ids:
+    prompts, end = [prompt or sampling.prompt for prompt in prompts], sampling.end_of_document
+    ids = [encode(prompt, tokenizer) if prompt else [end] if end >= 0 else [] for prompt in prompts]
+    if not all(ids):
         raise ParamsError(
             "There is no prompt, and this tokenizer has no end of document to begin after: give --prompt."
         )
-    answer = _ask_trainer("sample", folder, phase, {"iteration": 0, **wish, "seed": seed, "ids": ids})
-    return Sample(answer["iteration"], prompt, decode(answer["ids"], tokenizer), tuple(answer["ids"]))
+    answer = _ask_trainer("sample", folder, phase, {"iteration": 0, **wish, "seed": seed, "prompts": ids})
+    texts = zip(prompts, answer["ids"], strict=True)
+    return [Sample(answer["iteration"], prompt, decode(made, tokenizer), tuple(made)) for prompt, made in texts]
 
 
 @dataclass(frozen=True)
