@@ -30,13 +30,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from runbook.plan_file.rank_times import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import PhasePlan, exchange_interval, read_plan
 from runbook.results.history import read_metrics
 from runbook.results.metrics import straggler_table
 from runbook.training.checkpoints import folders
 from runbook.training.health import heartbeat
 from runbook.training.health.heartbeat import HeartbeatFile
-from runbook.training.health.rank_times import ExchangedTimes, StragglerDetector
 from runbook.training.health.watchdog import HEARTBEAT_SECONDS, SAMPLE_SECONDS, HangReports, Watchdog, make_watchdog
 from runbook.training.ranks import Ranks
 from runbook.training.report import StepRecord, TrainingReport

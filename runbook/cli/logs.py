@@ -12,6 +12,7 @@ from runbook.cli.options import RUNS, phase_option, training_phase
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.log_readers import ParsedLog, parse_files, write_csv, write_json
+from runbook.results.metrics import find_alarms
 
 
 @click.command()
@@ -113,6 +114,7 @@ def summary(log: ParsedLog) -> str:
         lines.append(
             "  MLPerf: " + ", ".join(f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None)
         )
+    lines += [f"  ALARM {one.kind}, iteration {one.since}: {one.evidence}" for one in find_alarms(log.records)]
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
         lines.append(f"  FAILURE {failure.name} ({failure.count} x, first at line {failure.line}): {failure.evidence}")

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.schema import NAN_POLICIES, SWITCHES, PhasePlan, PlannedParallel, Tuning
+from runbook.plan_file.schema import NAN_POLICIES, SPIKE_POLICIES, SWITCHES, PhasePlan, PlannedParallel, Tuning
 
 _CHOICES = {
     "engine": ("megatron-core", "deepspeed"),
@@ -18,6 +18,7 @@ _CHOICES = {
     "model.normalization": ("layernorm", "rmsnorm"),
     "model.activation": ("gelu", "swiglu"),
     "limits.nan_policy": NAN_POLICIES,
+    "limits.spike_policy": SPIKE_POLICIES,
     "precision.fp8": ("none", "delayed", "tensorwise", "blockwise", "mxfp8"),
     "tuning.overlap_pipeline": SWITCHES,
     "tuning.fuse_gradients": SWITCHES,

@@ -17,6 +17,7 @@ RANKS_PER_STEP = 128
 """Ranks up to which the times of every step are kept; of 1,024 ranks it is every 8th step."""
 
 NAN_POLICIES = ("stop", "skip", "rollback")
+SPIKE_POLICIES = ("note", "skip", "rollback")
 SWITCHES = ("auto", "always", "never")
 
 
@@ -351,6 +352,8 @@ class Limits:
     """What follows a NaN loss or gradient, or a collapsed loss scale: one of `NAN_POLICIES`."""
     nan_limit: int = field(default=3, metadata=OMIT_DEFAULT)
     """This many such steps in a row, or rollbacks in a segment, end the training all the same."""
+    spike_policy: str = field(default="note", metadata=OMIT_DEFAULT)
+    """What follows a finite loss that jumps out of its curve: one of `SPIKE_POLICIES`."""
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.Pha
             exit_interval=0 if choice.smoke else training.exit_interval,
             nan_policy=training.nan_policy,
             nan_limit=training.nan_limit,
+            spike_policy=training.spike_policy,
         ),
         sampling=schema.Sampling(
             prompt="" if choice.smoke else training.sample_prompt,

@@ -101,6 +101,7 @@ def _options(choice: Choice) -> Iterator[Check]:
     own = {
         "nan_policy": training.nan_policy != "stop",
         "nan_limit": training.nan_limit != 3,
+        "spike_policy": training.spike_policy != "note",
         "keep_every": training.keep_every > 0,
         "async_save": training.async_save,
         "resume_changed": training.resume_changed,

@@ -10,7 +10,7 @@ from pathlib import Path
 from runbook.core.checks import Check, judge
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.history import Event, History, ValidationLoss, events_named, iterations_of
-from runbook.results.metrics import find_spikes, summarize
+from runbook.results.metrics import find_spikes, recovery, summarize
 
 ENOUGH_AFTER = 10
 """Losses after a spike before its not coming back is called divergence."""
@@ -78,7 +78,7 @@ def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Che
     first, last = _means_of_ends(metrics, 50)
     fall = 1 - last / first
     spikes = find_spikes(metrics.losses)
-    lost = next((spike.iteration for spike in spikes if spike.recovered_at is None), None)
+    lost = next((spike.since for spike in spikes if recovery(spike, metrics.losses) is None), None)
     after = 0 if lost is None else sum(iteration > lost for iteration, _ in metrics.losses)
     return [
         _check("model learned", fall >= smallest_fall, f"{first:.3f} -> {last:.3f} nat, {fall:.1%} lower", rule),

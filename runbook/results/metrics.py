@@ -3,25 +3,14 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runbook.core.table import Table
+from runbook.plan_file.alarms import Alarm, LossWatch, MetricWatch
 from runbook.results.history import History, Step, ValidationLoss, by_segment
 
 WARM_UP_RULE = "skipped iterations and the first tenth of each segment (at least 1, at most 10 iterations) are left out"
-
-
-@dataclass(frozen=True)
-class Spike:
-    """A loss that jumped out of the curve."""
-
-    iteration: int
-    loss: float
-    before: float
-    """Median loss before it."""
-    recovered_at: int | None
-    """First iteration back within 2 % of that median; None: it did not come back."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,7 @@ class Summary:
     last_loss: float | None
     relative_fall: float | None
     lowest_loss: float | None
-    spikes: tuple[Spike, ...]
+    spikes: tuple[Alarm, ...]
     skipped: int
     nan: int
     largest_grad_norm: float | None
@@ -114,34 +103,27 @@ def summarize(history: History, *, sequence_length: int, validation: Sequence[Va
     )  # fmt: skip
 
 
-def find_spikes(losses: Sequence[tuple[int, float]], window: int = 20) -> tuple[Spike, ...]:
-    """Losses above the median of the 20 before them by more than 8 times their median deviation and by 5 %.
-
-    Each is told once, with the iteration at which the curve was back.
+def find_spikes(losses: Sequence[tuple[int, float]]) -> tuple[Alarm, ...]:
+    """The spikes of a loss curve, each once.
 
     >>> curve = [(n, 3.0 + 0.01 * (n % 3)) for n in range(1, 60)]
     >>> curve[40] = (41, 7.5)
-    >>> find_spikes(curve)
-    (Spike(iteration=41, loss=7.5, before=3.01, recovered_at=42),)
+    >>> [(spike.since, spike.value, spike.usual) for spike in find_spikes(curve)]
+    [(41, 7.5, 3.01)]
     """
-    found: list[Spike] = []
-    place = window
-    while place < len(losses):
-        iteration, loss = losses[place]
-        before = [loss for _, loss in losses[place - window : place]]
-        place += 1
-        if 0 <= loss <= 1.05 * min(before):  # the median is no lower: the usual case, in a tenth of the time
-            continue
-        middle = statistics.median(before)
-        deviation = statistics.median(abs(loss - middle) for loss in before)
-        if loss <= middle + max(8 * deviation, 0.05 * abs(middle)):
-            continue
-        back = next((at for at in range(place, len(losses)) if losses[at][1] <= 1.02 * middle), None)
-        found.append(Spike(iteration, loss, middle, None if back is None else losses[back][0]))
-        if back is None:
-            break
-        place = back + window
-    return tuple(found)
+    watch = LossWatch()
+    return tuple(alarm for point in losses for alarm in watch.look(*point) if alarm.kind == "spike")
+
+
+def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
+    """First iteration at which the curve was back within 2 % of where it was; None where it did not come back."""
+    return next((at for at, loss in losses if at > spike.since and loss <= 1.02 * spike.usual), None)
+
+
+def find_alarms(steps: Iterable[object]) -> list[Alarm]:
+    """What went wrong, by the rules that the trainer applies while it runs; steps as any log tells them."""
+    watch = MetricWatch()
+    return [alarm for step in steps for alarm in watch.look(step)]
 
 
 PARTS = ("waiting for data", "computing", "communication", "optimizer", "other")

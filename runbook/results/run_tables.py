@@ -10,7 +10,7 @@ from runbook.plan_file.schema import Shape
 from runbook.planning.cost.flops import CONVENTIONS, tflops_per_device
 from runbook.planning.plan_record import Plan
 from runbook.results.history import History, Step, ValidationLoss, by_segment
-from runbook.results.metrics import WARM_UP_RULE, Summary, find_spikes, measured
+from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
 from runbook.results.published_results import PEAKS, RESULTS, Published, nearest, peak_tflops, same_device
 from runbook.results.wall_time import WallTime
 
@@ -42,7 +42,7 @@ def numbers_table(summary: Summary, *, title: str = "Numbers of this run", histo
         ("last loss", summary.last_loss, "nat/token", f"lowest {lowest}"),
         ("fall of the loss", _percent(summary.relative_fall), "% of the first", ""),
         ("validation loss", summary.validation_loss, "nat/token", "last evaluation"),
-        ("spikes", len(summary.spikes), "", ", ".join(str(spike.iteration) for spike in summary.spikes)),
+        ("spikes", len(summary.spikes), "", ", ".join(str(spike.since) for spike in summary.spikes)),
         ("skipped steps", summary.skipped, "", ""),
         ("NaN steps", summary.nan, "", ""),
         ("largest gradient norm", summary.largest_grad_norm, "", "before clipping"),
@@ -230,7 +230,7 @@ def why_not_comparable(one: Published, parameters: int, device: str) -> str:
 
 
 def loss_table(history: History, validation: Sequence[ValidationLoss] = (), *, padded_vocabulary: int = 0) -> Table:
-    """What a person reads off the loss curve: where it begins and ends, its lowest point, restarts, spikes."""
+    """What a person reads off the loss curve: where it begins and ends, its lowest point, restarts, alarms."""
     rows: list[Row] = []
 
     def add(what: str, iteration: int | None, loss: float | None, remark: str, source: str = "") -> None:
@@ -248,9 +248,8 @@ def loss_table(history: History, validation: Sequence[ValidationLoss] = (), *, p
         add("last", *losses[-1], "")
     for first in history.restarts:
         add("restart", first, steps[first].loss if first in steps else None, "first step of the job")
-    for spike in find_spikes(losses):
-        back = f"back at iteration {spike.recovered_at}" if spike.recovered_at else "it did not come back"
-        add("spike", spike.iteration, spike.loss, f"{spike.before:.4g} before it; {back}")
+    for alarm in find_alarms(history.steps):
+        add(alarm.kind, alarm.since, alarm.value if alarm.metric == "loss" else None, alarm.evidence)
     without = [step.iteration for step in history.steps if step.loss is None or not math.isfinite(step.loss)]
     if without:
         add("no loss", without[0], None, f"{len(without)} steps")

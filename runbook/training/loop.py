@@ -6,6 +6,7 @@ import math
 import os
 import resource
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 
+from runbook.plan_file.alarms import CONFIRMING, Alarm, MetricWatch
 from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError
+from runbook.plan_file.rank_times import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.training import cpu, samples, token_files
 from runbook.training.checkpoints import folders, state
@@ -23,7 +26,6 @@ from runbook.training.engines.gpt_model import DTYPES, draw_token
 from runbook.training.engines.step_clock import COMMUNICATION, COMPUTE, DATA, OPTIMIZER
 from runbook.training.health import faults
 from runbook.training.health.heartbeat import HeartbeatWriter
-from runbook.training.health.rank_times import ExchangedTimes, StragglerDetector
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
 from runbook.training.process_groups import (
     device,
@@ -79,6 +81,7 @@ class TrainingLoop:
         self.stepper = Stepper(spec, self.engine, stopping, heartbeat)
         self.stragglers = StragglerDetector(spec.parallel.pipeline)
         self.bad_steps = BadStepPolicy(spec)
+        self.newest = deque[BadStep](maxlen=CONFIRMING)
 
     def train(self) -> int:
         """Train to the end; the exit code."""
@@ -169,7 +172,7 @@ class TrainingLoop:
 
     def _pass_over_again(self) -> None:
         """Leave out again what a segment left out that ended between a rollback and its next save."""
-        if self.spec.limits.nan_policy == "rollback":
+        if "rollback" in (self.spec.limits.nan_policy, self.spec.limits.spike_policy):
             earlier, known = share_value(self.report.rolled_back()), self.progress.passed_over
             seen = self.progress.consumed_samples
             known += [samples for samples in earlier if samples not in known and samples[0] >= seen]
@@ -198,33 +201,48 @@ class TrainingLoop:
             self.report.rank_times(times)
             for slow in self.stragglers.look(times.computed, times.iteration, time.monotonic()):
                 self.report.straggler(slow)
-        action = self._answer(bad) if bad else ""
+        was_computed = bool(record.parts) or record.loss is not None  # else it was passed over
+        alarms = [*self.stepper.watch.look(record)] if was_computed else []
+        self.report.alarms(alarms)
+        steps = [bad] if bad else self._spike(record, alarms)
+        action = self._answer(steps) if steps else ""
         self.report.step(record, self.progress.skipped, self.progress.nan)
-        if bad is None:
+        if not steps:
             self.bad_steps.in_a_row = 0
         elif action == "rollback":
-            self._roll_back(bad)
+            self._roll_back(steps)
         return stop_request
 
-    def _answer(self, bad: BadStep) -> str:
+    def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
+        """The steps of a spike that has just become certain, where the plan goes back before them."""
+        last, fault = record.consumed_samples - 1, "the loss jumped: it"
+        first = last - record.global_batch + 1
+        self.newest.append(BadStep(record.iteration, fault, record.loss or math.nan, first, last, "spike_policy"))
+        since = [one.since for one in alarms if (one.kind, one.metric) == ("spike", "loss")]
+        if not since or self.spec.limits.spike_policy != "rollback":
+            return []
+        return [step for step in self.newest if step.iteration >= since[0]]
+
+    def _answer(self, steps: list[BadStep]) -> str:
         """Whether to go on without the step, or to go back and leave its samples out; raises where it is to stop."""
-        root = self.spec.path(self.spec.checkpoint.folder)
-        has_checkpoint = self.pending is not None
-        if self.spec.limits.nan_policy == "rollback" and not has_checkpoint:
+        root, bad = self.spec.path(self.spec.checkpoint.folder), steps[-1]
+        has_checkpoint, policy = self.pending is not None, self.bad_steps.policy(bad)
+        if policy == "rollback" and not has_checkpoint:
             has_checkpoint = run_on_first_rank(lambda: bool(folders.candidates(root)[0]))
-        action = self.bad_steps.action(has_checkpoint=has_checkpoint)
-        self.report.event("bad_step", **bad.as_event(), policy=self.spec.limits.nan_policy, action=action)
+        action = self.bad_steps.action(bad, has_checkpoint=has_checkpoint)
+        for step in steps:
+            self.report.event("bad_step", **step.as_event(), policy=policy, action=action)
         if action == "stop":
             raise self.bad_steps.error(bad)
-        self._say(f"{bad.fault} is {bad.value} at iteration {bad.iteration}: {action}, by training.nan_policy")
+        self._say(f"{bad.fault} is {bad.value} at iteration {bad.iteration}: {action}, by training.{bad.key}")
         return action
 
-    def _roll_back(self, bad: BadStep) -> None:
+    def _roll_back(self, steps: list[BadStep]) -> None:
         self._end_save()
         loaded = state.load_checkpoint(self.spec, self.engine)
         assert loaded is not None, "it was there a moment ago"
         segment = self.progress.segment + 1
-        passed = [*self.progress.passed_over, [bad.first_sample, bad.last_sample]]
+        passed = [*self.progress.passed_over, *([step.first_sample, step.last_sample] for step in steps)]
         vars(self.progress).update({**vars(loaded.progress), "passed_over": passed, "segment": segment})
         self.saved_iteration = self.progress.iteration  # a later one that was broken is saved again
         self.report.segment = segment
@@ -327,6 +345,7 @@ class Stepper:
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.clock = engine.clock
         self.reader = samples.BatchReader(spec, share, self.clock)
+        self.watch = MetricWatch()
         self.batches: samples.BatchReader | ReadAhead = self.reader
         self.scale = math.inf  # loss scale after the last step
         self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged
@@ -355,10 +374,11 @@ class Stepper:
             with self.clock.during(OPTIMIZER):
                 loss, stop_request = self._share(own, count, progress.iteration + 1)
                 parts = parts or self._take_times()  # the GPU has passed it; of its optimizer, the step before
-                if math.isfinite(loss) or spec.precision.format == "fp16":
+                jumped = spec.limits.spike_policy == "skip" and math.isfinite(loss) and self.watch.loss.excess(loss) > 1
+                if not jumped and (math.isfinite(loss) or spec.precision.format == "fp16"):
                     update = self.engine.update(rate)
             parts |= {} if self.clock.is_late else {OPTIMIZER: self.clock.take()[OPTIMIZER]}
-            bad = self._judge(loss, update, progress, size)
+            bad = self._judge(loss, update, progress, size, jumped)
         memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
         if on_gpu():
             memory_bytes = torch.cuda.max_memory_allocated()
@@ -392,12 +412,16 @@ class Stepper:
         self._computed += self._own_seconds[-1]
         return parts
 
-    def _judge(self, loss: float, update: OptimizerUpdate, progress: TrainingProgress, size: int) -> BadStep | None:
+    def _judge(
+        self, loss: float, update: OptimizerUpdate, progress: TrainingProgress, size: int, jumped: bool
+    ) -> BadStep | None:
         """The fault of the step that comes after `progress`, if any; an fp16 overflow that halves the scale is none."""
         before, self.scale = self.scale, update.loss_scale
         precision = self.spec.precision
-        fault, value = "", 0.0
-        if precision.format == "fp16":
+        fault, value, key = "", 0.0, "nan_policy"
+        if jumped:
+            fault, value, key = "the loss jumped: it", loss, "spike_policy"
+        elif precision.format == "fp16":
             at_floor = precision.static_loss_scale or before <= precision.minimum_loss_scale
             if update.skipped and at_floor:
                 fault, value = "the gradient overflows at the smallest loss scale: the scale", update.loss_scale
@@ -408,7 +432,7 @@ class Stepper:
         if not fault:
             return None
         first = progress.consumed_samples
-        return BadStep(progress.iteration + 1, fault, value, first, first + size - 1)
+        return BadStep(progress.iteration + 1, fault, value, first, first + size - 1, key)
 
     def _share(self, own_loss: float, count: int, iteration: int) -> tuple[float, int]:
         """Mean loss of the global batch, any rank's stop request and, every few steps, all times, in one reduction."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runbook.plan_file.alarms import Alarm
+from runbook.plan_file.rank_times import ExchangedTimes, Straggler
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
-from runbook.training.health.rank_times import ExchangedTimes, Straggler
 from runbook.training.ranks import Ranks
 
 
@@ -159,6 +160,13 @@ class TrainingReport:
             seconds = [float(f"{value:.4g}") for value in times.seconds]
             line = {"iteration": times.iteration, "steps": times.steps, "segment": self.segment, "seconds": seconds}
             self._append(self.spec.log.rank_times, line)
+
+    def alarms(self, alarms: Sequence[Alarm]) -> None:
+        """What goes wrong by the numbers of the rank that writes them."""
+        for alarm in alarms if self.ranks.is_last else ():
+            say(f"ALARM {alarm.kind} at iteration {alarm.iteration}: {alarm.evidence}")
+            record = {"time": time.time(), "event": "alarm", "phase": self.spec.phase, **vars(alarm)}
+            self._append(self.spec.log.events, record)
 
     def straggler(self, slow: Straggler) -> None:
         """A rank is slow, as all know: it says so itself, since it knows its machine."""

@@ -167,7 +167,7 @@ def test_json_is_one_object_with_the_keys_promised(tmp_path):
     with (tmp_path / "out").open("w") as stream:
         write_json(parse_files([SAMPLES / "bigscience.log"]), stream)
     found = json.loads((tmp_path / "out").read_text())
-    assert list(found) == ["format", "files", "records", "validation", "notes", "unread_lines", "failures"]
+    assert list(found) == ["format", "files", "records", "validation", "notes", "unread_lines", "failures", "alarms"]
     assert list(found["records"][0]) == [
         "iteration", "loss", "grad_norm", "learning_rate", "loss_scale", "seconds", "samples_per_second",
         "tokens_per_second", "tflops", "tflops_convention", "skipped", "nan", "segment", "states", "source",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.results.history import ValidationLoss
-from runbook.results.metrics import find_spikes, measured, summarize
+from runbook.results.metrics import find_spikes, measured, recovery, summarize
 
 
 def test_warm_up_is_left_out_of_each_segment(make):
@@ -48,7 +48,7 @@ def test_single_step_is_its_own_median(make):
 def test_spike_that_does_not_come_back_is_told_once():
     curve = [(n, 3.0 + 0.01 * (n % 2) if n < 50 else 6.0) for n in range(1, 100)]
     (spike,) = find_spikes(curve)
-    assert (spike.iteration, spike.recovered_at) == (50, None)
+    assert (spike.since, recovery(spike, curve)) == (50, None)
 
 
 def test_falling_curve_has_no_spikes():

@@ -255,8 +255,8 @@ def test_two_words_for_one_thing_must_agree(key, value, message):
     ids=str,
 )
 def test_a_step_that_is_left_out_leaves_no_gradient_behind(options, zygote, run, tmp_path_factory, corpus):
-    skipping = {"limits": {"nan_policy": "skip"}, "iterations": 4}
-    bad = {"extra": {"RUNBOOK_FAULTS": "nan:step=2"}}  # the loss alone is taken for none: the gradients are good
+    skipping = {"limits": {"spike_policy": "skip"}, "iterations": 4}
+    bad = {"extra": {"RUNBOOK_FAULTS": "spike:step=2"}}  # the loss alone is taken for another: the gradients are good
     one = zygote.train(prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(**skipping), **bad)
     job = zygote.train(run, specs.spec(engine="deepspeed", **skipping, **options), **bad)
     assert job.code == one.code == 0, job.err + one.err

@@ -168,6 +168,34 @@ class TestBadSteps:
         assert job.code == 1 and "4 such steps in a row are more than training.nan_limit 3" in job.err
         assert [event["action"] for event in job.events("bad_step")] == ["skip"] * 3 + ["stop"]
 
+    def test_a_spike_is_noted_or_skipped_or_rolled_back(self, zygote, run, tmp_path_factory, corpus):
+        """Skipped and rolled back, the steps after it are those of a training that left the batch out for a NaN."""
+        jobs = {}
+        for policy, fault in (("note", "spike"), ("skip", "spike"), ("rollback", "spike"), ("", "nan")):
+            limits = {"spike_policy": policy} if policy else {"nan_policy": "skip"}
+            content = specs.spec(iterations=8, checkpoint={"interval": 4}, limits=limits)
+            folder = tmp_path_factory.mktemp("spike")
+            (folder / "data").symlink_to(corpus)
+            jobs[policy] = zygote.train(folder, content, extra={"RUNBOOK_FAULTS": f"{fault}:step=6,factor=3"})
+            assert jobs[policy].code == 0, jobs[policy].err
+        actions = {policy: [event["action"] for event in job.events("bad_step")] for policy, job in jobs.items()}
+        assert actions == {"note": [], "skip": ["skip"], "rollback": ["rollback"], "": ["skip"]}
+        losses = {policy: [line["loss"] for line in job.metrics] for policy, job in jobs.items()}
+        assert losses["skip"][6:] == losses["rollback"][-2:] == losses[""][6:] != losses["note"][6:]
+        assert jobs["rollback"].events("rolled_back")[0]["iteration"] == 4
+        for policy in ("note", "skip", "rollback"):
+            alarms = jobs[policy].events("alarm")
+            assert len(alarms) == 1, alarms
+            alarm = alarms[0]
+            assert (alarm["kind"], alarm["since"]) == ("spike", 6) and "it jumped" in alarm["evidence"]
+            assert "ALARM spike at iteration 6: loss " in jobs[policy].out
+        assert jobs[""].events("alarm")[0]["kind"] == "NaN"
+
+    def test_a_spike_that_no_skipped_batch_ends_stops(self, zygote, run):
+        content = specs.spec(iterations=8, limits={"spike_policy": "skip", "nan_limit": 1})
+        job = zygote.train(run, content, extra={"RUNBOOK_FAULTS": "spike:step=5;spike:step=6"})
+        assert job.code == 1 and "2 such steps in a row are more than training.nan_limit 1" in job.err
+
     def test_a_gradient_that_is_no_number_changes_no_weight(self, zygote, run, tmp_path_factory, corpus):
         content = specs.spec(iterations=5, limits={"nan_policy": "skip"})
         job = zygote.train(run, content, patch="training.poison:gradient")

@@ -34,9 +34,9 @@ def on_a_gpu():
     """A patch: work of the stream next to the CPU's, and windows of one step for slow ranks."""
     import torch
 
+    from runbook.plan_file import rank_times
     from runbook.training import read_ahead
     from runbook.training.engines import engine, megatron_engine
-    from runbook.training.health import rank_times
 
     def queue(module, name, seconds):
         function = getattr(module, name)

@@ -14,11 +14,11 @@ import pytest
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.rank_files import read_heartbeats
+from runbook.plan_file.rank_times import StragglerDetector
 from runbook.plan_file.schema import parse
 from runbook.training.health import collectives, faults, heartbeat, stopping, watchdog
 from runbook.training.health.collectives import message_key
 from runbook.training.health.heartbeat import HangLimits, Heartbeat, HeartbeatFile, HeartbeatWriter, uptime
-from runbook.training.health.rank_times import StragglerDetector
 from runbook.training.health.stopping import StopConditions
 from runbook.training.health.watchdog import find_hangs, make_watchdog, overslept, silent_ranks
 from runbook.training.ranks import Ranks

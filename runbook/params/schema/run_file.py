@@ -24,6 +24,7 @@ from runbook.params.schema.value_types import (
     RecomputeMethod,
     Schedule,
     Seconds,
+    SpikePolicy,
     Strict,
     Switch,
     Whole,
@@ -178,6 +179,8 @@ class Training(Strict):
     """A NaN or infinite loss or gradient: stop, skip the step, or rollback to the last save and pass it over."""
     nan_limit: Whole = 3
     """So many such steps in a row (or rollbacks in one job) stop the training all the same."""
+    spike_policy: SpikePolicy = "note"
+    """A finite loss that jumps: note it, skip each such batch, or rollback to the last save if it lasts."""
     log_interval: Whole = 1
     """Steps between log lines."""
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000

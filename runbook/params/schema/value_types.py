@@ -88,6 +88,8 @@ Switch = Literal["auto", "always", "never"]
 """Whether something is done, where each framework has a habit of its own."""
 NanPolicy = Literal["stop", "skip", "rollback"]
 """What follows a step whose loss or gradient is NaN or infinite."""
+SpikePolicy = Literal["note", "skip", "rollback"]
+"""What follows a finite loss that jumps out of its curve."""
 Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
 """Which kernel computes the attention."""
 BadRecords = Literal["stop", "skip", "quarantine"]

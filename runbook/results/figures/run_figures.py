@@ -54,7 +54,7 @@ def loss_figure(
         if padded_vocabulary:
             start = math.log(padded_vocabulary)
             axes.axhline(start, color=GREEN, linestyle="-.", linewidth=1, label=f"ln {padded_vocabulary} = {start:.2f}")
-        jumps = [(spike.iteration, spike.loss) for spike in find_spikes(points)]
+        jumps = [(spike.since, spike.value) for spike in find_spikes(points)]
         if jumps:
             axes.plot(*columns(jumps), "v", color=VERMILION, markersize=6, label="spike")
         without = [step.iteration for step in history.steps if step.loss is None or not math.isfinite(step.loss)]

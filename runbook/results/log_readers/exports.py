@@ -17,6 +17,7 @@ from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.history import Step, ValidationLoss, events_named, read_events, read_metrics, read_validation
 from runbook.results.log_readers.record import KEYS, ParsedLog, Record
+from runbook.results.metrics import find_alarms
 
 _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)
@@ -46,6 +47,7 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
         "notes": log.notes,
         "unread_lines": log.unread_lines,
         "failures": [asdict(failure) for failure in log.failures],
+        "alarms": [{name: _finite(fact) for name, fact in asdict(one).items()} for one in find_alarms(log.records)],
     }
     stream.write(f"],\n {json.dumps(rest, ensure_ascii=False)[1:]}\n")
 

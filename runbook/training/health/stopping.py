@@ -80,13 +80,15 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class BadStep:
-    """A step that was computed and must not change the weights."""
+    """A step whose change of the weights is not wanted."""
 
     iteration: int
-    fault: str  # which number is not finite
+    fault: str  # which number is not finite, or jumped
     value: float
     first_sample: int
     last_sample: int
+    key: str = "nan_policy"
+    """Of `training` in the run file: what says what is done about it."""
 
     def as_event(self) -> dict[str, object]:
         """For events.jsonl: which step, what was wrong with it, and which samples it took."""
@@ -100,16 +102,23 @@ class BadStepPolicy:
     """Counts bad steps and decides what to do; alike on all ranks, which all see the same numbers."""
 
     def __init__(self, spec: PhasePlan) -> None:
-        self.policy, self.limit = spec.limits.nan_policy, spec.limits.nan_limit
+        self._limits, self.limit = spec.limits, spec.limits.nan_limit
         self.in_a_row = 0
         self.rollbacks = 0
 
-    def action(self, *, has_checkpoint: bool) -> str:
-        """What to do about the bad step that was just met: one of `NAN_POLICIES`."""
+    def policy(self, bad: BadStep) -> str:
+        """What the plan wants: one of `NAN_POLICIES` or `SPIKE_POLICIES`."""
+        return str(getattr(self._limits, bad.key))
+
+    def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
+        """What to do about the bad step that was just met."""
         self.in_a_row += 1
-        if self.policy == "skip":
+        policy = self.policy(bad)
+        if policy == "skip":
             return "skip" if self.in_a_row <= self.limit else "stop"
-        if self.policy == "rollback":
+        if policy == "rollback" and bad.key == "spike_policy" and not has_checkpoint:
+            return "note"
+        if policy == "rollback":
             self.rollbacks += 1
             return "rollback" if has_checkpoint and self.rollbacks <= self.limit else "stop"
         return "stop"
@@ -122,7 +131,7 @@ class BadStepPolicy:
             if self.rollbacks <= self.limit
             else f"{self.rollbacks - 1} rollbacks are all that training.nan_limit {self.limit} allows",
             "stop": "training.nan_policy is stop; skip leaves such a step out, rollback goes back to the last save",
-        }[self.policy]
+        }[self.policy(bad)]
         error = TrainingError(
             f"{bad.fault} is {bad.value} at iteration {bad.iteration} (samples {bad.first_sample} to "
             f"{bad.last_sample}); nothing of this step was saved. {remedy}. Lower the learning rate or lengthen the "

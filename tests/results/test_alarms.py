@@ -1,0 +1,99 @@
+"""Alarms: silent on healthy curves, no later than people on trainings that went wrong; each names its evidence."""
+
+import random
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from runbook.cli.logs import summary
+from runbook.results.log_readers import parse_lines
+from runbook.results.metrics import find_alarms
+
+
+def steps(values, name="loss", **others):
+    return [SimpleNamespace(iteration=n, **{name: value}, **others) for n, value in enumerate(values, 1)]
+
+
+def kinds(alarms):
+    return [(alarm.kind, alarm.metric, alarm.since, alarm.iteration) for alarm in alarms]
+
+
+def curve(num_steps, noise, seed=1, power=0.25):
+    source = random.Random(seed)
+    return [1.7 + 9 * n**-power + source.gauss(0, noise) for n in range(1, num_steps)]
+
+
+# Losses that BigScience wrote into its public chronicles (tr1-13B-base, tr8-104B-wide, tr8b-104B, tr11-176B-ml of
+# bigscience-workshop/bigscience), with the last iteration before the one by which they had noticed.
+THIRTEEN = [(29020, 2.775923), (29030, 2.772822), (29040, 2.768131), (29050, 7.343709), (29060, 8.715872)]
+FIRST_104B = [
+    (7000, 6.444662),
+    (7010, 11.42026),
+    *((n, 11.42 - 0.0203 * (n - 7010)) for n in range(7020, 7220, 10)),
+]  # to 7.155
+SECOND_104B = [(6900, 6.365808), (6910, 6.598378), (6920, 7.314456), (6930, 9.121927), (6940, 10.23865)]
+NORMED_104B = [(17060, 2.665295), (17061, 2.667121), (17062, 4.374269), (17063, 4.365822), (17064, 4.391485)]
+BLOOM = [(31214, 2.198845), (31215, 2.220424), (31216, 2.595213), (31217, 2.241558), (31218, 2.345279),
+         (31219, 5.098124), (31220, 3.492029)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("told", "noticed"),
+    [(THIRTEEN, 29050), (FIRST_104B, 7010), (SECOND_104B, 6940), (NORMED_104B, 17062), (BLOOM, 31219)],
+)
+@pytest.mark.parametrize("before", [0, 200])
+def test_spikes_of_public_chronicles_are_found_when_people_saw_them(told, noticed, before):
+    """What was printed before these lines is not public here: a curve of the described level and slope is put there."""
+    source, start, (first, loss) = random.Random(3), told[0][0] - 10 * before, told[0]
+    built = [(start + 10 * n, loss * (1 + 0.05 * (1 - n / before)) + source.gauss(0, 0.01)) for n in range(before)]
+    rows = [SimpleNamespace(iteration=iteration, loss=loss) for iteration, loss in [*built, *told]]
+    (alarm, *_) = [one for one in find_alarms(rows) if one.kind == "spike"]
+    assert alarm.iteration <= (
+        noticed if alarm.value > 2.2 * alarm.usual or not before else min(told[-1][0], noticed + 20)
+    )
+    assert first < alarm.since <= noticed
+    assert f"loss {alarm.value:.4g}: it jumped" in alarm.evidence and f"the median {alarm.usual:.4g}" in alarm.evidence
+
+
+def test_a_loss_that_stays_up_or_creeps_up_diverges():
+    """The first is built after 104B's first attempt: 6.4 to 11.4, then 7.15 for good."""
+    source = random.Random(1)
+    built = [6.9 - 0.0015 * n + source.gauss(0, 0.04) for n in range(300)]
+    built += [11.42 - 0.2 * n for n in range(21)] + [7.15 + source.gauss(0, 0.03) for _ in range(60)]
+    assert [one[:3] for one in kinds(find_alarms(steps(built)))][:2] == [
+        ("spike", "loss", 301),
+        ("divergence", "loss", 301),
+    ]
+    creeping = [loss + max(0, n - 1000) * 0.0007 for n, loss in enumerate(curve(2000, 0.02))]
+    assert ("divergence", "loss") in {(one.kind, one.metric) for one in find_alarms(steps(creeping))}
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.03, 0.2])
+def test_healthy_curves_are_silent(noise):
+    for seed in range(6):
+        assert find_alarms(steps(curve(1200, noise, seed, 0.15 + 0.05 * seed))) == []
+
+
+def test_single_batches_of_odd_text_are_no_spike():
+    """Healthy public runs have batches at 1.98 times the usual loss, and once two jumps in a row."""
+    odd = curve(600, 0.1)
+    odd[200], odd[300], odd[301] = 1.98 * odd[200], 1.4 * odd[300], 1.2 * odd[301]
+    assert find_alarms(steps(odd)) == []
+
+
+def test_a_loss_that_falls_no_more_is_a_plateau_and_one_that_is_none_is_told_once():
+    flat = [loss if n < 700 else 3.4 + loss * 0.002 * (-1) ** n for n, loss in enumerate(curve(3000, 0.01))]
+    assert {(one.kind, one.metric) for one in find_alarms(steps(flat))} == {("plateau", "loss")}
+    rows = [SimpleNamespace(iteration=n, loss=None if n > 5 else 3.0, nan=int(n > 5)) for n in range(1, 20)]
+    assert kinds(find_alarms(rows)) == [("NaN", "loss", 6, 6)]
+
+
+def test_a_log_file_shows_its_alarms():
+    numbers = count(29000, 10)
+    lines = [
+        f" iteration {next(numbers):8d}/  311541 | consumed samples: 0 | elapsed time per iteration (ms): 22306.6"
+        f" | learning rate: 9.850E-05 | global batch size:  1024 | lm loss: {loss:.6E} | loss scale: 32768.0 |"
+        for loss in (2.78, 2.775923, 2.772822, 2.768131, 7.343709, 8.715872)
+    ]
+    assert "ALARM spike, iteration 29040: loss 7.344: it jumped" in summary(parse_lines(lines))
