@@ -5,7 +5,7 @@ import functools
 import json
 import types
 from collections.abc import Mapping
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from runbook.plan_file.errors import RefusedError
 
@@ -92,6 +92,10 @@ def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
         if content is None:
             return None
         return _value(next(part for part in inner if part is not type(None)), content, where, problems)
+    if origin is Literal:
+        if content not in inner:
+            problems.append(f"{where}: {content!r} is not one of {', '.join(inner)}")
+        return content
     if origin is dict:
         if not isinstance(content, dict):
             problems.append(f"{where}: {shown(content)} is not a mapping")

@@ -1,4 +1,4 @@
-"""Rules for a phase that our trainer can train: ranges, choices, layout, shape, batch, engine."""
+"""Rules for a phase that our trainer can train: ranges, layout, shape, batch, engine."""
 
 import math
 from collections.abc import Iterator
@@ -7,23 +7,8 @@ from operator import attrgetter
 
 from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.schema import NAN_POLICIES, SPIKE_POLICIES, SWITCHES, PhasePlan, PlannedParallel, Tuning
+from runbook.plan_file.schema import PhasePlan, PlannedParallel, Tuning
 
-_CHOICES = {
-    "engine": ("megatron-core", "deepspeed"),
-    "precision.format": ("fp32", "bf16", "fp16"),
-    "recompute": ("none", "selective", "full"),
-    "learning_rate.schedule": ("cosine", "linear", "constant"),
-    "model.position_embedding": ("learned", "rope"),
-    "model.normalization": ("layernorm", "rmsnorm"),
-    "model.activation": ("gelu", "swiglu"),
-    "limits.nan_policy": NAN_POLICIES,
-    "limits.spike_policy": SPIKE_POLICIES,
-    "precision.fp8": ("none", "delayed", "tensorwise", "blockwise", "mxfp8"),
-    "tuning.overlap_pipeline": SWITCHES,
-    "tuning.fuse_gradients": SWITCHES,
-    "tuning.recompute_method": ("uniform", "block"),
-}
 _NOT_NEGATIVE = (
     "learning_rate.minimum", "learning_rate.warmup_samples", "learning_rate.decay_samples", "optimizer.weight_decay",
     "optimizer.clip_gradient", "precision.static_loss_scale", "model.init_std", "evaluation.interval",
@@ -61,9 +46,6 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
     """One sentence for each value that is outside its range; none of them is a number where NaN is given."""
-    for key, allowed in _CHOICES.items():
-        if (word := attrgetter(key)(phase)) not in allowed:
-            yield f"{key}: {word!r} is not one of {', '.join(allowed)}"
     for key in _POSITIVE:
         if (value := attrgetter(key.replace("global", "global_"))(phase)) < 1:
             yield f"{key}: {value} is not a positive number"

@@ -5,7 +5,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
@@ -16,9 +16,24 @@ RANK_TIMES = "rank_times.jsonl"
 RANKS_PER_STEP = 128
 """Ranks up to which the times of every step are kept; of 1,024 ranks it is every 8th step."""
 
-NAN_POLICIES = ("stop", "skip", "rollback")
-SPIKE_POLICIES = ("note", "skip", "rollback")
-SWITCHES = ("auto", "always", "never")
+Precision = Literal["fp32", "fp16", "bf16"]
+"""Number format of the matrix products."""
+Recompute = Literal["none", "selective", "full"]
+"""Which activations are computed again in the backward pass instead of being kept."""
+Engine = Literal["megatron-core", "deepspeed"]
+"""Which library moves gradients and optimizer states in our own trainer."""
+Schedule = Literal["cosine", "linear", "constant"]
+"""Shape of the learning rate after the warm-up."""
+Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
+"""How Transformer Engine scales the matrix products that it computes in 8 bits."""
+RecomputeMethod = Literal["uniform", "block"]
+"""How layers are chosen that are computed again."""
+Switch = Literal["auto", "always", "never"]
+"""Whether something is done, where each framework has a habit of its own."""
+NanPolicy = Literal["stop", "skip", "rollback"]
+"""What follows a step whose loss or gradient is NaN or infinite."""
+SpikePolicy = Literal["note", "skip", "rollback"]
+"""What follows a finite loss that jumps out of its curve."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +50,9 @@ class Shape:
     vocabulary: int
     padded_vocabulary: int
     tied_embeddings: bool = True
-    position_embedding: str = "learned"
-    normalization: str = "layernorm"
-    activation: str = "gelu"
+    position_embedding: Literal["learned", "rope"] = "learned"
+    normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
+    activation: Literal["gelu", "swiglu"] = "gelu"
     biases: bool = True
     qkv_biases: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Queries, keys and values have biases where the other matrices have none."""
@@ -119,11 +134,11 @@ class Tuning:
 
     overlap_gradients: bool = field(default=False, metadata=OMIT_DEFAULT)
     overlap_weights: bool = field(default=False, metadata=OMIT_DEFAULT)
-    overlap_pipeline: str = field(default="auto", metadata=OMIT_DEFAULT)
-    fuse_gradients: str = field(default="auto", metadata=OMIT_DEFAULT)
+    overlap_pipeline: Switch = field(default="auto", metadata=OMIT_DEFAULT)
+    fuse_gradients: Switch = field(default="auto", metadata=OMIT_DEFAULT)
     overlap_tensor: bool = field(default=False, metadata=OMIT_DEFAULT)
     cuda_graphs: bool = field(default=False, metadata=OMIT_DEFAULT)
-    recompute_method: str = field(default="uniform", metadata=OMIT_DEFAULT)
+    recompute_method: RecomputeMethod = field(default="uniform", metadata=OMIT_DEFAULT)
     recompute_num_layers: int = field(default=1, metadata=OMIT_DEFAULT)
     gc_interval: int = field(default=0, metadata=OMIT_DEFAULT)
     broadcast_batches: bool = field(default=False, metadata=OMIT_DEFAULT)
@@ -213,7 +228,7 @@ class LearningRate:
 
     peak: float
     minimum: float
-    schedule: str
+    schedule: Schedule
     warmup_samples: int
     decay_samples: int
 
@@ -245,7 +260,7 @@ class Optimizer:
 class PlannedPrecision:
     """Number format of the matrix products, and the loss scale of fp16."""
 
-    format: str
+    format: Precision
     initial_loss_scale: float
     loss_scale_window: int
     hysteresis: int = field(default=2, metadata=OMIT_DEFAULT)
@@ -254,7 +269,7 @@ class PlannedPrecision:
     """Keep this scale whatever happens; 0: dynamic."""
     minimum_loss_scale: float = field(default=1.0, metadata=OMIT_DEFAULT)
     """The dynamic scale does not fall below it; an overflow there is a collapse."""
-    fp8: str = field(default="none", metadata=OMIT_DEFAULT)
+    fp8: Fp8 = field(default="none", metadata=OMIT_DEFAULT)
     """How products in 8 bits are scaled."""
 
 
@@ -348,12 +363,12 @@ class Limits:
     process_group_timeout_seconds: int
     exit_interval: int = field(default=0, metadata=OMIT_DEFAULT)
     """Save and stop each time this many steps of the whole training are done; 0: never."""
-    nan_policy: str = field(default="stop", metadata=OMIT_DEFAULT)
-    """What follows a NaN loss or gradient, or a collapsed loss scale: one of `NAN_POLICIES`."""
+    nan_policy: NanPolicy = field(default="stop", metadata=OMIT_DEFAULT)
+    """What follows a NaN loss or gradient, or a collapsed loss scale."""
     nan_limit: int = field(default=3, metadata=OMIT_DEFAULT)
     """This many such steps in a row, or rollbacks in a segment, end the training all the same."""
-    spike_policy: str = field(default="note", metadata=OMIT_DEFAULT)
-    """What follows a finite loss that jumps out of its curve: one of `SPIKE_POLICIES`."""
+    spike_policy: SpikePolicy = field(default="note", metadata=OMIT_DEFAULT)
+    """What follows a finite loss that jumps out of its curve."""
 
 
 @dataclass(frozen=True)
@@ -371,7 +386,7 @@ class PhasePlan:
     """One training phase of plan.json."""
 
     phase: str
-    engine: str
+    engine: Engine
     seed: int
     device: str
     model: PlannedModel
@@ -381,7 +396,7 @@ class PhasePlan:
     learning_rate: LearningRate
     optimizer: Optimizer
     precision: PlannedPrecision
-    recompute: str
+    recompute: Recompute
     data: PlannedData
     evaluation: Evaluation
     checkpoint: Checkpoint

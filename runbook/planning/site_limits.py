@@ -8,8 +8,8 @@ from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import parse_duration, show_bytes, show_clock, show_count, show_duration
 from runbook.params.schema.run_file import JOB_SECTIONS, Job
 from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
-from runbook.params.schema.value_types import Precision
 from runbook.params.settings import Settings
+from runbook.plan_file.schema import Precision
 from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes
 from runbook.planning.layout import FULL
 from runbook.planning.plan_record import Plan

@@ -120,7 +120,8 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     if folders.has_checkpoints(root):
         raise RefusedError(f"{root} has checkpoints already: weights are imported only before the first step")
     imported: Any = hugging_face.ImportedWeights(Path(request.source), spec.model)
-    spec = dataclasses.replace(spec, engine="hugging-face")  # which has no optimizer state for the plan's
+    engine: Any = "hugging-face"  # which has no optimizer state for the plan's
+    spec = dataclasses.replace(spec, engine=engine)
     saved = state.PendingSave(spec, imported, state.TrainingProgress(), in_background=False).finish()
     return {"iteration": 0, "folder": str(saved.folder), "bytes": saved.bytes}
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.params.schema.value_types import Precision
-from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.plan_file.schema import PlannedParallel, Precision, Shape
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
 from runbook.planning.cost.cpu import PROCESS_BYTES

@@ -90,7 +90,7 @@ def changed(section, key, value, **options):
 @pytest.mark.parametrize(
     ("content", "world_size", "says"),
     [
-        (changed("precision", "format", "fp8"), 1, "precision.format: 'fp8' is not one of fp32, bf16, fp16"),
+        (changed("precision", "format", "fp8"), 1, "precision.format: 'fp8' is not one of fp32, fp16, bf16"),
         (specs.spec(engine="fsdp"), 1, "engine: 'fsdp' is not one of megatron-core, deepspeed"),
         (
             specs.spec(engine="deepspeed", zero_stage=2, pipeline=2),

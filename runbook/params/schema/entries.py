@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from runbook.params.schema.value_types import Bytes, Positive, Strict, Whole, WholeOrZero
 
@@ -120,11 +120,11 @@ class Model(Strict):
     """Tokens of the tokenizer; padded to a multiple of 128 (x tensor for the documents' own frameworks)."""
     tied_embeddings: bool = True
     """The output layer uses the input embedding's weights."""
-    position_embedding: str = "learned"
+    position_embedding: Literal["learned", "rope"] = "learned"
     """learned or rope."""
-    normalization: str = "layernorm"
+    normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
     """layernorm or rmsnorm."""
-    activation: str = "gelu"
+    activation: Literal["gelu", "swiglu"] = "gelu"
     """gelu or swiglu."""
     biases: bool = True
     """Linear layers have biases."""

@@ -72,24 +72,6 @@ NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
 
 Framework = Literal["runbook", "megatron-lm", "megatron-deepspeed", "nemo"]
 """Whose program the training job starts."""
-Precision = Literal["fp32", "fp16", "bf16"]
-"""Number format of the matrix products."""
-Recompute = Literal["none", "selective", "full"]
-"""Which activations are computed again in the backward pass instead of being kept."""
-Engine = Literal["megatron-core", "deepspeed"]
-"""Which library moves gradients and optimizer states in our own trainer."""
-Schedule = Literal["cosine", "linear", "constant"]
-"""Shape of the learning rate after the warm-up."""
-Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
-"""How Transformer Engine scales the matrix products that it computes in 8 bits."""
-RecomputeMethod = Literal["uniform", "block"]
-"""How layers are chosen that are computed again."""
-Switch = Literal["auto", "always", "never"]
-"""Whether something is done, where each framework has a habit of its own."""
-NanPolicy = Literal["stop", "skip", "rollback"]
-"""What follows a step whose loss or gradient is NaN or infinite."""
-SpikePolicy = Literal["note", "skip", "rollback"]
-"""What follows a finite loss that jumps out of its curve."""
 Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
 """Which kernel computes the attention."""
 BadRecords = Literal["stop", "skip", "quarantine"]

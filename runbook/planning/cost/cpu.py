@@ -10,7 +10,7 @@ processes): the worst is 9 % off. Another CPU differs by clock and units; a smok
 """
 
 from runbook.core.checks import Check, judge
-from runbook.params.schema.value_types import Precision
+from runbook.plan_file.schema import Precision
 from runbook.planning.cost import flops
 from runbook.planning.layout import Choice, Machine
 from runbook.planning.sizes import on_rank

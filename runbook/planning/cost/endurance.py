@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from runbook.core.units import four_digits, parse_duration
 from runbook.params.schema.run_file import Job
 from runbook.params.schema.site import Site
-from runbook.params.schema.value_types import Precision
+from runbook.plan_file.schema import Precision
 from runbook.planning.cost.speed import Speed
 from runbook.planning.cost.step_inputs import device_of
 from runbook.planning.layout import Choice

@@ -10,9 +10,8 @@ from typing import ClassVar
 
 from runbook.core.checks import Check
 from runbook.core.units import show_bytes
-from runbook.params.schema.value_types import Precision
 from runbook.plan_file.deepspeed import bucket_elements
-from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.plan_file.schema import PlannedParallel, Precision, Shape
 from runbook.planning.cost import cpu
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice, Machine

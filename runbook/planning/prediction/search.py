@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import four_digits, show_bytes, show_duration
-from runbook.params.schema.value_types import Recompute
 from runbook.params.settings import Settings
+from runbook.plan_file.schema import Recompute
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.accelerators import Accelerator
 from runbook.planning.cost.iteration import iteration

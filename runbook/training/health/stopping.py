@@ -107,7 +107,7 @@ class BadStepPolicy:
         self.rollbacks = 0
 
     def policy(self, bad: BadStep) -> str:
-        """What the plan wants: one of `NAN_POLICIES` or `SPIKE_POLICIES`."""
+        """What the plan wants: a `NanPolicy` or a `SpikePolicy`."""
         return str(getattr(self._limits, bad.key))
 
     def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
