@@ -11,7 +11,9 @@ import click
 from runbook.cli.options import RUNS, phase_option, training_phase
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
-from runbook.results.log_readers import ParsedLog, parse_files, write_csv, write_json
+from runbook.results.log_readers.exports import write_csv, write_json
+from runbook.results.log_readers.read import parse_files
+from runbook.results.log_readers.record import ParsedLog
 from runbook.results.metrics import find_alarms
 
 

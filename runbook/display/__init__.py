@@ -13,8 +13,10 @@ Nothing here imports pandas, matplotlib or IPython when it is imported.
 """
 
 from runbook.core.table import Table as Table
+from runbook.display.output_place import CheckTable as CheckTable
 from runbook.display.output_place import Place as Place
 from runbook.display.output_place import View as View
+from runbook.display.output_place import show_checks as show_checks
 from runbook.display.output_place import show_figure as show_figure
 from runbook.display.output_place import show_html as show_html
 from runbook.display.output_place import show_table as show_table
@@ -22,5 +24,3 @@ from runbook.display.output_place import show_text as show_text
 from runbook.display.output_place import where_we_are as where_we_are
 from runbook.display.progress import Progress as Progress
 from runbook.display.progress import sparkline as sparkline
-from runbook.display.verdicts import CheckTable as CheckTable
-from runbook.display.verdicts import show_checks as show_checks

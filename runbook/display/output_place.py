@@ -1,14 +1,14 @@
-"""Output places: browser, papermill, terminal or pipe, and how to show a thing in each.
-
-where_we_are() -> Place      show(table)      show_text(text)
-"""
+"""Output places: browser, papermill, terminal or pipe, and how to show a text, a table, checks or a figure in each."""
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from html import escape
 from typing import Any
 
+from runbook.core.checks import Check, counted
 from runbook.core.table import Row, Table
 from runbook.results.figures.drawing import as_svg
 
@@ -48,14 +48,6 @@ def current_shell() -> Any:
     return ipython.get_ipython() if ipython is not None else None
 
 
-def show(table: Table) -> None:
-    """Show a table: in a notebook with all its forms, elsewhere as text."""
-    if where_we_are().is_kernel:
-        display_bundle(table.mime_bundle())
-    else:
-        show_text(table.as_text())
-
-
 def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any:
     """Put a bundle into the notebook; where it is to be updated later, its handle."""
     import IPython.display
@@ -65,8 +57,12 @@ def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any
 
 
 def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> None:
-    """Show a table, or rows as one."""
-    show(rows if isinstance(rows, Table) else Table(rows, title, notes))
+    """Show a table, or rows as one: in a notebook with all its forms, elsewhere as text."""
+    table = rows if isinstance(rows, Table) else Table(rows, title, notes)
+    if where_we_are().is_kernel:
+        display_bundle(table.mime_bundle())
+    else:
+        show_text(table.as_text())
 
 
 class View(list[Any]):
@@ -87,7 +83,7 @@ class View(list[Any]):
             if isinstance(part, tuple):
                 show_figure(*part)
             else:
-                show(part) if isinstance(part, Table) else show_text(part)
+                show_table(part) if isinstance(part, Table) else show_text(part)
 
     def _repr_html_(self) -> str:
         parts = (as_svg(part[0]) if isinstance(part, tuple) else part for part in self)
@@ -104,12 +100,6 @@ def show_text(text: str) -> None:
     print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
 
-def colour_is_wanted() -> bool:
-    """Colour only for a person's screen, and not where NO_COLOR or a dumb terminal says otherwise."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return not plain and where_we_are() is Place.TERMINAL
-
-
 def show_figure(figure: Any, caption: str) -> None:
     """Show a matplotlib figure with its numbers in words: these alone are what a terminal and a log get."""
     if where_we_are().is_kernel:
@@ -123,3 +113,70 @@ def show_html(html: str, text: str) -> None:
         display_bundle({"text/html": html, "text/plain": text})
     else:
         show_text(text)
+
+
+BAD = "#d55e00"
+MARKS = {
+    "fail": ("✗", BAD, "\x1b[1;33m"),
+    "warn": ("!", "#b58900", "\x1b[33m"),
+    "unknown": ("?", "currentColor", ""),
+    "pass": ("✓", "#0072b2", "\x1b[34m"),
+}
+"""Symbol, colour on a page and on a terminal, in the order in which a person wants to read the verdicts.
+
+Blue and orange are those of Okabe and Ito's palette: the common forms of colour blindness tell them apart.
+"""
+
+
+class CheckTable(Table):
+    """Checks as a table, those that need a person first."""
+
+    def __init__(self, checks: Iterable[Check], title: str = "Checks") -> None:
+        self.checks = sorted(checks, key=lambda check: list(MARKS).index(check.verdict))
+        rows = [
+            {"Check": check.name, "Verdict": _text(check.verdict), "Value": check.value, "Rule": check.rule}
+            for check in self.checks
+        ]
+        remedies = [check.remedy if check.verdict != "pass" else "" for check in self.checks]
+        if any(remedies):
+            rows = [row | {"What to do": remedy} for row, remedy in zip(rows, remedies, strict=True)]
+        super().__init__(rows, f"{title} ({self.summary()})")
+
+    def summary(self) -> str:
+        """How many checks have each verdict.
+
+        >>> CheckTable([Check("a", "pass", "1", "1"), Check("b", "fail", "2", "1")]).summary()
+        '2 checks: 1 fail, 1 pass'
+        """
+        counts = Counter(check.verdict for check in self.checks)
+        words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in MARKS if counts[verdict])
+        return counted(len(self.checks), "check") + (f": {words}" if words else "")
+
+    def as_text(self, colour: bool = False) -> str:
+        """For terminal and log; in colour, verdicts keep their symbol and word."""
+        text = super().as_text()
+        for verdict, (_, _, ansi) in MARKS.items():
+            if colour and ansi:
+                text = text.replace(f"{_text(verdict)} ", f"{ansi}{_text(verdict)}\x1b[0m ")
+        return text
+
+    def cell_html(self, column: str, text: str) -> str:
+        """A verdict in bold with a coloured bar; the word itself keeps the page's own colour."""
+        if column != "Verdict":
+            return super().cell_html(column, text)
+        colour = MARKS[text.partition(" ")[2]][1]
+        style = f"border-left:.3em solid {colour};padding-left:.4em;white-space:nowrap;font-weight:600"
+        return f'<span style="{style}">{escape(text)}</span>'
+
+
+def show_checks(checks: Iterable[Check], title: str = "Checks") -> None:
+    """Show checks as a table, those that need a person first; in colour on a terminal, but not against NO_COLOR."""
+    table, plain = CheckTable(checks, title), os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if where_we_are() is Place.TERMINAL and not plain:
+        show_text(table.as_text(colour=True))
+    else:
+        show_table(table)
+
+
+def _text(verdict: str) -> str:
+    return f"{MARKS[verdict][0]} {verdict}"

@@ -13,7 +13,7 @@ import yaml
 from runbook.core.errors import ParamsError
 from runbook.params.problems import InvalidParams, Problem, read_as_papermill, show
 from runbook.params.project import RunFile, find_run_file, run_names
-from runbook.params.run_loader import load_file
+from runbook.params.run_loader import RunLoading
 from runbook.params.schema.keys import nearest
 from runbook.params.settings import Settings
 from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
@@ -67,7 +67,8 @@ def bind(
     wrong = {name: value for name, value in chosen.items() if not isinstance(value, type(PARAMETERS[name]))}
     problems = [*_unknown_names(namespace), *(_wrong_type(name, value) for name, value in wrong.items())]
     chosen = {name: value for name, value in chosen.items() if name not in wrong}
-    return load_file(file, chosen, _words(namespace, problems), problems, before)
+    words = _words(namespace, problems)
+    return RunLoading(file, problems=problems, before=before).load(chosen, words)
 
 
 def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:

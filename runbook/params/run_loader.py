@@ -47,27 +47,18 @@ def load(
     `overrides` (nested as in a run file) wins over the file, `set_words` (`key=value`) over both; `before`, what was
     given to this run earlier, wins over the file alone. `ParamsError` lists everything that is wrong.
     """
-    return load_file(find_run_file(name, project), overrides or {}, set_words, before=before)
+    return RunLoading(find_run_file(name, project), before=before).load(overrides or {}, set_words)
 
 
 def check(name: str, *, set_words: Sequence[str] = (), project: Path | None = None) -> Settings:
     """As `load`, and refuses too what YAML 1.1 (papermill -f) would read differently in the run file."""
-    return _Loading(find_run_file(name, project), portable=True).load({}, set_words)
-
-
-def load_file(
-    file: RunFile,
-    overrides: Mapping[str, object],
-    set_words: Sequence[str],
-    problems: Sequence[Problem] = (),
-    before: YamlDocument | None = None,
-) -> Settings:
-    """As `load`, of a run file that was found; reports the caller's own problems with those it finds."""
-    return _Loading(file, problems=list(problems), before=before).load(overrides, set_words)
+    return RunLoading(find_run_file(name, project), portable=True).load({}, set_words)
 
 
 @dataclass
-class _Loading:
+class RunLoading:
+    """Loads a run file that was found; `problems` are the caller's own, reported with those that it finds."""
+
     file: RunFile
     portable: bool = False
     before: YamlDocument | None = None
@@ -76,6 +67,7 @@ class _Loading:
     given_name: str = ""
 
     def load(self, overrides: Mapping[str, object], set_words: Sequence[str]) -> Settings:
+        """The run with values over its file, as `load` has it."""
         upper = [self._run_file_layer()]
         if self.file.variant:
             upper.append(self._keeps_name(self._variant_layer()))

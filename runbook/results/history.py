@@ -13,7 +13,7 @@ from typing import Any
 
 from runbook.core.errors import RecordError
 from runbook.core.json_lines import read_lines
-from runbook.plan_file.schema import RANK_TIMES, exchange_interval
+from runbook.plan_file.schema import RANK_TIMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,6 @@ _STEP_FIELDS = {field.name for field in fields(Step)}
 def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl", rank_times: Iterable[RankTimes] = ()) -> History:
     """The history told by the lines of a metrics.jsonl, which are read one by one.
 
-    Trainers before rank_times.jsonl wrote the ranks' times into each line; of many ranks those of some steps are kept.
-
     >>> one = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
     >>> again = '{"iteration": 1, "seconds": 2.5, "loss": 2.9, "segment": 1}'
     >>> history = parse_metrics([one, again, '{"iteration": 2, "sec'])
@@ -168,22 +166,18 @@ def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl", rank_time
     """
     kept: dict[int, Step] = {}
     repeated: list[Step] = []
-    unread, times = 0, list(rank_times)
+    unread = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        values = _values(line)
-        step = _step(values, number)
-        if step is None:
+        if (step := _step(_values(line), number)) is None:
             unread += 1
             continue
-        if (seconds := values.get("rank_seconds")) and step.iteration % exchange_interval(len(seconds)) == 0:
-            times.append(RankTimes(step.iteration, 1, step.segment, array("d", seconds)))
         before = kept.setdefault(step.iteration, step)
         if before is not step:
             earlier, kept[step.iteration] = sorted((before, step), key=lambda one: one.segment)
             repeated.append(earlier)
-    return History(tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source, tuple(times))
+    return History(tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source, tuple(rank_times))
 
 
 def _values(line: str) -> dict[str, Any]:

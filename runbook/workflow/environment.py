@@ -19,7 +19,7 @@ from runbook.params import Settings, resolve_secret
 from runbook.params.settings import require_values
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import OpenPhase, binder
-from runbook.workflow.prerequisites.doctor import site_checks, writable_check
+from runbook.workflow.prerequisites.doctor import matrix_check, site_checks, writable_check
 from runbook.workflow.prerequisites.machine import measure_machine
 from runbook.workflow.prerequisites.node_probe import MEASURED, probe_checks, probe_phase
 from runbook.workflow.report import finish as finish
@@ -84,11 +84,8 @@ def check_machine(open_phase: OpenPhase) -> None:
         rule = f"one for each of {processes} processes; fewer work, slowly"
         enough = machine.cores >= processes
         checks.append(judge("cores", enough, f"{machine.cores} cores", rule, otherwise="warn"))
-    if machine is not None and open_phase.settings.run.training.precision == "bf16":
-        fast = any(flag.startswith(("avx512_bf16", "amx_bf16")) for flag in machine.flags)
-        value = "bf16 in hardware" if fast else "no AVX-512 BF16 and no AMX"
-        rule = "bf16 is fast only with them; the plan's time reckons with what is there"
-        checks.append(judge("matrix instructions", fast, value, rule, otherwise="warn"))
+        if open_phase.settings.run.training.precision == "bf16":
+            checks.append(matrix_check(machine.flags))
     open_phase.check(checks)
 
 

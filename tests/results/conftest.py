@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from runbook.params import load
 from runbook.plan_file.schema import Batch, Duration, PhasePlan
 from runbook.planning import Plan, make_plan
-from runbook.results.history import Event, History, parse_metrics
+from runbook.results.history import Event, History, RankTimes, parse_metrics
 
 VOCABULARY = 50304
 
@@ -41,7 +42,13 @@ def step(iteration: int, **changes: object) -> dict[str, object]:
 
 
 def history_of(records: list[dict[str, object]]) -> History:
-    return parse_metrics([json.dumps(record) for record in records])
+    """What was written of these steps; `rank_seconds`, the times of their ranks, are in a file of their own."""
+    times = [
+        RankTimes(record["iteration"], 1, record["segment"], array("d", seconds))
+        for record in records
+        if (seconds := record.get("rank_seconds"))
+    ]
+    return parse_metrics([json.dumps(record) for record in records], rank_times=times)
 
 
 def saved(*iterations: int) -> list[Event]:

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from runbook.cli.logs import logs
 from runbook.core.errors import DataError
-from runbook.results.log_readers import LogReader, parse_files, parse_lines, write_csv, write_json
+from runbook.results.log_readers.exports import write_csv, write_json
+from runbook.results.log_readers.read import LogReader, parse_files, parse_lines
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 

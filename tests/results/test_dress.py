@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.results.log_readers import parse_lines
+from runbook.results.log_readers.read import parse_lines
 
 MEGATRON = (
     " iteration      122/  250000 | consumed samples:       124928 | elapsed time per iteration (ms): 86545.2 | "

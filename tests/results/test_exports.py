@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from runbook.core.errors import DataError
-from runbook.results.log_readers import parse_files, parse_lines
 from runbook.results.log_readers.exports import export, parse_target
+from runbook.results.log_readers.read import parse_files, parse_lines
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "megatron-core.log"
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from runbook.cli.logs import logs
-from runbook.results.log_readers import parse_files, parse_lines
+from runbook.results.log_readers.read import parse_files, parse_lines
 from runbook.results.log_readers.record import Facts
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "mlperf.log"

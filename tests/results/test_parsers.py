@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.results.log_readers import parse_files, parse_lines
+from runbook.results.log_readers.read import parse_files, parse_lines
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 PER_DEVICE = "tokens_per_second_per_device"

@@ -45,13 +45,6 @@ def test_times_in_a_file_of_their_own_are_read_with_the_metrics(make, tmp_path):
     assert straggler_table(history).rows[0]["slowest of all (% of steps)"] == 100
 
 
-def test_of_an_older_run_of_many_ranks_the_times_of_some_steps_are_kept(make):
-    """It had those of every step among the metrics: 11 kB a step of 1,024 ranks."""
-    history = make.history([make.step(n, rank_seconds=[1.0] * 255 + [2.0]) for n in range(1, 41)])
-    assert [one.iteration for one in history.rank_times] == list(range(2, 41, 2))
-    assert straggler_table(history).rows[0]["rank"] == 255
-
-
 def test_parts_add_up_to_the_step(make):
     told = {"forward_backward_seconds": 1.4, "communication_seconds": 0.3, "optimizer_seconds": 0.4}
     history = make.history([make.step(n, **told) for n in range(1, 41)])

@@ -17,8 +17,7 @@ from typing import Any
 from runbook.core.errors import RunbookError
 from runbook.core.table import Table
 from runbook.display.jupyter.controls import widget_bundle
-from runbook.display.output_place import Place, display_bundle, show, where_we_are
-from runbook.display.verdicts import BAD
+from runbook.display.output_place import BAD, Place, display_bundle, show_table, where_we_are
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def show_form(
 ) -> Form | None:
     """The form in a browser, the table elsewhere; `name` is proposed for what is written."""
     if where_we_are() is not Place.BROWSER or find_spec("ipywidgets") is None:
-        show(table)
+        show_table(table)
         return None
     form = Form(sections, consider, write, name)
     display_bundle({**widget_bundle(form.box, table.as_text()), "text/html": table.as_html()})

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +21,10 @@ from runbook.core.units import show_bytes
 from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preparation import FLEET
 from runbook.params import Settings, resolve_secret
+from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.settings import STAGE, missing_values
 from runbook.planning import Check, Plan
+from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.prerequisites.node_probe import NEEDED, probe_checks, probe_run
@@ -81,10 +83,15 @@ def machine_checks() -> list[Check]:
     free = f"{show_bytes(memory.available)} of {show_bytes(memory.total)} free"
     remedy = "End what else runs here, or choose a smaller model (training.smoke.model)."
     enough = judge("memory", memory.available > 6 * 2**30, free, rule, remedy, otherwise="warn")
-    fast, rule = sorted(machine.cpu_flags() & {"avx512_bf16", "amx_bf16"}), "bf16 on a CPU is fast only with them"
-    found = ", ".join(fast) or "neither avx512_bf16 nor amx_bf16"
+    return [cores, enough, matrix_check(machine.cpu_flags())]
+
+
+def matrix_check(flags: Set[str]) -> Check:
+    """Whether a CPU with these instruction sets multiplies bf16 directly."""
+    fast, rule = sorted(flags & {*BF16_UNITS}), "bf16 on a CPU is fast only with them"
+    found = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS)}"
     remedy = "Set training.precision to fp32 here, which is then faster."
-    return [cores, enough, judge("matrix instructions", bool(fast), found, rule, remedy, otherwise="warn")]
+    return judge("matrix instructions", bool(fast), found, rule, remedy, otherwise="warn")
 
 
 def place_checks() -> list[Check]:
@@ -173,8 +180,7 @@ def queue_checks(settings: Settings) -> list[Check]:
     else:
         rows = [line.split("|") for line in said.out.splitlines() if line.strip()]
         states = {row[0].split()[0]: row[1] if len(row) > 1 else "" for row in rows}
-    sections = ("environment", "data", "smoke", "training")
-    partitions = {name: getattr(settings.run.jobs, name).partition for name in sections}
+    partitions = {name: getattr(settings.run.jobs, name).partition for name in JOB_SECTIONS.values()}
     return checks + [_queue_check(settings, name, asked, states) for name, asked in partitions.items() if asked]
 
 

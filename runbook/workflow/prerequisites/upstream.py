@@ -24,7 +24,8 @@ from runbook.params.settings import Settings, with_placeholders
 from runbook.plan_file.schema import PhasePlan
 from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.planning.plan import make_plan
-from runbook.results.log_readers import ParsedLog, parse_files
+from runbook.results.log_readers.read import parse_files
+from runbook.results.log_readers.record import ParsedLog
 from runbook.tokens.indexed_files import write_index
 from runbook.tokens.tokenizer import GPT2_FOLDER, GPT2_VOCABULARY
 
