@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 
 from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.schema import PhasePlan, PlannedParallel, Tuning
+from runbook.plan_file.schema import Batch, PhasePlan, PlannedParallel, Ramp, Shape, Tuning
 
 _NOT_NEGATIVE = (
     "learning_rate.minimum", "learning_rate.warmup_samples", "learning_rate.decay_samples", "optimizer.weight_decay",
@@ -21,6 +22,7 @@ _ABOVE_ZERO = (
     "model.norm_epsilon", "model.rope_base",
 )  # fmt: skip
 _BELOW_ONE = ("model.dropout", "optimizer.beta1", "optimizer.beta2")
+DEEPSPEED = ("deepspeed", "megatron-deepspeed")
 HIGHEST_SEED = 2**32 - 1
 """numpy, which shuffles the samples, takes no larger one."""
 _POSITIVE = (
@@ -30,6 +32,173 @@ _POSITIVE = (
     "batch.global", "duration.iterations", "checkpoint.keep", "log.interval", "precision.loss_scale_window",
     "precision.hysteresis", "limits.nan_limit", "limits.process_group_timeout_seconds", "tuning.recompute_num_layers",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Where a phase's values are chosen, for the remedies."""
+
+    tensor: str = "parallel.tensor"
+    pipeline: str = "parallel.pipeline"
+    micro_batch: str = "training.micro_batch"
+    global_batch: str = "training.global_batch"
+    sequence_length: str = "training.sequence_length"
+    iterations: str = "training.iterations"
+    warmup_iterations: str = "training.warmup_iterations"
+    job: str = "jobs.training"
+
+
+FULL_KEYS = Keys()
+Rule = tuple[str, bool, str, str, str]
+"""A rule applied to a layout: its name, whether it holds, the values, the rule in words, the remedy."""
+
+
+def shape_rules(shape: Shape, parallel: PlannedParallel, model: str, keys: Keys = FULL_KEYS) -> Iterator[Rule]:
+    """What a cut asks of the model of this name."""
+    over = f"{keys.tensor}={parallel.tensor}"
+    yield (
+        "heads by tensor",
+        shape.heads % parallel.tensor == 0,
+        f"{shape.heads} heads over {over}",
+        "attention heads divide by tensor",
+        f"Choose a {keys.tensor} that divides {shape.heads}.",
+    )
+    if shape.kv_heads != shape.heads:
+        yield (
+            "key-value heads",
+            shape.heads % shape.kv_heads == 0 and shape.kv_heads % parallel.tensor == 0,
+            f"{shape.kv_heads} key-value heads for {shape.heads} heads over {over}",
+            "heads divide by key-value heads, and key-value heads by tensor",
+            f"Choose a {keys.tensor} that divides {shape.kv_heads}, or another kv_heads for {model}.",
+        )
+    if parallel.tensor > 1:
+        yield (
+            "feed-forward by tensor",
+            shape.ffn_hidden % parallel.tensor == 0,
+            f"feed-forward width {shape.ffn_hidden} over {over}",
+            "the feed-forward width divides by tensor",
+            f"Choose a {keys.tensor} that divides {shape.ffn_hidden}.",
+        )
+    virtual = f" x parallel.virtual_pipeline={parallel.virtual_pipeline}" if parallel.virtual_pipeline > 1 else ""
+    ends = {name: getattr(parallel, name) for name in ("first_stage_layers", "last_stage_layers")}
+    own = "".join(f", parallel.{name}={count}" for name, count in ends.items() if count)
+    yield (
+        "layers by pipeline",
+        bool(parallel.stage_layers(shape.layers)),
+        f"{shape.layers} layers over {keys.pipeline}={parallel.pipeline}{virtual}{own}",
+        "layers divide by pipeline x virtual pipeline" + (", without those of the first and last stage" if own else ""),
+        f"Choose stages so that their product divides {'what is left' if own else shape.layers}.",
+    )
+    if shape.position_embedding == "learned":
+        yield (
+            "positions",
+            shape.sequence_length <= shape.positions,
+            f"sequences of {shape.sequence_length} tokens, {shape.positions} learned positions",
+            "a sequence is no longer than the model has positions",
+            f"Lower {keys.sequence_length} to {shape.positions}, or give model {model} more positions.",
+        )
+
+
+def sharing_rules(shape: Shape, parallel: PlannedParallel, program: str, keys: Keys = FULL_KEYS) -> Iterator[Rule]:
+    """What can be shared out together, by the program that trains: an engine of our own trainer, or a framework."""
+    stage, length, cut = parallel.zero_stage, shape.sequence_length, parallel.context
+    if stage >= 2 and program in DEEPSPEED:
+        yield (
+            "ZeRO stage",
+            parallel.pipeline == 1,
+            f"parallel.zero_stage={stage} with {keys.pipeline}={parallel.pipeline}",
+            "ZeRO 2 and 3 share gradients, which a pipeline adds up over micro-batches: only stages 0 and 1 go with it",
+            f"Set parallel.zero_stage to 1, or {keys.pipeline} to 1.",
+        )
+    if parallel.sequence and program == "deepspeed":
+        yield (
+            "sequence parallel",
+            False,
+            "parallel.sequence=true with training.engine=deepspeed",
+            "the gradients of norms must be added up over tensor ranks, which DeepSpeed does not do",
+            "Set parallel.sequence to false, or training.engine to megatron-core.",
+        )
+    elif parallel.sequence:
+        yield (
+            "sequence parallel",
+            parallel.tensor > 1 and length % parallel.tensor == 0,
+            f"parallel.sequence=true with {keys.tensor}={parallel.tensor}, {length} tokens",
+            "sequence parallelism cuts the sequence over the tensor ranks: tensor > 1, and the length divides by it",
+            f"Set parallel.sequence to false, or {keys.tensor} to more than 1.",
+        )
+    if cut > 1 and program == "deepspeed":
+        yield (
+            "context parallel",
+            False,
+            f"parallel.context={cut} with training.engine=deepspeed",
+            "the gradients of a sequence's pieces must be added up, which DeepSpeed does not do here",
+            "Set parallel.context to 1, or training.engine to megatron-core.",
+        )
+    elif cut > 1 and program == "megatron-deepspeed":
+        heads = shape.heads // parallel.tensor
+        yield (
+            "context parallel",
+            heads % cut == 0 and length % cut == 0,
+            f"parallel.context={cut}, {shape.heads} heads, {length} tokens",
+            "Ulysses exchanges sequence for heads: the heads of a tensor rank and the sequence divide by context",
+            f"Choose a parallel.context that divides {max(1, heads)}.",
+        )
+    elif cut > 1:
+        yield (
+            "context parallel",
+            length % (2 * cut) == 0,
+            f"parallel.context={cut}, {length} tokens",
+            "the sequence divides by 2 x context (each rank takes an early and a late piece)",
+            f"Choose a parallel.context so that 2 x context divides {length}.",
+        )
+
+
+def chunk_rules(
+    parallel: PlannedParallel, num_microbatches: int, program: str, keys: Keys = FULL_KEYS
+) -> Iterator[Rule]:
+    """Interleaved stages: megatron-core only, more than one stage, micro-batches that divide by the stages."""
+    value = f"parallel.virtual_pipeline={parallel.virtual_pipeline} with {keys.pipeline}={parallel.pipeline}"
+    if parallel.virtual_pipeline > 1 and program in DEEPSPEED:
+        yield (
+            "virtual pipeline",
+            False,
+            f"{value} under DeepSpeed",
+            "DeepSpeed's pipeline has one chunk of layers a stage",
+            "Set parallel.virtual_pipeline to 1, or training.engine to megatron-core.",
+        )
+    elif parallel.virtual_pipeline > 1:
+        yield (
+            "virtual pipeline",
+            parallel.pipeline > 1 and num_microbatches % parallel.pipeline == 0,
+            f"{value}, {num_microbatches} micro-batches a step",
+            "interleaving needs more than one stage, and micro-batches that divide by the stages",
+            "Set parallel.virtual_pipeline to 1, or choose a training.global_batch that gives a multiple of "
+            f"{parallel.pipeline} micro-batches to each copy.",
+        )
+
+
+def ramp_rules(batch: Batch, parallel: PlannedParallel) -> Iterator[Rule]:
+    """Whether a batch's ramp ends at the global batch, in steps that all copies can compute."""
+    ramp = batch.ramp
+    if ramp == Ramp():
+        return
+    group = batch.micro * parallel.data * (parallel.pipeline if parallel.virtual_pipeline > 1 else 1)
+    value = f"from {ramp.start} by {ramp.increment} to {batch.global_} sequences over {ramp.samples:,} samples"
+    yield (
+        "batch ramp",
+        batch.ramp_is_sound,
+        value,
+        "rampup_start + a multiple of rampup_increment is global_batch, and all three ramp keys are given",
+        "Choose training.rampup_start, rampup_increment and rampup_samples so that it is, or leave all three 0.",
+    )
+    if batch.ramp_is_sound:
+        yield (
+            "batch ramp divides",
+            ramp.start % group == 0 and ramp.increment % group == 0,
+            f"{value}; all copies compute {group} at once",
+            "every batch of the ramp divides by micro_batch x data parallel",
+            f"Make training.rampup_start and rampup_increment multiples of {group}.",
+        )
 
 
 def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
@@ -77,23 +246,17 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
             f"{world_size} ranks were started, but the plan is for {ranks} (tensor {parallel.tensor} x pipeline "
             f"{parallel.pipeline} x data {parallel.data}): start {ranks}, or make a plan for {world_size}"
         )
-    if not parallel.stage_layers(phase.model.layers):
-        ends = (parallel.first_stage_layers, parallel.last_stage_layers)
-        yield (
-            f"{phase.model.layers} layers do not divide over {parallel.pipeline * parallel.virtual_pipeline} stages "
-            f"(pipeline {parallel.pipeline} x virtual_pipeline {parallel.virtual_pipeline})"
-            + (f" with {ends[0]} on the first and {ends[1]} on the last (0: as the others)" if any(ends) else "")
-        )
-    if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
-        yield f"virtual_pipeline {parallel.virtual_pipeline} needs pipeline of at least 2, not 1"
-    if parallel.virtual_pipeline > 1 and phase.batch.num_microbatches % parallel.pipeline:
-        yield (
-            f"virtual_pipeline needs micro-batches ({phase.batch.num_microbatches}) that divide by pipeline "
-            f"({parallel.pipeline}): change the global batch"
-        )
-    for key in ("heads", "kv_heads", "ffn_hidden", "padded_vocabulary"):
-        if getattr(phase.model, key) % parallel.tensor:
-            yield f"model.{key} {getattr(phase.model, key)} does not divide by tensor {parallel.tensor}"
+    if phase.model.padded_vocabulary % parallel.tensor:
+        yield f"model.padded_vocabulary {phase.model.padded_vocabulary} does not divide by tensor {parallel.tensor}"
+    rules = chain(
+        shape_rules(phase.model, parallel, phase.model.name),
+        sharing_rules(phase.model, parallel, phase.engine),
+        chunk_rules(parallel, phase.batch.num_microbatches, phase.engine),
+        ramp_rules(phase.batch, parallel),
+    )
+    for _, holds, value, rule, remedy in rules:
+        if not holds:
+            yield f"{value}: {rule}. {remedy}"
 
 
 def _shape(phase: PhasePlan) -> Iterator[str]:
@@ -102,13 +265,6 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
         yield f"model.hidden {model.hidden} does not divide by heads {model.heads}"
     elif model.position_embedding == "rope" and model.hidden // model.heads % 2:
         yield f"model.position_embedding rope turns pairs of numbers, and a head has {model.hidden // model.heads}"
-    if model.heads % model.kv_heads:
-        yield f"model.heads {model.heads} does not divide by kv_heads {model.kv_heads}"
-    if model.sequence_length > model.positions:
-        yield (
-            f"sequence_length {model.sequence_length} is longer than the model's {model.positions} positions: "
-            f"shorten training.sequence_length, or choose a model with more positions"
-        )
     if model.vocabulary > model.padded_vocabulary:
         yield f"model.vocabulary {model.vocabulary} is larger than padded_vocabulary {model.padded_vocabulary}"
     outside = [token for token in phase.sampling.prompt_ids if not 0 <= token < model.vocabulary]
@@ -126,38 +282,10 @@ def _batch(phase: PhasePlan) -> Iterator[str]:
             f"batch.global {batch.global_} is not micro {batch.micro} x data {data} x "
             f"num_microbatches {batch.num_microbatches} = {batch.micro * data * batch.num_microbatches}"
         )
-    yield from _ramp(phase)
-    if not batch.ramp.start and phase.duration.samples != phase.duration.iterations * batch.global_:
-        yield (
-            f"duration.samples {phase.duration.samples} is not iterations {phase.duration.iterations} x "
-            f"batch.global {batch.global_}"
-        )
-
-
-def _ramp(phase: PhasePlan) -> Iterator[str]:
-    batch, ramp = phase.batch, phase.batch.ramp
-    if not ramp.start:
-        return
-    group = batch.micro * phase.parallel.data * (phase.parallel.pipeline if phase.parallel.virtual_pipeline > 1 else 1)
-    if min(ramp.start, ramp.increment, ramp.samples) < 1 or ramp.start > batch.global_:
-        yield (
-            f"batch.ramp: start {ramp.start}, increment {ramp.increment} and samples {ramp.samples} are not positive "
-            f"numbers with a start up to batch.global {batch.global_}"
-        )
-    elif (batch.global_ - ramp.start) % ramp.increment:
-        yield (
-            f"batch.ramp: from {ramp.start} to batch.global {batch.global_} is {batch.global_ - ramp.start}, which "
-            f"does not divide by the increment {ramp.increment}"
-        )
-    elif ramp.start % group or ramp.increment % group:
-        yield (
-            f"batch.ramp: start {ramp.start} and increment {ramp.increment} do not both divide by {group}, the "
-            f"sequences that all copies compute at once (micro {batch.micro} x data {phase.parallel.data})"
-        )
-    elif phase.duration.samples != (samples := batch.samples_after(phase.duration.iterations)):
+    if phase.duration.samples != (samples := batch.samples_after(phase.duration.iterations)):
         yield (
             f"duration.samples {phase.duration.samples} is not the {samples} that {phase.duration.iterations} "
-            f"iterations of this ramp take"
+            "iterations take"
         )
 
 
@@ -199,16 +327,6 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
     parallel, layers, on_deepspeed = phase.parallel, phase.model.layers, phase.engine == "deepspeed"
     for wrong in tuning_problems(phase.tuning, parallel, layers, phase.recompute, deepspeed=on_deepspeed):
         yield ": ".join(wrong)
-    if parallel.context > 1 and (on_deepspeed or phase.model.sequence_length % (2 * parallel.context)):
-        yield (
-            f"parallel.context {parallel.context} with {phase.model.sequence_length} tokens: the megatron-core engine "
-            f"cuts a sequence into 2 x context equal pieces; use 1 with engine deepspeed"
-        )
-    if parallel.sequence and (parallel.tensor == 1 or phase.model.sequence_length % parallel.tensor):
-        yield (
-            f"parallel.sequence: the {phase.model.sequence_length} tokens of a sequence are cut evenly over the tensor "
-            f"ranks, {parallel.tensor} here; set parallel.sequence false, or choose another tensor"
-        )
     if phase.precision.fp8 != "none" and (phase.precision.format != "bf16" or on_deepspeed):
         yield "precision.fp8: products in 8 bits go with precision bf16 and the engine megatron-core"
     if phase.engine == "deepspeed":
@@ -231,19 +349,4 @@ def _not_deepspeed(phase: PhasePlan) -> Iterator[str]:
         yield (
             "parallel.zero_stage 0 with precision.format fp16: without ZeRO, DeepSpeed divides gradients by a loss "
             "scale that it never applied; use stage 1"
-        )
-    if parallel.zero_stage > 1 and parallel.pipeline > 1:
-        yield (
-            f"parallel.zero_stage {parallel.zero_stage} with pipeline {parallel.pipeline}: ZeRO 2 and 3 share out "
-            f"gradients, which a pipeline adds up over micro-batches; use stage 0 or 1, or pipeline 1"
-        )
-    if parallel.sequence:
-        yield (
-            "parallel.sequence with engine deepspeed: the gradients of norms must be added up over tensor ranks, which "
-            "DeepSpeed does not do; set parallel.sequence false, or engine megatron-core"
-        )
-    if parallel.virtual_pipeline > 1:
-        yield (
-            f"parallel.virtual_pipeline {parallel.virtual_pipeline}: DeepSpeed's pipeline has one chunk of layers a "
-            f"stage; use 1, or engine megatron-core"
         )

@@ -1,13 +1,16 @@
 """Smoke test and training in the same words: what each was asked for, and how devices and batch are divided."""
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
+from runbook.core.checks import Check, judge
 from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import Training
 from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
+from runbook.plan_file.limits import DEEPSPEED, FULL_KEYS, Keys, Rule
 from runbook.plan_file.schema import PlannedParallel, Shape, Tuning
 from runbook.planning.sizes import same_fields, shape_of
 
@@ -27,21 +30,6 @@ class Machine:
     """Main memory; 0: not known."""
 
 
-@dataclass(frozen=True)
-class Keys:
-    """Where a phase's values are chosen, for the remedies."""
-
-    tensor: str = "parallel.tensor"
-    pipeline: str = "parallel.pipeline"
-    micro_batch: str = "training.micro_batch"
-    global_batch: str = "training.global_batch"
-    sequence_length: str = "training.sequence_length"
-    iterations: str = "training.iterations"
-    warmup_iterations: str = "training.warmup_iterations"
-    job: str = "jobs.training"
-
-
-FULL_KEYS = Keys()
 SMOKE_KEYS = Keys(
     **{member.name: f"training.smoke.{member.name}" for member in fields(Keys) if member.name != "job"},
     job="jobs.smoke",
@@ -157,11 +145,19 @@ class Choice:
         return self.training.framework == "runbook"
 
     @property
+    def program(self) -> str:
+        """What trains: our own trainer's engine, or another framework."""
+        return self.training.engine if self.own_trainer else self.training.framework
+
+    @property
     def deepspeed(self) -> bool:
         """Whether DeepSpeed keeps gradients and optimizer states."""
-        if self.own_trainer:
-            return self.training.engine == "deepspeed"
-        return self.training.framework == "megatron-deepspeed"
+        return self.program in DEEPSPEED
+
+    def judged(self, rules: Iterable[Rule]) -> Iterator[Check]:
+        """Rules of the trainer's own, applied to this phase."""
+        for name, holds, value, rule, remedy in rules:
+            yield judge(f"{self.phase}: {name}", holds, value, rule, remedy)
 
 
 def full_choice(settings: Settings) -> Choice:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from runbook.core.checks import Check, counted, judge
 from runbook.core.units import show_bytes
 from runbook.params.schema.site import AUTO
-from runbook.plan_file.limits import tuning_problems
+from runbook.plan_file.limits import chunk_rules, shape_rules, sharing_rules, tuning_problems
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice
 from runbook.planning.sizes import on_rank
@@ -17,11 +17,14 @@ def check_layout(choice: Choice) -> list[Check]:
 
     Where the devices do not divide there is no number of copies, and nothing is said about the batch.
     """
-    world = _world(choice)
-    rules = [_devices, _shape, _texts, _precision, _zero_stage, _deepspeed_in_fp16, _sequence, _context, _tuning]
+    world, one_phase = _world(choice), [] if choice.smoke else [_precision, _deepspeed_in_fp16, _tuning]
+    checks = [world, *_devices(choice), *_shape(choice), *_texts(choice), *_zero_stage(choice)]
+    checks += choice.judged(sharing_rules(choice.shape, choice.parallel, choice.program, choice.keys))
+    checks += [check for rule in one_phase for check in rule(choice)]  # said once, for both phases
     if world.verdict != "fail":
-        rules += [_batch, _virtual_pipeline]
-    return [world, *(check for rule in rules for check in rule(choice))]
+        chunks = chunk_rules(choice.parallel, choice.num_microbatches, choice.program, choice.keys)
+        checks += [*_batch(choice), *choice.judged(chunks)]
+    return checks
 
 
 def _world(choice: Choice) -> Check:
@@ -82,7 +85,7 @@ def _devices(choice: Choice) -> Iterator[Check]:
 
 
 def _shape(choice: Choice) -> Iterator[Check]:
-    shape, tensor = choice.shape, f"{choice.keys.tensor}={choice.tensor}"
+    shape = choice.shape
     whole_heads = shape.hidden % shape.heads == 0
     size = f"= {shape.head_size} a head" if whole_heads else "is not whole"
     odd = shape.head_size % 2 == 1 and shape.position_embedding == "rope"  # which turns pairs of numbers
@@ -95,48 +98,12 @@ def _shape(choice: Choice) -> Iterator[Check]:
         f"Choose heads for model {choice.model_name} so that hidden / heads is 64, 96 or 128.",
         otherwise="warn" if trains else "fail",
     )
-    yield judge(
-        f"{choice.phase}: heads by tensor",
-        shape.heads % choice.tensor == 0,
-        f"{shape.heads} heads over {tensor}",
-        "attention heads divide by tensor",
-        f"Choose a {choice.keys.tensor} that divides {shape.heads}.",
-    )
-    if shape.kv_heads != shape.heads:
-        yield judge(
-            f"{choice.phase}: key-value heads",
-            shape.heads % shape.kv_heads == 0 and shape.kv_heads % choice.tensor == 0,
-            f"{shape.kv_heads} key-value heads for {shape.heads} heads over {tensor}",
-            "heads divide by key-value heads, and key-value heads by tensor",
-            f"Choose a {choice.keys.tensor} that divides {shape.kv_heads}, or another kv_heads for "
-            f"{choice.model_name}.",
-        )
-    if choice.tensor > 1:
-        yield judge(
-            f"{choice.phase}: feed-forward by tensor",
-            shape.ffn_hidden % choice.tensor == 0,
-            f"feed-forward width {shape.ffn_hidden} over {tensor}",
-            "the feed-forward width divides by tensor",
-            f"Choose a {choice.keys.tensor} that divides {shape.ffn_hidden}.",
-        )
-    virtual = f" x parallel.virtual_pipeline={choice.virtual_pipeline}" if choice.virtual_pipeline > 1 else ""
-    ends = {name: getattr(choice, name) for name in ("first_stage_layers", "last_stage_layers")}
-    own = ", ".join(f"parallel.{name}={count}" for name, count in ends.items() if count)
-    yield judge(
-        f"{choice.phase}: layers by pipeline",
-        bool(choice.parallel.stage_layers(shape.layers)),
-        f"{shape.layers} layers over {choice.keys.pipeline}={choice.pipeline}{virtual}" + (f", {own}" if own else ""),
-        "layers divide by pipeline x virtual pipeline" + (", without those of the first and last stage" if own else ""),
-        f"Choose stages so that their product divides {'what is left' if own else shape.layers}.",
-    )
+    yield from choice.judged(shape_rules(shape, choice.parallel, choice.model_name, choice.keys))
 
 
 def _tuning(choice: Choice) -> Iterator[Check]:
-    """What cannot be done together, by the trainer's own rules; said once, for both phases."""
-    if choice.smoke:
-        return
-    on_deepspeed = choice.own_trainer and choice.deepspeed
-    recompute = choice.training.recompute
+    """What cannot be done together, by the trainer's own rules."""
+    recompute, on_deepspeed = choice.training.recompute, choice.program == "deepspeed"
     for value, rule, remedy in tuning_problems(
         choice.tuning, choice.parallel, choice.shape.layers, recompute, deepspeed=on_deepspeed
     ):
@@ -145,15 +112,6 @@ def _tuning(choice: Choice) -> Iterator[Check]:
 
 def _texts(choice: Choice) -> Iterator[Check]:
     shape, training = choice.shape, choice.training
-    if shape.position_embedding == "learned":
-        yield judge(
-            f"{choice.phase}: positions",
-            shape.sequence_length <= shape.positions,
-            f"sequences of {shape.sequence_length} tokens, {shape.positions} learned positions",
-            "a sequence is no longer than the model has positions",
-            f"Lower {choice.keys.sequence_length} to {shape.positions}, or give model {choice.model_name} more "
-            f"positions.",
-        )
     if training.sample_prompt and not choice.smoke:
         yield judge(
             f"{choice.phase}: sample",
@@ -165,9 +123,9 @@ def _texts(choice: Choice) -> Iterator[Check]:
 
 
 def _precision(choice: Choice) -> Iterator[Check]:
-    """A number format that a CPU cannot train in; said once, for both phases."""
-    precision = choice.training.precision
-    if choice.on_cpu and not choice.smoke:
+    """A number format that a CPU cannot train in, and what needs Transformer Engine."""
+    training, precision = choice.training, choice.training.precision
+    if choice.on_cpu:
         yield judge(
             "precision",
             precision != "fp16",
@@ -175,10 +133,9 @@ def _precision(choice: Choice) -> Iterator[Check]:
             "torch trains in bf16 and fp32 on a CPU; fp16 needs an accelerator",
             "Set training.precision to bf16 or fp32.",
         )
-    training = choice.training
     wanted = [f"training.{key}" for key in ("overlap_tensor", "cuda_graphs") if getattr(training, key)]
     wanted += [f"training.fp8={training.fp8}"] if training.fp8 != "none" else []
-    if wanted and not choice.smoke:
+    if wanted:
         fits = not choice.on_cpu and not choice.deepspeed and (training.fp8 == "none" or precision == "bf16")
         yield judge(
             "Transformer Engine",
@@ -190,17 +147,9 @@ def _precision(choice: Choice) -> Iterator[Check]:
 
 
 def _zero_stage(choice: Choice) -> Iterator[Check]:
-    """ZeRO 2 and 3: DeepSpeed only (said once, for both phases), and not with a pipeline."""
+    """ZeRO 2 and 3: DeepSpeed only, said once for both phases; ZeRO 3 begins with whole weights."""
     training, stage, keys = choice.training, choice.zero_stage, choice.keys
-    if stage >= 2 and choice.deepspeed:
-        yield judge(
-            f"{choice.phase}: ZeRO stage",
-            choice.pipeline == 1,
-            f"parallel.zero_stage={stage} with {keys.pipeline}={choice.pipeline}",
-            "ZeRO 2 and 3 share gradients, which a pipeline adds up over micro-batches: only stages 0 and 1 go with it",
-            f"Set parallel.zero_stage to 1, or {keys.pipeline} to 1.",
-        )
-    elif stage >= 2 and not choice.smoke:
+    if stage >= 2 and not choice.deepspeed and not choice.smoke:
         key, other = ("engine", "deepspeed") if choice.own_trainer else ("framework", "megatron-deepspeed")
         yield Check(
             "ZeRO stage",
@@ -210,7 +159,7 @@ def _zero_stage(choice: Choice) -> Iterator[Check]:
             f"Set parallel.zero_stage to 1, or training.{key} to {other}.",
         )
     memory = memory_of(choice.site)
-    if choice.own_trainer and choice.deepspeed and stage == 3 and memory:
+    if choice.program == "deepspeed" and stage == 3 and memory:
         width = 4 if training.precision == "fp32" else 2
         needed = width * on_rank(choice.shape, tensor=choice.tensor, pipeline=1, stage=0).total
         yield judge(
@@ -223,9 +172,9 @@ def _zero_stage(choice: Choice) -> Iterator[Check]:
 
 
 def _deepspeed_in_fp16(choice: Choice) -> Iterator[Check]:
-    """What DeepSpeed 0.19.8 does with a loss scale; said once, for both phases."""
+    """What DeepSpeed 0.19.8 does with a loss scale."""
     training = choice.training
-    if choice.smoke or not (choice.own_trainer and choice.deepspeed and training.precision == "fp16"):
+    if choice.program != "deepspeed" or training.precision != "fp16":
         return
     initial, least = training.initial_loss_scale, training.min_loss_scale
     yield judge(
@@ -242,57 +191,6 @@ def _deepspeed_in_fp16(choice: Choice) -> Iterator[Check]:
         "without ZeRO, DeepSpeed 0.19.8 divides gradients by a loss scale that it never applied to the loss",
         "Set parallel.zero_stage to 1, training.precision to bf16, or training.engine to megatron-core.",
     )
-
-
-def _sequence(choice: Choice) -> Iterator[Check]:
-    """Needs tensor ranks to cut over, and an engine that adds up the norms' gradients over them."""
-    name, keys, length = f"{choice.phase}: sequence parallel", choice.keys, choice.shape.sequence_length
-    if choice.sequence and choice.own_trainer and choice.deepspeed:
-        yield Check(
-            name,
-            "fail",
-            "parallel.sequence=true with training.engine=deepspeed",
-            "the gradients of norms must be added up over tensor ranks, which DeepSpeed does not do",
-            "Set parallel.sequence to false, or training.engine to megatron-core.",
-        )
-    elif choice.sequence:
-        yield judge(
-            name,
-            choice.tensor > 1 and length % choice.tensor == 0,
-            f"parallel.sequence=true with {keys.tensor}={choice.tensor}, {length} tokens",
-            "sequence parallelism cuts the sequence over the tensor ranks: tensor > 1, and the length divides by it",
-            f"Set parallel.sequence to false, or {keys.tensor} to more than 1.",
-        )
-
-
-def _context(choice: Choice) -> Iterator[Check]:
-    """Each framework cuts in its own way; our trainer's DeepSpeed does not."""
-    name, length, cut = f"{choice.phase}: context parallel", choice.shape.sequence_length, choice.context
-    if cut > 1 and choice.own_trainer and choice.deepspeed:
-        yield Check(
-            name,
-            "fail",
-            f"parallel.context={cut} with training.engine=deepspeed",
-            "the gradients of a sequence's pieces must be added up, which DeepSpeed does not do here",
-            "Set parallel.context to 1, or training.engine to megatron-core.",
-        )
-    elif cut > 1 and choice.training.framework == "megatron-deepspeed":
-        heads = choice.shape.heads // choice.tensor
-        yield judge(
-            name,
-            heads % cut == 0 and length % cut == 0,
-            f"parallel.context={cut}, {choice.shape.heads} heads, {length} tokens",
-            "Ulysses exchanges sequence for heads: the heads of a tensor rank and the sequence divide by context",
-            f"Choose a parallel.context that divides {max(1, heads)}.",
-        )
-    elif cut > 1:
-        yield judge(
-            name,
-            length % (2 * cut) == 0,
-            f"parallel.context={cut}, {length} tokens",
-            "the sequence divides by 2 x context (each rank takes an early and a late piece)",
-            f"Choose a parallel.context so that 2 x context divides {length}.",
-        )
 
 
 def _batch(choice: Choice) -> Iterator[Check]:
@@ -313,27 +211,4 @@ def _batch(choice: Choice) -> Iterator[Check]:
             "at least as many micro-batches as stages",
             f"Raise {choice.keys.global_batch}, or lower {choice.keys.pipeline}.",
             otherwise="warn",
-        )
-
-
-def _virtual_pipeline(choice: Choice) -> Iterator[Check]:
-    """Interleaved stages: megatron-core only, more than one stage, micro-batches that divide by the stages."""
-    name, pipeline = f"{choice.phase}: virtual pipeline", choice.pipeline
-    value = f"parallel.virtual_pipeline={choice.virtual_pipeline} with {choice.keys.pipeline}={pipeline}"
-    if choice.virtual_pipeline > 1 and choice.deepspeed:
-        yield Check(
-            name,
-            "fail",
-            f"{value} under DeepSpeed",
-            "DeepSpeed's pipeline has one chunk of layers a stage",
-            "Set parallel.virtual_pipeline to 1, or training.engine to megatron-core.",
-        )
-    elif choice.virtual_pipeline > 1:
-        yield judge(
-            name,
-            pipeline > 1 and choice.num_microbatches % pipeline == 0,
-            f"{value}, {choice.num_microbatches} micro-batches a step",
-            "interleaving needs more than one stage, and micro-batches that divide by the stages",
-            "Set parallel.virtual_pipeline to 1, or choose a training.global_batch that gives a multiple of "
-            f"{pipeline} micro-batches to each copy.",
         )

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from runbook.core.checks import Check, judge
+from runbook.plan_file.limits import ramp_rules
 from runbook.plan_file.schema import Batch, Duration, LearningRate, Ramp
 from runbook.planning.layout import Choice
 
@@ -55,7 +56,8 @@ def check_schedule(choice: Choice) -> list[Check]:
     """Every rule about length and learning rate."""
     length = duration(choice)
     rate = learning_rate(choice, length)
-    checks = [*_ramp(choice), *_options(choice), *_given_once(choice), _length(choice, length)]
+    checks = [*choice.judged(ramp_rules(batch_of(choice), choice.parallel)), *_options(choice), *_given_once(choice)]
+    checks.append(_length(choice, length))
     if not choice.smoke:
         checks.append(
             judge(
@@ -69,30 +71,6 @@ def check_schedule(choice: Choice) -> list[Check]:
     if length.iterations:
         checks += [_warmup(choice, rate, length), *_course(choice, rate, length)]
     return checks
-
-
-def _ramp(choice: Choice) -> Iterator[Check]:
-    batch = batch_of(choice)
-    ramp = batch.ramp
-    if ramp == Ramp():
-        return
-    group = choice.micro_batch * choice.data * (choice.pipeline if choice.virtual_pipeline > 1 else 1)
-    value = f"from {ramp.start} by {ramp.increment} to {batch.global_} sequences over {ramp.samples:,} samples"
-    yield judge(
-        f"{choice.phase}: batch ramp",
-        batch.ramp_is_sound,
-        value,
-        "rampup_start + a multiple of rampup_increment is global_batch, and all three ramp keys are given",
-        "Choose training.rampup_start, rampup_increment and rampup_samples so that it is, or leave all three 0.",
-    )
-    if batch.ramp_is_sound:
-        yield judge(
-            f"{choice.phase}: batch ramp divides",
-            ramp.start % group == 0 and ramp.increment % group == 0,
-            f"{value}; all copies compute {group} at once",
-            "every batch of the ramp divides by micro_batch x data parallel",
-            f"Make training.rampup_start and rampup_increment multiples of {group}.",
-        )
 
 
 def _options(choice: Choice) -> Iterator[Check]:

@@ -36,7 +36,7 @@ def test_a_ramp_that_does_not_fit_is_refused(zygote, run):
     content, _ = ramped(6)
     content["batch"]["ramp"] = {"start": 3, "increment": 2, "samples": 12}
     job = zygote.train(run, content)
-    assert job.code == 2 and "from 3 to batch.global 8 is 5, which does not divide by the increment 2" in job.err
+    assert job.code == 2 and "from 3 by 2 to 8 sequences over 12 samples: rampup_start + a multiple" in job.err
 
 
 def fp16(zygote, run, **precision):

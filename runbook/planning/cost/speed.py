@@ -86,18 +86,13 @@ class Calibrations:
     def holds_for(self, choice: Choice) -> Calibration | None:
         """The newest of the same machine, engine and number format whose step is like this phase's, or None."""
         operations = flops.flops(choice.shape, choice.global_batch)
-        wanted = (self.machine, engine_of(choice), choice.training.precision)
+        wanted = (self.machine, choice.program, choice.training.precision)
         like = [
             one
             for one in self.found
             if (one.machine, one.engine, one.precision) == wanted and 1 / LIKE <= operations / one.operations <= LIKE
         ]
         return max(like, key=lambda one: one.measured, default=None)
-
-
-def engine_of(choice: Choice) -> str:
-    """The program whose steps are timed: our own trainer's engine, or a framework."""
-    return str(choice.training.engine if choice.own_trainer else choice.training.framework)
 
 
 ACCELERATOR_EFFICIENCY = 0.35

@@ -14,7 +14,7 @@ from runbook.params import Settings
 from runbook.params.schema.site import Site
 from runbook.plan_file.json_records import as_json
 from runbook.planning import SMOKE, Calibration, Calibrations, Machine, Plan, make_plan
-from runbook.planning.cost.speed import calibrate, engine_of, read_calibration
+from runbook.planning.cost.speed import calibrate, read_calibration
 from runbook.planning.layout import smoke_choice
 from runbook.results.history import History
 from runbook.workflow.run_files import read_plan_file
@@ -80,7 +80,7 @@ def keep_calibration(settings: Settings, plan: Plan, folder: Path, history: Hist
         predicted_seconds=float(f"{plain:.4g}"),
         steps=len(seconds) - 1,
         machine=machine_identity(settings.site),
-        engine=engine_of(smoke_choice(settings)),
+        engine=smoke_choice(settings).program,
         precision=plan.phases[SMOKE].precision.format,
         operations=flops.per_iteration[flops.convention],
         run=settings.name,
