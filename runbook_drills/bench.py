@@ -29,7 +29,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import wait_until
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder, read_started
-from runbook.plan_file.rank_files import RANKS_FOLDER, read_heartbeats
+from runbook.plan_file.rank_files import RANKS_FOLDER, heartbeat_stem, read_slots
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import RUNS_VARIABLE, OpenPhase, open_run_phase
@@ -434,3 +434,10 @@ def judge_ending(name: str, ending: DrillEnding, orphans: list[str], seconds: fl
         figures=tuple(ending.figures),
         **shared,
     )
+
+
+def read_heartbeats(ranks_folder: Path) -> dict[int, dict[str, Any]]:
+    """The newest heartbeat of each rank of a job on this machine."""
+    stem = heartbeat_stem(ranks_folder)
+    contents = [path.read_bytes() for path in stem.parent.glob(f"{stem.name}*")]
+    return {beat["rank"]: beat for content in contents for beat in read_slots(content)}

@@ -49,10 +49,3 @@ def remove_leftovers() -> None:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
                 path.unlink()
-
-
-def read_heartbeats(ranks_folder: Path) -> dict[int, dict[str, Any]]:
-    """The newest heartbeat of each rank of a job on this machine."""
-    stem = heartbeat_stem(ranks_folder)
-    contents = [path.read_bytes() for path in stem.parent.glob(f"{stem.name}*")]
-    return {beat["rank"]: beat for content in contents for beat in read_slots(content)}

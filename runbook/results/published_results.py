@@ -6,16 +6,12 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
+
+from runbook.planning.cost.accelerators import find_accelerator
 
 RESULTS = "published_results.csv"
 PEAKS = "hardware_peaks.csv"
-_ALIASES = {
-    "A100-40GB": "A100-SXM4-40GB", "A100-80GB": "A100-SXM4-80GB", "A100-SXM4": "A100-SXM4-80GB",
-    "H100-SXM": "H100-SXM5", "H100-SXM5-80GB": "H100-SXM5", "H100-80GB-HBM3": "H100-SXM5",
-    "H100-SXM5-96GB-HBM2E-500W": "", "H200": "H200-SXM", "B200": "B200-SXM", "MI250X-GCD": "MI250X|per GCD",
-    "PVC-MAX-1550-TILE-(AURORA)": "PVC Max 1550 (Aurora)|per tile (448 EU)",
-    "PVC-MAX-1550-TILE": "PVC Max 1550|per tile/stack (512 EU)", "A100-SXM4-40GB-(POLARIS)": "A100-SXM4-40GB",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,17 +75,14 @@ def published_results() -> tuple[Published, ...]:
 
 
 def same_device(one: str, other: str) -> bool:
-    """Whether two names mean the same device.
+    """Whether two names mean the same device, whatever network its machine has.
 
     >>> same_device("H100-SXM", "H100-SXM5-80GB"), same_device("A100-40GB", "A100-SXM4-80GB")
     (True, False)
     """
-    return _plain(one) == _plain(other)
-
-
-def _plain(name: str) -> str:
-    text = re.sub(r"[\s_]+", "-", name.strip()).upper()
-    return _ALIASES.get(text) or text
+    kind = attrgetter("family", "peaks", "memory_bytes", "link_bandwidth")
+    found = [device and kind(device) for device in map(find_accelerator, (one, other))]
+    return found[0] == found[1] is not None
 
 
 def peak_tflops(device: str, precision: str) -> float | None:
@@ -97,16 +90,9 @@ def peak_tflops(device: str, precision: str) -> float | None:
 
     >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16"), peak_tflops("cpu", "bf16")
     (989.4, 191.5, None)
-    >>> peak_tflops("MI250X", "fp16") is None  # a GCD or the module? the name does not say
-    True
     """
-    wanted = _plain(device).upper()
-    matches = [
-        row
-        for row in read_table(PEAKS)
-        if wanted in (row["accelerator"].upper().replace(" ", "-"), f"{row['accelerator']}|{row['unit']}".upper())
-    ]
-    return _number(matches[0].get(f"{precision}_tflops", "")) if len(matches) == 1 else None
+    found = find_accelerator(device)
+    return found.peaks.get(precision) if found else None
 
 
 def nearest(parameters: float, *, device: str, precision: str = "", sequence_length: int = 0) -> list[Published]:

@@ -5,9 +5,9 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
+from log_lines import parse_lines
 
 from runbook.cli.logs import summary
-from runbook.results.log_readers import parse_lines
 from runbook.results.metrics import find_alarms
 
 

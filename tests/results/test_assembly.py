@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from log_lines import parse_lines
 
 from runbook.cli.logs import logs
 from runbook.core.errors import DataError
 from runbook.results.log_readers.exports import write_csv, write_json
-from runbook.results.log_readers.read import LogReader, parse_files, parse_lines
+from runbook.results.log_readers.read import LogReader, parse_files
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 

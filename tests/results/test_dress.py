@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from runbook.results.log_readers.read import parse_lines
+from log_lines import parse_lines
 
 MEGATRON = (
     " iteration      122/  250000 | consumed samples:       124928 | elapsed time per iteration (ms): 86545.2 | "

@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from log_lines import parse_lines
 
 from runbook.core.errors import DataError
 from runbook.results.log_readers.exports import export, parse_target
-from runbook.results.log_readers.read import parse_files, parse_lines
+from runbook.results.log_readers.read import parse_files
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "megatron-core.log"
 

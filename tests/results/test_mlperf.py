@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from log_lines import parse_lines
 
 from runbook.cli.logs import logs
-from runbook.results.log_readers.read import parse_files, parse_lines
+from runbook.results.log_readers.read import parse_files
 from runbook.results.log_readers.record import Facts
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "mlperf.log"

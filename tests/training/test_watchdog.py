@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.rank_files import read_heartbeats
 from runbook.plan_file.rank_times import StragglerDetector
 from runbook.plan_file.schema import parse
 from runbook.training.health import collectives, faults, heartbeat, stopping, watchdog
@@ -23,6 +22,7 @@ from runbook.training.health.stopping import StopConditions
 from runbook.training.health.watchdog import find_hangs, make_watchdog, overslept, silent_ranks
 from runbook.training.ranks import Ranks
 from runbook_drills import faults as drilled_faults
+from runbook_drills.bench import read_heartbeats
 
 from . import specs
 

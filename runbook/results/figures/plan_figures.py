@@ -118,7 +118,6 @@ def speed_figure(speed: Sequence[Sequence[float]], planned: float) -> Any:
     return figure
 
 
-GIB = 2**30
 _STATES = (("weights", BLUE), ("gradients", SKY), ("optimizer", GREEN))
 _COLOURS = {FORWARD: (BLUE, SKY), BACKWARD: (GREEN, "#7CCDB2"), COMMUNICATION: (ORANGE,) * 2, OPTIMIZER: (GREY,) * 2}
 """By event; of forward and backward in turn, so that neighbours are told apart."""

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from runbook.core.errors import DataError
-from runbook.results.log_readers.deepspeed import DeepSpeed
 from runbook.results.log_readers.known_failures import FailureFinder
 from runbook.results.log_readers.megatron import Megatron
 from runbook.results.log_readers.mlperf import MARK, MlPerf
 from runbook.results.log_readers.nanogpt import LlmC, Modded, NanoGpt
 from runbook.results.log_readers.nemo import Nemo1, Nemo2
-from runbook.results.log_readers.pytorch_trainers import Ezpz, Own, Torchtitan
+from runbook.results.log_readers.pytorch_trainers import DeepSpeed, Ezpz, Own, Torchtitan
 from runbook.results.log_readers.record import Assembly, LineReader, ParsedLog
 
 CHUNK = 1 << 20
@@ -250,19 +249,6 @@ class LogReader:
                 yield f"{len(out.records)} records of {reader.name} tell the same steps in other words: left out"
         for kind, count in self._near_misses.items():
             yield f"{count} {kind}, the first at line {self._first_miss[kind]}"
-
-
-def parse_lines(lines: Iterable[str]) -> ParsedLog:
-    """A log given as lines.
-
-    >>> log = parse_lines([" iteration 1/ 5 | elapsed time per iteration (ms): 500.0 | lm loss: 1.1E+01 |"])
-    >>> log.format, log.records[0].iteration, log.records[0].loss, log.records[0].seconds
-    ('megatron-lm', 1, 11.0, 0.5)
-    """
-    reader = LogReader()
-    reader.next_file("lines")
-    reader.feed(lines)
-    return reader.finish()
 
 
 def parse_files(paths: Sequence[Path]) -> ParsedLog:

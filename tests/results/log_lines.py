@@ -1,0 +1,16 @@
+"""Lines of a log, parsed as a file of them would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runbook.results.log_readers.read import LogReader
+from runbook.results.log_readers.record import ParsedLog
+
+
+def parse_lines(lines: Iterable[str]) -> ParsedLog:
+    """A log given as lines."""
+    reader = LogReader()
+    reader.next_file("lines")
+    reader.feed(lines)
+    return reader.finish()
