@@ -30,7 +30,7 @@ from benchmarks.data_commands import Megatron, Run, measure_command, ours, three
 
 def whole_lines(text: bytes) -> Iterator[bytes]:
     """Blocks of whole lines of the size that the pipeline works with."""
-    from runbook.tokens.sources.reading import BLOCK
+    from runbook.tokens.sources.input_files import BLOCK
 
     start = 0
     while start < len(text):

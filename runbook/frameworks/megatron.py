@@ -15,6 +15,7 @@ from runbook.frameworks.options import (
     RAMP_KEYS,
     Option,
     PhaseRun,
+    always,
     by_name,
     chosen,
     evaluation_batches,
@@ -109,7 +110,7 @@ def _attention(run: PhaseRun) -> str:
     return run.training.attention
 
 
-def _is(path: str, *values: str) -> Callable[[PhasePlan], bool]:
+def _is(path: str, *values: object) -> Callable[[PhasePlan], bool]:
     """The phases whose plan has one of these values there."""
     return lambda phase: attrgetter(path)(phase) in values
 
@@ -117,6 +118,7 @@ def _is(path: str, *values: str) -> Callable[[PhasePlan], bool]:
 _FP16 = _is("precision.format", "fp16")
 _ROTARY = _is("model.position_embedding", "rope")
 _RMS = _is("model.normalization", "rmsnorm")
+_ONE_STAGE = _is("parallel.pipeline", 1)
 _RECOMPUTES, _RECOMPUTES_ALL = _is("recompute", "selective", "full"), _is("recompute", "full")
 
 
@@ -259,7 +261,7 @@ _OUTPUTS = (
     Option("save", write="checkpoint.folder", when="checkpoint.saves", ours=_OWN_FOLDERS),
     Option("load", write="checkpoint.folder", when="checkpoint.saves", ours=_OWN_CHECKPOINT),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
-    Option("exit-signal-handler", write=lambda run: True, ours="always given"),  # asked to stop, it saves and ends
+    always("exit-signal-handler", "always given"),  # asked to stop, it saves and ends
     Option("exit-interval", "training.exit_interval", whole, "limits.exit_interval", "limits.exit_interval"),
     Option(
         "exit-duration-in-mins",
@@ -284,7 +286,7 @@ MEGATRON_LM = (
         write=lambda run: min(1, run.phase.parallel.zero_stage),
         means=1,
     ),
-    Option("group-query-attention", write=lambda run: True, when=_grouped, ours="goes with training.shape.kv_heads"),
+    always("group-query-attention", "goes with training.shape.kv_heads", _grouped),
     Option("num-query-groups", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
     Option("position-embedding-type", "model.position_embedding", _kind, "model.position_embedding", _ROTARY),
     Option("rotary-base", "model.rope_base", whole, "model.rope_base", _own_base),
@@ -306,14 +308,14 @@ MEGATRON_LM = (
     Option("fp8-format", write=lambda run: "hybrid", when=_in_8_bits, ours="goes with training.fp8"),
     Option("fp8-recipe", "training.fp8", str, _recipe, _in_8_bits),
     Option("no-overlap-p2p-communication", "training.overlap_pipeline", None, "tuning.overlap_pipeline", means="never"),
-    Option("manual-gc", write=lambda run: True, when="tuning.gc_interval", ours="goes with training.gc_interval"),
+    always("manual-gc", "goes with training.gc_interval", "tuning.gc_interval"),
     chosen("manual-gc-interval", "training.gc_interval", whole),
     *_DATA,
     _CACHE,
     Option("mock-data", "data.dataset", write=lambda run: "mock" if run.phase.data.mock else "", means="mock"),
     *_OUTPUTS,
     Option("ckpt-format", write=lambda run: "torch_dist", ours="torch_dist is always given"),
-    Option("log-throughput", write=lambda run: True, ours="always given"),
+    always("log-throughput", "always given"),
 )
 
 MEGATRON_DEEPSPEED = (
@@ -341,28 +343,18 @@ MEGATRON_DEEPSPEED = (
     _CACHE,
     *_OUTPUTS,
     # The scheduler's numbers come from this list, not from the checkpoint: a changed length is then possible.
-    Option("override-opt_param-scheduler", write=lambda run: True, ours="always given"),
-    Option("deepspeed", write=lambda run: True, ours="given by the framework megatron-deepspeed"),
+    always("override-opt_param-scheduler", "always given"),
+    always("deepspeed", "given by the framework megatron-deepspeed"),
     Option(
         "deepspeed_config",
         write=lambda run: deepspeed_name(run.settings, run.phase),
         ours="written from the run file, with a name of its own for each job",
     ),
     Option("zero-stage", "parallel.zero_stage", whole, "parallel.zero_stage"),
-    Option(
-        "no-pipeline-parallel",
-        write=lambda run: True,
-        when=lambda phase: phase.parallel.pipeline == 1,
-        ours="given where parallel.pipeline is 1, unless the site leaves it out",
-    ),
+    always("no-pipeline-parallel", "given where parallel.pipeline is 1, unless the site leaves it out", _ONE_STAGE),
     Option("checkpoint-activations", "training.recompute", None, lambda run: "full", _RECOMPUTES, means="full"),
     Option("checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _recomputes_groups),
-    Option(
-        "deepspeed-activation-checkpointing",
-        write=lambda run: True,
-        when=_RECOMPUTES,
-        ours="goes with training.recompute",
-    ),
+    always("deepspeed-activation-checkpointing", "goes with training.recompute", _RECOMPUTES),
     Option("cpu-optimizer", "training.offload", None, lambda run: run.training.offload, means=True),
 )
 

@@ -80,6 +80,11 @@ def own_epsilon(phase: PhasePlan) -> bool:
     return phase.model.norm_epsilon != 1e-5
 
 
+def always(name: str, ours: str, when: str | Callable[[PhasePlan], object] | None = None) -> Option:
+    """An option without a value that is given whatever the run file says, in all phases or those of `when`."""
+    return Option(name, write=lambda run: True, when=when, ours=ours)
+
+
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
     """Name and value of each option that this phase needs, in the table's order."""
     values = {option.name: option.value(run) for option in table}

@@ -98,9 +98,7 @@ def request_problems(asked: JobRequest, queues: Sequence[QueueLimits]) -> list[s
 def _problems_with(asked: JobRequest, queue: QueueLimits) -> list[str]:
     account = f"account {asked.account} is" if asked.account else "no account is given, which is"
     partition = f"partition {queue.name}"
-    problems = []
-    if queue.state in ("INACTIVE", "DRAIN"):
-        problems.append(f"{partition} is {queue.state} and takes no jobs")
+    problems = [f"{partition} is {queue.state} and takes no jobs"] if queue.state in ("INACTIVE", "DRAIN") else []
     if queue.max_seconds and asked.seconds > queue.max_seconds:
         limit = f"the limit of {partition}, {show_duration(queue.max_seconds)}"
         problems.append(f"a walltime of {show_duration(asked.seconds)} is over {limit}")

@@ -39,7 +39,7 @@ class QueueJob:
     state: JobState
     word: str
     """The queue's own word for the state."""
-    reason: str
+    reason: str = ""
     exit_code: int | None = None
     partition: str = ""
     nodes: str = ""

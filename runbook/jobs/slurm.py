@@ -14,7 +14,7 @@ from runbook.jobs.job_request import QueueLimits, whole_number
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
-"""Of `_SQUEUE`; the reason comes last, since it is a sentence."""
+"""Of `_SQUEUE`, as fields of a `QueueJob`; the reason comes last, since it is a sentence."""
 SACCT_COLUMNS = ("job", "word", "code", "partition", "nodes", "token")
 _SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%k|%P|%N|%r")
 _SACCT = (
@@ -71,18 +71,9 @@ def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
         if len(fields) != len(columns) or not re.match(r"\d+", fields[0]):
             continue
         values = {name: "" if field in _NOTHING else field for name, field in zip(columns, fields, strict=True)}
-        jobs.append(
-            QueueJob(
-                job=values["job"],
-                state=state_of(values["word"]),
-                word=values["word"],
-                reason=values.get("reason", ""),
-                exit_code=parse_exit_code(values.get("code", "")),
-                partition=values["partition"],
-                nodes=values["nodes"],
-                token=values["token"].strip(),
-            )
-        )
+        values["token"] = values["token"].strip()
+        exit_code = parse_exit_code(values.pop("code", ""))
+        jobs.append(QueueJob(**values, state=state_of(values["word"]), exit_code=exit_code))
     return jobs
 
 

@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 from runbook.core.errors import DataError
 from runbook.tokens.pipeline.worker_pool import without_main
 from runbook.tokens.sources.documents import Parser, find_source_key
-from runbook.tokens.sources.input_files import Segment, find_inputs, kind_of, natural_key, whole_files
-from runbook.tokens.sources.reading import read_blocks
+from runbook.tokens.sources.input_files import Segment, find_inputs, kind_of, natural_key, read_blocks, whole_files
 
 Call = tuple[Any, ...]
 """A function and its arguments."""

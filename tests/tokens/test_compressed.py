@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from runbook.tokens.sources.input_files import cut_shards
-from runbook.tokens.sources.reading import BrokenFileError, read_blocks
+from runbook.tokens.sources.input_files import BrokenFileError, cut_shards, read_blocks
 
 from .reference import json_lines
 

@@ -21,12 +21,19 @@ from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
 from runbook.tokens.pipeline.parts_folder import flocked
 from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.sources.dataset_files import expected_files
-from runbook.tokens.sources.download import DownloadSummary, RetryLimits, download
+from runbook.tokens.sources.download import DownloadSummary, download
 
 from .server import Behaviour, hub_tree, serving
 
-QUICK = RetryLimits(attempts=4, first_wait=0.01, longest_wait=0.05, limit=5.0, silence=0.4)
+DOWNLOAD = "runbook.tokens.sources.download."
 NAMES = [f"part_{number}.jsonl.zst" for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {"FIRST_WAIT_SECONDS": 0.01, "LONGEST_WAIT_SECONDS": 0.05, "BUSY_SECONDS": 5.0, "SILENCE_SECONDS": 0.4}
+    for name, value in {"ATTEMPTS": 4, **quick}.items():
+        monkeypatch.setattr(DOWNLOAD + name, value)
 
 
 @pytest.fixture(autouse=True)
@@ -56,10 +63,8 @@ def dataset(server: Behaviour, *, sums: bool = True, **changed: object) -> Datas
     return Dataset(**(known | {"files": files, "url": f"{server.address}/data"} | changed))
 
 
-def fetch(
-    server: Behaviour, project: Path, *, sums: bool = True, limits: RetryLimits = QUICK, **more: object
-) -> DownloadSummary:
-    return download(dataset(server, sums=sums), project=project, limits=limits, workers=3, **more)
+def fetch(server: Behaviour, project: Path, *, sums: bool = True, **more: object) -> DownloadSummary:
+    return download(dataset(server, sums=sums), project=project, workers=3, **more)
 
 
 def assert_whole(project: Path) -> None:
@@ -109,13 +114,14 @@ def test_429_is_obeyed_by_all_threads(server: Behaviour, tmp_path: Path, headers
     assert_whole(tmp_path)
 
 
-def test_endless_429_is_given_up_in_the_end(server: Behaviour, tmp_path: Path) -> None:
+def test_endless_429_is_given_up_in_the_end(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DOWNLOAD + "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(DOWNLOAD + "SILENCE_SECONDS", 60.0)
     server.answers = [(429, {"Retry-After": "1"})] * 1000
     with pytest.raises(
         DataError, match=r"6 of 6 files are missing(.|\n)*the server still answers 429 after \d s of waiting"
     ):
-        limits = RetryLimits(attempts=4, first_wait=0.01, longest_wait=0.05, limit=0.5)
-        fetch(server, tmp_path, limits=limits)
+        fetch(server, tmp_path)
 
 
 @pytest.mark.parametrize("sums", [True, False])
@@ -171,10 +177,12 @@ def test_error_page_instead_of_a_file(server: Behaviour, tmp_path: Path) -> None
         fetch(server, tmp_path, sums=False)
 
 
-def test_silent_server(server: Behaviour, tmp_path: Path) -> None:
+def test_silent_server(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DOWNLOAD + "ATTEMPTS", 1)
+    monkeypatch.setattr(DOWNLOAD + "SILENCE_SECONDS", 0.1)
     server.silent = True
     with pytest.raises(DataError, match="timed out"):
-        fetch(server, tmp_path, limits=RetryLimits(attempts=1, first_wait=0.01, silence=0.1))
+        fetch(server, tmp_path)
 
 
 @pytest.mark.parametrize("kept", [10, 20_000, 10**6])
@@ -210,7 +218,7 @@ def test_token_is_sent_and_not_passed_on(server: Behaviour, tmp_path: Path, monk
     monkeypatch.setenv("MY_TOKEN", "hush")
     with serving(Behaviour(redirect=server.address)) as front:
         wanted = dataset(front, token="env:MY_TOKEN")
-        download(wanted, project=tmp_path, limits=QUICK)
+        download(wanted, project=tmp_path)
     assert {headers.get("Authorization") for _, headers in front.requests} == {"Bearer hush"}
     assert {headers.get("Authorization") for _, headers in server.requests} == {None}
     assert_whole(tmp_path)
@@ -239,7 +247,7 @@ def test_two_downloads_at_once(server: Behaviour, tmp_path: Path) -> None:
 def test_list_that_leaves_the_folder(server: Behaviour, tmp_path: Path) -> None:
     wanted = dataset(server, files=[SourceFile(path="../outside.txt")])
     with pytest.raises(DataError, match=r"'\.\./outside\.txt' leaves the folder"):
-        download(wanted, project=tmp_path, limits=QUICK)
+        download(wanted, project=tmp_path)
     assert not (tmp_path / "outside.txt").exists()
 
 
@@ -266,11 +274,11 @@ def test_hub_gives_sizes_and_checksums(server: Behaviour, tmp_path: Path, monkey
     wanted = dataset(server, files=[], groups=[group], url="hf://datasets/owner/name")
     listed = remote_files(wanted, Fetcher(tmp_path).get)
     assert [file.sha256 for file in listed] == [hashlib.sha256(data).hexdigest() for data in files.values()]
-    result = download(wanted, project=tmp_path, limits=QUICK)
+    result = download(wanted, project=tmp_path)
     assert (result.files, result.bytes) == (4, sum(map(len, files.values())))
     more = dataset(server, files=[], groups=[group.model_copy(update={"last": 5})], url="hf://datasets/owner/name")
     with pytest.raises(DataError, match=r"2 of 6 files are not at .*: train/x_4\.jsonl\.zst, train/x_5\.jsonl\.zst"):
-        download(more, project=tmp_path, limits=QUICK)
+        download(more, project=tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -306,7 +314,7 @@ def test_real_huggingface_hub_sees_the_same(server: Behaviour, tmp_path: Path, m
     assert [file.url for file in ours] == [
         hf_hub_url("owner/name", each.path, repo_type="dataset", endpoint=server.address) for each in theirs
     ]
-    download(wanted, project=tmp_path, limits=QUICK)
+    download(wanted, project=tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     for file in ours:
         path = hf_hub_download(
@@ -321,7 +329,7 @@ def test_no_hub_at_the_address(server: Behaviour, tmp_path: Path, monkeypatch: p
     with pytest.raises(
         DataError, match="did not answer with a list of files but with b'<html>login</html>'; is it a Hub"
     ):
-        download(dataset(server, files=[], url="hf://datasets/owner/name"), project=tmp_path, limits=QUICK)
+        download(dataset(server, files=[], url="hf://datasets/owner/name"), project=tmp_path)
 
 
 def test_slimpajama_has_its_59166_files() -> None:
@@ -339,7 +347,7 @@ def test_a_model_repository_is_a_source_too(server: Behaviour, tmp_path: Path, m
     server.files["/api/models/owner/name/tree/main?recursive=true"] = hub_tree({NAMES[0]: content(0)})
     server.files[f"/owner/name/resolve/main/{NAMES[0]}"] = content(0)
     wanted = dataset(server, files=[], url="hf://owner/name", pattern="*.zst")
-    assert download(wanted, project=tmp_path, limits=QUICK).fetched == 1
+    assert download(wanted, project=tmp_path).fetched == 1
     assert (tmp_path / "texts" / NAMES[0]).read_bytes() == content(0)
 
 
@@ -356,4 +364,4 @@ def test_catalogue_entries_that_cannot_work(
     server: Behaviour, tmp_path: Path, changed: dict[str, object], message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        download(dataset(server, **changed), project=tmp_path, limits=QUICK)
+        download(dataset(server, **changed), project=tmp_path)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runbook.core.errors import DataError
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
-from runbook.tokens.sources import documents, reading
+from runbook.tokens.sources import documents, input_files
 from runbook.tokens.sources.documents import HugeText, decode_plain
 from runbook.tokens.tokenizer import load_tokenizer
 
@@ -24,8 +24,8 @@ from .reference import EDGE_TEXTS, encoded, expected, json_lines, made
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "HUGE", 1000)
-    monkeypatch.setattr(reading, "HUGE", 1000)
-    monkeypatch.setattr(reading, "BLOCK", 300)
+    monkeypatch.setattr(input_files, "HUGE", 1000)
+    monkeypatch.setattr(input_files, "BLOCK", 300)
     monkeypatch.setattr(documents, "PIECE", 50)
 
 

@@ -86,23 +86,19 @@ class TokenFiles:
     def __init__(self, prefix: Path, *, exact: bool = False) -> None:
         self.prefix = prefix
         self.base = prefix.with_name(prefix.name.removesuffix("_text_document"))
-        document_prefix = prefix if exact else _suffixed(self.base, "_text_document")
-        self.bin = _suffixed(document_prefix, ".bin")
-        self.idx = _suffixed(document_prefix, ".idx")
-        self.bin_part = _suffixed(self.bin, ".part")  # while it is being written
-        self.idx_part = _suffixed(self.idx, ".part")
-        self.manifest = _suffixed(self.base, ".manifest.json")  # what went in, what came out; written last
-        self.quarantine = _suffixed(self.base, ".quarantine")  # records set aside
-        self.parts = _suffixed(self.base, ".parts")  # folder of unfinished work: locks, done-marks, waiting parts
+        document_prefix = prefix if exact else f"{self.base}_text_document"
+        self.bin = Path(f"{document_prefix}.bin")
+        self.idx = Path(f"{document_prefix}.idx")
+        self.bin_part = Path(f"{self.bin}.part")  # while it is being written
+        self.idx_part = Path(f"{self.idx}.part")
+        self.manifest = Path(f"{self.base}.manifest.json")  # what went in, what came out; written last
+        self.quarantine = Path(f"{self.base}.quarantine")  # records set aside
+        self.parts = Path(f"{self.base}.parts")  # folder of unfinished work: locks, done-marks, waiting parts
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
         """The files that are there: PREFIX.bin where it exists under that very name, else PREFIX_text_document.bin."""
-        return cls(prefix, exact=_suffixed(prefix, ".bin").exists())
-
-
-def _suffixed(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
+        return cls(prefix, exact=Path(f"{prefix}.bin").exists())
 
 
 @dataclass(kw_only=True)

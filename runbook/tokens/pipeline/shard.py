@@ -20,8 +20,7 @@ from runbook.tokens.pipeline.bin_writer import ShardSink
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
 from runbook.tokens.sources.documents import BadRecord, BadTextError, DocumentBatch, Parser, read_documents
-from runbook.tokens.sources.input_files import Segment, Shard, kind_of
-from runbook.tokens.sources.reading import BrokenFileError, line_number
+from runbook.tokens.sources.input_files import BrokenFileError, Segment, Shard, kind_of, line_number
 from runbook.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -29,8 +29,14 @@ from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
 from runbook.tokens.pipeline.shard import ShardMaker
 from runbook.tokens.pipeline.worker_pool import Pool, disk_error
 from runbook.tokens.sources.documents import DocumentBatch, Parser, find_source_key, read_documents
-from runbook.tokens.sources.input_files import Shard, cut_shards, find_inputs, text_estimate
-from runbook.tokens.sources.reading import decompression_errors, expansion
+from runbook.tokens.sources.input_files import (
+    Shard,
+    cut_shards,
+    decompression_errors,
+    expansion,
+    find_inputs,
+    text_estimate,
+)
 from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, use_one_thread
 
 BIN_BYTES_PER_TEXT_BYTE = 0.7

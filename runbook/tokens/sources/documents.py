@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import DataError
-from runbook.tokens.sources.input_files import Segment, kind_of
-from runbook.tokens.sources.reading import AGAIN, BLOCK, EMPTY, HUGE, BrokenFileError, open_segment, read_blocks
+from runbook.tokens.sources import input_files
+from runbook.tokens.sources.input_files import BLOCK, HUGE, BrokenFileError, Segment, kind_of, open_segment, read_blocks
 
 PIECE = 4 << 20
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
@@ -240,7 +240,7 @@ def _one_text(segment: Segment) -> DocumentBatch:
         while chunk := stream.read(BLOCK):
             content += chunk
     if not content:
-        raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
+        raise BrokenFileError(segment.path, 0, input_files.EMPTY, input_files.AGAIN)
     batch = DocumentBatch(records=1, read_bytes=len(content))
     try:
         if len(content) > HUGE:

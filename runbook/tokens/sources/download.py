@@ -68,7 +68,6 @@ def download(
     project: Path,
     folder: str = "",
     workers: int = 8,
-    limits: RetryLimits | None = None,
     check_space: bool = True,
     progress: ProgressCallback | None = None,
 ) -> DownloadSummary:
@@ -80,7 +79,7 @@ def download(
     """
     home = dataset_folder(dataset, project=project, folder=folder)
     token = resolve_secret(dataset.token) if dataset.token else ""
-    fetcher = Fetcher(home, token=token, limits=limits or RetryLimits())
+    fetcher = Fetcher(home, token=token)
     from_s3 = dataset.url.startswith("s3://")
     files = s3_files(dataset) if from_s3 else remote_files(dataset, fetcher.get)
     home.mkdir(parents=True, exist_ok=True)
@@ -265,15 +264,11 @@ _WINDOW = re.compile(r"(?:^|;)\s*t=(\d+)")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class RetryLimits:
-    """How many failures a source may have, and how long it may keep us waiting."""
-
-    attempts: int = 8  # in a row that bring no byte
-    first_wait: float = 1.0  # seconds after the first failure; doubled each time
-    longest_wait: float = 60.0  # of one back-off; a server's own Retry-After may be longer
-    limit: float = 3600.0  # seconds that one file may wait for 429 answers in all; the Hub's windows last 300
-    silence: float = 60.0  # seconds without a byte until a connection counts as dead
+ATTEMPTS = 8  # in a row that bring no byte
+FIRST_WAIT_SECONDS = 1.0  # after the first failure; doubled each time
+LONGEST_WAIT_SECONDS = 60.0  # of one back-off; a server's own Retry-After may be longer
+BUSY_SECONDS = 3600.0  # that one file may wait for 429 answers in all; the Hub's windows last 300
+SILENCE_SECONDS = 60.0  # without a byte until a connection counts as dead
 
 
 class GivenUpError(DataError):
@@ -298,7 +293,6 @@ class Fetcher:
 
     folder: Path
     token: str = ""
-    limits: RetryLimits = field(default_factory=RetryLimits)
     received: int = 0  # bytes that arrived, without those that turned out useless
     stop: threading.Event = field(default_factory=threading.Event)
     _resume_at: float = 0.0  # on the monotonic clock; until then no thread asks
@@ -328,7 +322,7 @@ class Fetcher:
     def _keep_trying(self, attempt: Callable[[], _T], part: Path | None = None) -> _T:
         fruitless = num_wrong = 0
         waited, reason = 0.0, ""
-        while fruitless < self.limits.attempts:
+        while fruitless < ATTEMPTS:
             while (left := self._resume_at - time.monotonic()) > 0:
                 self._sleep(left + random.uniform(0, min(1.0, left)))
             self._sleep(0)
@@ -338,7 +332,7 @@ class Fetcher:
             except _BusyError as error:
                 (seconds,) = error.args
                 waited, reason = waited + seconds, "429"
-                if waited > self.limits.limit:
+                if waited > BUSY_SECONDS:
                     raise GivenUpError(f"the server still answers 429 after {waited:.0f} s of waiting") from None
                 _log.info("429, waiting %.0f s", seconds)
                 with self._lock:
@@ -354,9 +348,9 @@ class Fetcher:
             except _LostError as error:
                 reason = str(error)
                 fruitless = 0 if _size(part) > before else fruitless + 1
-                longest = min(self.limits.longest_wait, self.limits.first_wait * 2 ** max(0, fruitless - 1))
+                longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, fruitless - 1))
                 self._sleep(random.uniform(longest / 2, longest))
-        raise GivenUpError(f"{reason} ({self.limits.attempts} tries in a row brought nothing)")
+        raise GivenUpError(f"{reason} ({ATTEMPTS} tries in a row brought nothing)")
 
     def _sleep(self, seconds: float) -> None:
         if self.stop.wait(seconds):
@@ -418,7 +412,7 @@ class Fetcher:
         headers = headers | {"User-Agent": "gpt3-runbook"}
         try:
             with requests.get(
-                url, headers=headers, auth=self._authorize, stream=True, timeout=self.limits.silence
+                url, headers=headers, auth=self._authorize, stream=True, timeout=SILENCE_SECONDS
             ) as response:
                 if not response.ok and response.status_code != 416:
                     raise self._refusal(response)
@@ -440,7 +434,7 @@ class Fetcher:
         if window := _WINDOW.search(response.headers.get("RateLimit", "")):  # the Hub's
             seconds = float(window[1]) + 1
         if status == 429 or (status == 503 and seconds is not None):
-            return _BusyError(self.limits.longest_wait if seconds is None else seconds)
+            return _BusyError(LONGEST_WAIT_SECONDS if seconds is None else seconds)
         if status in _RETRIED:
             return _LostError(reason)
         return GivenUpError(reason + ("; is a token needed (HF_TOKEN)?" if status in (401, 403) else ""))
