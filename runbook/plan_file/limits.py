@@ -265,6 +265,8 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
         yield f"model.hidden {model.hidden} does not divide by heads {model.heads}"
     elif model.position_embedding == "rope" and model.hidden // model.heads % 2:
         yield f"model.position_embedding rope turns pairs of numbers, and a head has {model.hidden // model.heads}"
+    if model.position_embedding != "learned" and model.sequence_length > model.positions:
+        yield f"sequence_length {model.sequence_length} is longer than the model's {model.positions} positions"
     if model.vocabulary > model.padded_vocabulary:
         yield f"model.vocabulary {model.vocabulary} is larger than padded_vocabulary {model.padded_vocabulary}"
     outside = [token for token in phase.sampling.prompt_ids if not 0 <= token < model.vocabulary]

@@ -133,6 +133,11 @@ def changed(section, key, value, **options):
             1,
             "sequences of 64 tokens, 32 learned positions: a sequence",
         ),
+        (
+            changed("model", "sequence_length", 64, model={"position_embedding": "rope"}),
+            1,
+            "sequence_length 64 is longer than the model's 32 positions",
+        ),
         (changed("model", "vocabulary", 300), 1, "model.vocabulary 300 is larger than padded_vocabulary 256"),
         (changed("sampling", "prompt_ids", [3, 250]), 1, "sampling.prompt_ids: 250 is not below the vocabulary of 250"),
         (specs.spec(sampling={"prompt_ids": [1], "tokens": 32}), 1, "is more than the 31 positions left"),
