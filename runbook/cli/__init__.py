@@ -22,6 +22,7 @@ COMMANDS = {
     "cancel": ("runbook.cli.run:cancel", "End the running jobs of a run, with all their processes."),
     "logs": ("runbook.cli.logs:logs", "Show the log of a run's job, or read any training log into records."),
     "report": ("runbook.cli.report:report", "Write the HTML report of a run again and say where it is."),
+    "note": ("runbook.cli.report:note", "Write a note into the logbook of a run, or show the logbook."),
     "verify": ("runbook.cli.report:verify", "Find every file of a run that was changed after it was recorded."),
     "compare": ("runbook.cli.report:compare", "Set runs side by side, and fail on a regression."),
     "sample": ("runbook.cli.run:sample", "Let a trained model continue a text."),

@@ -1,6 +1,7 @@
 """`runbook report`, `verify`, `compare`: what runs left behind."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -48,6 +49,27 @@ def report(
         printed = print_pdf(page.with_name("report.html"))
         note_files(folder, [] if redact else [printed])
         click.echo(printed)
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.argument("words", metavar="[TEXT]", nargs=-1)
+@RUNS
+def note(run_name: str, words: tuple[str, ...], runs: Path | None) -> None:
+    """Write TEXT into the logbook of RUN, also while it runs; `-` reads it from standard input.
+
+    Without TEXT: show the logbook, which the run writes itself, with what people have noted.
+    """
+    from runbook.records import logbook
+    from runbook.workflow.status import run_folder
+
+    folder = run_folder(run_name, runs)
+    if words:
+        click.echo(logbook.add_note(folder, sys.stdin.read() if words == ("-",) else " ".join(words)))
+    elif logbook.write_logbook(folder):
+        click.echo((folder / logbook.LOGBOOK).read_text(encoding="utf-8"), nl=False)
+    else:
+        click.echo(f"Nothing has happened in {folder.name} yet.")
 
 
 @click.command()

@@ -139,9 +139,6 @@ class LossWatch:
             self._next_look = 2 * count
 
 
-_LOOKED_AT = ("iteration", "loss", "nan", "states")
-
-
 class MetricWatch:
     """The metrics of one training; a new start gives a new curve."""
 
@@ -149,14 +146,13 @@ class MetricWatch:
         self.loss = LossWatch()
         self._first, self._is_finite = inf, True
 
-    def look(self, step: object) -> Iterator[Alarm]:
+    def look(self, step: Any) -> Iterator[Alarm]:
         """What is wrong now that a step is known; it may lack any of the numbers."""
-        of: dict[str, Any] = {name: getattr(step, name, None) for name in _LOOKED_AT}
-        iteration, loss = of["iteration"], of["loss"]
+        iteration, loss = step.iteration, step.loss
         if iteration < self._first:
             self._first, self.loss = iteration, LossWatch()
         was_finite = self._is_finite
-        self._is_finite = not of["nan"] and not {"nan_loss", "infinite_loss"} & {*(of["states"] or ())}
+        self._is_finite = not getattr(step, "nan", 0) and "nan_loss" not in getattr(step, "states", ())
         if was_finite and not self._is_finite:
             yield Alarm("NaN", "loss", iteration, iteration, nan, nan, "the loss is no finite number")
         if loss is not None and isfinite(loss):

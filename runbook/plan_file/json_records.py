@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import json
+import math
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from runbook.plan_file.errors import RefusedError
@@ -18,6 +20,19 @@ NOT_IN_JSON = {"not_in_json": True}
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 Record = TypeVar("Record")
+
+
+def append_line(path: Path, record: Mapping[str, object]) -> None:
+    """Add one line of JSON in a single write; a line torn by a kill is closed first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as stream:
+        torn = b""
+        if stream.seek(0, 2):
+            stream.seek(-1, 2)
+            torn = b"" if stream.read(1) == b"\n" else b"\n"
+        # JSON has no NaN: it becomes null.
+        line = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        stream.write(torn + json.dumps(line).encode() + b"\n")
 
 
 def as_json(value: Any) -> Any:

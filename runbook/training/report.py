@@ -15,22 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from runbook.plan_file.alarms import Alarm
+from runbook.plan_file.json_records import append_line
 from runbook.plan_file.rank_times import ExchangedTimes, Straggler
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.training.ranks import Ranks
-
-
-def append_line(path: Path, record: Mapping[str, object]) -> None:
-    """Add one line of JSON in a single write; a line torn by a kill is closed first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as stream:
-        torn = b""
-        if stream.seek(0, 2):
-            stream.seek(-1, 2)
-            torn = b"" if stream.read(1) == b"\n" else b"\n"
-        # JSON has no NaN: it becomes null.
-        line = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-        stream.write(torn + json.dumps(line).encode() + b"\n")
 
 
 def say(text: str) -> None:

@@ -1,6 +1,5 @@
 """A run opened for one phase: its parameters, plan, folder and record."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from runbook.params.project import shown_path
 from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file
 from runbook.plan_file.identity import step_inputs
-from runbook.plan_file.json_records import as_json
+from runbook.plan_file.json_records import append_line, as_json
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL, SMOKE, Check, Plan
 from runbook.records import session as sessions
@@ -62,9 +61,8 @@ class OpenPhase:
 
     def append_event(self, event: str, **facts: Any) -> None:
         """Add a line to the run's history of events; one write, so that lines of several processes do not mix."""
-        line = json.dumps({"time": time.time(), "event": event, "phase": self.phase, **facts})
-        with (self.folder / self.phase_plan.log.events).open("a") as stream:
-            stream.write(line + "\n")
+        line = {"time": time.time(), "event": event, "phase": self.phase, **facts}
+        append_line(self.folder / self.phase_plan.log.events, line)
 
     def check(self, checks: Sequence[Check]) -> None:
         """Show checks, keep them in the record, and stop where one failed."""

@@ -25,6 +25,7 @@ from runbook.core.units import four_digits, in_words, show_count, show_duration,
 from runbook.params.schema.run_file import PHASES
 from runbook.planning import FULL
 from runbook.planning.plan_record import parse_plan
+from runbook.records.logbook import write_logbook
 from runbook.records.manifest import note_files
 from runbook.records.pages.html_rewriting import Rewriter
 from runbook.records.pages.notebook_page import LARGEST_PAGE, card_facts, code_colours, seconds_taken
@@ -209,6 +210,8 @@ def write_campaign(run_folder: Path, outcome: FrontPage | None = None, *, shown_
         spark=spark(main),
         charts=charts,
         chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),
+        logbook=write_logbook(run_folder),
+        curve_around=lambda place: loss_curve([("loss", [point for point in main if abs(point[0] - place) <= 100])]),
         rows=[_phase_row(run_folder, phase) for phase in run.phases],
         sample=outcome.sample,
         comparison=[_planned_row(row) for row in outcome.comparison or _comparison(run)],

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from runbook.plan_file.json_records import append_line
 from runbook.plan_file.rank_files import RANKS_FOLDER, remove_leftovers
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.health import collectives
@@ -28,7 +29,6 @@ from runbook.training.health.heartbeat import (
     process_start_ticks,
 )
 from runbook.training.ranks import Ranks, on_gpu
-from runbook.training.report import append_line
 
 CHECKS_PER_SECOND = 100.0  # of all machines together, while they look for a hung rank
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from html import unescape
 from statistics import median_high
 from typing import Any
 
@@ -17,6 +18,7 @@ from runbook.display import Progress, show_text, sparkline
 from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.step_inputs import peak_of
+from runbook.records.logbook import make_entry, write_logbook
 from runbook.workflow.open_phase import OpenPhase
 
 POLL_SECONDS = 1.0
@@ -41,6 +43,7 @@ class LiveView:
         self.peak = peak_of(settings.site, phase_plan.precision.format)
         total = phase_plan.duration.iterations
         self.progress = Progress(phase_plan.phase, total=total, unit="iterations", timed=False)
+        self.folder, self._written = folder, 0
         self._device = ""
         self._asked, self._silent_since = -math.inf, math.inf
 
@@ -95,8 +98,11 @@ class LiveView:
 
     def last_events(self) -> list[str]:
         """The newest events of this phase, one line each."""
-        own = [row for row in self.events.read() if row.get("phase") == self.phase_plan.phase]
-        return [event_line(row) for row in own[-4:]]
+        if (count := len(rows := self.events.read())) != self._written:
+            self._written = count
+            write_logbook(self.folder)
+        own = [row for row in rows if row.get("phase") == self.phase_plan.phase]
+        return [f"{entry.moment[11:23]} {unescape(entry.text)}" for entry in map(make_entry, own[-4:])]
 
     def _in_use(self) -> str:
         """CPU and GPU of the machine we are on, where the job runs on it; asked now and then."""
@@ -137,18 +143,6 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
     step = max(1, len(rows) // MOST_ROWS)
     newest = rows[-1:] if rows and (len(rows) - 1) % step else []
     return [*rows[::step], *newest]
-
-
-def event_line(row: Row) -> str:
-    """An event as a person reads it.
-
-    >>> event_line({"time": 0, "event": "saved", "phase": "04-training", "iteration": 8, "seconds": 0.25})
-    '00:00:00 UTC saved, iteration 8, seconds 0.25'
-    """
-    moment = time.strftime("%H:%M:%S UTC", time.gmtime(row["time"]))
-    kept = {key: value for key, value in row.items() if key not in ("time", "event", "phase", "bytes", "id")}
-    shown = [f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in kept.items()]
-    return ", ".join([f"{moment} {row['event']}", *shown])
 
 
 def ask_gpus() -> str:

@@ -1,0 +1,78 @@
+"""The logbook of a run: logbook.md and the entries of its report, made from events.jsonl, which is only appended to.
+
+What people write down is an event too. The words for each kind of event are in pages/templates/logbook.j2.
+"""
+
+import time
+from collections.abc import Mapping
+from html import unescape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import UndefinedError
+from markupsafe import Markup
+
+from runbook.core.atomic_files import write_text
+from runbook.core.errors import RecordError
+from runbook.core.json_lines import read_lines
+from runbook.core.locks import hold_file
+from runbook.core.processes import user_name
+from runbook.core.units import in_words
+from runbook.plan_file.json_records import append_line
+from runbook.records.manifest import begins_as, note_files, read_manifest
+from runbook.records.pages.page_parts import environment
+
+EVENTS, LOGBOOK = "events.jsonl", "logbook.md"
+ROUTINE = frozenset({None, "saved", "network", "reloaded"})
+"""Events that are no news; they stay in events.jsonl."""
+LONGEST_NOTE = 10_000
+
+
+class LogbookEntry(NamedTuple):
+    """One thing that happened; `loss_around` is the iteration around which the loss shows it, 0 where it does not."""
+
+    moment: str
+    text: Markup
+    loss_around: int
+
+
+def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
+    """An event as people read it; one of another version says what it says, key by key."""
+    module: Any = environment().get_template("logbook.j2").module
+    try:
+        text = module.words(event)
+    except UndefinedError:
+        facts = {in_words(key): value for key, value in event.items() if key not in ("time", "event", "phase")}
+        text = module.facts(in_words(str(event["event"])), facts)
+    moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(event.get("time", 0)))
+    around = event.get("since", 0) if event.get("metric") == "loss" else 0
+    return LogbookEntry(f"{moment} {event.get('phase', '')}".strip(), Markup(str(text).strip()), around)
+
+
+def write_logbook(run_folder: Path) -> list[LogbookEntry]:
+    """Write logbook.md anew where something happened; its entries, by time over all jobs."""
+    events = [event for event in read_lines(run_folder / EVENTS) if event.get("event") not in ROUTINE]
+    entries = [make_entry(event) for event in sorted(events, key=lambda event: float(event.get("time", 0)))]
+    if entries:
+        lines = [f"\n- **{entry.moment}**: {unescape(entry.text)}\n" for entry in entries]
+        write_text(run_folder / LOGBOOK, "".join([f"# Logbook of {run_folder.name}\n", *lines]))
+        note_files(run_folder, [run_folder / LOGBOOK])
+    return entries
+
+
+def add_note(run_folder: Path, text: str) -> str:
+    """Append what a person says to the events, however many write at once; what was noted."""
+    text, path = " ".join(text.split()), run_folder / EVENTS
+    if not 0 < len(text) <= LONGEST_NOTE:
+        raise RecordError(
+            f"A note has 1 to {LONGEST_NOTE:,} characters; this one has {len(text):,}. Nothing was noted."
+        )
+    event = {"time": time.time(), "event": "note", "by": user_name(), "text": text}
+    with hold_file(run_folder / "note.lock", "a note", wait_seconds=60):
+        before = read_manifest(run_folder).get(EVENTS)
+        is_whole = before is None or begins_as(path, before)
+        append_line(path, event)
+        if is_whole:  # else an edit would be recorded as what it should be
+            note_files(run_folder, [path])
+        write_logbook(run_folder)
+    return f"Noted: {text}"

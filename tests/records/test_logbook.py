@@ -1,0 +1,152 @@
+"""The logbook: an entry for whatever happened, by time over all jobs, and what people write into it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from runbook.cli import cli
+from runbook.core.errors import RecordError
+from runbook.records.logbook import add_note, write_logbook
+from runbook.records.manifest import note_files, verify_run, write_manifest
+
+EVENTS = [
+    ({"event": "submitted", "job": "04-training", "id": "17"}, "Submitted: job 04-training, 17 in the queue"),
+    ({"event": "started", "world_size": 8, "from_iteration": 0, "segment": 0}, "Start: 8 processes, after iteration 0"),
+    ({"event": "saved", "iteration": 100, "seconds": 3.0}, None),
+    (
+        {
+            "event": "alarm",
+            "kind": "spike",
+            "metric": "loss",
+            "iteration": 29070,
+            "since": 29050,
+            "value": 8.7,
+            "usual": 2.8,
+            "evidence": "loss 8.7: it jumped; the 40 before have the median 2.8 and the spread 0.01",
+        },
+        "Spike at iteration 29050: loss 8.7: it jumped; the 40 before have the median 2.8 and the spread 0.01",
+    ),
+    (
+        {
+            "event": "bad_step",
+            "iteration": 29070,
+            "what": "the loss",
+            "value": "nan",
+            "first_sample": 10,
+            "last_sample": 19,
+            "samples": [10, 19],
+            "policy": "rollback",
+            "action": "rollback",
+        },
+        "Bad step 29070: the loss is nan, samples 10 to 19. Done: rollback",
+    ),
+    (
+        {"event": "rolled_back", "iteration": 29000, "folder": "checkpoints/iter_0029000"},
+        "Rolled back to checkpoints/iter_0029000, iteration 29000",
+    ),
+    (
+        {"event": "straggler", "rank": 3, "host": "n7", "seconds_per_step": 2.0, "others_seconds_per_step": 1.0},
+        "Slow rank 3 on n7: it computes 2 s a step, the others of its stage 1 s",
+    ),
+    (
+        {"event": "disk_low", "free_bytes": 3e9, "checkpoint_bytes": 2e9},
+        "Disk low: 3 GB are free, a checkpoint takes 2 GB",
+    ),
+    (
+        {"event": "checkpoint_broken", "message": "iter_9: a part is missing"},
+        "Checkpoint lost: iter_9: a part is missing. Done: passed over",
+    ),
+    (
+        {"event": "stopped", "iteration": 29100, "signal": "time_limit"},
+        "Stop at iteration 29100: time_limit; saved first",
+    ),
+    (
+        {
+            "event": "ended",
+            "job": "04-training",
+            "state": "FAILED",
+            "exit_code": 1,
+            "at": None,
+            "decision": "go on",
+            "why": "it saved",
+            "failure": "device out of memory",
+            "evidence": "CUDA out of memory",
+            "remedy": "Take less",
+        },
+        "Job 04-training ended: FAILED, exit code 1. Cause: device out of memory (CUDA out of memory). "
+        "Done: submitted again, because it saved. Remedy: Take less",
+    ),
+    (
+        {
+            "event": "resumed",
+            "iteration": 29000,
+            "folder": "checkpoints/iter_0029000",
+            "same_fingerprint": False,
+            "lost_iterations": 100,
+        },
+        "Resume from checkpoints/iter_0029000, iteration 29000; 100 iterations are lost; "
+        "changed values: another fingerprint",
+    ),
+    ({"event": "unheard_of", "some_key": 2.5}, "unheard of: some key 2.5"),
+    ({"event": "hang", "rank": 1}, "hang: rank 1"),
+    (
+        {"event": "note", "by": "ada", "text": "the loss looks <odd>, isn't it"},
+        "Note by ada: the loss looks &lt;odd&gt;, isn&#39;t it",
+    ),
+]
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    (tmp_path / "run.yaml").write_text("run: x\n")
+    events = [{"time": 1_700_000_000.0 + n, "phase": "04-training", **event} for n, (event, _) in enumerate(EVENTS)]
+    shuffled = [*events[5:], *events[:5]]  # two jobs, whose lines came late
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in shuffled) + '{"event": "no')
+    return tmp_path
+
+
+def test_each_event_has_its_words_and_they_stand_by_time(run_folder):
+    assert [str(entry.text) for entry in write_logbook(run_folder)] == [words for _, words in EVENTS if words]
+    lines = (run_folder / "logbook.md").read_text().splitlines()
+    assert lines[0] == f"# Logbook of {run_folder.name}" and "<odd>, isn't it" in lines[-1]
+    assert lines[2] == "- **2023-11-14 22:13:20 UTC 04-training**: Submitted: job 04-training, 17 in the queue"
+
+
+def test_without_events_there_is_no_logbook(tmp_path):
+    assert write_logbook(tmp_path) == [] and not (tmp_path / "logbook.md").exists()
+
+
+def test_a_note_is_an_event_and_lies_in_the_manifest(run_folder):
+    write_manifest(run_folder)
+    runner = CliRunner()
+    said = runner.invoke(cli, ["note", str(run_folder), "node", "n7 was\nreplaced"])
+    assert said.exit_code == 0 and said.output == "Noted: node n7 was replaced\n"
+    assert runner.invoke(cli, ["note", str(run_folder), "-"], input="from a pipe").exit_code == 0
+    shown = runner.invoke(cli, ["note", str(run_folder)]).output
+    assert shown == (run_folder / "logbook.md").read_text() and shown.endswith(": from a pipe\n")
+    assert [one for one in verify_run(run_folder) if one.file in ("events.jsonl", "logbook.md")][1:] == []
+    with pytest.raises(RecordError, match=r"1 to 10,000 characters; this one has 0"):
+        add_note(run_folder, "  ")
+
+
+def test_a_note_blesses_no_edit_of_the_events(run_folder):
+    write_manifest(run_folder)
+    events = run_folder / "events.jsonl"
+    events.write_text(events.read_text().replace("n7", "n8"))
+    add_note(run_folder, "later")
+    assert "events.jsonl" in [one.file for one in verify_run(run_folder)]
+
+
+def test_many_write_notes_at_once_and_none_is_lost(run_folder):
+    write_manifest(run_folder)
+    code = "import sys; from pathlib import Path; from runbook.records.logbook import add_note\n"
+    code += "for n in range(3): add_note(Path(sys.argv[1]), f'{sys.argv[2]}-{n}')"
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(run_folder), str(n)]) for n in range(3)]
+    assert [writer.wait() for writer in writers] == [0] * 3
+    text = (run_folder / "logbook.md").read_text()
+    assert all(f": {writer}-{n}\n" in text for writer in range(3) for n in range(3))
+    note_files(run_folder, [])
+    assert [one for one in verify_run(run_folder) if one.file == "events.jsonl"] == []
