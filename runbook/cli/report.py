@@ -29,13 +29,25 @@ from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, phase_option,
     type=FOLDER,
     help="With --redact: an empty folder for the copy (default: redacted/ in the run's folder, replaced).",
 )
+@click.option(
+    "--tables",
+    type=FOLDER,
+    metavar="DIR",
+    help="Write results, plan versus actual and every step to DIR: CSV and Parquet, and tables in Markdown and LaTeX.",
+)
 @RUNS
 def report(
-    run_name: str, redact: bool, pdf: bool, notebooks: tuple[Path, ...], out: Path | None, runs: Path | None
+    run_name: str,
+    redact: bool,
+    pdf: bool,
+    notebooks: tuple[Path, ...],
+    out: Path | None,
+    tables: Path | None,
+    runs: Path | None,
 ) -> None:
     """Write the report of RUN again from its files, and say where it is: index.html, and report.html with all of it."""
     from runbook.records.manifest import note_files
-    from runbook.workflow.report import file_notebook, print_pdf, write_redacted, write_report
+    from runbook.workflow.report import file_notebook, print_pdf, write_redacted, write_report, write_tables
     from runbook.workflow.status import run_folder
 
     if out is not None and not redact:
@@ -45,6 +57,8 @@ def report(
         click.echo(file_notebook(notebook, folder))
     page = write_redacted(folder, out) if redact else write_report(folder)
     click.echo(page)
+    for path in write_tables(folder, tables) if tables else ():
+        click.echo(path)
     if pdf:
         printed = print_pdf(page.with_name("report.html"))
         note_files(folder, [] if redact else [printed])

@@ -5,6 +5,7 @@ import importlib
 import io
 import itertools
 import math
+import re
 import textwrap
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from runbook.core.units import show_quantity
 Row = Mapping[str, Any]
 """Cells by column; a column's name carries its unit: "loss (nat)"."""
 UNKNOWN = "not known"  # what a cell of words says where a value is missing
+VALUES = ("value", "planned", "actual", "before", "after")  # columns whose unit the row tells
 WIDEST_CELL = 60  # characters of a cell in text before it continues on the next line
 
 
@@ -70,11 +72,11 @@ class Table:
         for row in self.rows:
             tds = []
             for name, style in columns:
-                shown, exact = _rounded(row.get(name))
+                shown, exact = _rounded(_quantity(name, row), row.get(name))
                 tds.append(f'<td style="{style}"{exact}>{self.cell_html(name, shown)}</td>')
             body += f"<tr>{''.join(tds)}</tr>"
         title = f'<caption style="text-align:left;font-weight:600">{escape(self.title)}</caption>' if self.title else ""
-        notes = "".join(f'<div style="opacity:.75;font-size:90%">{escape(note)}</div>' for note in self.notes)
+        notes = "".join(f'<div style="opacity:.75;font-size:90%">{html_with_code(note)}</div>' for note in self.notes)
         return (
             '<div style="overflow-x:auto" tabindex="0">'
             '<table style="border-collapse:collapse;font-variant-numeric:tabular-nums">'
@@ -83,7 +85,7 @@ class Table:
 
     def cell_html(self, column: str, text: str) -> str:
         """The HTML of a cell's text; a kind of table with cells of its own replaces it."""
-        return escape(text)
+        return html_with_code(text)
 
     def as_markdown(self) -> str:
         r"""A table as GitHub reads it.
@@ -95,10 +97,15 @@ class Table:
         """
         rules = ["---:" if numeric else "---" for numeric in self._numeric()]
         escapes = str.maketrans({"|": "\\|", "\n": "<br>"})
-        rows = [[cell.translate(escapes) for cell in row] for row in [self.columns, *self._cells()]]
+        rows = [[cell.translate(escapes) for cell in row] for row in [self.columns, *self._rounded_cells()]]
         lines = [f"| {' | '.join(row)} |" for row in [rows[0], rules, *rows[1:]]]
         title = [f"**{self.title}**", ""] if self.title else []
         return "\n".join([*title, *lines, *[f"\n{note}" for note in self.notes]])
+
+    def as_latex(self) -> str:
+        """A `tabular` as papers have it, with the lines of the package booktabs (pandas writes it)."""
+        frame = pandas().DataFrame(self._rounded_cells(), columns=self.columns)
+        return str(frame.to_latex(index=False, escape=True))
 
     def to_csv(self) -> str:
         r"""The rows as CSV text; an unknown value is an empty cell.
@@ -126,6 +133,9 @@ class Table:
 
     def _cells(self) -> list[list[str]]:
         return [[show_value(row.get(name)) for name in self.columns] for row in self.rows]
+
+    def _rounded_cells(self) -> list[list[str]]:
+        return [[_rounded(_quantity(name, row), row.get(name))[0] for name in self.columns] for row in self.rows]
 
     def _numeric(self) -> list[bool]:
         """Whether each column holds nothing but numbers."""
@@ -162,12 +172,30 @@ def show_value(value: Any) -> str:
     return str(value)
 
 
-def _rounded(value: Any) -> tuple[str, str]:
+def _quantity(column: str, row: Row) -> str:
+    """The name that tells a cell's unit: its column's, or that of its row."""
+    unit = f" ({row['unit']})" if row.get("unit") else ""
+    return f"{row['what']}{unit}" if column in VALUES and "what" in row else column
+
+
+def _rounded(name: str, value: Any) -> tuple[str, str]:
     """A value for a page: numbers that were measured with four digits, and all of them where the pointer rests."""
-    if not isinstance(value, float) or not math.isfinite(value):
+    if name == "unit" and value == "B":  # the number beside it is shown in a larger one
+        return "", ""
+    is_size = name.endswith("(B)") and isinstance(value, int) and not isinstance(value, bool)
+    if not is_size and (not isinstance(value, float) or not math.isfinite(value)):
         return show_value(value), ""
-    shown = show_quantity("", value)
-    return shown, "" if float(shown.replace(",", "")) == value else f' title="{value!r}"'
+    shown = show_quantity(name if is_size else name.replace("(s", "("), value)
+    return shown, "" if shown.replace(",", "") in (str(value), f"{value:.0f}") else f' title="{value!r}"'
+
+
+def html_with_code(text: str) -> str:
+    """Text as HTML, names of files and keys (words joined by underscores) marked as code.
+
+    >>> html_with_code("rank_times.jsonl < all")
+    '<code>rank_times.jsonl</code> &lt; all'
+    """
+    return re.sub(r"[\w./=-]*[A-Za-z0-9]_\w[\w./=-]*", r"<code>\g<0></code>", escape(text, quote=False))
 
 
 def width(text: str) -> int:

@@ -158,6 +158,15 @@ def show_device_hours(hours: float) -> str:
     )
 
 
+def show_change(ratio: float) -> str:
+    """How much a value changed: in percent, or as a factor where it at least doubled.
+
+    >>> show_change(1.125), show_change(28.4), show_change(0.435)
+    ('+12.5%', '28.4 x', '-56.5%')
+    """
+    return f"{ratio:.3g} x" if ratio >= 2 else f"{ratio - 1:+.1%}"
+
+
 def in_words(name: str) -> str:
     """The name of a result for people; a unit that its value shows is left out.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from runbook.core.checks import Check, counted
 from runbook.core.table import Row, Table
-from runbook.results.figures.drawing import as_svg
+from runbook.results.figures.drawing import as_png, as_svg
 
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Our papermill engine sets it in its kernels (records/client.py): displays updated in place reach the log."""
@@ -103,7 +103,8 @@ def show_text(text: str) -> None:
 def show_figure(figure: Any, caption: str) -> None:
     """Show a matplotlib figure with its numbers in words: these alone are what a terminal and a log get."""
     if where_we_are().is_kernel:
-        display_bundle({"image/svg+xml": as_svg(figure), "text/plain": "(figure; its numbers follow)"})
+        pictures = {"image/svg+xml": as_svg(figure), "image/png": as_png(figure)}
+        display_bundle({**pictures, "text/plain": "(figure; its numbers follow)"})
     show_text(caption)
 
 

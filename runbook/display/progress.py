@@ -27,7 +27,7 @@ from typing import Any
 
 from runbook.core.curves import Frame, Points, finite_points, thin
 from runbook.core.table import show_value
-from runbook.core.units import show_duration
+from runbook.core.units import show_bytes, show_duration
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import Place, display_bundle, show_text, where_we_are
 
@@ -206,9 +206,10 @@ class Progress:
         if self.done is None:
             return ""
         share, unit = self._share(), f" {self.unit}" if self.unit else ""
+        as_text, unit = (show_bytes, "") if self.unit == "bytes" else (show_value, unit)
         if share is None:
-            return f"{show_value(self.done)}{unit}"
-        return f"{show_value(self.done)} of {show_value(self.total)}{unit} ({100 * share:.0f} %)"
+            return f"{as_text(self.done)}{unit}"
+        return f"{as_text(self.done)} of {as_text(self.total or 0)}{unit} ({100 * share:.0f} %)"
 
     def _draw(self) -> None:
         if self._place.is_kernel:

@@ -7,7 +7,7 @@ from typing import Any
 
 from runbook.core.checks import Check, counted
 from runbook.core.table import UNKNOWN, Table
-from runbook.core.units import show_bytes, show_count, show_duration
+from runbook.core.units import show_bytes, show_count, show_device_hours, show_duration
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.flops import CONVENTIONS
 from runbook.planning.layout import FULL, SMOKE
@@ -93,7 +93,7 @@ def summary_table(plan: Plan) -> Table:
             shown(time.seconds, show_duration),
             f"{shown(time.seconds_per_iteration, show_duration)} a step, {time.basis}",
         ),
-        ("device hours", shown(time.device_hours, "{:,.4g}"), f"cost: {shown(time.cost, '{:,.4g}')}"),
+        ("device hours", shown(time.device_hours, show_device_hours), f"cost: {shown(time.cost, '{:,.4g}')}"),
         (
             "jobs in a row",
             shown(endurance.jobs, "{:,}"),
@@ -212,7 +212,7 @@ def time_table(plan: Plan) -> Table:
             "tokens/s": shown(time.tokens_per_second, "{:,.0f}"),
             "TFLOP/s a device": shown(time.tflops_per_device, "{:.3g} (megatron-full)"),
             "share of the peak (MFU)": shown(time.mfu, "{:.1%}"),
-            "device hours": shown(time.device_hours, "{:,.4g}"),
+            "device hours": shown(time.device_hours, show_device_hours),
             "cost": shown(time.cost, "{:,.2f}"),
             "from": time.basis,
         }

@@ -28,6 +28,8 @@ _TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
 
 def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
     """Redact an output's data in place: texts, HTML and SVG; a PNG loses its hidden words, other kinds are left out."""
+    if "image/svg+xml" in data:
+        data.pop("image/png", None)  # the same figure, in which words cannot be found
     for kind in list(data):
         if kind == "image/png":
             picture = _decoded("".join(data[kind]))

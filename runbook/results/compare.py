@@ -13,6 +13,7 @@ import yaml
 from runbook.core.checks import Check, judge
 from runbook.core.errors import RecordError
 from runbook.core.table import Row, Table
+from runbook.core.units import show_change
 from runbook.params.yaml12 import dotted
 from runbook.planning.plan_record import parse_plan
 from runbook.results.history import History, read_events, read_metrics, read_validation
@@ -159,7 +160,7 @@ def _loss_check(base: RunFacts, other: RunFacts, allowed: float) -> Check:
     if before is None:
         return Check(name, "unknown", f"{base.name} has no loss", rule)
     if now is None:
-        return Check(name, "fail", f"no loss that is a number, {before:.6g} before", rule)
+        return Check(name, "fail", f"no loss that is a number, {before:.4g} before", rule)
     return _check(name, before, now, rule, allowed)
 
 
@@ -175,4 +176,5 @@ def _check(name: str, before: float | None, now: float | None, rule: str, allowe
     if not before or now is None:
         return Check(name, "unknown", "not known for both", rule)
     change = now / before - 1
-    return judge(name, sign * change <= allowed, f"{now:.6g}, {before:.6g} before ({change:+.1%})", rule, "")
+    value = f"{now:.4g}, {before:.4g} before ({show_change(now / before)})"
+    return judge(name, sign * change <= allowed, value, rule, "")

@@ -56,7 +56,7 @@ def smoke_gate(
     ]
     if validation:
         finite = all(math.isfinite(one.loss) for one in validation)
-        value = f"{len(validation)} evaluations, last loss {validation[-1].loss:.3f}"
+        value = f"{len(validation)} evaluations, last loss {validation[-1].loss:.4g}"
         checks.append(_check("evaluation", finite, value, "every evaluation has a finite loss"))
     return checks
 
@@ -81,7 +81,7 @@ def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Che
     lost = next((spike.since for spike in spikes if recovery(spike, metrics.losses) is None), None)
     after = 0 if lost is None else sum(iteration > lost for iteration, _ in metrics.losses)
     return [
-        _check("model learned", fall >= smallest_fall, f"{first:.3f} -> {last:.3f} nat, {fall:.1%} lower", rule),
+        _check("model learned", fall >= smallest_fall, f"{first:.4g} -> {last:.4g} nat, {fall:.1%} lower", rule),
         _check(
             "loss does not diverge",
             lost is None,
@@ -169,12 +169,12 @@ def _all_iterations(metrics: History, wanted: int) -> Check:
 
 def _first_loss(metrics: History, padded_vocabulary: int) -> Check:
     expected = math.log(padded_vocabulary)
-    rule = f"within 0.3 of ln({padded_vocabulary}) = {expected:.3f}: an untrained model guesses every token alike"
+    rule = f"within 0.3 of ln({padded_vocabulary}) = {expected:.4g}: an untrained model guesses every token alike"
     if not metrics.losses:
         return _check("first loss", False, "no loss was recorded", rule)
     iteration, loss = metrics.losses[0]
     where = "" if iteration == metrics.steps[0].iteration else f" (at iteration {iteration}: earlier ones have none)"
-    value = f"{loss:.3f}{where}, off by {loss - expected:+.3f}"
+    value = f"{loss:.4g}{where}, off by {loss - expected:+.3f}"
     return _check("first loss", abs(loss - expected) <= 0.3, value, rule)
 
 
@@ -183,7 +183,7 @@ def _falling(metrics: History) -> Check:
     if len(metrics.losses) < 4:
         return _check("loss falls", False, f"{len(metrics.losses)} losses: too few to say", rule, otherwise="unknown")
     first, last = _means_of_ends(metrics, 4)
-    return _check("loss falls", last < first, f"{first:.3f} -> {last:.3f}", rule)
+    return _check("loss falls", last < first, f"{first:.4g} -> {last:.4g}", rule)
 
 
 def _finite_gradients(metrics: History) -> Check:
@@ -266,7 +266,8 @@ def _reloaded(events: Sequence[Event]) -> Check:
         value = f"iteration {last.iteration} was loaded, {last.saved_iteration} was saved last"
         return _check(name, False, value, rule)
     before, after = last.loss_before or math.nan, last.loss_after or math.nan
-    value = f"loss {before:.5f} saved, {last.loss_between:.5f} after one more step, {after:.5f} loaded"
+    value = f"loss {before:.4g} saved, {last.loss_between:.4g} after one more step, {after:.4g} loaded"
+    value += f", off by {after - before:+.2g}"
     return _check(name, abs(after - before) <= TOLERANCE * abs(before), value, rule)
 
 

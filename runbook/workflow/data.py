@@ -161,15 +161,15 @@ def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
     if dataset.kind == TOKENIZED:
         prefixes = token_prefixes(dataset, project=settings.project, folder=text.folder)
         sizes = {prefix.name: TokenFiles.existing(prefix).bin.stat().st_size for prefix in prefixes}
-        return [Check(name, "pass", f"{size:,} bytes", "each .bin has its .idx") for name, size in sizes.items()]
+        return [Check(name, "pass", show_bytes(size), "each .bin has its .idx") for name, size in sizes.items()]
     if text.folder or not dataset.files:
         rule = "there is text; its checksums are not known beforehand"
         files = input_files(settings, text)
-        return [Check(path.name, "pass", f"{path.stat().st_size:,} bytes", rule) for path in files]
+        return [Check(path.name, "pass", show_bytes(path.stat().st_size), rule) for path in files]
     home = dataset_folder(dataset, project=settings.project)
     rule = "the file is there with the promised size and checksum"
     faults = [(one, file_fault(home, one)) for one in dataset.files]
-    return [judge(one.path, not fault, fault or f"{one.bytes:,} bytes", rule) for one, fault in faults]
+    return [judge(one.path, not fault, fault or show_bytes(one.bytes), rule) for one, fault in faults]
 
 
 def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
@@ -270,7 +270,7 @@ def _manifest_facts(found: list[Manifest]) -> list[tuple[str, str]]:
     text_bytes, text_tokens = total("text_bytes"), total("text_tokens")
     return [
         ("input", f"{len(files):,} files, {show_bytes(sum(file['bytes'] for file in files))}"),
-        ("text", f"{text_bytes:,} bytes in {total('documents'):,} documents, {total('empty'):,} of them empty"),
+        ("text", f"{show_bytes(text_bytes)} in {total('documents'):,} documents, {total('empty'):,} of them empty"),
         ("tokens", f"{total('tokens'):,}, {total('tokens') - text_tokens:,} of them ends of documents"),
         ("bytes of text to a token", f"{text_bytes / max(1, text_tokens):.2f}"),
         ("mean document", f"{text_tokens / max(1, total('sequences')):,.0f} tokens"),

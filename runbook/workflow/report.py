@@ -36,6 +36,8 @@ from runbook.records.pages import page_parts, run_pages
 from runbook.records.pages.notebook_page import write_html
 from runbook.records.redaction import WHOLE_PATH, Redactor, keep_pictures
 from runbook.records.run_state import read_run, run_verdict
+from runbook.results import run_tables
+from runbook.results.step_tables import history_frame
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase
 from runbook.workflow.status import active_jobs
@@ -110,6 +112,27 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     if comparison:
         parts.append(Table(comparison, title="Plan versus actual").as_text())
     return "\n\n".join([*parts, f"Report: {folder / 'index.html'}"])
+
+
+def write_tables(folder: Path, out: Path) -> list[Path]:
+    """Write a run's results and steps as tables: CSV and Parquet to compute with, Markdown and LaTeX to paste."""
+    _, trained, comparison = _outcome(folder)
+    if not trained:
+        raise RecordError(
+            f"{folder.name} has trained nothing yet, so it has no results. runbook run {folder.name} does."
+        )
+    numbers = [{"phase": one.phase, **row} for one in trained for row in run_tables.numbers_table(one.summary)]
+    tables = {"results": Table(numbers), "plan-versus-actual": Table(comparison)}
+    frames = {name: table.to_frame() for name, table in tables.items()}
+    frames |= {f"steps-{one.phase}": history_frame(one.history).reset_index() for one in trained}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        write_text(out / f"{name}.md", table.as_markdown() + "\n")
+        write_text(out / f"{name}.tex", table.as_latex())
+    for name, frame in frames.items():
+        write_text(out / f"{name}.csv", frame.to_csv(index=False))
+        frame.to_parquet(out / f"{name}.parquet", index=False)
+    return sorted(path for name in frames for path in out.glob(f"{name}.*"))
 
 
 def finish(open_phase: OpenPhase, outputs: Sequence[Path] = ()) -> None:

@@ -65,7 +65,7 @@ def test_table_as_html_and_markdown_says_the_same_as_the_text():
     assert table.as_html().count("text-align:right") == 6
     lines = table.as_markdown().splitlines()
     assert lines[3] == "| --- | ---: | ---: | --- |"
-    assert lines[5] == r"| 04 <training> \| all | 3.61803 | 102,400 | ends |"
+    assert lines[5] == r"| 04 <training> \| all | 3.618 | 102,400 | ends |"
 
 
 def test_long_and_wide_cells_stay_in_their_columns():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
+from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -14,6 +17,7 @@ from runbook.core.processes import host_name
 
 pytestmark = pytest.mark.notebooks
 
+REPOSITORY = Path(__file__).parents[2]
 TRAININGS = ("03-smoke-test", "04-training")
 RESULTS = (
     "parameters",
@@ -239,3 +243,43 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
 def test_the_two_runs_are_told_apart_by_status(campaign, toy: Toy):
     shown = toy.call("runbook", "status", "--runs", campaign.runs)
     assert [line.split()[:3] for line in shown.text.splitlines()[2:]] == [["local", "05-analysis", "done"]]
+
+
+class _ReaderText(HTMLParser):
+    """What a page says to people: no code, no picture, no script; a mark between the cells of tables."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text, self._skipped = "", []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        if tag in ("br", "hr", "img", "input", "link", "meta"):
+            return
+        is_code = dict(attrs).get("class") == "code" or tag in ("code", "script", "style", "svg", "title")
+        if self._skipped or is_code:
+            self._skipped.append(tag)
+        self.text += " | " if tag in ("td", "th", "div", "dd", "dt", "li", "p", "span") else ""
+
+    def handle_endtag(self, tag):
+        while self._skipped and self._skipped.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        self.text += "" if self._skipped else data
+
+
+def test_a_report_shows_no_long_numbers_no_bare_bytes_and_no_names_of_variables(campaign):
+    """Exact values are in titles and attributes; what counts things is a whole number; quotations stay as they are."""
+    quoted = (REPOSITORY / "runbook/results/published/published_results.csv").read_text()
+    records = [*(campaign.folder / "records").glob("*.html")]
+    for page in (*records, campaign.folder / "index.html", campaign.runs / "index.html"):
+        text = _ReaderText(page.read_text()).text
+        assert len(text) > 200, page.name
+        decimals = re.findall(r"(?<![\w.\-/])\d[\d,]*\.\d+(?:e[+-]?\d+)?(?![\w.]*[./]\w)", text)
+        digits = {one: re.sub("[.,]", "", one.partition("e")[0]).lstrip("0") for one in decimals}
+        assert [one for one, found in digits.items() if (len(found) > 4 or "e+" in one) and one not in quoted] == [], (
+            page.name
+        )
+        assert re.findall(r"\b\d[\d,]{4,} (?:bytes|B)\b", text) == [], page.name
+        assert re.findall(r"(?<![\w/.=-])[a-z]+(?:_[a-z0-9]+)+(?![\w/=])", text) == [], page.name

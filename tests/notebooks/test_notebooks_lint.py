@@ -152,7 +152,7 @@ def test_a_notebook_begins_with_its_title_and_what_it_costs_and_ends_with_what_i
     assert re.match(r"# [^\n]+\n\n[^\n]+\.\n\n\| time", title)
     assert OPERATION_TABLE in title
     assert notebook.cells[-1].cell_type == "markdown"
-    assert notebook.cells[-1].source.startswith(("**Next:** `0", "**Done.**"))
+    assert notebook.cells[-1].source.startswith(("**Next:** [0", "**Done.**"))
 
 
 @pytest.mark.parametrize("path", MASTERS, ids=lambda path: path.stem)
@@ -164,7 +164,7 @@ def test_what_a_notebook_names_exists(path):
     assert f"notebooks/{path.stem}.ipynb" in content.cells[1].source
     assert f"records/{path.stem}.json" in "".join(cell.source for cell in content.cells)
     following = PHASES[PHASES.index(path.stem) + 1 :][:1]
-    assert all(f"`{name}.ipynb`" in content.cells[-1].source for name in following)
+    assert all(f"[{name}]({name}.ipynb)" in content.cells[-1].source for name in following)
 
 
 def test_every_call_is_one_the_phase_has(notebook):
@@ -190,4 +190,7 @@ def test_links_lead_where_records_and_copies_have_a_page(notebook):
     """What stands outside of the web and of that page is written as the name of a file."""
     texts = "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", texts)}
-    assert {link for link in links if not link.startswith("https:")} <= {"../docs/when-it-fails.md"}
+    assert {link for link in links if not link.startswith("https:")} <= {
+        "../docs/when-it-fails.md",
+        *(f"{phase}.ipynb" for phase in PHASES),
+    }

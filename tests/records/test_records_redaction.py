@@ -82,6 +82,7 @@ def run(tmp_path: Path, monkeypatch) -> Path:
             data={"image/svg+xml": SVG, "image/png": base64_of(png(TEXT)), "application/json": {USER: [TEXT]}},
             metadata={"image/svg+xml": {"title": TEXT}},
         ),
+        nbformat.v4.new_output("display_data", data={"image/png": base64_of(png(TEXT))}),
         nbformat.v4.new_output("display_data", data={"image/jpeg": base64_of(f"a photograph by {USER}".encode())}),
         nbformat.v4.new_output("stream", name="stderr", text=f"{TEXT}\nCHECKPOINTS={PLACE}/x {USER}_big:{PLACE}/y"),
         nbformat.v4.new_output("error", ename="OSError", evalue=TEXT, traceback=[TEXT]),
@@ -131,7 +132,9 @@ def test_the_copy_is_still_a_whole_report(run, tmp_path):
     nbformat.validate(copied)
     assert "[attachment left out]" in copied.cells[0].source
     outputs = [one.get("data", {}) for cell in copied.cells for one in cell.get("outputs", [])]
-    assert [base64.b64decode(one["image/png"]) for one in outputs if "image/png" in one] == [png()]
+    assert [base64.b64decode(one["image/png"]) for one in outputs if "image/png" in one] == [png()], (
+        "not that of the SVG"
+    )
     assert not [one for one in outputs if "image/jpeg" in one]
     assert not list(out.rglob("job.sh")) + list(out.rglob("out"))
     assert "manifest.json" not in (out / "index.html").read_text()

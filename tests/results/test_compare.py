@@ -46,7 +46,7 @@ def test_slower_than_the_tolerance_fails_and_names_both_numbers(run_folder):
     (failed,) = [check for check in found.checks if check.verdict == "fail"]
     assert not found.passed
     assert failed.name == "b: throughput (tokens/s)"
-    assert failed.value == "465.455, 512 before (-9.1%)"
+    assert failed.value == "465.5, 512 before (-9.1%)"
     assert failed.rule == "not more than 5% lower than in a"
     assert compare([run_folder("c"), run_folder("d", seconds=2.2)], Tolerance(tokens_per_second=0.1)).passed
 

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from runbook.core.atomic_files import write_text
 from runbook.core.units import show_duration
+from runbook.params.schema.run_file import PHASES
 from runbook.records import twin as ipynb
 from runbook.records.pages.html_rewriting import WithoutEffects
 from runbook.records.pages.page_parts import HELP_NAME as HELP
 from runbook.records.pages.page_parts import TEMPLATES, as_json, head, links_for, page, result_rows
-from runbook.records.run_state import evidence_links
+from runbook.records.run_state import KEY_NUMBERS, evidence_links
 from runbook.records.session import MIME
 from runbook.records.twin import Twin, read_twin, twin_path
 
@@ -27,6 +28,9 @@ TEXT_LIMITS = (60_000, 6_000)
 """Characters of one output that are kept; the second where the page would else be too large."""
 ERROR_TAG = "papermill-error-cell-tag"
 ERROR_ANCHOR = "papermill-error-cell"
+MOST_OPEN_RESULTS = 8
+"""More are folded, with the most important ones in front."""
+_NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
 _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
 
 
@@ -76,7 +80,8 @@ def _card(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
         twin=twin,
         facts=card_facts(twin),
         helped=links_for(twin.reason, "../../"),
-        results=result_rows(twin),
+        results=(rows := result_rows(twin)),
+        tiles=[row for row in rows if row.key in KEY_NUMBERS] if len(rows) > MOST_OPEN_RESULTS else [],
         parameters=[(key, *_value_and_origin(entry)) for key, entry in twin.parameters.items()],
         has_anchor=any(ERROR_ANCHOR in cell.source for cell in notebook.cells),
         links=[
@@ -124,6 +129,7 @@ def _prepared(notebook: Any, limit: int) -> Any:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             source = cell.source.replace("../docs/when-it-fails.md", f"../../{HELP}")  # the page beside the runs
+            source = _NEXT.sub(r"](\1.html)", source)
             cell.source = _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)
         for output in cell.get("outputs", []):
             _shorten(output, limit)

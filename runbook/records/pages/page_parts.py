@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from runbook.core.atomic_files import write_text
+from runbook.core.table import html_with_code
 from runbook.core.units import in_words, show_quantity
 from runbook.records.twin import Twin
 from runbook.results.log_readers.known_failures import PAGE, TITLE, anchor, find_failures
@@ -34,12 +35,14 @@ class ResultRow:
 @cache
 def environment() -> Environment:
     """The templates; a missing value stops the page instead of leaving a hole."""
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader([TEMPLATES, TEMPLATES / "record"]),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    made.filters["with_code"] = lambda text: Markup(html_with_code(str(text)))
+    return made
 
 
 def page(template: str, **values: Any) -> str:

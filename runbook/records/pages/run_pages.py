@@ -21,7 +21,7 @@ from runbook.core.checks import counted
 from runbook.core.curves import Frame, Points, finite_points, thin
 from runbook.core.errors import RecordError
 from runbook.core.table import Row
-from runbook.core.units import four_digits, in_words, show_count, show_duration, unit_of
+from runbook.core.units import four_digits, in_words, show_change, show_count, show_duration, unit_of
 from runbook.params.schema.run_file import PHASES
 from runbook.planning import FULL
 from runbook.planning.plan_record import parse_plan
@@ -282,9 +282,8 @@ def _planned_row(row: Row) -> PlannedRow:
     place = max(-3.0, min(3.0, math.log2(ratio))) / 3 if ratio > 0 else 0.0
     planned, actual = (show_value(what, row[side], unit_of(what)) for side in ("planned", "actual"))
     name, remark = in_words(what).partition(" (")[0], str(row.get("remark") or "")
-    times = f"{ratio:.3g} x" if ratio >= 2 else f"{ratio - 1:+.1%}"
     width = round(50 * abs(place), 1) if abs(ratio - 1) > 0.005 else 0.0
-    return PlannedRow(str(row["phase"]), name, planned, actual, ratio, times, width, remark)
+    return PlannedRow(str(row["phase"]), name, planned, actual, ratio, show_change(ratio), width, remark)
 
 
 def write_runs_index(runs_folder: Path) -> Path:
@@ -422,5 +421,7 @@ def _link_of_part(phase: str, value: str) -> str:
         return f"#{phase}--{value[1:]}"
     if value == "../index.html":
         return "#record"
+    if value.removesuffix(".html") in PHASES:
+        return f"#{value.removesuffix('.html')}-report"
     own = value in [f"{phase}.{suffix}" for suffix in LINK_WORDS]
     return f"records/{value}" if own else value.removeprefix("../")

@@ -1,5 +1,6 @@
 """How figures are drawn: one style, colours that survive print, and SVG that is the same for the same figure."""
 
+import base64
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,13 @@ def as_svg(figure: Any) -> str:
     with mpl.rc_context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()[out.getvalue().index("<svg") :]
+
+
+def as_png(figure: Any) -> str:
+    """The figure as a PNG in base64, for viewers of notebooks that show no SVG."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", metadata={"Software": None})
+    return base64.b64encode(out.getvalue()).decode()
 
 
 def save(figure: Any, path: Path) -> None:

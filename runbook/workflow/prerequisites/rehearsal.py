@@ -18,6 +18,7 @@ from runbook import params
 from runbook.core import processes, shell
 from runbook.core.errors import ProgramError, RunbookError
 from runbook.core.table import Table
+from runbook.core.units import show_change
 from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
 from runbook.plan_file.errors import CANNOT_REHEARSE
@@ -107,7 +108,7 @@ class Rehearsal:
                 ("FLOPs", stage.flops, stage.planned_flops),
             ):
                 if abs(planned - counted) > TOLERANCE * counted:
-                    found.append(f"{where}: the plan's {what} is {planned / counted - 1:+.1%} off what was counted")
+                    found.append(f"{where}: the plan's {what} is {show_change(planned / counted)} off what was counted")
         if (replay := self.replay) and abs(replay.planned_seconds - replay.seconds) > TOLERANCE * replay.seconds:
             found.append(f"a step takes {replay.text}")
         return found
@@ -131,7 +132,7 @@ class Rehearsal:
                     "rank": stage.rank,
                     "peak (GiB)": _gib(stage.peak_bytes),
                     "planned (GiB)": _gib(stage.planned_bytes),
-                    "plan is off": f"{stage.planned_bytes / stage.peak_bytes - 1:+.1%}",
+                    "plan is off": show_change(stage.planned_bytes / stage.peak_bytes),
                     **{f"{part} (GiB)": _gib(size) for part, size in stage.parts.items()},
                     "fullest in": stage.peak_moment,
                 }

@@ -13,7 +13,7 @@ from runbook.core import shell
 from runbook.core.errors import ProgramError
 from runbook.core.json_lines import Tail
 from runbook.core.table import Row
-from runbook.core.units import show_bytes, show_duration
+from runbook.core.units import four_digits, show_bytes, show_duration
 from runbook.display import Progress, show_text, sparkline
 from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
 from runbook.plan_file.schema import PhasePlan
@@ -125,7 +125,7 @@ def training_facts(rows: Sequence[Row], phase_plan: PhasePlan, peak: float | Non
     used = f"{speed / peak:.1%} of {peak:g} TFLOP/s" if speed is not None and peak else UNKNOWN_PEAK
     return {
         "done": last["iteration"],
-        "loss": last["loss"],
+        "loss": None if last["loss"] is None else four_digits(last["loss"]),
         "losses": sparkline([row["loss"] for row in thinned(rows)]),
         "tokens/s": round(last["tokens_per_second"]),
         **({"MFU": used} if speed is not None else {}),

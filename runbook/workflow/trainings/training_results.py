@@ -147,8 +147,8 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
         trained = read_results(open_phase, phase)
         summary = trained.summary
         caption = (
-            f"{phase}: loss {summary.first_loss:.3f} at iteration {summary.first_iteration}, "
-            f"{summary.last_loss:.3f} at {summary.last_iteration}; lowest {summary.lowest_loss:.3f}."
+            f"{phase}: loss {summary.first_loss:.4g} at iteration {summary.first_iteration}, "
+            f"{summary.last_loss:.4g} at {summary.last_iteration}; lowest {summary.lowest_loss:.4g}."
         )
         view.append((trained.loss_figure(), caption))
     return view
