@@ -166,6 +166,7 @@ class TrainingLoop:
             iteration=self.progress.iteration,
             folder=self._relative(loaded.folder),
             same_fingerprint=not loaded.changes,
+            changes=[*loaded.changes],
             weights_only=loaded.weights_only,
             lost_iterations=loaded.lost_iterations,
         )

@@ -52,10 +52,6 @@ EVENTS = [
         "Slow rank 3 on n7: it computes 2 s a step, the others of its stage 1 s",
     ),
     (
-        {"event": "disk_low", "free_bytes": 3e9, "checkpoint_bytes": 2e9},
-        "Disk low: 3 GB are free, a checkpoint takes 2 GB",
-    ),
-    (
         {"event": "checkpoint_broken", "message": "iter_9: a part is missing"},
         "Checkpoint lost: iter_9: a part is missing. Done: passed over",
     ),
@@ -86,9 +82,10 @@ EVENTS = [
             "folder": "checkpoints/iter_0029000",
             "same_fingerprint": False,
             "lost_iterations": 100,
+            "changes": ["rate 1 is now 2"],
         },
         "Resume from checkpoints/iter_0029000, iteration 29000; 100 iterations are lost; "
-        "changed values: another fingerprint",
+        "changed values: rate 1 is now 2",
     ),
     ({"event": "unheard_of", "some_key": 2.5}, "unheard of: some key 2.5"),
     ({"event": "hang", "rank": 1}, "hang: rank 1"),
