@@ -129,7 +129,7 @@ def sizes_table(plan: Plan) -> Table:
             **{f"parameters: {words}": f"{getattr(counts.whole, part):,}" for part, words in _MODEL_PARTS.items()},
             "parameters on a rank": f"{max(ranks):,}"
             + (f" (the fullest of {len(ranks)} stages)" if len(ranks) > 1 else ""),
-            "first loss expected": f"{counts.first_loss:.2f} = ln({counts.padded_vocabulary:,})",
+            "first loss expected": f"{counts.first_loss:.2f} = ln({model.vocabulary:,})",
             "vocabulary": f"{model.vocabulary:,}, padded to {model.padded_vocabulary:,}",
         }
 

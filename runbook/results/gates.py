@@ -44,7 +44,7 @@ def smoke_gate(
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
-        _first_loss(metrics, spec.model.padded_vocabulary),
+        _first_loss(metrics, spec.model.vocabulary),
         _falling(metrics),
         _finite_gradients(metrics),
         _nothing_skipped(metrics),
@@ -167,9 +167,9 @@ def _all_iterations(metrics: History, wanted: int) -> Check:
     return _check("all iterations done", whole, value, "the job reaches the last iteration of the plan")
 
 
-def _first_loss(metrics: History, padded_vocabulary: int) -> Check:
-    expected = math.log(padded_vocabulary)
-    rule = f"within 0.3 of ln({padded_vocabulary}) = {expected:.4g}: an untrained model guesses every token alike"
+def _first_loss(metrics: History, vocabulary: int) -> Check:
+    expected = math.log(vocabulary)
+    rule = f"within 0.3 of ln({vocabulary}) = {expected:.4g}: an untrained model guesses every token alike"
     if not metrics.losses:
         return _check("first loss", False, "no loss was recorded", rule)
     iteration, loss = metrics.losses[0]

@@ -105,7 +105,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
         "step time (s/iteration)": time.seconds_per_iteration,
         "throughput (tokens/s)": time.tokens_per_second,
         "speed (TFLOP/s/device)": time.tflops_per_device,
-        "first loss (nat/token)": math.log(spec.model.padded_vocabulary),
+        "first loss (nat/token)": math.log(spec.model.vocabulary),
         "memory of a process (B)": least / (spec.parallel.world_size if memory.limit_of == "node" else 1) or None,
         "wall time (s)": time.seconds,
     }
@@ -229,7 +229,7 @@ def why_not_comparable(one: Published, parameters: int, device: str) -> str:
     return ""
 
 
-def loss_table(history: History, validation: Sequence[ValidationLoss] = (), *, padded_vocabulary: int = 0) -> Table:
+def loss_table(history: History, validation: Sequence[ValidationLoss] = (), *, vocabulary: int = 0) -> Table:
     """What a person reads off the loss curve: where it begins and ends, its lowest point, restarts, alarms."""
     rows: list[Row] = []
 
@@ -240,8 +240,8 @@ def loss_table(history: History, validation: Sequence[ValidationLoss] = (), *, p
         rows.append(row)
 
     steps, losses = {step.iteration: step for step in history.steps}, history.losses
-    if padded_vocabulary:
-        add("ln(vocabulary)", None, math.log(padded_vocabulary), "an untrained model", "plan.json")
+    if vocabulary:
+        add("ln(vocabulary)", None, math.log(vocabulary), "an untrained model", "plan.json")
     if losses:
         add("first", *losses[0], "")
         add("lowest", *min(losses, key=lambda one: one[1]), "")

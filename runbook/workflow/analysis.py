@@ -60,8 +60,8 @@ def show_loss(open_phase: OpenPhase) -> View:
     """The loss curves, with restarts and spikes, and the numbers in them."""
     view = training_results.show_loss(open_phase, TRAININGS)
     for one in both_trainings(open_phase):
-        vocabulary = one.phase_plan.model.padded_vocabulary
-        view.append(sourced(run_tables.loss_table(one.history, one.validation, padded_vocabulary=vocabulary)))
+        vocabulary = one.phase_plan.model.vocabulary
+        view.append(sourced(run_tables.loss_table(one.history, one.validation, vocabulary=vocabulary)))
     return view
 
 

@@ -28,7 +28,7 @@ def show_expectation(open_phase: OpenPhase) -> Table:
     """What the plan says of this test, to hold against what comes."""
     phase_plan = open_phase.phase_plan
     planned = open_phase.plan.time[PHASE]
-    vocabulary = phase_plan.model.padded_vocabulary
+    vocabulary = phase_plan.model.vocabulary
     rows = [
         ("first loss (nat/token)", f"{math.log(vocabulary):.2f}", f"ln {vocabulary:,}: every token equally likely"),
         ("parameters", f"{phase_plan.model.parameters:,}", f'the documents\' label: "{phase_plan.model.label}"'),

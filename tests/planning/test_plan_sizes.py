@@ -118,7 +118,7 @@ def test_learned_positions_are_as_many_as_the_sequence_where_the_model_names_non
 
 
 def test_first_loss_is_that_of_guessing() -> None:
-    assert expected_first_loss(gpt(12, 512, 8)) == pytest.approx(math.log(50304))
+    assert expected_first_loss(gpt(12, 512, 8)) == pytest.approx(math.log(50257))
 
 
 @pytest.mark.parametrize(

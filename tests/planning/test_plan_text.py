@@ -65,7 +65,7 @@ def test_sizes_show_counts_labels_and_the_first_loss(plan: Plan) -> None:
     table = sizes_table(plan)
     rows = by_what(table)
     assert rows["parameters: whole model"] == ("64,633,856", "7,248,640")
-    assert rows["first loss expected"] == ("10.83 = ln(50,304)", "10.83 = ln(50,304)")
+    assert rows["first loss expected"] == ("10.82 = ln(50,257)", "10.82 = ln(50,257)")
     assert rows["vocabulary"][0] == "50,257, padded to 50,304"
     assert '"375M" is 64.6 M' in "\n".join(table.notes)
 

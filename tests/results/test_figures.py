@@ -22,7 +22,7 @@ def drawn(make):
         summarize(history, sequence_length=128), parameters=7_000_000, device="cpu", precision="bf16"
     )
     return {
-        "loss": run_figures.loss_figure(history, validation, padded_vocabulary=50304),
+        "loss": run_figures.loss_figure(history, validation, vocabulary=50257),
         "throughput": run_figures.throughput_figure(history, sequence_length=128, planned_tokens_per_second=600),
         "step": run_figures.step_time_figure(history, planned_seconds=1.5),
         "goodput": run_figures.goodput_figure(account_wall_time(history, validation)),
@@ -48,7 +48,7 @@ def test_reference_lines_are_named(drawn):
     texts = {name: [text.get_text() for text in drawn[name].axes[0].get_legend().get_texts()] for name in
              ("loss", "throughput", "step")}  # fmt: skip
     assert texts["loss"] == [
-        "training loss", "replaced by a restart", "validation loss", "restart", "ln 50304 = 10.83",
+        "training loss", "replaced by a restart", "validation loss", "restart", "ln 50257 = 10.82",
         "no loss (skipped or NaN)",
     ]  # fmt: skip
     assert "planned: 600" in texts["throughput"]

@@ -39,7 +39,7 @@ def test_a_good_run_passes_every_check(good):
 
 def test_first_loss_off_by_more_than_three_tenths_fails(good, make):
     checks = good(make.history([make.step(n, loss=11.3 - 0.01 * n) for n in range(1, 101)]))
-    assert failing(checks) == {"first loss": "11.29, off by +0.464"}
+    assert failing(checks) == {"first loss": "11.29, off by +0.465"}
 
 
 def test_loss_that_rises_fails(good, make):

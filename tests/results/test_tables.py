@@ -58,7 +58,7 @@ def test_plan_json_is_read_under_the_names_of_the_results(plan, summary):
     rows = {row["what"]: row for row in plan_versus_actual(planned, actual_numbers(summary)).rows}
     assert rows["step time (s/iteration)"]["ratio"] == pytest.approx(1.25)
     assert rows["memory of a process (B)"]["planned"] == 1.5e9
-    assert rows["first loss (nat/token)"]["ratio"] == pytest.approx(1.0)
+    assert rows["first loss (nat/token)"]["ratio"] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_cpu_run_is_set_beside_published_results_as_context_only(summary):

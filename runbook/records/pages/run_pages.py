@@ -254,7 +254,7 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
             phase
         ]
         model = f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
-        untrained = round(math.log(spec.model.padded_vocabulary), 4)
+        untrained = round(math.log(spec.model.vocabulary), 4)
     try:
         history = read_metrics(path)
     except RecordError:

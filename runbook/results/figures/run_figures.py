@@ -36,7 +36,7 @@ _PARTS = {
 
 
 def loss_figure(
-    history: History, validation: Sequence[ValidationLoss] = (), *, padded_vocabulary: int = 0, title: str = "Loss"
+    history: History, validation: Sequence[ValidationLoss] = (), *, vocabulary: int = 0, title: str = "Loss"
 ) -> Any:
     """Training loss by iteration, with restarts, evaluations, spikes' repeats, and ln(vocabulary) where it began."""
     with drawing(title) as (figure, axes):
@@ -51,9 +51,9 @@ def loss_figure(
             axes.plot(*columns(places), "D--", color=VERMILION, markersize=4, label="validation loss")
         for number, first in enumerate(history.restarts):
             axes.axvline(first - 0.5, color=GREY, linestyle=":", label="restart" if number == 0 else None)
-        if padded_vocabulary:
-            start = math.log(padded_vocabulary)
-            axes.axhline(start, color=GREEN, linestyle="-.", linewidth=1, label=f"ln {padded_vocabulary} = {start:.2f}")
+        if vocabulary:
+            start = math.log(vocabulary)
+            axes.axhline(start, color=GREEN, linestyle="-.", linewidth=1, label=f"ln {vocabulary} = {start:.2f}")
         jumps = [(spike.since, spike.value) for spike in find_spikes(points)]
         if jumps:
             axes.plot(*columns(jumps), "v", color=VERMILION, markersize=6, label="spike")

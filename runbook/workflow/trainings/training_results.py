@@ -66,8 +66,8 @@ class TrainingResults:
 
     def loss_figure(self, title: str = "") -> Any:
         """The loss over all restarts, beside ln(vocabulary): a matplotlib figure, as the others."""
-        vocabulary, title = self.phase_plan.model.padded_vocabulary, title or f"Loss of {self.phase}"
-        return run_figures.loss_figure(self.history, self.validation, padded_vocabulary=vocabulary, title=title)
+        vocabulary, title = self.phase_plan.model.vocabulary, title or f"Loss of {self.phase}"
+        return run_figures.loss_figure(self.history, self.validation, vocabulary=vocabulary, title=title)
 
     def throughput_figure(self) -> Any:
         """Tokens per second over time, with the planned line."""
