@@ -104,6 +104,7 @@ def test_a_report_shows_the_numbers_of_its_twin(run, offline):
     for phase in PHASES:
         results = json.loads((run / "records" / f"{phase}.json").read_text())["results"]
         offline.goto((run / "records" / f"{phase}.html").as_uri())
+        offline.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         for key, value in results.items():
             cell = offline.locator(f"[data-result={json.dumps(key)}]")
             assert json.loads(cell.get_attribute("data-value")) == value

@@ -41,7 +41,7 @@ EVENTS = [
             "policy": "rollback",
             "action": "rollback",
         },
-        "Bad step 29070: the loss is nan, samples 10 to 19. Done: rollback",
+        "Bad step 29070: the loss is nan, samples 10 to 19. What was done: rollback",
     ),
     (
         {"event": "rolled_back", "iteration": 29000, "folder": "checkpoints/iter_0029000"},
@@ -53,7 +53,7 @@ EVENTS = [
     ),
     (
         {"event": "checkpoint_broken", "message": "iter_9: a part is missing"},
-        "Checkpoint lost: iter_9: a part is missing. Done: passed over",
+        "Checkpoint lost: iter_9: a part is missing. It was passed over",
     ),
     (
         {"event": "stopped", "iteration": 29100, "signal": "time_limit"},
@@ -73,7 +73,7 @@ EVENTS = [
             "remedy": "Take less",
         },
         "Job 04-training ended: FAILED, exit code 1. Cause: device out of memory (CUDA out of memory). "
-        "Done: submitted again, because it saved. Remedy: Take less",
+        "Then: submitted again, because it saved. Remedy: Take less",
     ),
     (
         {

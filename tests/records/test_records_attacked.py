@@ -139,12 +139,12 @@ def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
 STOPPED_BETWEEN = """
 import os
 from runbook.workflow import run
-from runbook.records.engine.execute import FrontPage
+from runbook.records.engine.execute import Outcome
 def phase(request, settings, plan, folder, name, say):
     say(f"{name} was done")
     if name == "01-environment":
         os.kill(os.getpid(), int(os.environ["STOP_BY"]))
-    return FrontPage("done", 0, "", None)
+    return Outcome("done", 0, "", None)
 run.run_phase = phase
 from runbook.cli import main
 main()
