@@ -26,7 +26,7 @@ def test_the_picture_moves_while_the_job_runs(by_hand):
     assert steps == sorted(steps)
     assert len(set(steps)) >= 3
     assert "Save and stop" in by_hand.seen[-1]
-    for fact in ("state running", "loss ", "tokens/s ", "MFU ", "left ", "in use CPU ", " started, world_size 2"):
+    for fact in ("state running", "loss ", "tokens/s ", "MFU ", "left ", "in use CPU ", "Start: 2 processes"):
         assert fact in by_hand.seen[-1].replace("state", " state").replace("in use", " in use"), by_hand.seen[-1]
 
 
