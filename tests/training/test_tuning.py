@@ -120,7 +120,7 @@ def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
         ({"tuning": {"overlap_tensor": True}}, "Set parallel.sequence true"),
         ({"tuning": {"overlap_weights": True}, "copies": 2}, "Set training.overlap_gradients true"),
         ({"recompute": "full", "tuning": {"recompute_num_layers": 3}}, "the stages have 4 layers: uniform groups"),
-        ({"pipeline": 2, "parallel": {"first_stage_layers": 4}}, "over parallel.pipeline=2, parallel.first_stage_layers=4"),
+        ({"pipeline": 2, "parallel": {"first_stage_layers": 4}}, "4 layers over parallel.pipeline=2"),
         ({"engine": "deepspeed", "tuning": {"recompute_method": "block"}}, "these are megatron-core's"),
     ],
 )  # fmt: skip
