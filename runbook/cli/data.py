@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -158,48 +157,6 @@ def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) ->
         click.secho(f"document {document.number}: {document.tokens} tokens{more}", bold=True)
         click.echo("|".join(document.pieces))
         click.echo()
-
-
-@data.command()
-@click.argument("inputs", nargs=-1, required=True, type=_PATH, metavar="INPUT...")
-@click.option("--out", required=True, type=_PATH, metavar="FOLDER", help="Where the .jsonl files go.")
-@click.option("--workers", default=1, show_default=True, type=AT_LEAST_1, help="Processes.")
-@click.option("--text-key", default="text", show_default=True, help="Key of the text in each record.")
-@click.option("--source-key", default="auto", show_default=True, help="Dotted key that names a record's source.")
-@click.option("--drop-source", "drop_sources", multiple=True, metavar="NAME", help="Without this source.")
-def extract(inputs: tuple[Path, ...], out: Path, **chosen: Any) -> None:
-    """The documents' first step: decompress each file to a .jsonl; `tokenize` needs none of the three."""
-    from runbook.tokens.three_steps import extract as extract_files
-
-    made = extract_files(list(inputs), out, progress=_count("extract"), **chosen)
-    click.echo(f"{len(made)} files in {out}")
-
-
-@data.command()
-@click.argument("folder", type=_PATH)
-@click.option("--out", required=True, type=_PATH, metavar="FOLDER", help="Where train_chunk_0.jsonl and so on go.")
-@click.option("--files-per-chunk", default=800, show_default=True, type=AT_LEAST_1, help="As the documents.")
-@click.option("--workers", default=1, show_default=True, type=AT_LEAST_1, help="Processes.")
-def concatenate(folder: Path, out: Path, files_per_chunk: int, workers: int) -> None:
-    """The documents' second step: join .jsonl files to chunks; then `tokenize` each chunk to a prefix of its own."""
-    from runbook.tokens.three_steps import concatenate as concatenate_files
-
-    progress = _count("concatenate")
-    made = concatenate_files([folder], out, files_per_chunk=files_per_chunk, workers=workers, progress=progress)
-    click.echo(f"{len(made)} chunks in {out}")
-
-
-def _count(stage: str) -> Callable[[int, int], None]:
-    """A line on stderr now and then."""
-    last = 0.0
-
-    def tell(done: int, total: int) -> None:
-        nonlocal last
-        if done == total or time.monotonic() - last > 5:
-            last = time.monotonic()
-            click.echo(f"{stage}: {done}/{total} files", err=True)
-
-    return tell
 
 
 @data.command()
