@@ -159,3 +159,25 @@ def test_only_this_module_starts_programs():
         text = path.read_text(encoding="utf-8")
         for word in ("import subprocess", "os.system(", "os.popen(", "shell=True", "os.exec", "os.spawn"):
             assert word not in text, f"{path} has {word!r}"
+
+
+def test_each_line_of_a_followed_program_comes_before_it_ends(tmp_path):
+    said = []
+
+    def say(line):
+        said.append(line)
+        (tmp_path / "go").write_text("")  # the program waits for it
+
+    code = shell.follow(["sh", "-c", "echo one; until [ -e go ]; do sleep 0.01; done; echo two >&2; exit 3"],
+                        say=say, timeout=60, cwd=tmp_path)  # fmt: skip
+    assert (said, code) == (["one", "two"], 3)
+
+
+def test_what_a_followed_program_leaves_behind_is_ended(tmp_path):
+    said = []
+    assert shell.follow(["sh", "-c", "sleep 600 & echo $!"], say=said.append, timeout=60, cwd=tmp_path) == 0
+    assert wait_until(lambda: not psutil.pid_exists(int(said[0])), 30)
+
+
+def test_a_followed_program_that_takes_too_long_is_killed(tmp_path):
+    assert shell.follow(["sleep", "600"], say=str, timeout=0.1, cwd=tmp_path) == -9

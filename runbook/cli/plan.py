@@ -69,6 +69,13 @@ def _show(content: Any) -> None:
 @click.argument("run_name", metavar="RUN")
 @click.option("--phase", "phase_word", default="04-training", show_default=True, help="A training phase.")
 @click.option("--ranks", default="", metavar="0,8", help="These ranks, instead of the first of each pipeline stage.")
+@click.option(
+    "--upstream",
+    "checkout",
+    type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
+    metavar="CHECKOUT",
+    help="Instead: start the documents' own program of this folder by the rendered rank.sh, tiny, on CPUs.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was counted.")
 @click.option("--pictures", type=FOLDER, help="Draw memory over a step and the schedule of all stages in this folder.")
 @SET
@@ -76,6 +83,7 @@ def rehearse(
     run_name: str,
     phase_word: str,
     ranks: str,
+    checkout: Path | None,
     as_json: bool,
     pictures: Path | None,
     set_words: tuple[str, ...],
@@ -83,8 +91,17 @@ def rehearse(
     """Train one step of RUN at full size on fake tensors: memory, work, time and messages of each stage.
 
     The very trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written. Needs torch, no GPU.
-    Exit code 1 if a stage does not fit into its device.
+    Exit code 1 if a stage does not fit into its device, or if the program of CHECKOUT fails.
     """
+    if checkout:
+        from runbook.workflow.prerequisites.upstream import start_upstream
+
+        phase = training_phase(phase_word)
+        trial = start_upstream(
+            run_name, set_words, phase=phase, checkout=checkout, say=lambda text: click.echo(text, err=True)
+        )
+        _show(trial.as_dict() if as_json else trial.as_text())
+        return 0 if trial.works else 1
     from runbook.workflow.prerequisites.rehearsal import rehearse_run
 
     if not all(word.strip().isdecimal() for word in ranks.split(",") if ranks):

@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +85,37 @@ def run(
     if check and finished.exit_code:
         raise ProgramError(f"{shlex.join(command)} ended with {how_it_ended(finished.exit_code)}.{_words(err or out)}")
     return finished
+
+
+def follow(argv: Sequence[str], *, say: Callable[[str], None], timeout: float, cwd: Path) -> int:
+    """Run a program, hand on each line it says as it comes, and return its exit code.
+
+    When it ends, takes longer than `timeout` seconds or we are stopped, its whole process group is killed.
+    """
+    process = subprocess.Popen(
+        _command(argv, cwd, None),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+
+    def end_group() -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout)
+        _signal_group(process)  # children that it left would hold the pipe open
+
+    threading.Thread(target=end_group, daemon=True).start()
+    with process:
+        try:
+            for line in process.stdout or ():
+                say(line.rstrip("\n"))
+            return process.wait()
+        finally:
+            _signal_group(process)
 
 
 def start_detached(

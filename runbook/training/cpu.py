@@ -33,13 +33,13 @@ def answer_for_cpu() -> None:
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "current_stream"):
         setattr(torch.cuda, name, lambda *_, **__: None)
     _answer_random_states()
-    _name_types_as_on_gpu()
+    name_types_as_on_gpu()
     torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
     for name in _FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
 
 
-def _name_types_as_on_gpu() -> None:
+def name_types_as_on_gpu() -> None:
     """Let `Tensor.type()` name a tensor as on a GPU: optimizers compare it with torch.cuda.FloatTensor and its like."""
     original = torch.Tensor.type
 
@@ -144,8 +144,12 @@ def multiplies_half() -> bool:
 @functools.cache
 def widen_half_matmuls() -> None:
     """Compute every 16-bit matmul on the CPU in float32 where the processor has no kernels for it."""
-    if on_gpu() or multiplies_half():
-        return
+    if not (on_gpu() or multiplies_half()):
+        widen_every_half_matmul()
+
+
+def widen_every_half_matmul() -> None:
+    """Compute them in float32 whatever the processor has; fp16 has no fast kernels on most."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name in ("mm", "bmm", "addmm", "baddbmm"):
