@@ -26,7 +26,7 @@ from runbook.results.metrics import find_alarms
     "--to",
     default="",
     metavar="PLACE",
-    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN also mllog:FILE.",
+    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR; of a RUN also mllog:FILE.",
 )
 @phase_option("RUN: which training's metrics.")
 @RUNS
@@ -56,7 +56,7 @@ def logs(
         from runbook.results.log_readers.exports import export, parse_target
 
         place = parse_target(to)
-        click.echo(export(parse_files(files), place, name=Path(targets[0]).name))
+        click.echo(export(parse_files(files), place))
         return
     log = parse_files(files)
     if as_json:

@@ -6,7 +6,6 @@ import csv
 import json
 import subprocess
 import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def log():
 def test_csv_and_parquet_hold_every_record_and_keep_unknown_unknown(log, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     for word in ("a.csv", "a.parquet"):
-        told = export(log, parse_target(str(tmp_path / word)), name="sample")
+        told = export(log, parse_target(str(tmp_path / word)))
         assert told.startswith("5 records and 2 evaluations -> ")
     with (tmp_path / "a.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -46,7 +45,7 @@ def test_tensorboard_reads_back_the_curves(log, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    export(log, parse_target(f"tensorboard:{tmp_path}"), name="sample")
+    export(log, parse_target(f"tensorboard:{tmp_path}"))
     (path,) = tmp_path.iterdir()
     found = {}
     for event in EventFileLoader(str(path)).Load():
@@ -59,39 +58,24 @@ def test_tensorboard_reads_back_the_curves(log, tmp_path):
     assert found["test/loss (nat/token)"] == [(74, 1.82)]
 
 
-def test_trackers_get_each_number_once(log, monkeypatch):
-    """Held against the calls of trackio 0.2; the real programs are no part of the test environment."""
-    calls = []
-    fake = types.SimpleNamespace(
-        init=lambda **words: calls.append(("init", words["project"], words["name"])),
-        log=lambda values, step: calls.append((step, values)),
-        finish=lambda: calls.append("finish"),
-    )
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    export(log, parse_target("trackio:gpt3"), name="sample")
-    assert (calls[0], calls[-1]) == (("init", "gpt3", "sample"), "finish")
-    assert [step for step, _ in calls[1:-1]] == [71, 72, 73, 73, 74]
-    assert calls[1][1]["loss"] == 1.828812
-    assert calls[-2][1]["validation_loss"] == 1.81
-
-
-@pytest.mark.parametrize(("word", "extra"), [("mlflow:x", "mlflow"), ("trackio:x", "trackio")])
-def test_a_missing_tracker_names_its_extra(word, extra, tmp_path):
-    code = f"import sys; sys.modules[{extra!r}] = None; from runbook.cli import main; main()"
+@pytest.mark.parametrize(
+    ("word", "package", "extra"), [("tensorboard:x", "tensorboard", "train"), ("x.parquet", "pyarrow", "data")]
+)
+def test_a_missing_package_names_its_extra(word, package, extra, tmp_path):
+    code = f"import sys; sys.modules[{package!r}] = None; from runbook.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "logs", str(SAMPLE), "--to", word], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 1
-    assert (
-        f"the package {extra} is missing; install the {extra} extra: pip install 'gpt3-runbook[{extra}]'" in done.stderr
-    )
+    assert f"the package {package} is missing; pip install 'gpt3-runbook[all]'" in done.stderr
+    assert f"'gpt3-runbook[{extra}]' this one" in done.stderr
 
 
 def test_a_place_of_no_kind_and_an_empty_log_are_refused(log):
     with pytest.raises(DataError, match=r"a\.txt is no place to export to\. Give one of FILE\.csv, FILE\.parquet"):
         parse_target("a.txt")
     with pytest.raises(DataError, match="There is no record to export"):
-        export(parse_lines(["nothing"]), parse_target("a.csv"), name="x")
+        export(parse_lines(["nothing"]), parse_target("a.csv"))
 
 
 def test_metrics_of_a_run_are_exported_by_its_name(tmp_path, make, plan, spec):

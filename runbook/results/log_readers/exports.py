@@ -1,4 +1,4 @@
-"""Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio; of a run's training: MLPerf log lines."""
+"""Exports of a log: CSV, JSON, Parquet, TensorBoard; of a run's training: MLPerf log lines."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from runbook.core.atomic_files import replacing, write_text
 from runbook.core.errors import DataError
@@ -22,7 +22,7 @@ from runbook.results.metrics import find_alarms
 _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)
 BATCH = 100
-"""Records encoded as JSON at once, and parameters that MLflow takes at once."""
+"""Records encoded as JSON at once."""
 
 
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
@@ -92,7 +92,7 @@ def wall_times(log: ParsedLog) -> list[float]:
     return list(accumulate(seconds, initial=max(ends, default=time.time()) - sum(seconds)))[1:]
 
 
-def write_csv_file(log: ParsedLog, place: str, name: str) -> None:
+def write_csv_file(log: ParsedLog, place: str) -> None:
     """Write beside its place and rename."""
     with replacing(Path(place), error=DataError) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
@@ -100,7 +100,7 @@ def write_csv_file(log: ParsedLog, place: str, name: str) -> None:
         text.detach()  # flushes, and leaves the stream open for its sync
 
 
-def write_parquet(log: ParsedLog, place: str, name: str) -> None:
+def write_parquet(log: ParsedLog, place: str) -> None:
     """Write beside its place and rename; needs the data extra (pyarrow)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -119,7 +119,7 @@ def write_parquet(log: ParsedLog, place: str, name: str) -> None:
         pq.write_table(table, stream, compression="zstd")
 
 
-def write_events(log: ParsedLog, place: str, name: str) -> None:
+def write_events(log: ParsedLog, place: str) -> None:
     """Write into a folder that `tensorboard --logdir` reads; needs the train extra (tensorboard), not torch."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -140,63 +140,14 @@ def write_events(log: ParsedLog, place: str, name: str) -> None:
     writer.close()
 
 
-LONGEST_PARAMETER = 500
-
-
-def write_mlflow(log: ParsedLog, place: str, name: str) -> None:
-    """A run in the experiment `gpt3-runbook` at a tracking URI, such as sqlite:///runs.db or a server's address."""
-    import mlflow
-    from mlflow.entities import Metric, Param
-
-    mlflow.set_tracking_uri(place)
-    mlflow.set_experiment("gpt3-runbook")
-    times = [int(moment * 1000) for moment in wall_times(log)]
-    with mlflow.start_run(run_name=name) as run:
-        client = mlflow.MlflowClient()
-        told = {"log_format": log.format, "log_files": ", ".join(log.files), **log.arguments}
-        parameters = [Param(key, value[:LONGEST_PARAMETER]) for key, value in told.items()]
-        for start in range(0, len(parameters), BATCH):
-            client.log_batch(run.info.run_id, params=parameters[start : start + BATCH])
-        metrics = [
-            Metric(key, value, moment, record.iteration)
-            for record, moment in zip(log.records, times, strict=True)
-            for key, value in points(record).items()
-        ]
-        metrics += [Metric(f"{one.name}_loss", one.loss, times[-1], one.iteration or 0) for one in log.validation]
-        for start in range(0, len(metrics), 1000):  # as many as MLflow takes at once
-            client.log_batch(run.info.run_id, metrics=metrics[start : start + 1000])
-
-
-def write_trackio(log: ParsedLog, place: str, name: str) -> None:
-    """A run in a project of trackio's local database."""
-    import trackio
-
-    trackio.init(project=place, name=name, config={"log_format": log.format, "log_files": ", ".join(log.files)})
-    evaluated: dict[int, dict[str, Any]] = {}
-    for one in log.validation:
-        evaluated.setdefault(one.iteration or 0, {})[f"{one.name}_loss"] = one.loss
-    for record in log.records:
-        trackio.log({**points(record), **evaluated.pop(record.iteration, {})}, step=record.iteration)
-    for iteration, values in sorted(evaluated.items()):
-        trackio.log(values, step=iteration)
-    trackio.finish()
-
-
-WRITERS = {
-    "csv": write_csv_file,
-    "parquet": write_parquet,
-    "tensorboard": write_events,
-    "mlflow": write_mlflow,
-    "trackio": write_trackio,
-}
-_FORMS = "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as mlflow:sqlite:///runs.db), trackio:PROJECT"
+WRITERS = {"csv": write_csv_file, "parquet": write_parquet, "tensorboard": write_events}
 
 
 def parse_target(word: str) -> tuple[str, str]:
     """The kind of export and its place, of what a person wrote; `DataError` names the right forms.
 
-    >>> parse_target("out/a.csv"), parse_target("mlflow:sqlite:///x.db"), parse_target("trackio:gpt3")
-    (('csv', 'out/a.csv'), ('mlflow', 'sqlite:///x.db'), ('trackio', 'gpt3'))
+    >>> parse_target("out/a.csv"), parse_target("tensorboard:events/a")
+    (('csv', 'out/a.csv'), ('tensorboard', 'events/a'))
     """
     kind, colon, place = word.partition(":")
     if colon and kind in WRITERS and place:
@@ -204,15 +155,17 @@ def parse_target(word: str) -> tuple[str, str]:
     suffix = Path(word).suffix.removeprefix(".")
     if suffix in ("csv", "parquet"):
         return suffix, word
-    raise DataError(f"{word} is no place to export to. Give one of {_FORMS}; mllog:FILE of a RUN.")
+    raise DataError(
+        f"{word} is no place to export to. Give one of FILE.csv, FILE.parquet, tensorboard:DIR; mllog:FILE of a RUN."
+    )
 
 
-def export(log: ParsedLog, target: tuple[str, str], *, name: str) -> str:
+def export(log: ParsedLog, target: tuple[str, str]) -> str:
     """Write the records there; what was written, in words for a person."""
     if not log.records:
         raise DataError(f"There is no record to export: {'; '.join(log.notes) or 'the log holds none'}.")
     kind, place = target
-    WRITERS[kind](log, place, name)
+    WRITERS[kind](log, place)
     return f"{len(log.records)} records and {len(log.validation)} evaluations -> {kind}: {place}"
 
 
