@@ -1,7 +1,5 @@
 """`runbook init --site`: a site file and a first run file for your own cluster, each value with its source."""
 
-import contextlib
-import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -11,20 +9,17 @@ from pathlib import Path
 from runbook import params
 from runbook.core.atomic_files import write_text
 from runbook.core.checks import counted
-from runbook.core.errors import ParamsError, PlanError
+from runbook.core.errors import ParamsError
 from runbook.core.units import show_clock
 from runbook.jobs.cluster_facts import Cluster, ask_cluster
 from runbook.jobs.job_request import NodeKind
 from runbook.params.catalogues import read_models, read_site
 from runbook.params.problems import FILL_IN, marks_in
-from runbook.params.schema.entries import Model
 from runbook.params.schema.value_types import is_name
 from runbook.params.yaml12 import write_scalar
-from runbook.planning import make_plan
 from runbook.planning.cost import accelerators
 from runbook.planning.cost.accelerators import find_accelerator, named_memory
-from runbook.planning.layout import full_choice
-from runbook.planning.prediction.search import Candidate, search
+from runbook.planning.cost.step_inputs import peak_of
 
 LAUNCHERS = {
     "slurm": "torchrun  # one task a node, which starts a process for each GPU",
@@ -77,7 +72,7 @@ def write_site(project: Path, wish: ClusterWish) -> ClusterFiles:
         write_text(site, site_text(wish, cluster, time.strftime("%Y-%m-%d"), sys.executable))
     marked = len(marks_in(site.read_text(encoding="utf-8"), site.name))
     if run in written:
-        write_text(run, run_text(wish.name, project, searches=not marked))
+        write_text(run, run_text(wish.name, project, is_whole=not marked))
     if not marked:
         params.load(str(run), project=project)
     return ClusterFiles(site, run, tuple(written), marked, cluster.source)
@@ -247,51 +242,23 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
     return "\n".join([*lines, ""])
 
 
-MODELS = ("1.3b", "760m", "350m", "125m")
-"""Of GPT-3's sizes, the largest first that is tried on one node."""
+MODEL = "125m"
+"""GPT-3's smallest, which every device of the table holds: the first training is to work, not to fill the node."""
 GLOBAL_BATCH, SAMPLES = 64, 64 * 24
 """Sequences of a step at most, and of the training: 2,048 tokens each, once through the shipped text."""
-MOST_TRIED = 50
-"""Layouts, the fastest first, whose whole plan is made."""
 
 
-def run_text(name: str, project: Path, *, searches: bool) -> str:
-    """The run file; `searches`: the site is whole, so that model and layout can be chosen for it."""
-    models = read_models(project)
-    if not searches:
-        return _run_file_text(name, (MODELS[0], models.get(MODELS[0])), None, "bf16", GLOBAL_BATCH)
-    devices = read_site(name, project)[0].hardware.devices_per_node
+def run_text(name: str, project: Path, *, is_whole: bool) -> str:
+    """The run file; `is_whole`: nothing of the site is still to be filled in, so that its devices are known."""
+    model, entry, devices, precision = MODEL, read_models(project).get(MODEL), 1, "bf16"
+    if is_whole:
+        site = read_site(name, project)[0]
+        devices, precision = site.hardware.devices_per_node, "bf16" if peak_of(site, "bf16") else "fp16"
     batch = devices * max(1, GLOBAL_BATCH // devices)
-    trial = project / "params" / f"{name}.yaml"  # the search and the plan read a file; this one is not kept
-    try:
-        for model, precision in itertools.product(MODELS, ("bf16", "fp16")):
-            named = (model, models.get(model))
-            write_text(trial, _run_file_text(name, named, None, precision, batch))
-            fastest = search(full_choice(params.load(str(trial), project=project))).candidates[:MOST_TRIED]
-            for text in (_run_file_text(name, named, found, precision, batch) for found in fastest):
-                write_text(trial, text)
-                with contextlib.suppress(PlanError):
-                    checks = make_plan(params.load(str(trial), project=project)).checks
-                    if all(check.verdict == "pass" for check in checks if check.name.endswith(": memory")):
-                        return text
-    finally:
-        trial.unlink(missing_ok=True)
-    return _run_file_text(name, named, None, "bf16", batch)
-
-
-def _run_file_text(name: str, named: tuple[str, Model], found: Candidate | None, precision: str, batch: int) -> str:
-    model, entry = named
     length, iterations = entry.sequence_length, max(8, SAMPLES // batch)
     tokens = iterations * batch * length
     rate = float(entry.training["learning_rate"])
-    layout = "how the model is cut over the GPUs"
-    sequences = f"{batch} sequences = {batch * length:,} tokens"
-    cut, recompute = dict.fromkeys(("tensor", "pipeline", "virtual_pipeline", "zero_stage", "micro_batch"), 1), "none"
-    if found:
-        layout = f"{found.devices} GPUs = {found.tensor} tensor x {found.pipeline} pipeline x {found.data} copies"
-        cut, recompute = {key: getattr(found, key) for key in cut}, found.recompute
-        steps = batch // (found.micro_batch * found.data)
-        sequences = f"{found.micro_batch} micro x {found.data} copies x {steps} steps = {sequences}"
+    steps = f"1 micro x {devices} copies x {batch // devices} steps = " * is_whole
     return f"""\
 # The first training on {name}: {iterations} steps of GPT-3's {entry.label} on one node, over the shipped text.
 # Written by runbook init; every value is yours to change: runbook check {name} says whether it fits.
@@ -302,21 +269,20 @@ model: {model}  # {entry.layers} layers x {entry.hidden} hidden; other sizes are
 data:
   dataset: corpus  # shipped, 3.35 M tokens; other texts, and how to name your own: params/datasets.yaml
 
-parallel:  # {layout}; runbook plan {name} --search ranks all ways
-  tensor: {cut["tensor"]}
-  pipeline: {cut["pipeline"]}
-  virtual_pipeline: {cut["virtual_pipeline"]}
-  zero_stage: {cut["zero_stage"]}
+parallel:  # how the model is cut over the GPUs; runbook plan {name} --search ranks all ways
+  tensor: 1
+  pipeline: 1
+  zero_stage: 1
 
 training:
   precision: {precision}
   iterations: {iterations}  # x {batch * length:,} tokens = {tokens:,} tokens: once through the text
-  micro_batch: {cut["micro_batch"]}
-  global_batch: {batch}  # {sequences}
+  micro_batch: 1
+  global_batch: {batch}  # {steps}{batch} sequences = {batch * length:,} tokens
   learning_rate: {write_scalar(rate)}  # GPT-3's for this size, at its own batch of {entry.training["global_batch"]}
-  min_learning_rate: {write_scalar(rate / 10)}
+  min_learning_rate: {write_scalar(float(f"{rate / 10:g}"))}
   warmup_iterations: 4
-  recompute: {recompute}
+  recompute: none
   save_interval: {iterations // 2}
   eval_interval: {iterations // 2}
   eval_iterations: 2
