@@ -96,16 +96,12 @@ class ShardSink:
         if self._offset < 0:
             self._file.truncate(length)
 
-    def finish(self, mark: ShardMark, quarantine: list[str]) -> ShardMark:
+    def finish(self, mark: ShardMark) -> ShardMark:
         """Bring the tokens to their place, or to a part, and complete the mark."""
         number = self._shard.number
         wait_seconds = 0.0 if self._file else max(0.2, (time.monotonic() - self._began) * TURN_SHARE)
         offset = self._placement.place(self._shard, self.length, wait_seconds)
         (self._file or self._open(offset)).close()
-        if quarantine:
-            self._parts.write(number, "quarantine", "".join(line + "\n" for line in quarantine).encode())
-        else:
-            self._parts.path(number, "quarantine").unlink(missing_ok=True)
         if self._offset < 0:
             self._parts.path(number, "tokens.part").rename(self._parts.path(number, "tokens"))
         mark = replace(mark, bytes=self.length, offset=self._offset, crc32=self._crc32)

@@ -30,7 +30,7 @@ class TokenizeOptions:
     special_tokens: bool = False
     """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does."""
     bad_records: str = "stop"
-    """stop, skip (left out and counted), or quarantine (left out, counted and kept in PREFIX.quarantine)."""
+    """stop, or skip (left out and counted)."""
     keep_empty: bool = True
     """An empty text keeps its place in the document index, as in Megatron's files; False leaves it out."""
     source_key: str = "auto"
@@ -92,7 +92,6 @@ class TokenFiles:
         self.bin_part = Path(f"{self.bin}.part")  # while it is being written
         self.idx_part = Path(f"{self.idx}.part")
         self.manifest = Path(f"{self.base}.manifest.json")  # what went in, what came out; written last
-        self.quarantine = Path(f"{self.base}.quarantine")  # records set aside
         self.parts = Path(f"{self.base}.parts")  # folder of unfinished work: locks, done-marks, waiting parts
 
     @classmethod

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import copy
 import itertools
-import json
 import operator
 import time
 from collections.abc import Callable, Iterator
@@ -62,7 +60,7 @@ class ShardMaker:
                     raise
                 work.go_back(before)
                 work.counts.skipped_files += 1
-                work.set_aside(str(error), {"file": error.path, "offset": error.offset, "reason": error.reason})
+                work.note(str(error))
         lengths = np.concatenate([np.empty(0, dtype=np.int32), *work.lengths])
         counts = work.counts
         counts.sequences, counts.empty = len(lengths), len(work.empty)
@@ -70,7 +68,7 @@ class ShardMaker:
         counts.lengths = np.bincount(np.log2(lengths).astype(np.int64)).tolist()
         empty = np.array(work.empty, dtype=np.int64)
         mark = ShardMark(shard.number, fingerprint, counts, lengths, empty, tuple(work.problems))
-        return sink.finish(mark, work.quarantine)
+        return sink.finish(mark)
 
     def _segment(self, segment: Segment, work: _Work) -> None:
         batches, counts = read_documents(segment, self._parser, self._options.text_key), work.counts
@@ -96,21 +94,16 @@ class ShardMaker:
 
     def _set_aside_record(self, bad: BadRecord, segment: Segment, work: _Work) -> None:
         stops = self._options.bad_records == "stop"
-        line, at = 0, f"byte {bad.offset}"
+        at = f"byte {bad.offset}"
         if kind_of(Path(segment.path))[0] == ".parquet":
-            line, at = bad.offset + 1, f"row {bad.offset}"
+            at = f"row {bad.offset}"
         elif stops or work.counts.skipped_records < MAX_PROBLEMS:  # counting lines reads the file again: not for many
-            line = line_number(segment, bad.offset)
-            at = f"line {line}, {at}"
+            at = f"line {line_number(segment, bad.offset)}, {at}"
         problem = f"{bad.file}, {at}: {bad.reason}"
         if stops:
-            raise DataError(
-                f"{problem}. Mend the record, or leave such records out: --bad-records skip (counted) or quarantine "
-                "(kept aside as well)."
-            )
+            raise DataError(f"{problem}. Mend the record, or leave such records out: --bad-records skip (counted).")
         work.counts.skipped_records += 1
-        record = {"file": bad.file, "line": line, "offset": bad.offset, "reason": bad.reason}
-        work.set_aside(problem, record | {"base64": base64.b64encode(bad.raw).decode()})
+        work.note(problem)
 
     def _encode_huge(self, batch: DocumentBatch, segment: Segment, work: _Work) -> None:
         """Encode one document in pieces, with a report after each, so that progress is seen."""
@@ -134,8 +127,7 @@ class ShardMaker:
                 self._report(work.counts)
         except BadTextError as error:
             work.sink.cut(before)
-            raw = f"(the record has {batch.read_bytes} bytes and is not kept)".encode()
-            self._set_aside_record(BadRecord(segment.path, batch.offset, str(error), raw), segment, work)
+            self._set_aside_record(BadRecord(segment.path, batch.offset, str(error)), segment, work)
             return
         if self._eod is not None and tokens:
             work.sink.write(self._eod.tobytes())
@@ -221,7 +213,6 @@ class _Work:
     lengths: list[NDArray[np.int32]] = field(default_factory=list)
     empty: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    quarantine: list[str] = field(default_factory=list)
     num_batches: int = 0
     next_sample: int = 0
 
@@ -253,10 +244,9 @@ class _Work:
             totals[1] += size
             totals[2] += tokens
 
-    def set_aside(self, problem: str, record: dict[str, Any]) -> None:
+    def note(self, problem: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
-        self.quarantine.append(json.dumps(record))
 
     def position(self) -> tuple[int, list[int], ShardCounts]:
         return self.sink.length, list(map(len, self._lists())), copy.deepcopy(self.counts)
@@ -268,4 +258,4 @@ class _Work:
             del kept[size:]
 
     def _lists(self) -> tuple[list[Any], ...]:
-        return self.lengths, self.empty, self.problems, self.quarantine
+        return self.lengths, self.empty, self.problems

@@ -66,7 +66,6 @@ class BadRecord:
     file: str
     offset: int  # of its first byte, in the file's (decompressed) text; a row number in a Parquet file
     reason: str
-    raw: bytes
 
 
 @dataclass
@@ -154,7 +153,7 @@ class Parser:
             batch.texts.append(self._text(line))
         except BadTextError as error:
             if len(lines) == 1:
-                batch.bad.append(BadRecord(file, offset, str(error), line))
+                batch.bad.append(BadRecord(file, offset, str(error)))
                 return
             # A carriage return alone ends a line too, as where Megatron's tool opens the file in Python's text mode.
             for part in lines:
@@ -248,8 +247,7 @@ def _one_text(segment: Segment) -> DocumentBatch:
         else:
             batch.texts.append(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        around = bytes(content[max(0, error.start - 100) : error.start + 100])
-        batch.bad.append(BadRecord(segment.path, error.start, f"invalid UTF-8: {error.reason}", around))
+        batch.bad.append(BadRecord(segment.path, error.start, f"invalid UTF-8: {error.reason}"))
     return batch
 
 
@@ -277,7 +275,7 @@ def _parquet(segment: Segment, text_key: str) -> Iterator[DocumentBatch]:
                         batch.texts.append(value)
                     else:
                         reason = f"{text_key!r} is {_json_name(value)}, not a text"
-                        batch.bad.append(BadRecord(segment.path, row, reason, repr(value).encode()))
+                        batch.bad.append(BadRecord(segment.path, row, reason))
                     row += 1
                 yield batch
         except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors or OSErrors
