@@ -17,8 +17,8 @@ from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.tokens.pipeline.bin_writer import ShardSink
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
-from runbook.tokens.sources.documents import BadRecord, BadTextError, DocumentBatch, Parser, read_documents
-from runbook.tokens.sources.input_files import BrokenFileError, Segment, Shard, kind_of, line_number
+from runbook.tokens.sources.documents import BadRecord, DocumentBatch, Parser, cut_text, read_documents
+from runbook.tokens.sources.input_files import HUGE, BrokenFileError, Segment, Shard, kind_of, line_number
 from runbook.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -84,11 +84,11 @@ class ShardMaker:
             counts.blank_lines += batch.blank_lines
             for bad in batch.bad:
                 self._set_aside_record(bad, segment, work)
-            if batch.huge is not None:
-                self._encode_huge(batch, segment, work)
-                continue
             self._drop_unwanted(batch, work)
-            if batch.texts:
+            is_huge = len(batch.texts) == 1 and len(batch.texts[0]) > HUGE
+            if is_huge and self._tokenizer.judge.splits_words:
+                self._encode_huge(batch, work)
+            elif batch.texts:
                 self._encode(batch, work)
             self._report(counts)
 
@@ -105,31 +105,21 @@ class ShardMaker:
         work.counts.skipped_records += 1
         work.note(problem)
 
-    def _encode_huge(self, batch: DocumentBatch, segment: Segment, work: _Work) -> None:
-        """Encode one document in pieces, with a report after each, so that progress is seen."""
+    def _encode_huge(self, batch: DocumentBatch, work: _Work) -> None:
+        """Encode one text in pieces, with a report after each, so that progress is seen."""
         import numpy as np
 
-        huge, batch.huge = batch.huge, None
-        assert huge is not None
-        if batch.sources and not self._is_wanted(batch.sources[0]):
-            work.counts.dropped += 1
-            return
-        before, tokens, text_bytes = work.sink.length, 0, 0
-        try:
-            for piece in huge.pieces(self._tokenizer.judge.splits_words):
-                with work.timed("encode"):
-                    ids, _ = self._tokenizer.encoder.encode_batch([piece])
-                if not text_bytes:
-                    work.counts.judged += self._tokenizer.check_sample(piece[:SAMPLE_CHARACTERS], segment.path)
-                work.sink.write(ids.astype(self._dtype).tobytes())
-                tokens += len(ids)
-                text_bytes += utf8_sizes([piece])[0]
-                self._report(work.counts)
-        except BadTextError as error:
-            work.sink.cut(before)
-            self._set_aside_record(BadRecord(segment.path, batch.offset, str(error)), segment, work)
-            return
-        if self._eod is not None and tokens:
+        (text,) = batch.texts
+        tokens = text_bytes = 0
+        work.counts.judged += self._tokenizer.check_sample(text[:SAMPLE_CHARACTERS], f"in {work.shard.describe()}")
+        for piece in cut_text(text):
+            with work.timed("encode"):
+                ids, _ = self._tokenizer.encoder.encode_batch([piece])
+            work.sink.write(ids.astype(self._dtype).tobytes())
+            tokens += len(ids)
+            text_bytes += utf8_sizes([piece])[0]
+            self._report(work.counts)
+        if self._eod is not None:
             work.sink.write(self._eod.tobytes())
             tokens += 1
         work.add(np.array([tokens]), [text_bytes], batch.sources)
