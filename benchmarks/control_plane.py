@@ -37,7 +37,7 @@ from runbook.results.metrics import straggler_table
 from runbook.training.checkpoints import folders
 from runbook.training.health import heartbeat
 from runbook.training.health.heartbeat import HeartbeatFile
-from runbook.training.health.watchdog import HEARTBEAT_SECONDS, SAMPLE_SECONDS, HangReports, Watchdog, make_watchdog
+from runbook.training.health.watchdog import HEARTBEAT_SECONDS, HangReports, Watchdog, make_watchdog
 from runbook.training.ranks import Ranks
 from runbook.training.report import StepRecord, TrainingReport
 from runbook.workflow.plan_commands import load_plan
@@ -179,9 +179,9 @@ class ControlPlane:
                 for watchdog in self.watchdogs:
                     watchdog.look(CLOCK.now)
         first, begun = self.watchdogs[0], time.process_time()
-        looks = round(20 / SAMPLE_SECONDS)
+        looks = round(20 / HEARTBEAT_SECONDS)
         for _ in range(looks):
-            CLOCK.now += SAMPLE_SECONDS
+            CLOCK.now += HEARTBEAT_SECONDS
             first.look(CLOCK.now)
         per_second = {place: count / seconds for place, count in counts.items()}
         return {"operations_per_second": per_second, "rank_0_core_share": (time.process_time() - begun) / 20}
@@ -198,16 +198,16 @@ class ControlPlane:
                     report.step(step_record(number), 0, 0)
                 if number % every == 0:
                     times += 1
-                    exchanged = ExchangedTimes(number, every, seconds, [one * number for one in seconds])
+                    exchanged = ExchangedTimes(number, every, seconds)
                     for report in reports:
                         report.rank_times(exchanged)
                     begun = time.process_time()
-                    detector.look(exchanged.computed, number, number * STEP_SECONDS)
+                    detector.look(exchanged, number * STEP_SECONDS)
                     rank_0 += time.process_time() - begun
         sizes = {
             name: (self.folder / name).stat().st_size / num_steps for name in ("metrics.jsonl", "rank_times.jsonl")
         }
-        message = 8 * (5 + 2 * self.num_ranks / every)
+        message = 8 * (5 + self.num_ranks / every)
         return {
             "operations_per_second": {place: count / num_steps / STEP_SECONDS for place, count in counts.items()},
             "bytes_per_step": sizes,

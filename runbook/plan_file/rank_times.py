@@ -1,7 +1,6 @@
 """Times of the ranks, as they exchange them, and the ranks that are slow."""
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SLOW_FACTOR = 1.5  # a rank that computes this many times longer than the median of its stage is slow
@@ -17,7 +16,6 @@ class ExchangedTimes:
     iteration: int
     steps: int
     seconds: list[float]  # forward and backward of each rank without communication, mean of these steps
-    computed: list[float]  # of each rank in all, without waiting; on a CPU since its first step, 0 without a watchdog
 
 
 @dataclass(frozen=True)
@@ -35,22 +33,27 @@ class StragglerDetector:
     """Compares the ranks of each pipeline stage window by window."""
 
     stages: int = 1
-    _before: Sequence[float] = ()
-    _count: dict[int, int] = field(default_factory=dict)
+    _seconds: list[float] = field(default_factory=list)
     _steps: int = 0
     _began: float = 0.0
+    _count: dict[int, int] = field(default_factory=dict)
 
-    def look(self, computed: Sequence[float], step: int, now: float) -> list[Straggler]:
+    def look(self, times: ExchangedTimes, now: float) -> list[Straggler]:
         """The ranks that were slow in `SLOW_WINDOWS` windows in a row, reported once in so many windows.
 
-        `computed`: seconds of each rank since its first step. Megatron numbers the ranks of one stage in a row.
+        The first times are left out: a first step compiles and fills caches. Megatron numbers the ranks of one stage
+        in a row.
         """
-        if not self._before:
-            self._before, self._steps, self._began = computed, step, now
-        if now - self._began < WINDOW_SECONDS or (steps := step - self._steps) < WINDOW_STEPS:
+        before, nothing = self._seconds, [0.0] * len(times.seconds)
+        if not before:
+            self._seconds, self._began = nothing, now
             return []
-        seconds = [(after - before) / steps for before, after in zip(self._before, computed, strict=True)]
-        self._before, self._steps, self._began = computed, step, now
+        self._seconds = [spent + times.steps * own for spent, own in zip(before, times.seconds, strict=True)]
+        self._steps += times.steps
+        if now - self._began < WINDOW_SECONDS or self._steps < WINDOW_STEPS:
+            return []
+        seconds = [spent / self._steps for spent in self._seconds]
+        self._seconds, self._steps, self._began = nothing, 0, now
         size, stragglers = len(seconds) // self.stages, []
         for start in range(0, len(seconds), size):
             stage = seconds[start : start + size]

@@ -78,7 +78,7 @@ class TrainingLoop:
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.pending: PendingSave | None = None
-        self.stepper = Stepper(spec, self.engine, stopping, heartbeat)
+        self.stepper = Stepper(spec, self.engine, stopping)
         self.stragglers = StragglerDetector(spec.parallel.pipeline)
         self.bad_steps = BadStepPolicy(spec)
         self.newest = deque[BadStep](maxlen=CONFIRMING)
@@ -195,12 +195,11 @@ class TrainingLoop:
     def _step(self, train: Any) -> int:
         """One iteration, with what follows a bad one; the stop request of any rank."""
         self.heartbeat.step(self.progress.iteration + 1)
-        faults.armed().step(self.progress.iteration + 1)
         record, stop_request, bad = self.stepper.step(train, self.progress)
         self.stopping.stepped(record.seconds)
         if (times := self.stepper.rank_times) is not None:
             self.report.rank_times(times)
-            for slow in self.stragglers.look(times.computed, times.iteration, time.monotonic()):
+            for slow in self.stragglers.look(times, time.monotonic()):
                 self.report.straggler(slow)
         was_computed = bool(record.parts) or record.loss is not None  # else it was passed over
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
@@ -335,13 +334,10 @@ class TrainingLoop:
 class Stepper:
     """One iteration: read, compute, agree on the loss over all ranks, update, and say whether it was sound."""
 
-    def __init__(
-        self, spec: PhasePlan, engine: TrainingEngine, stopping: StopConditions, heartbeat: HeartbeatWriter
-    ) -> None:
+    def __init__(self, spec: PhasePlan, engine: TrainingEngine, stopping: StopConditions) -> None:
         self.spec = spec
         self.engine = engine
         self.stopping = stopping
-        self.heartbeat = heartbeat
         copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.clock = engine.clock
@@ -352,7 +348,6 @@ class Stepper:
         self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged
         self.rank_times: ExchangedTimes | None = None  # of all ranks, after a step that exchanges them
         self._own_seconds: list[float] = []  # of the steps since the last exchange
-        self._computed = 0.0  # of all steps
 
     def step(self, train: Any, progress: TrainingProgress) -> tuple[StepRecord, int, BadStep | None]:
         """One iteration: its record, any rank's stop request, what was bad about it. A bad step changes no weight."""
@@ -369,6 +364,7 @@ class Stepper:
             loss = math.nan
         else:
             with self.clock.during(COMPUTE):
+                faults.armed().step(progress.iteration + 1)
                 own = self.engine.compute(self.batches.step(train, seen, count), count)
             own = faults.armed().loss(own, progress.iteration + 1)
             parts = {} if self.clock.is_late else self._take_times()
@@ -410,7 +406,6 @@ class Stepper:
         """Seconds of the parts; those of this rank's own computing are exchanged with the next loss."""
         parts = ({} if self.clock.is_late else {COMMUNICATION: 0.0}) | self.clock.take()
         self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
-        self._computed += self._own_seconds[-1]
         return parts
 
     def _judge(
@@ -441,18 +436,17 @@ class Stepper:
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
         own, ranks, rank = self._own_seconds, torch.distributed.get_world_size(), torch.distributed.get_rank()
         exchanges = bool(own) and iteration % exchange_interval(ranks) == 0
-        times = torch.zeros(2, ranks if exchanges else 0, dtype=torch.float64)
+        times = torch.zeros(ranks if exchanges else 0, dtype=torch.float64)
         if exchanges:
-            computed = self._computed if self.clock.is_late else self.heartbeat.computed
-            times[0, rank], times[1, rank] = sum(own) / len(own), computed
+            times[rank] = sum(own) / len(own)
         values = torch.tensor([own_loss if holds else 0.0, *requests], dtype=torch.float64)
-        message = torch.cat([values, times.flatten()]).to(device())
+        message = torch.cat([values, times]).to(device())
         torch.distributed.all_reduce(message)
         loss, clock, *rest = message.tolist()
         counts, seconds = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
         self.rank_times = None
         if exchanges:
-            self.rank_times = ExchangedTimes(iteration, len(own), seconds[:ranks], seconds[ranks:])
+            self.rank_times = ExchangedTimes(iteration, len(own), seconds)
             own.clear()
         signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
         return loss / (count * self.copies), signals[0] if signals else -int(clock > 0)

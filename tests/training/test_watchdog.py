@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.rank_times import StragglerDetector
+from runbook.plan_file.rank_times import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import parse
 from runbook.training.health import collectives, faults, heartbeat, stopping, watchdog
 from runbook.training.health.collectives import message_key
@@ -173,11 +173,12 @@ def test_a_slow_first_step_is_forgotten_once_others_are_measured():
 
 def windows(*seconds_of_ranks, stages=1):
     """What is found over looks at which each rank has computed so many seconds for each of 10 steps."""
-    detector, found, total = StragglerDetector(stages), [], [0.0] * len(seconds_of_ranks[0])
-    detector.look(total, 0, 0.0)
-    for number, seconds in enumerate(seconds_of_ranks, start=1):
-        total = [before + 10 * more for before, more in zip(total, seconds, strict=True)]
-        found += detector.look(total, 10 * number, 5.0 * number)
+    detector, found, count = StragglerDetector(stages), [], len(seconds_of_ranks[0])
+    detector.look(ExchangedTimes(1, 1, [9.0] * (count - 1) + [99.0]), 0.0)  # the first step compiles
+    for number, seconds in enumerate(seconds_of_ranks):
+        for part in (1, 2):  # two exchanges of five steps make a window
+            times = ExchangedTimes(10 * number + 5 * part + 1, 5, [*seconds])
+            found += detector.look(times, 5.0 * number + (1 if part == 1 else 5))
     return [(slow.rank, slow.seconds_per_step, slow.others_seconds_per_step) for slow in found]
 
 
@@ -209,7 +210,6 @@ def test_heartbeats_of_a_machine_are_written_in_place_and_read_back(tmp_path):
     writers = [HeartbeatWriter(rank, None, file) for rank in (11, 8)]
     for writer in writers:
         writer.step(7)
-        writer.sample()
         writer.write()
     own = {read.rank: read for read in file.read()}
     assert sorted(own) == [8, 11] and own[8].where and -1 < own[8].age < 60
@@ -247,17 +247,6 @@ def test_asked_by_signal_a_rank_writes_the_stacks_of_all_threads():
     text = Path(writer.current().stacks).read_text()
     assert "test_asked_by_signal" in text and text.count("hread 0x") >= 2
     writer.close()
-
-
-def test_a_main_thread_that_waits_in_torch_distributed_is_known():
-    source = "def all_reduce(work):\n    return work()\n"
-    namespace = {}
-    exec(compile(source, "/venv/torch/distributed/distributed_c10d.py", "exec"), namespace)
-    writer = HeartbeatWriter(0)
-    namespace["all_reduce"](writer.sample)
-    assert writer.current().waiting
-    writer.sample()
-    assert not writer.current().waiting
 
 
 def test_a_watch_that_did_not_run_itself_judges_nobody_for_a_while():

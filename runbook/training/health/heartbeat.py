@@ -2,7 +2,6 @@
 
 import contextlib
 import faulthandler
-import itertools
 import os
 import signal
 import socket
@@ -10,12 +9,10 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from runbook.plan_file.rank_files import SLOT_BYTES, as_slot, heartbeat_stem, read_slots
@@ -24,10 +21,6 @@ FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
 
 STACK_SIGNAL = signal.SIGUSR2
 """A rank that gets it writes the stacks of all its threads to its file; it needs neither the GIL nor our own code."""
-
-_WAITING_FUNCTIONS = ("finish_grad_sync", "finish_param_sync", "start_param_sync")
-"""Functions of megatron-core that wait for other ranks in C++, without a frame of torch.distributed."""
-_FRAME_DEPTH = 8  # innermost frames of the main thread that are looked at
 
 
 @dataclass
@@ -41,9 +34,7 @@ class Heartbeat:
     step: int = 0  # the step being done; 0 before the first
     activity: str = "starting"  # then step, evaluating, saving, or between these
     where: str = ""  # innermost line of the main thread
-    waiting: bool = False  # whether the main thread is seen to wait for other ranks; on a GPU it may wait elsewhere
-    computed: float = 0.0  # seconds in steps since the first, without waiting for others
-    steps: int = 0  # whole steps in which they were measured
+    steps: int = 0  # whole steps since the first
     uptime: float = 0.0  # seconds since the machine's start; no change of the clock moves it
     still: float = 0.0  # seconds since step, activity or a count last changed
     limit: float = 0.0  # how long the others may wait for it in this activity
@@ -173,7 +164,6 @@ class HeartbeatWriter:
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
         self._work = 0  # steps that the activity is as much work as
         self._first_step = 0
-        self._sampled = 0.0
         self._began = self._changed = uptime()
         self._seen: object = None
         self._stacks: IO[str] | None = None
@@ -193,11 +183,6 @@ class HeartbeatWriter:
         if self._stacks is not None:
             faulthandler.unregister(STACK_SIGNAL)
             self._stacks.close()
-
-    @property
-    def computed(self) -> float:
-        """Seconds in steps since the first, without waiting for others."""
-        return self._beat.computed
 
     def step(self, iteration: int) -> None:
         """A step begins."""
@@ -221,14 +206,6 @@ class HeartbeatWriter:
             self._limits.measured(self._beat.activity, now - self._began)
         self._beat.activity, self._began = activity, now
 
-    def sample(self) -> None:
-        """Look at the main thread; the time since the last look counts as what it is seen doing."""
-        now, beat = time.monotonic(), self._beat
-        beat.where, beat.waiting = _main_thread_activity(sys._current_frames().get(threading.main_thread().ident or 0))
-        if beat.activity == "step" and beat.step > self._first_step and not beat.waiting:
-            beat.computed += now - self._sampled
-        self._sampled = now
-
     def current(self) -> Heartbeat:
         """This rank now."""
         now, beat, entered = uptime(), self._beat, self.entered()
@@ -236,7 +213,7 @@ class HeartbeatWriter:
             self._seen, self._changed = seen, now
         return replace(
             beat,
-            computed=round(beat.computed, 3),
+            where=_main_thread_line(),
             steps=max(0, beat.step - self._first_step - 1),
             uptime=round(now, 3),
             still=round(now - self._changed, 3),
@@ -251,20 +228,7 @@ class HeartbeatWriter:
             self._file.write(beat or self.current())
 
 
-def _main_thread_activity(frame: FrameType | None) -> tuple[str, bool]:
-    """The innermost line, and whether it waits for other ranks."""
-    if frame is None:
-        return "", False
-    code = frame.f_code
-    where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
-    for inner, _ in itertools.islice(traceback.walk_stack(frame), _FRAME_DEPTH):
-        file, name = inner.f_code.co_filename, inner.f_code.co_name
-        if (
-            "torch/distributed/" in file
-            or name in _WAITING_FUNCTIONS
-            or file.endswith("p2p_communication.py")
-            # On a GPU every rank waits for its device in this one reduction of the loop.
-            or (name == "_share" and file.endswith("training/loop.py"))
-        ):
-            return where, True
-    return where, False
+def _main_thread_line() -> str:
+    """The innermost line of the main thread."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else ""

@@ -124,7 +124,6 @@ class HangReports:
         return [Hang(beat, beat.still, hung[str(beat.rank)]) for beat in beats if str(beat.rank) in hung]
 
 
-SAMPLE_SECONDS = 0.025
 HEARTBEAT_SECONDS = 0.5
 STACK_UNCHANGED_LOOKS = 6
 """A stack is whole when this many looks, 10 ms apart, find the same text: on a busy machine it is written in pieces."""
@@ -144,7 +143,7 @@ class Watchdog:
         self.heartbeat = HeartbeatWriter(ranks.rank, self._limits, self._file)
         self._reports: HangReports | None = None  # once this rank has joined the others
         self._timeout = timeout
-        self._rested_until, self._next_beat, self._looked = 0.0, 0.0, time.monotonic()
+        self._rested_until, self._looked = 0.0, time.monotonic()
         self._shown, self._killed = "", set[int]()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -175,23 +174,19 @@ class Watchdog:
         self._file.close(remove=self.ranks.rank == self.local.start)
 
     def _watch(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
+        while not self._ended.wait(HEARTBEAT_SECONDS):
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Sample this rank; every half second write its heartbeat and look at the others of this machine."""
-        self.heartbeat.sample()
-        own = None
+        """Write this rank's heartbeat and look at those of the others on this machine."""
         if overslept(self._looked, now, HANG_SHARE * self._timeout):
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
-        if now >= self._next_beat:
-            self._next_beat = now + HEARTBEAT_SECONDS
-            own = self.heartbeat.current()
-            self._show_collectives(own)  # before others read that this rank is stuck, and end it
-            self.heartbeat.write(own)
-            self._raise_timeouts(own.limit)
-        if own is not None and now >= self._rested_until:
+        own = self.heartbeat.current()
+        self._show_collectives(own)  # before others read that this rank is stuck, and end it
+        self.heartbeat.write(own)
+        self._raise_timeouts(own.limit)
+        if now >= self._rested_until:
             others = [beat for beat in self._file.read() if beat.rank != own.rank]
             self._end_hung([own, *others], now)
 

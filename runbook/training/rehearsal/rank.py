@@ -200,10 +200,9 @@ class _Rehearsal:
         stepper.step(_Samples(self.spec.model.sequence_length), TrainingProgress())
 
     def _stepper(self, spec: PhasePlan) -> Any:
-        from runbook.training.health.heartbeat import HeartbeatWriter
         from runbook.training.loop import Stepper
 
-        return Stepper(spec, self.engine, self.stopping, HeartbeatWriter(0))
+        return Stepper(spec, self.engine, self.stopping)
 
     def first_steps(self) -> tuple[int, StepCounts | None]:
         """Make room for what later steps find there; micro-batches of a step that was counted to compare, and it."""
