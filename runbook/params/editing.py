@@ -4,18 +4,15 @@ edited_text(text, where, values) -> str
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Sequence
 
 import yaml
 
 from runbook.core.errors import ParamsError
-from runbook.params.layers import document_layer
+from runbook.params.layers import Layer, document_layer
 from runbook.params.problems import differences
 from runbook.params.schema.keys import full_path
-from runbook.params.yaml12 import KeyPath, compose, nest, read_mapping, scalar_value, write_scalar, write_tree
-
-Change = tuple[int, int, int, str]
-"""Where it begins in the text, what comes first of several at one place, where it ends, and the new words."""
+from runbook.params.yaml12 import compose, nest, read_mapping, write_scalar, write_tree
 
 
 def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
@@ -27,68 +24,53 @@ def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
     >>> edited_text("run: a  # mine\nmodel: tiny\n", "a.yaml", {"run": "b", "model": "tiny", "training.seed": 7})
     'run: b  # mine\nmodel: tiny\ntraining:\n  seed: 7\n'
     """
-    root = compose(text, where)
-    if not isinstance(root, yaml.MappingNode):
-        raise ParamsError(f"{where}: is not a mapping of `key: value` lines.")
     result = text if text.endswith("\n") else text + "\n"
-    changes: list[Change] = []
-    misread = {problem.key for problem in differences(text, where)}
-    sections: dict[KeyPath, yaml.MappingNode] = {(): root}
-    there: set[str] = set()
-    for path, written, node in _below(root):
-        key = ".".join(path)
-        if isinstance(node, yaml.MappingNode):
-            sections[path] = node
-        elif isinstance(node, yaml.ScalarNode) and key in values:
-            there.add(key)
-            if scalar_value(node) != values[key] or ".".join(written) in misread:
-                changes.append((node.start_mark.index, 0, node.end_mark.index, write_scalar(values[key])))
-    changes += [_addition(result, sections[path], tree) for path, tree in _missing(values, there, sections).items()]
-    for start, _, end, words in sorted(changes, reverse=True):
-        result = result[:start] + words + result[end:]
-    layer = document_layer("run file", read_mapping(result, where))
+    before = _layer(result, where).leaves
+    misread = {".".join(_our_names(problem.key.split("."))) for problem in differences(text, where)}
+    for key, value in values.items():
+        if key in misread or key not in before or before[key].value != value:
+            result = _put(result, where, key.split("."), value)
+    layer = _layer(result, where)
     if layer.problems or {key: origin.value for key, origin in layer.leaves.items()} != dict(values):
         raise ParamsError(f"{where}: its lines cannot be edited one by one.")
     return result
 
 
-def _addition(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> Change:
-    """Keys that are written below the last one of a section, in its form."""
+def _layer(text: str, where: str) -> Layer:
+    return document_layer("run file", read_mapping(text, where))
+
+
+def _our_names(path: Sequence[str]) -> Sequence[str]:
+    """`jobs.3` is jobs.smoke."""
+    with contextlib.suppress(ValueError):
+        return full_path(path)
+    return path
+
+
+def _put(text: str, where: str, path: Sequence[str], value: object) -> str:
+    """The text with one value where the old one stands, or below the last one of the innermost section there is."""
+    node, depth = compose(text, where), 0
+    while isinstance(node, yaml.MappingNode) and depth < len(path):
+        inner = {_our_names((*path[:depth], str(key.value)))[-1]: below for key, below in node.value}
+        if path[depth] not in inner:
+            return _added(text, node, nest({".".join(path[depth:]): value}))
+        node, depth = inner[path[depth]], depth + 1
+        if depth == len(path) and isinstance(node, yaml.ScalarNode):
+            return text[: node.start_mark.index] + write_scalar(value) + text[node.end_mark.index :]
+    raise ParamsError(f"{where}: its lines cannot be edited one by one.")
+
+
+def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> str:
+    """The text with a value below the last one of a section, in its form."""
     if section.flow_style:
         end = section.end_mark.index - 1
-        return (end, 0, end, (", " if section.value else "") + _inline(tree))
+        return text[:end] + (", " if section.value else "") + _inline(tree) + text[end:]
     last: yaml.Node = section  # the scalar or flow collection that ends the section
     while isinstance(last, yaml.MappingNode) and not last.flow_style and last.value:
         last = last.value[-1][1]
-    column, mark = section.start_mark.column, last.end_mark
+    mark = last.end_mark
     end = mark.index if mark.column == 0 else text.index("\n", mark.index) + 1
-    return (end, -column, end, write_tree(tree, " " * column))  # an inner section ends first
-
-
-def _below(
-    node: yaml.MappingNode, path: KeyPath = (), written: KeyPath = ()
-) -> Iterator[tuple[KeyPath, KeyPath, yaml.Node]]:
-    """Every node below a section: its path by our names, its path as it is written, and itself."""
-    for key, value in node.value:
-        here, there = (*path, str(key.value)), (*written, str(key.value))
-        with contextlib.suppress(ValueError):
-            here = full_path(here)  # `jobs.3` is jobs.smoke
-        yield here, there, value
-        if isinstance(value, yaml.MappingNode):
-            yield from _below(value, here, there)
-
-
-def _missing(
-    values: Mapping[str, object], there: Set[str], sections: Mapping[KeyPath, yaml.MappingNode]
-) -> dict[KeyPath, dict[str, object]]:
-    """What the text lacks, nested, by the innermost section of it that is there."""
-    flat: dict[KeyPath, dict[str, object]] = {}
-    for key, value in values.items():
-        if key not in there:
-            path = tuple(key.split("."))
-            depth = max(number for number in range(len(path)) if path[:number] in sections)
-            flat.setdefault(path[:depth], {})[".".join(path[depth:])] = value
-    return {section: nest(missing) for section, missing in flat.items()}
+    return text[:end] + write_tree(tree, " " * section.start_mark.column) + text[end:]
 
 
 def _inline(tree: Mapping[str, object]) -> str:
