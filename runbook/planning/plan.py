@@ -2,10 +2,8 @@
 
 import dataclasses
 from dataclasses import replace
-from operator import attrgetter
-from pathlib import PurePosixPath
 
-from runbook.core.checks import Check, judge, raise_if_failed
+from runbook.core.checks import raise_if_failed
 from runbook.params.settings import Settings
 from runbook.plan_file import schema
 from runbook.plan_file.deepspeed import own_config
@@ -57,7 +55,6 @@ def make_plan(settings: Settings, machine: Machine | None = None, measured: Cali
     if not computable:
         raise_if_failed(checks)
     plan = _plan(settings, data, (smoke, full), machine, measured or Calibrations(""))
-    checks += check_folders(*plan.phases.values())
     checks += check_volumes(settings, plan)
     raise_if_failed(checks)
     return replace(plan, checks=tuple(checks))
@@ -144,10 +141,6 @@ def _flops(choice: Choice) -> PhaseFlops:
     return PhaseFlops(flops.OURS, per_step, {name: value / tokens for name, value in per_step.items()})
 
 
-OWN_PLACES = ("checkpoint folder", "log tensorboard", "data cache", "log metrics", "log validation", "log samples")
-"""What smoke test and training must not share; events.jsonl is common, each line names its phase."""
-
-
 def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.PhasePlan:
     """What the trainer reads; paths are relative to the folder of plan.json unless absolute."""
     training, length = choice.training, duration(choice)
@@ -198,28 +191,6 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.Pha
     )
     phase = dataclasses.replace(phase, fingerprint=fingerprint(phase))
     return dataclasses.replace(phase, deepspeed=own_config(phase) if choice.own_trainer and choice.deepspeed else {})
-
-
-def check_folders(smoke: schema.PhasePlan, full: schema.PhasePlan) -> list[Check]:
-    """Smoke test and training share no folder and no file, nor does a folder of one lie inside one of the other."""
-    rule = "smoke test and training never share a place"
-    remedy = "Give the site's paths their own place for each; a full run must never load the smoke test's checkpoint."
-    checks = []
-    for place in OWN_PLACES:
-        small, large = map(attrgetter(place.replace(" ", ".")), (smoke, full))
-        value = f"smoke test: {small}, training: {large}"
-        checks.append(judge(f"smoke is not full: {place}", not overlapping(small, large), value, rule, remedy))
-    return checks
-
-
-def overlapping(first: str, second: str) -> bool:
-    """Whether one path is the other or lies inside it.
-
-    >>> overlapping("checkpoints", "checkpoints/smoke"), overlapping("smoke/checkpoints", "checkpoints")
-    (True, False)
-    """
-    one, other = PurePosixPath(first), PurePosixPath(second)
-    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def _model(choice: Choice) -> schema.PlannedModel:
