@@ -21,6 +21,7 @@ COMMANDS = {
     "status": ("runbook.cli.run:status", "Every run, or one: phases, jobs, key numbers."),
     "cancel": ("runbook.cli.run:cancel", "End the running jobs of a run, with all their processes."),
     "logs": ("runbook.cli.logs:logs", "Show the log of a run's job, or read any training log into records."),
+    "explain": ("runbook.cli.logs:explain", "Say why a training is slower than expected, from its log."),
     "report": ("runbook.cli.report:report", "Write the HTML report of a run again and say where it is."),
     "note": ("runbook.cli.report:note", "Write a note into the logbook of a run, or show the logbook."),
     "verify": ("runbook.cli.report:verify", "Find every file of a run that was changed after it was recorded."),

@@ -1,5 +1,6 @@
 """`runbook logs`: the log of a run's job, or any training log read into records."""
 
+import json
 import statistics
 import sys
 from collections import Counter
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import RUNS, phase_option, training_phase
+from runbook.cli.options import EXISTING_FILE, RUNS, SET, phase_option, training_phase
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.log_readers.exports import write_csv, write_json
@@ -122,3 +123,24 @@ def summary(log: ParsedLog) -> str:
         lines.append(f"  FAILURE {failure.name} ({failure.count} x, first at line {failure.line}): {failure.evidence}")
         lines.append(f"    {failure.remedy}")
     return "\n".join(lines)
+
+
+@click.command()
+@click.argument("log", metavar="LOG", type=EXISTING_FILE)
+@click.argument("run", metavar="[RUN]", default="")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object: expected, reached, gap, parts, first_causes ..."
+)
+@SET
+def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> None:
+    """Say why a training is slower than expected: the gap in parts, each with its sign and what would mend it.
+
+    LOG is a training's log, whole or an excerpt, also a command line, a YAML file or a question in words. What it does
+    not say is taken from RUN or --set: accelerator=H100 n_accel=16 parallel.tensor=8 reached.tflops=130
+    expected.tflops=420 (or .mfu, .tokens_per_second of a device, .seconds of a step).
+    """
+    from runbook import params
+    from runbook.workflow.analysis import explain_log
+
+    explanation = explain_log(log, params.load(run) if run else None, set_words)
+    click.echo(json.dumps(explanation.as_dict(), indent=1) if as_json else explanation.as_table().as_text())

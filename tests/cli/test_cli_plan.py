@@ -189,3 +189,19 @@ def test_a_bad_set_word_is_told_with_what_it_should_be(runbook, everything):
             assert (said.code, said.out) == (2, ""), (word, said)
             assert told in said.err
     assert everything() == before
+
+
+def test_explain_reads_a_log_and_takes_the_rest_from_a_run(runbook, project):
+    log = project / "some.log"
+    line = " iteration {}/ 9 | elapsed time per iteration (ms): 900000.0 | lm loss: 2.0E+00 |\n"
+    log.write_text("".join(line.format(n) for n in range(1, 5)))
+    explained = json.loads(runbook("explain", str(log), "lumi-13b", "--json").out)
+    assert explained["reached"] == 900.0
+    assert 0 < explained["expected"] <= explained["planned"] < 900
+    assert explained["parts"][-1]["name"] == "unexplained"
+    assert sum(part["seconds"] for part in explained["parts"]) == pytest.approx(explained["gap"])
+    alone = runbook("explain", str(log)).out
+    assert "expected (nothing says it): not known" in alone
+    assert "not said: --set accelerator=H100-SXM5" in alone
+    wrong = runbook("explain", str(log), "--set", "micro_batches=2")
+    assert (wrong.code, "Nearest: micro_batch" in wrong.err) == (2, True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from runbook.core.table import Row, Table
 from runbook.core.units import show_duration
+from runbook.results.explain import Explanation
 from runbook.results.figures.drawing import (
     BLUE,
     GREEN,
@@ -126,23 +127,39 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
 
 def goodput_figure(account: WallTime, title: str = "Where the wall time went") -> Any:
     """A waterfall from the wall time down to the steps that count."""
-    with drawing(title) as (figure, axes):
-        unit, scale = time_unit(account.wall_seconds)
-        *lost, kept = account.parts()
-        named = [*((name, seconds) for name, seconds in lost if seconds > 0), kept]
-        left, edge = account.wall_seconds, {"edgecolor": "black", "linewidth": 0.3}
-        axes.barh(0, account.wall_seconds / scale, color=GREY, label="all")
-        for row, (_, seconds) in enumerate(named[:-1], start=1):
-            left -= seconds
-            axes.barh(row, seconds / scale, left=left / scale, color=ORANGE, hatch="///", **edge)
-        axes.barh(len(named), kept[1] / scale, left=0.0, color=BLUE, hatch="", **edge)
-        labels = [("wall time", account.wall_seconds), *named]
-        share = account.wall_seconds or 1.0
-        texts = [f"{name}: {show_duration(value)} ({value / share:.1%})" for name, value in labels]
-        axes.set_yticks(range(len(labels)), labels=texts)
+    unit, scale = time_unit(account.wall_seconds)
+    *lost, kept = account.parts()
+    named, whole = [*((name, seconds) for name, seconds in lost if seconds > 0), kept], account.wall_seconds
+    left = [whole - below for below in accumulate(seconds for _, seconds in named)]
+    bars = [
+        ("wall time", 0.0, whole),
+        *((name, start, seconds) for (name, seconds), start in zip(named, left, strict=True)),
+    ]
+    labels = [f"{name}: {show_duration(seconds)} ({seconds / (whole or 1.0):.1%})" for name, _, seconds in bars]
+    scaled = [(start / scale, seconds / scale) for _, start, seconds in bars]
+    return _waterfall(title, labels, scaled, f"time ({unit})")
+
+
+def gap_figure(explanation: Explanation) -> Any:
+    """A waterfall from the expected time of a step to the one that was reached."""
+    expected, names = explanation.expected or 0.0, ["expected", *(part.name for part in explanation.parts), "reached"]
+    seconds = [expected, *(part.seconds for part in explanation.parts), explanation.reached or 0.0]
+    bars = [*zip([0.0, *accumulate(seconds[:-2])], seconds[:-1], strict=True), (0.0, seconds[-1])]
+    labels = [f"{name}: {length:.3g} s" for name, length in zip(names, seconds, strict=True)]
+    return _waterfall("Why a step takes longer than expected", labels, bars, "time of a step (s)")
+
+
+def _waterfall(title: str, labels: Sequence[str], bars: Sequence[tuple[float, float]], axis: str) -> Any:
+    """Bars by their start and length, one a row; those between the first and the last are what was lost."""
+    with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
+        for row, (left, length) in enumerate(bars):
+            lost = 0 < row < len(bars) - 1
+            look = {"color": ORANGE, "hatch": "///"} if lost else {"color": BLUE if row else GREY}
+            axes.barh(row, length, left=left, edgecolor="black", linewidth=0.3, **look)
+        axes.set_yticks(range(len(bars)), labels=labels)
         axes.invert_yaxis()
-        axes.axvline(account.wall_seconds / scale, color=GREEN, linestyle="-.", linewidth=1)
-        axes.set_xlabel(f"time ({unit})")
+        axes.axvline(bars[0][1], color=GREEN, linestyle="-.", linewidth=1)
+        axes.set_xlabel(axis)
         return figure
 
 
