@@ -86,7 +86,7 @@ class ShardMaker:
                 self._set_aside_record(bad, segment, work)
             self._drop_unwanted(batch, work)
             is_huge = len(batch.texts) == 1 and len(batch.texts[0]) > HUGE
-            if is_huge and self._tokenizer.judge.splits_words:
+            if is_huge and self._tokenizer.name == "gpt2":  # of which `cut_text` knows how it splits words
                 self._encode_huge(batch, work)
             elif batch.texts:
                 self._encode(batch, work)
