@@ -35,12 +35,12 @@ def smoke_gate(
     spec: PhasePlan,
     *,
     seconds_band: tuple[float, float] | None,
-    network_bytes_per_second: float,
+    network_bytes_per_second: float | None,
 ) -> list[Check]:
     """What the short run must prove before the long one may start.
 
     `events` are those of this phase only; `seconds_band` is None where the plan had no measurement to go by.
-    `network_bytes_per_second` is what the adapters of a node carry; 0: the site does not say.
+    `network_bytes_per_second` is what the adapters of a node carry; 0: the site does not say; None: one node uses none.
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
@@ -219,14 +219,13 @@ def _throughput(metrics: History, spec: PhasePlan, band: tuple[float, float] | N
     found = summarize(metrics, sequence_length=spec.model.sequence_length)
     seconds = found.seconds_per_iteration
     if seconds is None:
-        return _check("step time", False, "no step was timed", "every step is timed")
+        return _check("step time", False, "no step was timed", "every step is timed", otherwise="warn")
     value = f"{seconds:.3g} s an iteration, {found.tokens_per_second or 0:,.0f} tokens/s"
     if band is None:
         rule = "the plan has no band for this machine: nothing was measured yet"
         return _check("step time", False, value, rule, otherwise="unknown")
-    rule = f"the plan believes in {band[0]:.3g} to {band[1]:.3g} s"
-    otherwise = "warn" if seconds < band[0] else "fail"
-    return _check("step time", band[0] <= seconds <= band[1], value, rule, otherwise=otherwise)
+    rule = f"the plan believes in {band[0]:.3g} to {band[1]:.3g} s; on a busy machine, more is a question, no failure"
+    return _check("step time", band[0] <= seconds <= band[1], value, rule, otherwise="warn")
 
 
 def _saved(metrics: History, events: Sequence[Event]) -> Check:
@@ -271,8 +270,8 @@ def _reloaded(events: Sequence[Event]) -> Check:
     return _check(name, abs(after - before) <= TOLERANCE * abs(before), value, rule)
 
 
-def _network(events: Sequence[Event], *, promised: float) -> Check:
-    """Bus bandwidth against the adapters of a node; `promised` in B/s, 0: the site does not say."""
+def _network(events: Sequence[Event], *, promised: float | None) -> Check:
+    """Bus bandwidth against the adapters of a node; `promised` in B/s, 0: the site does not say, None: one node."""
     name = "network bandwidth"
     measurements = events_named(events, "network")
     if not measurements:
@@ -282,6 +281,8 @@ def _network(events: Sequence[Event], *, promised: float) -> Check:
     if ranks == 1:
         return _check(name, True, "one rank: no network is used", "a sum over all ranks is timed")
     value = f"{speed / 1e9:.3g} GB/s over {ranks} ranks (bus bandwidth of a sum of 32 MiB)"
+    if promised is None:
+        return _check(name, True, value, "one node: no network between nodes is used")
     if not promised:
         rule = "hardware.network of the site says what a node's adapters carry; it is 0"
         return _check(name, False, value, rule, otherwise="unknown")

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from runbook.core.checks import judge
+from runbook.core.checks import counted, judge
 from runbook.core.errors import DataError
 from runbook.core.table import Row
 from runbook.core.units import show_bytes, show_duration
@@ -98,20 +98,8 @@ def tokenize(open_phase: OpenPhase) -> None:
     outputs = [path for one in made for path in (one.bin, one.idx, one.manifest)]
     run_files.write_mark(open_phase.folder, STEP, VERSIONS[PHASE], digest, [*outputs, *placed])
     if groups:
-        manifests = {prefix.name: read_manifest(prefix) for _, prefix in groups}
-        rows = [
-            {
-                "files": name,
-                "documents": manifest.documents,
-                "text (B)": manifest.text_bytes,
-                "tokens": manifest.tokens,
-                "left out (records)": manifest.skipped_records,
-                "time (s)": round(sum(manifest.seconds.values()), 2),
-                "workers": manifest.workers,
-            }
-            for name, manifest in manifests.items()
-        ]
-        show_table(rows, title="Token files")
+        tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
+        show_text(f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is shown below.")
 
 
 def _show_progress(progress: Progress, now: DataProgress) -> None:
@@ -144,8 +132,8 @@ def verify(open_phase: OpenPhase) -> None:
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
     readers = [IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
     manifests = [read_manifest(prefix) for prefix in found if prefix not in ready]
-    counted = ("documents", "tokens", "text_bytes", "skipped_records", "empty") if manifests else ()
-    sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in counted}
+    names = ("documents", "tokens", "text_bytes", "skipped_records", "empty") if manifests else ()
+    sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in names}
     sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
     sums["tokens"] = sums.get("tokens", 0) + sum(reader.num_tokens for reader in readers)
     for key, value in sums.items():

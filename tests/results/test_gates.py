@@ -68,8 +68,8 @@ def test_a_job_cut_short_fails(good, make):
     assert failing(checks) == {"all iterations done": "80 of 100"}
 
 
-def test_slower_than_the_band_fails_faster_only_warns_and_no_band_is_unknown(good):
-    assert verdicts(good(band=(0.5, 1.5)))["step time"] == "fail"
+def test_a_step_out_of_the_band_is_a_warning_and_no_band_is_unknown(good):
+    assert verdicts(good(band=(0.5, 1.5)))["step time"] == "warn"
     assert verdicts(good(band=(3.0, 4.0)))["step time"] == "warn"
     assert verdicts(good(band=None))["step time"] == "unknown"
 
@@ -110,9 +110,10 @@ def test_network_is_held_against_the_adapters(good, make):
 
     assert [network(speed) for speed in (60e9, 20e9, 5e9)] == ["pass", "warn", "fail"]
     assert network(5e9, network_bytes_per_second=0.0) == "unknown"
+    assert network(5e9, network_bytes_per_second=None) == "pass"
     alone = good(events=(*whole, replace(NETWORK, ranks=1, bytes_per_second=0.0)))
     assert verdicts(alone)["network bandwidth"] == "pass"
-    assert verdicts(good(events=whole))["network bandwidth"] == "unknown"
+    assert verdicts(good(events=whole, network_bytes_per_second=None))["network bandwidth"] == "unknown"
 
 
 def test_learning_needs_the_fall_that_is_asked_for(history):

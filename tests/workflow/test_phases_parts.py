@@ -13,7 +13,7 @@ from toy_run import PROJECT, TOY, open_run
 from runbook import params
 from runbook.core.errors import DataError, ParamsError, RecordError
 from runbook.params.schema.run_file import PHASES
-from runbook.planning import Check, make_plan
+from runbook.planning import make_plan
 from runbook.results.gates import credible_step_seconds
 from runbook.results.history import Event
 from runbook.tokens.sources.input_files import content_sample
@@ -22,7 +22,6 @@ from runbook.workflow.open_phase import VERSIONS, OpenPhase, phase_fingerprint
 from runbook.workflow.prerequisites import machine, token_files
 from runbook.workflow.run import RunRequest, expand_variants
 from runbook.workflow.run_files import changed_values, read_plan_file, with_prompt_ids, write_plan_file
-from runbook.workflow.smoke_test import only_warn
 from runbook.workflow.trainings import training_results
 from runbook.workflow.trainings.training_results import since_start
 
@@ -195,11 +194,9 @@ def test_a_sample_written_twice_counts_once_the_last(tmp_path):
     assert [row["continuation"] for row in training_results.sample_rows(tmp_path, spec, "gpt2")] == [" the"]
 
 
-def test_the_plans_step_time_is_no_reason_to_stop():
+def test_a_step_time_is_credible_within_a_factor_of_the_plans():
     assert credible_step_seconds(0.3) == (pytest.approx(0.1), pytest.approx(0.9))
     assert credible_step_seconds(None) is None
-    assert only_warn(Check("step time", "fail", "9 s", "rule")).verdict == "warn"
-    assert only_warn(Check("step time", "unknown", "none", "rule")).verdict == "unknown"
 
 
 def test_a_phase_is_done_again_when_its_version_is_raised(runs, monkeypatch):

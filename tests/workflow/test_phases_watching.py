@@ -158,13 +158,3 @@ def test_a_name_that_is_none_and_a_file_of_another_person_are_refused():
         plan.write_run_file("local", "a/b", {})
     with pytest.raises(ParamsError, match=r"local\.yaml exists already and was not written by this form"):
         plan.write_run_file("local", "local", {})
-
-
-def test_a_measured_bandwidth_inside_one_node_is_no_open_question():
-    from runbook.planning import Check
-    from runbook.workflow.smoke_test import inside_a_node
-
-    measured = Check("network bandwidth", "unknown", "1.89 GB/s over 2 ranks", "the site does not say")
-    assert inside_a_node(measured).verdict == "pass"
-    assert inside_a_node(Check("network bandwidth", "unknown", "not measured", "a sum")).verdict == "unknown"
-    assert inside_a_node(Check("network bandwidth", "fail", "1 GB/s", "at least")).verdict == "fail"
