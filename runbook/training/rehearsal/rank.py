@@ -51,13 +51,10 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> Re
     spec, counter = rehearsal.spec, rehearsal.counter
     counter.reset()
     whole = spec.batch.num_microbatches
-    least, once = rehearsal.first_steps()
+    least, once = rehearsal.smallest_step()
     run = min(whole, max(2 * least, microbatches_to_the_peak(spec, stage)))
     rehearsal.step(run)
     step = counter.reset()
-    if once is None:
-        rehearsal.step_without_microbatches()
-        once = counter.reset()
     parts = rehearsal.parts()
     rehearsal.evaluate(spec.parallel.pipeline if spec.parallel.virtual_pipeline > 1 else 1)
     evaluation = counter.reset()
@@ -204,33 +201,16 @@ class _Rehearsal:
 
         return Stepper(spec, self.engine, self.stopping)
 
-    def first_steps(self) -> tuple[int, StepCounts | None]:
-        """Make room for what later steps find there; micro-batches of a step that was counted to compare, and it."""
+    def smallest_step(self) -> tuple[int, StepCounts]:
+        """Make room for what later steps find there; the fewest micro-batches of a step, and what it counts."""
         least = self.spec.parallel.pipeline if self.spec.parallel.virtual_pipeline > 1 else 1
         if self.spec.engine == "deepspeed":
             self.step(1)  # tells the next stage the shapes to come
         else:
             self.engine.update(0.0)  # makes Adam's moments
         self.counter.reset()
-        if self.spec.engine != "deepspeed" and not self.spec.tuning.overlap_gradients:
-            return 0, None
-        self.step(least)  # messages that go beside the computation come once a step
+        self.step(least)
         return least, self.counter.reset()
-
-    def step_without_microbatches(self) -> None:
-        """What a step does once, however many micro-batches it has; after one that had some."""
-        from megatron.core import parallel_state
-
-        engine: Any = self.engine
-        schedule, losses = engine.schedule, [torch.zeros((), device=process_groups.device())]
-
-        def finalize(**_: Any) -> list[torch.Tensor]:
-            engine.config.finalize_model_grads_func(engine.chunks)
-            return losses if parallel_state.is_pipeline_last_stage(ignore_virtual=True) else []
-
-        engine.schedule = finalize
-        self.step(1)
-        engine.schedule = schedule
 
     def evaluate(self, microbatches: int) -> None:
         """One evaluation of this many micro-batches."""
