@@ -84,17 +84,14 @@ class ShardSink:
             self._crc32 = zlib.crc32(data, self._crc32)
         self.length += len(data)
 
-    def cut(self, length: int) -> None:
-        """Forget all but the first `length` bytes."""
-        self.length = length
-        if self._file is None:
-            self._chunks = [b"".join(self._chunks)[:length]]
-            self._crc32 = zlib.crc32(self._chunks[0])
-            return
-        self._file.seek(max(self._offset, 0))
-        self._crc32 = _crc32(self._file, length)
-        if self._offset < 0:
-            self._file.truncate(length)
+    def restart(self) -> None:
+        """Forget everything that was written."""
+        self.length = self._crc32 = 0
+        self._chunks.clear()
+        if self._file is not None:
+            self._file.seek(max(self._offset, 0))
+            if self._offset < 0:
+                self._file.truncate()
 
     def finish(self, mark: ShardMark) -> ShardMark:
         """Bring the tokens to their place, or to a part, and complete the mark."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import operator
 import time
@@ -47,20 +46,24 @@ class ShardMaker:
         self._eod = None if eod is None else np.array([eod], dtype=self._dtype)
 
     def make(self, shard: Shard, fingerprint: str, sink: ShardSink) -> ShardMark:
-        """Tokenize a shard into the sink; a broken file leaves nothing of itself behind."""
+        """Tokenize a shard into the sink; after a broken file it is done again from the start, without that file."""
         import numpy as np
 
-        work = _Work(shard, sink)
-        for segment in shard.segments:
-            before = work.position()
+        broken: dict[Segment, str] = {}
+        while True:
+            work = _Work(shard, sink)
             try:
-                self._segment(segment, work)
+                for segment in shard.segments:
+                    if segment not in broken:
+                        self._segment(segment, work)
+                break
             except BrokenFileError as error:
                 if self._options.bad_records == "stop":
                     raise
-                work.go_back(before)
-                work.counts.skipped_files += 1
-                work.note(str(error))
+                broken[segment] = str(error)
+                sink.restart()
+        work.counts.skipped_files = len(broken)
+        work.problems = [*broken.values(), *work.problems][:MAX_PROBLEMS]
         lengths = np.concatenate([np.empty(0, dtype=np.int32), *work.lengths])
         counts = work.counts
         counts.sequences, counts.empty = len(lengths), len(work.empty)
@@ -103,7 +106,8 @@ class ShardMaker:
         if stops:
             raise DataError(f"{problem}. Mend the record, or leave such records out: --bad-records skip (counted).")
         work.counts.skipped_records += 1
-        work.note(problem)
+        if len(work.problems) < MAX_PROBLEMS:
+            work.problems.append(problem)
 
     def _encode_huge(self, batch: DocumentBatch, work: _Work) -> None:
         """Encode one text in pieces, with a report after each, so that progress is seen."""
@@ -233,19 +237,3 @@ class _Work:
             totals[0] += documents
             totals[1] += size
             totals[2] += tokens
-
-    def note(self, problem: str) -> None:
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(problem)
-
-    def position(self) -> tuple[int, list[int], ShardCounts]:
-        return self.sink.length, list(map(len, self._lists())), copy.deepcopy(self.counts)
-
-    def go_back(self, position: tuple[int, list[int], ShardCounts]) -> None:
-        written, sizes, self.counts = position
-        self.sink.cut(written)
-        for kept, size in zip(self._lists(), sizes, strict=True):
-            del kept[size:]
-
-    def _lists(self) -> tuple[list[Any], ...]:
-        return self.lengths, self.empty, self.problems
