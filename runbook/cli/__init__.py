@@ -42,6 +42,7 @@ EXTRAS = {
     "jupyter": "IPython ipykernel jupyter_client jupyter_core jupyterlab matplotlib nbclient nbconvert nbformat "
     "pandas papermill",
     "data": "backports fastokens msgspec numpy pyarrow requests sentencepiece tokenizers",
+    "train": "tensorboard",
 }
 """What is imported where it is needed, by the extra that installs it; no command imports torch."""
 

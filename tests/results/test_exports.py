@@ -13,7 +13,7 @@ import pytest
 from log_lines import parse_lines
 
 from runbook.core.errors import DataError
-from runbook.results.log_readers.exports import export
+from runbook.results.log_readers.exports import export, parse_target
 from runbook.results.log_readers.read import parse_files
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "megatron-core.log"
@@ -27,7 +27,7 @@ def log():
 def test_csv_and_parquet_hold_every_record_and_keep_unknown_unknown(log, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     for word in ("a.csv", "a.parquet"):
-        told = export(log, tmp_path / word)
+        told = export(log, parse_target(str(tmp_path / word)))
         assert told.startswith("5 records and 2 evaluations -> ")
     with (tmp_path / "a.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -41,20 +41,41 @@ def test_csv_and_parquet_hold_every_record_and_keep_unknown_unknown(log, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.parquet"]
 
 
-def test_a_missing_package_names_its_extra(tmp_path):
-    code = "import sys; sys.modules['pyarrow'] = None; from runbook.cli import main; main()"
-    words = ["logs", str(SAMPLE), "--to", "x.parquet"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
-    assert "the package pyarrow is missing; pip install 'gpt3-runbook[all]'" in done.stderr
-    assert "'gpt3-runbook[data]' this one" in done.stderr
+def test_tensorboard_reads_back_the_curves(log, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    export(log, parse_target(f"tensorboard:{tmp_path}"))
+    (path,) = tmp_path.iterdir()
+    found = {}
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            number = value.simple_value or value.tensor.float_val[0]
+            found.setdefault(value.tag, []).append((event.step, pytest.approx(number, rel=1e-6)))
+    assert found["training/loss (nat/token)"] == [(one.iteration, one.loss) for one in log.records]
+    assert found["training/step time (s)"] == [(one.iteration, one.seconds) for one in log.records]
+    assert found["validation/loss (nat/token)"] == [(74, 1.81)]
+    assert found["test/loss (nat/token)"] == [(74, 1.82)]
+
+
+@pytest.mark.parametrize(
+    ("word", "package", "extra"), [("tensorboard:x", "tensorboard", "train"), ("x.parquet", "pyarrow", "data")]
+)
+def test_a_missing_package_names_its_extra(word, package, extra, tmp_path):
+    code = f"import sys; sys.modules[{package!r}] = None; from runbook.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "logs", str(SAMPLE), "--to", word], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert f"the package {package} is missing; pip install 'gpt3-runbook[all]'" in done.stderr
+    assert f"'gpt3-runbook[{extra}]' this one" in done.stderr
 
 
 def test_a_place_of_no_kind_and_an_empty_log_are_refused(log):
     with pytest.raises(DataError, match=r"a\.txt is no place to export to\. Give one of FILE\.csv, FILE\.parquet"):
-        export(log, Path("a.txt"))
+        parse_target("a.txt")
     with pytest.raises(DataError, match="There is no record to export"):
-        export(parse_lines(["nothing"]), Path("a.csv"))
+        export(parse_lines(["nothing"]), parse_target("a.csv"))
 
 
 def test_metrics_of_a_run_are_exported_by_its_name(tmp_path, make, plan, spec):

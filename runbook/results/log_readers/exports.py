@@ -1,11 +1,13 @@
-"""Exports of a log: CSV, JSON, Parquet; of a run's training: MLPerf log lines."""
+"""Exports of a log: CSV, JSON, Parquet, TensorBoard; of a run's training: MLPerf log lines."""
 
 import csv
 import io
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import IO
@@ -14,7 +16,7 @@ from runbook.core.atomic_files import replacing, write_text
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.history import Step, ValidationLoss, events_named, read_events, read_metrics, read_validation
-from runbook.results.log_readers.record import KEYS, ParsedLog
+from runbook.results.log_readers.record import KEYS, ParsedLog, Record
 from runbook.results.metrics import find_alarms
 
 _VALUES = attrgetter(*KEYS)
@@ -73,18 +75,33 @@ NUMBERS = {
     "tokens_per_second": "throughput (tokens/s)",
     "tflops": "speed (TFLOP/s/device)",
 }
-"""What the numbers of a record are called with their units."""
+"""Numbers of a record that make a curve, and what they are called with their units."""
 WHOLE = ("iteration", "skipped", "nan", "segment")
 
 
-def _write_csv_file(log: ParsedLog, stream: IO[bytes]) -> None:
-    text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-    write_csv(log, text)
-    text.detach()  # flushes, and leaves the stream open for its sync
+def points(record: Record) -> dict[str, float]:
+    """Every number the record has."""
+    values = {name: getattr(record, name) for name in NUMBERS}
+    return {name: float(value) for name, value in values.items() if value is not None and value == value}
 
 
-def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
-    """Needs the data extra (pyarrow)."""
+def wall_times(log: ParsedLog) -> list[float]:
+    """When each record was made, counted back from the end of the log by the step times it tells."""
+    ends = [Path(file).stat().st_mtime for file in log.files if Path(file).is_file()]
+    seconds = [record.seconds or 0.0 for record in log.records]
+    return list(accumulate(seconds, initial=max(ends, default=time.time()) - sum(seconds)))[1:]
+
+
+def write_csv_file(log: ParsedLog, place: str) -> None:
+    """Write beside its place and rename."""
+    with replacing(Path(place), error=DataError) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        write_csv(log, text)
+        text.detach()  # flushes, and leaves the stream open for its sync
+
+
+def write_parquet(log: ParsedLog, place: str) -> None:
+    """Write beside its place and rename; needs the data extra (pyarrow)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,20 +114,59 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
     }
     told = {key: json.dumps(value) for key, value in (("files", log.files), ("units", NUMBERS), ("notes", log.notes))}
     arrays = {key: pa.array(values, kind) for key, (kind, values) in columns.items()}
-    table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
-    pq.write_table(table, stream, compression="zstd")
+    with replacing(Path(place), error=DataError) as stream:
+        table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
+        pq.write_table(table, stream, compression="zstd")
 
 
-def export(log: ParsedLog, place: Path) -> str:
-    """Write the records to a .csv or .parquet beside its place and rename it; what was written, in words."""
-    write = {".csv": _write_csv_file, ".parquet": _write_parquet}.get(place.suffix)
-    if write is None:
-        raise DataError(f"{place} is no place to export to. Give one of FILE.csv, FILE.parquet; mllog:FILE of a RUN.")
+def write_events(log: ParsedLog, place: str) -> None:
+    """Write into a folder that `tensorboard --logdir` reads; needs the train extra (tensorboard), not torch."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(place, filename_suffix=".runbook")
+
+    def add(step: int, moment: float, values: dict[str, float]) -> None:
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        writer.add_event(Event(wall_time=moment, step=step, summary=summary))
+
+    times = wall_times(log)
+    for record, moment in zip(log.records, times, strict=True):
+        if values := points(record):
+            add(record.iteration, moment, {f"training/{NUMBERS[key]}": value for key, value in values.items()})
+    for one in log.validation:
+        add(one.iteration or 0, times[-1], {f"{one.name}/loss (nat/token)": one.loss})
+    writer.close()
+
+
+WRITERS = {"csv": write_csv_file, "parquet": write_parquet, "tensorboard": write_events}
+
+
+def parse_target(word: str) -> tuple[str, str]:
+    """The kind of export and its place, of what a person wrote; `DataError` names the right forms.
+
+    >>> parse_target("out/a.csv"), parse_target("tensorboard:events/a")
+    (('csv', 'out/a.csv'), ('tensorboard', 'events/a'))
+    """
+    kind, colon, place = word.partition(":")
+    if colon and kind in WRITERS and place:
+        return kind, place
+    suffix = Path(word).suffix.removeprefix(".")
+    if suffix in ("csv", "parquet"):
+        return suffix, word
+    raise DataError(
+        f"{word} is no place to export to. Give one of FILE.csv, FILE.parquet, tensorboard:DIR; mllog:FILE of a RUN."
+    )
+
+
+def export(log: ParsedLog, target: tuple[str, str]) -> str:
+    """Write the records there; what was written, in words for a person."""
     if not log.records:
         raise DataError(f"There is no record to export: {'; '.join(log.notes) or 'the log holds none'}.")
-    with replacing(place, error=DataError) as stream:
-        write(log, stream)
-    return f"{len(log.records)} records and {len(log.validation)} evaluations -> {place}"
+    kind, place = target
+    WRITERS[kind](log, place)
+    return f"{len(log.records)} records and {len(log.validation)} evaluations -> {kind}: {place}"
 
 
 def write_mllog(spec: PhasePlan, place: Path) -> str:
