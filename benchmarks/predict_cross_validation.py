@@ -22,8 +22,8 @@ from pathlib import Path
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.planning.cost import flops
-from runbook.planning.cost.iteration import DEFAULT, Coefficients, StepSetup, iteration, known
-from runbook.planning.prediction.predict import setup_of
+from runbook.planning.cost.iteration import CALIBRATED, DEFAULT, Coefficients, StepSetup, iteration, known
+from runbook.planning.prediction.predict import SPREAD, setup_of
 from runbook.planning.prediction.rows import read_row
 
 TABLES = (
@@ -104,6 +104,7 @@ def main() -> None:
         print(used)
     by_group("coefficients fitted to all: " if given.fit else "coefficients in use: ", rows, errors(rows, used))
     by_family(rows, errors(rows, used))
+    by_source(rows, errors(rows, used))
     if given.rows:
         for row, error in zip(rows, errors(rows, used), strict=True):
             print(f"{error:+8.1%}  {row.answer:10.1f}  {row.label}")
@@ -269,11 +270,28 @@ def by_family(rows: Sequence[Known], wrong: Sequence[float]) -> None:
         show(f"family {family}", [row for row, _ in chosen], [error for _, error in chosen])
 
 
+def by_source(rows: Sequence[Known], wrong: Sequence[float]) -> None:
+    """Errors by whose measurement it is, most rows first."""
+    sources = [row.source for row in rows]
+    for source in sorted(set(sources), key=lambda name: (-sources.count(name), name)):
+        chosen = [(row, error) for row, error in zip(rows, wrong, strict=True) if row.source == source]
+        show(f"source {source}", [row for row, _ in chosen], [error for _, error in chosen])
+
+
+def within(row: Known, error: float) -> bool:
+    """Whether the published speed lies in the interval of 80 % about the prediction."""
+    if row.setup is None:
+        return False
+    half = 1 + SPREAD[row.setup.code] * (1 if row.family in CALIBRATED else 2)
+    return 1 / half <= 1 / (1 + error) <= half
+
+
 def show(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
     """One line of errors."""
     median, ninth = spread(wrong)
+    inside = sum(map(within, rows, wrong))
     print(
-        f"{title[:95]:95s} {len(rows):4d} rows  median {median:6.1%}  90th {ninth:6.1%}  "
+        f"{title[:95]:95s} {len(rows):4d} rows  {inside:4d} within  median {median:6.1%}  90th {ninth:6.1%}  "
         f"bias {statistics.median(wrong):+6.1%}  mean of step times {mean_of_times(wrong):6.1%}",
         flush=True,
     )
