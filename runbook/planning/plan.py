@@ -22,7 +22,6 @@ from runbook.planning.plan_record import (
     ComputesOn,
     Label,
     PhaseFlops,
-    PhaseMemory,
     PhaseParameters,
     Plan,
 )
@@ -41,7 +40,7 @@ def make_plan(settings: Settings, machine: Machine | None = None, measured: Cali
     data = plan_data(settings)
     smoke, full = smoke_choice(settings), full_choice(settings)
     checks = [*check_data(settings, data), *check_queues(settings), *check_device(full)]
-    computable = True
+    computable, memories = True, dict[str, memory.PhaseMemory]()
     for choice in (smoke, full):
         rules = [*check_layout(choice), *check_schedule(choice)]
         rules += check_epochs(choice.phase, duration(choice).tokens, data)
@@ -50,14 +49,15 @@ def make_plan(settings: Settings, machine: Machine | None = None, measured: Cali
             computable = False
         else:
             stages = memory.all_stages(choice)
-            checks.append(memory.check_memory(choice, stages, machine))
+            memories[choice.phase] = memory.phase_memory(choice, stages, machine)
+            checks.append(memory.check_memory(choice, memories[choice.phase]))
             checks += memory.check_host_memory(choice, stages)
     if not computable:
         raise_if_failed(checks)
     plan = _plan(settings, data, (smoke, full), machine, measured or Calibrations(""))
     checks += check_volumes(settings, plan)
     raise_if_failed(checks)
-    return replace(plan, checks=tuple(checks))
+    return replace(plan, checks=tuple(checks), memory=memories)
 
 
 def _plan(
@@ -93,7 +93,7 @@ def _plan(
         data_work=data_work(settings, data, machine),
         labels=tuple(_label(phase.model) for phase in phases.values()),
         parameters={name: _parameters(choice) for name, choice in by_phase.items()},
-        memory={name: _memory(choice, machine) for name, choice in by_phase.items()},
+        memory={},
         flops={name: _flops(choice) for name, choice in by_phase.items()},
         checkpoint=stores,
         time=speeds,
@@ -116,22 +116,6 @@ def _parameters(choice: Choice) -> PhaseParameters:
         per_rank_by_stage=tuple(rank.total for rank in ranks),
         padded_vocabulary=shape.padded_vocabulary,
         first_loss=round(expected_first_loss(shape), 4),
-    )
-
-
-def _memory(choice: Choice, machine: Machine | None) -> PhaseMemory:
-    stages = memory.all_stages(choice)
-    fullest = max(stages, key=lambda stage: stage.most)
-    least, most = fullest.least, fullest.most
-    if choice.on_cpu:
-        least, most = memory.node_bytes(stages, choice.devices_per_node)
-    return PhaseMemory(
-        fullest_stage=fullest,
-        least_by_stage=tuple(stage.least for stage in stages),
-        limit_of="node" if choice.on_cpu else "device",
-        limit_bytes=memory.memory_limit(choice, machine),
-        least_bytes=least,
-        most_bytes=most,
     )
 
 

@@ -11,7 +11,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import as_json, from_json
 from runbook.plan_file.schema import PhasePlan, Shape
 from runbook.planning.cost.endurance import Endurance, Storage
-from runbook.planning.cost.memory import StageMemory
+from runbook.planning.cost.memory import PhaseMemory
 from runbook.planning.cost.speed import Calibration, Speed
 from runbook.planning.sizes import Parameters
 from runbook.planning.token_files import DataPlan, PreparationCost
@@ -60,20 +60,6 @@ class PhaseParameters:
     per_rank_by_stage: tuple[int, ...]
     padded_vocabulary: int
     first_loss: float
-
-
-@dataclass(frozen=True)
-class PhaseMemory:
-    """Memory of the fullest rank of a phase, compared with what there is."""
-
-    fullest_stage: StageMemory
-    least_by_stage: tuple[int, ...]
-    limit_of: str
-    """node or device: what the bytes below are counted for."""
-    limit_bytes: int
-    """0: not known."""
-    least_bytes: int
-    most_bytes: int
 
 
 @dataclass(frozen=True)

@@ -232,6 +232,20 @@ def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: fl
     )
 
 
+@dataclass(frozen=True)
+class PhaseMemory:
+    """Memory of the fullest rank of a phase, compared with what there is."""
+
+    fullest_stage: StageMemory
+    least_by_stage: tuple[int, ...]
+    limit_of: str
+    """node or device: what the bytes below are counted for."""
+    limit_bytes: int
+    """0: not known."""
+    least_bytes: int
+    most_bytes: int
+
+
 def all_stages(choice: Choice) -> list[StageMemory]:
     """Every pipeline stage, first to last."""
     return [stage_memory(choice, stage) for stage in range(choice.pipeline)]
@@ -248,22 +262,30 @@ RESERVE = 0.94
 """Share of a device's memory that may be planned with: contexts, communication and fragments need the rest."""
 
 
-def memory_limit(choice: Choice, machine: Machine | None) -> int:
-    """Bytes there are: of a device, or of a node where there is no accelerator; 0: not known."""
-    if not choice.on_cpu:
-        return memory_of(choice.site)
-    return (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
-
-
-def check_memory(choice: Choice, stages: list[StageMemory], machine: Machine | None) -> Check:
-    """Fails where not even the least fits; warns where only an attention that keeps no scores fits."""
-    limit = memory_limit(choice, machine)
-    fullest = max(stages, key=lambda stage: stage.most)
+def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | None) -> PhaseMemory:
+    """What a device needs and has, or a node where there is no accelerator."""
+    fullest, limit = max(stages, key=lambda stage: stage.most), memory_of(choice.site)
+    least, most = fullest.least, fullest.most
     if choice.on_cpu:
         least, most = node_bytes(stages, choice.devices_per_node)
+        limit = (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
+    return PhaseMemory(
+        fullest_stage=fullest,
+        least_by_stage=tuple(stage.least for stage in stages),
+        limit_of="node" if choice.on_cpu else "device",
+        limit_bytes=limit,
+        least_bytes=least,
+        most_bytes=most,
+    )
+
+
+def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
+    """Fails where not even the least fits; warns where only an attention that keeps no scores fits."""
+    least, most, limit, fullest = memory.least_bytes, memory.most_bytes, memory.limit_bytes, memory.fullest_stage
+    if choice.on_cpu:
         who, what = f"{choice.devices_per_node} processes", "the node's memory"
     else:
-        least, most = max(stage.least for stage in stages), fullest.most
+        least = max(memory.least_by_stage)
         who, what = f"stage {fullest.stage}, the fullest,", f"one {choice.site.hardware.device}"
     name, rule = f"{choice.phase}: memory", f"states, activations and logits fit into {what}"
     value = f"{who} need {show_bytes(least)}"

@@ -238,15 +238,13 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
 
 
 def _alternative(change: str, choice: Choice, machine: Machine | None, measured: Calibrations | None) -> Alternative:
-    result = Alternative(change, choice.world_size, None, memory.memory_limit(choice, machine))
+    result = Alternative(change, choice.world_size, None, 0)
     broken = [check for check in (*check_layout(choice), *check_schedule(choice)) if check.verdict == "fail"]
     if not broken:
-        stages = memory.all_stages(choice)
-        need = max(stage.least for stage in stages)
-        if choice.on_cpu:
-            need, _ = memory.node_bytes(stages, choice.devices_per_node)
-        result = replace(result, memory_bytes=need)
-        fits = memory.check_memory(choice, stages, machine)
+        found = memory.phase_memory(choice, memory.all_stages(choice), machine)
+        need = found.least_bytes if choice.on_cpu else max(found.least_by_stage)
+        result = replace(result, memory_bytes=need, memory_limit_bytes=found.limit_bytes)
+        fits = memory.check_memory(choice, found)
         broken = [fits] if fits.verdict == "fail" else []
     if broken:
         return replace(result, problem=f"{broken[0].value}; {broken[0].rule}")
