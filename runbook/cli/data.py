@@ -75,20 +75,20 @@ class _Line:
     help="What to do with a record or file that cannot be read.",
 )
 @click.option("--special-tokens", is_flag=True, help="Read a literal <|endoftext|> in a text as the token.")
-@click.option("--drop-empty", is_flag=True, help="Leave empty documents out of the document index.")
 @click.option("--source-key", default="auto", show_default=True, help="Dotted key that names a record's source.")
-@click.option("--keep-source", "keep_sources", multiple=True, metavar="NAME", help="Only this source; may be repeated.")
-@click.option("--drop-source", "drop_sources", multiple=True, metavar="NAME", help="Without this source.")
+@click.option(
+    "--drop-source", "drop_sources", multiple=True, metavar="NAME", help="Without this source; may be repeated."
+)
 @click.option(
     "--encoder",
     default="auto",
     show_default=True,
-    type=click.Choice(["auto", "fastokens", "tokenizers", "sentencepiece"]),
+    type=click.Choice(["auto", "tokenizers"]),
     help="auto: the fastest exact one that is installed.",
 )
 @click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
 @click.option("--share", default="", metavar="I/N", help="Job I (from 0) of an array of N: its shards only.")
-def tokenize(inputs: tuple[Path, ...], prefix: Path, drop_empty: bool, share: str, **chosen: object) -> None:
+def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: object) -> None:
     """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
 
     INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. Interrupted and run again, it does
@@ -100,7 +100,7 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, drop_empty: bool, share: st
     from runbook.tokens.pipeline.options import TokenizeOptions
     from runbook.tokens.pipeline.tokenize import prepare, prepare_share
 
-    options = TokenizeOptions(keep_empty=not drop_empty, **chosen)  # type: ignore[arg-type]
+    options = TokenizeOptions(**chosen)  # type: ignore[arg-type]
     if share:
         if not (numbers := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", share)):
             raise click.BadParameter(f"{share!r} is not I/N, such as 0/32", param_hint="--share")

@@ -155,7 +155,7 @@ def test_empty_file_stops_or_is_left_out_and_counted(tmp_path: Path, name: str) 
         (b"\n \n", {}, "0 records read"),
         (b"oops\n" * 3, {"bad_records": "skip"}, r"3 records read, 3 of them bad(.|\n)*line 1, byte 0: invalid JSON"),
         (json_lines(["", ""]), {}, "2 empty"),
-        (json_lines(GOOD), {"source_key": "meta.source", "keep_sources": ("web",)}, "3 left out by choice"),
+        (json_lines(GOOD), {"source_key": "meta.source", "drop_sources": ("unknown",)}, "3 left out by choice"),
     ],
 )
 def test_input_without_a_token_is_an_error(

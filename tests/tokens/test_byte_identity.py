@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
+from runbook.core.errors import DataError
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.verification import verify
@@ -110,12 +111,11 @@ def test_text_files_are_one_document_each_in_natural_order(tmp_path: Path) -> No
     assert made(tmp_path / "out") == expected([f"Chapter {number}\n\nIt was late.\n" for number in (2, 9, 10)])
 
 
-def test_empty_documents_can_be_left_out(tmp_path: Path) -> None:
-    source = tmp_path / "edge.jsonl"
-    source.write_bytes(json_lines(EDGE_TEXTS))
-    manifest = prepare([source], tmp_path / "out", TokenizeOptions(keep_empty=False))
-    assert made(tmp_path / "out") == expected([text for text in EDGE_TEXTS if text])
-    assert (manifest.dropped, manifest.empty) == (EDGE_TEXTS.count(""), 0)
+def test_dropping_a_source_that_no_record_names_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["one"]))
+    with pytest.raises(DataError, match=r"in\.jsonl names no source that could be dropped; give --source-key"):
+        prepare([source], tmp_path / "out", TokenizeOptions(drop_sources=("book",)))
 
 
 def test_sources_are_counted_and_chosen(tmp_path: Path) -> None:

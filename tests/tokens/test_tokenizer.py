@@ -226,8 +226,3 @@ def test_probes_hold_what_they_are_for() -> None:
     assert len(PROBES) >= 60
     with pytest.raises(DataError, match="the built-in edge texts"):
         compare(Wrong(judge), judge, [*PROBES], "the built-in edge texts")
-
-
-def test_a_source_is_kept_or_dropped_but_not_both() -> None:
-    with pytest.raises(DataError, match=r"^a is both in keep_sources and in drop_sources: name it once$"):
-        TokenizeOptions(keep_sources=("a", "b"), drop_sources=("a",))

@@ -31,27 +31,18 @@ class TokenizeOptions:
     """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does."""
     bad_records: str = "stop"
     """stop, or skip (left out and counted)."""
-    keep_empty: bool = True
-    """An empty text keeps its place in the document index, as in Megatron's files; False leaves it out."""
     source_key: str = "auto"
     """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first record."""
-    keep_sources: tuple[str, ...] = ()
-    """Only documents of these sources; empty: all."""
     drop_sources: tuple[str, ...] = ()
     """No documents of these sources."""
     workers: int = 0
     """Processes; 0: one for each core this process may use."""
     encoder: str = "auto"
-    """auto (the fastest exact one installed), fastokens, tokenizers or sentencepiece."""
+    """auto (the fastest exact one installed) or tokenizers."""
     shard_bytes: int = 64_000_000
     """Text in one shard, the unit that is done or not done; less where the whole input is small."""
     check_space: bool = True
     """Refuse to begin when the disk is too small for the estimate."""
-
-    def __post_init__(self) -> None:
-        """Refuse a source that is wanted and not wanted; the command line and the run file check the other values."""
-        if both := sorted(set(self.keep_sources) & set(self.drop_sources)):
-            raise DataError(f"{', '.join(both)} is both in keep_sources and in drop_sources: name it once")
 
     @classmethod
     def from_params(cls, data: Data) -> TokenizeOptions:
@@ -112,7 +103,7 @@ class Counts:
     text_bytes: int = 0
     skipped_records: int = 0
     skipped_files: int = 0
-    dropped: int = 0  # left out by choice: empty ones where they are not kept, sources not wanted
+    dropped: int = 0  # left out by choice: of sources that are not wanted
     blank_lines: int = 0
     judged: int = 0  # documents that were encoded by the judge as well
     lengths: list[int] = field(default_factory=list)  # documents with 2^i to 2^(i+1) - 1 tokens

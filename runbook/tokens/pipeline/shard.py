@@ -128,22 +128,12 @@ class ShardMaker:
             tokens += 1
         work.add(np.array([tokens]), [text_bytes], batch.sources)
 
-    def _is_wanted(self, source: str) -> bool:
-        keep, drop = self._options.keep_sources, self._options.drop_sources
-        return source not in drop and (not keep or source in keep)
-
     def _drop_unwanted(self, batch: DocumentBatch, work: _Work) -> None:
-        wanted = [True] * len(batch.texts)
-        if (self._options.keep_sources or self._options.drop_sources) and batch.sources is not None:
-            wanted = list(map(self._is_wanted, batch.sources))
-        if not self._options.keep_empty:
-            wanted = [want and text != "" for want, text in zip(wanted, batch.texts, strict=True)]
-        if all(wanted):
-            return
-        work.counts.dropped += wanted.count(False)
-        if batch.sources is not None:
+        if self._options.drop_sources and batch.sources is not None:
+            wanted = [source not in self._options.drop_sources for source in batch.sources]
+            work.counts.dropped += wanted.count(False)
             batch.sources = list(itertools.compress(batch.sources, wanted))
-        batch.texts = list(itertools.compress(batch.texts, wanted))
+            batch.texts = list(itertools.compress(batch.texts, wanted))
 
     def _encode(self, batch: DocumentBatch, work: _Work) -> None:
         import numpy as np

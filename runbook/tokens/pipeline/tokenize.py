@@ -132,6 +132,8 @@ class _Job:
         self._shards = cut_shards(find_inputs(inputs), options.shard_bytes, empty=options.bad_records != "stop")
         first = self._shards[0].segments[0]
         self._source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
+        if options.drop_sources and not self._source_key:
+            raise DataError(f"{first.path} names no source that could be dropped; give --source-key")
         segments = {segment.path: segment for shard in self._shards for segment in shard.segments}
         self._inputs = [(segment.path, segment.size, segment.mtime_ns, segment.sample) for segment in segments.values()]
         tokenizer, path = options.tokenizer, tokenizer_path(options.tokenizer)
