@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 EXTRAS = {"jupyter", "train", "data", "test", "docs"}
+TRACKERS = {"mlflow", "trackio"}  # for who uses one: not in the lock
 BASE = {"click", "jinja2", "psutil", "pydantic", "pyyaml"}
 IMPORT_NAMES = {"megatron-core": "megatron", "backports-zstd": "backports", "jupyterlab": "jupyterlab"}
 ALSO_ABSENT = {"nbformat", "IPython", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tqdm"}
@@ -95,7 +96,7 @@ def test_every_package_has_its_place_in_the_order():
 
 def test_the_extras_are_the_promised_ones_and_only_train_brings_torch():
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == EXTRAS | {"all"}
+    assert set(extras) == EXTRAS | TRACKERS | {"all"}
     assert {requirement_name(one) for one in PROJECT["project"]["dependencies"]} == BASE
     with_torch = {name for name, group in extras.items() if "torch" in map(requirement_name, group)}
     assert with_torch == {"train"}

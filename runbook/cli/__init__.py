@@ -43,8 +43,13 @@ EXTRAS = {
     "pandas papermill",
     "data": "backports fastokens msgspec numpy pyarrow requests sentencepiece tokenizers",
     "train": "tensorboard",
+    "mlflow": "mlflow",
+    "trackio": "trackio",
 }
 """What is imported where it is needed, by the extra that installs it; no command imports torch."""
+
+ALL = ("jupyter", "data", "train")
+"""What the extra `all` installs: everything that `runbook run` needs."""
 
 
 class LazyGroup(click.Group):
@@ -93,7 +98,9 @@ def which_extra(error: ModuleNotFoundError) -> str:
     extra = next((extra for extra, packages in EXTRAS.items() if package in packages.split()), "")
     if not extra:
         raise error
-    remedy = f"pip install 'gpt3-runbook[all]' brings all that a run needs, 'gpt3-runbook[{extra}]' this one"
+    remedy = f"install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
+    if extra in ALL:
+        remedy = f"pip install 'gpt3-runbook[all]' brings all that a run needs, 'gpt3-runbook[{extra}]' this one"
     return f"the package {package} is missing; {remedy}"
 
 

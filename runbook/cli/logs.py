@@ -27,7 +27,7 @@ from runbook.results.metrics import find_alarms
     "--to",
     default="",
     metavar="PLACE",
-    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR; of a RUN also mllog:FILE.",
+    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN also mllog:FILE.",
 )
 @phase_option("RUN: which training's metrics.")
 @RUNS
@@ -54,10 +54,9 @@ def logs(
         return
     files = _metrics(_training(targets[0], phase, runs)) if a_run else [Path(target) for target in targets]
     if to:
-        from runbook.results.log_readers.exports import export, parse_target
+        from runbook.results.log_readers.exports import export
 
-        place = parse_target(to)
-        click.echo(export(parse_files(files), place))
+        click.echo(export(parse_files(files), to, name=Path(targets[0]).name))
         return
     log = parse_files(files)
     if as_json:

@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from log_lines import parse_lines
 
 from runbook.core.errors import DataError
-from runbook.results.log_readers.exports import export, parse_target
+from runbook.results.log_readers.exports import export
 from runbook.results.log_readers.read import parse_files
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "megatron-core.log"
@@ -27,7 +28,7 @@ def log():
 def test_csv_and_parquet_hold_every_record_and_keep_unknown_unknown(log, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     for word in ("a.csv", "a.parquet"):
-        told = export(log, parse_target(str(tmp_path / word)))
+        told = export(log, str(tmp_path / word), name="sample")
         assert told.startswith("5 records and 2 evaluations -> ")
     with (tmp_path / "a.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -45,7 +46,7 @@ def test_tensorboard_reads_back_the_curves(log, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    export(log, parse_target(f"tensorboard:{tmp_path}"))
+    export(log, f"tensorboard:{tmp_path}", name="sample")
     (path,) = tmp_path.iterdir()
     found = {}
     for event in EventFileLoader(str(path)).Load():
@@ -58,24 +59,47 @@ def test_tensorboard_reads_back_the_curves(log, tmp_path):
     assert found["test/loss (nat/token)"] == [(74, 1.82)]
 
 
-@pytest.mark.parametrize(
-    ("word", "package", "extra"), [("tensorboard:x", "tensorboard", "train"), ("x.parquet", "pyarrow", "data")]
-)
-def test_a_missing_package_names_its_extra(word, package, extra, tmp_path):
-    code = f"import sys; sys.modules[{package!r}] = None; from runbook.cli import main; main()"
+def test_trackers_get_each_number_once(log, monkeypatch):
+    """Held against the calls of trackio 0.2; the real programs are no part of the test environment."""
+    calls = []
+    fake = types.SimpleNamespace(
+        init=lambda **words: calls.append(("init", words["project"], words["name"])),
+        log=lambda values, step: calls.append((step, values)),
+        finish=lambda: calls.append("finish"),
+    )
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    export(log, "trackio:gpt3", name="sample")
+    assert (calls[0], calls[-1]) == (("init", "gpt3", "sample"), "finish")
+    assert [step for step, _ in calls[1:-1]] == [71, 72, 73, 73, 74]
+    assert calls[1][1]["loss"] == 1.828812
+    assert calls[-2][1]["validation_loss"] == 1.81
+
+
+@pytest.mark.parametrize(("word", "extra"), [("mlflow:x", "mlflow"), ("trackio:x", "trackio")])
+def test_a_missing_tracker_names_its_extra(word, extra, tmp_path):
+    code = f"import sys; sys.modules[{extra!r}] = None; from runbook.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "logs", str(SAMPLE), "--to", word], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 1
-    assert f"the package {package} is missing; pip install 'gpt3-runbook[all]'" in done.stderr
-    assert f"'gpt3-runbook[{extra}]' this one" in done.stderr
+    assert (
+        f"the package {extra} is missing; install the {extra} extra: pip install 'gpt3-runbook[{extra}]'" in done.stderr
+    )
+
+
+def test_a_missing_package_names_its_extra_and_leaves_no_file(tmp_path):
+    code = "import sys; sys.modules['pyarrow'] = None; from runbook.cli import main; main()"
+    words = ["logs", str(SAMPLE), "--to", "x.parquet"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
+    assert "the package pyarrow is missing; pip install 'gpt3-runbook[all]' brings" in done.stderr
 
 
 def test_a_place_of_no_kind_and_an_empty_log_are_refused(log):
     with pytest.raises(DataError, match=r"a\.txt is no place to export to\. Give one of FILE\.csv, FILE\.parquet"):
-        parse_target("a.txt")
+        export(log, "a.txt", name="x")
     with pytest.raises(DataError, match="There is no record to export"):
-        export(parse_lines(["nothing"]), parse_target("a.csv"))
+        export(parse_lines(["nothing"]), "a.csv", name="x")
 
 
 def test_metrics_of_a_run_are_exported_by_its_name(tmp_path, make, plan, spec):

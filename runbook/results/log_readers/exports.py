@@ -1,4 +1,4 @@
-"""Exports of a log: CSV, JSON, Parquet, TensorBoard; of a run's training: MLPerf log lines."""
+"""Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio; of a run's training: MLPerf log lines."""
 
 import csv
 import io
@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import IO
@@ -16,7 +15,7 @@ from runbook.core.atomic_files import replacing, write_text
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.history import Step, ValidationLoss, events_named, read_events, read_metrics, read_validation
-from runbook.results.log_readers.record import KEYS, ParsedLog, Record
+from runbook.results.log_readers.record import KEYS, ParsedLog
 from runbook.results.metrics import find_alarms
 
 _VALUES = attrgetter(*KEYS)
@@ -79,29 +78,14 @@ NUMBERS = {
 WHOLE = ("iteration", "skipped", "nan", "segment")
 
 
-def points(record: Record) -> dict[str, float]:
-    """Every number the record has."""
-    values = {name: getattr(record, name) for name in NUMBERS}
-    return {name: float(value) for name, value in values.items() if value is not None and value == value}
+def _write_csv_file(log: ParsedLog, stream: IO[bytes]) -> None:
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+    write_csv(log, text)
+    text.detach()  # flushes, and leaves the stream open for its sync
 
 
-def wall_times(log: ParsedLog) -> list[float]:
-    """When each record was made, counted back from the end of the log by the step times it tells."""
-    ends = [Path(file).stat().st_mtime for file in log.files if Path(file).is_file()]
-    seconds = [record.seconds or 0.0 for record in log.records]
-    return list(accumulate(seconds, initial=max(ends, default=time.time()) - sum(seconds)))[1:]
-
-
-def write_csv_file(log: ParsedLog, place: str) -> None:
-    """Write beside its place and rename."""
-    with replacing(Path(place), error=DataError) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-        write_csv(log, text)
-        text.detach()  # flushes, and leaves the stream open for its sync
-
-
-def write_parquet(log: ParsedLog, place: str) -> None:
-    """Write beside its place and rename; needs the data extra (pyarrow)."""
+def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
+    """Needs the data extra (pyarrow)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -114,59 +98,86 @@ def write_parquet(log: ParsedLog, place: str) -> None:
     }
     told = {key: json.dumps(value) for key, value in (("files", log.files), ("units", NUMBERS), ("notes", log.notes))}
     arrays = {key: pa.array(values, kind) for key, (kind, values) in columns.items()}
-    with replacing(Path(place), error=DataError) as stream:
-        table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
-        pq.write_table(table, stream, compression="zstd")
+    table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
+    pq.write_table(table, stream, compression="zstd")
 
 
-def write_events(log: ParsedLog, place: str) -> None:
-    """Write into a folder that `tensorboard --logdir` reads; needs the train extra (tensorboard), not torch."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+def points(log: ParsedLog) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """Step, moment and numbers of each record, evaluations with the step that they follow.
 
-    writer = EventFileWriter(place, filename_suffix=".runbook")
-
-    def add(step: int, moment: float, values: dict[str, float]) -> None:
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
-        writer.add_event(Event(wall_time=moment, step=step, summary=summary))
-
-    times = wall_times(log)
-    for record, moment in zip(log.records, times, strict=True):
-        if values := points(record):
-            add(record.iteration, moment, {f"training/{NUMBERS[key]}": value for key, value in values.items()})
+    A record's moment is counted back from the end of the log by the step times that it tells.
+    """
+    evaluated: dict[int, dict[str, float]] = {}
     for one in log.validation:
-        add(one.iteration or 0, times[-1], {f"{one.name}/loss (nat/token)": one.loss})
+        evaluated.setdefault(one.iteration or 0, {})[f"{one.name}_loss"] = one.loss
+    ends = [Path(file).stat().st_mtime for file in log.files if Path(file).is_file()]
+    moment = max(ends, default=time.time()) - sum(record.seconds or 0.0 for record in log.records)
+    for record in log.records:
+        moment += record.seconds or 0.0
+        values = {name: getattr(record, name) for name in NUMBERS}
+        known = {name: float(value) for name, value in values.items() if value is not None and value == value}
+        yield record.iteration, moment, known | evaluated.pop(record.iteration, {})
+    for iteration, losses in sorted(evaluated.items()):
+        yield iteration, moment, losses
+
+
+def _to_tensorboard(log: ParsedLog, place: str, name: str) -> None:
+    """Into a folder that `tensorboard --logdir` reads; needs the train extra (tensorboard), not torch."""
+    from tensorboard.summary import Writer
+
+    writer = Writer(place)
+    for step, moment, values in points(log):
+        for key, value in values.items():
+            tag = f"training/{NUMBERS[key]}" if key in NUMBERS else f"{key.removesuffix('_loss')}/{NUMBERS['loss']}"
+            writer.add_scalar(tag, value, step=step, wall_time=moment)
     writer.close()
 
 
-WRITERS = {"csv": write_csv_file, "parquet": write_parquet, "tensorboard": write_events}
+def _to_mlflow(log: ParsedLog, place: str, name: str) -> None:
+    """A run in the experiment `gpt3-runbook` at a tracking URI, such as sqlite:///runs.db or a server's address."""
+    import mlflow
+    from mlflow.entities import Metric, Param
+
+    mlflow.set_tracking_uri(place)
+    mlflow.set_experiment("gpt3-runbook")
+    told = {"log_format": log.format, "log_files": ", ".join(log.files), **log.arguments}
+    parameters = [Param(key, value[:500]) for key, value in told.items()]
+    moments = ((step, int(moment * 1000), values) for step, moment, values in points(log))
+    metrics = [Metric(key, value, at, step) for step, at, values in moments for key, value in values.items()]
+    with mlflow.start_run(run_name=name) as run:
+        mlflow.MlflowClient().log_batch(run.info.run_id, metrics=metrics, params=parameters)
 
 
-def parse_target(word: str) -> tuple[str, str]:
-    """The kind of export and its place, of what a person wrote; `DataError` names the right forms.
+def _to_trackio(log: ParsedLog, place: str, name: str) -> None:
+    """A run in a project of trackio's local database."""
+    import trackio
 
-    >>> parse_target("out/a.csv"), parse_target("tensorboard:events/a")
-    (('csv', 'out/a.csv'), ('tensorboard', 'events/a'))
-    """
-    kind, colon, place = word.partition(":")
-    if colon and kind in WRITERS and place:
-        return kind, place
-    suffix = Path(word).suffix.removeprefix(".")
-    if suffix in ("csv", "parquet"):
-        return suffix, word
-    raise DataError(
-        f"{word} is no place to export to. Give one of FILE.csv, FILE.parquet, tensorboard:DIR; mllog:FILE of a RUN."
-    )
+    trackio.init(project=place, name=name, config={"log_format": log.format, "log_files": ", ".join(log.files)})
+    for step, _, values in points(log):
+        trackio.log(values, step=step)
+    trackio.finish()
 
 
-def export(log: ParsedLog, target: tuple[str, str]) -> str:
-    """Write the records there; what was written, in words for a person."""
+_FILES = {".csv": _write_csv_file, ".parquet": _write_parquet}
+_TRACKERS = {"tensorboard": _to_tensorboard, "mlflow": _to_mlflow, "trackio": _to_trackio}
+
+
+def export(log: ParsedLog, target: str, *, name: str) -> str:
+    """Write the records to a file, which is written beside its place and renamed, or to a tracker; in words, what."""
+    (kind, _, place), path = target.partition(":"), Path(target)
+    if not (kind in _TRACKERS and place) and path.suffix not in _FILES:
+        forms = (
+            "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as mlflow:sqlite:///runs.db), trackio:PROJECT"
+        )
+        raise DataError(f"{target} is no place to export to. Give one of {forms}; mllog:FILE of a RUN.")
     if not log.records:
         raise DataError(f"There is no record to export: {'; '.join(log.notes) or 'the log holds none'}.")
-    kind, place = target
-    WRITERS[kind](log, place)
-    return f"{len(log.records)} records and {len(log.validation)} evaluations -> {kind}: {place}"
+    if kind in _TRACKERS and place:
+        _TRACKERS[kind](log, place, name)
+    else:
+        with replacing(path, error=DataError) as stream:
+            _FILES[path.suffix](log, stream)
+    return f"{len(log.records)} records and {len(log.validation)} evaluations -> {target}"
 
 
 def write_mllog(spec: PhasePlan, place: Path) -> str:
