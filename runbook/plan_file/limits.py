@@ -1,7 +1,7 @@
 """Rules for a phase that our trainer can train: ranges, layout, shape, batch, engine."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
@@ -10,28 +10,31 @@ from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import Batch, PhasePlan, PlannedParallel, Ramp, Shape, Tuning
 
-_NOT_NEGATIVE = (
-    "learning_rate.minimum", "learning_rate.warmup_samples", "learning_rate.decay_samples", "optimizer.weight_decay",
-    "optimizer.clip_gradient", "precision.static_loss_scale", "model.init_std", "evaluation.interval",
-    "evaluation.iterations", "checkpoint.interval", "checkpoint.keep_every", "limits.exit_duration_seconds",
-    "limits.exit_interval", "sampling.tokens", "log.peak_tflops", "log.measured_tflops", "tuning.gc_interval",
-    "parallel.first_stage_layers", "parallel.last_stage_layers",
-)  # fmt: skip
-_ABOVE_ZERO = (
-    "learning_rate.peak", "optimizer.epsilon", "precision.initial_loss_scale", "precision.minimum_loss_scale",
-    "model.norm_epsilon", "model.rope_base",
-)  # fmt: skip
-_BELOW_ONE = ("model.dropout", "optimizer.beta1", "optimizer.beta2")
 DEEPSPEED = ("deepspeed", "megatron-deepspeed")
 HIGHEST_SEED = 2**32 - 1
 """numpy, which shuffles the samples, takes no larger one."""
-_POSITIVE = (
-    "parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline", "parallel.context", "parallel.data",
-    "parallel.world_size", "model.layers", "model.hidden", "model.heads", "model.kv_heads", "model.ffn_hidden",
-    "model.sequence_length", "model.positions", "model.vocabulary", "model.padded_vocabulary", "batch.micro",
-    "batch.global", "duration.iterations", "checkpoint.keep", "log.interval", "precision.loss_scale_window",
-    "precision.hysteresis", "limits.nan_limit", "limits.process_group_timeout_seconds", "tuning.recompute_num_layers",
-)  # fmt: skip
+_RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
+    "a positive number": (lambda value: value >= 1, (
+        "parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline", "parallel.context", "parallel.data",
+        "parallel.world_size", "model.layers", "model.hidden", "model.heads", "model.kv_heads", "model.ffn_hidden",
+        "model.sequence_length", "model.positions", "model.vocabulary", "model.padded_vocabulary", "batch.micro",
+        "batch.global", "duration.iterations", "checkpoint.keep", "log.interval", "precision.loss_scale_window",
+        "precision.hysteresis", "limits.nan_limit", "limits.process_group_timeout_seconds",
+        "tuning.recompute_num_layers",
+    )),
+    "0 or more": (lambda value: 0 <= value < math.inf, (
+        "learning_rate.minimum", "learning_rate.warmup_samples", "learning_rate.decay_samples",
+        "optimizer.weight_decay", "optimizer.clip_gradient", "precision.static_loss_scale", "model.init_std",
+        "evaluation.interval", "evaluation.iterations", "checkpoint.interval", "checkpoint.keep_every",
+        "limits.exit_duration_seconds", "limits.exit_interval", "sampling.tokens", "log.peak_tflops",
+        "log.measured_tflops", "tuning.gc_interval", "parallel.first_stage_layers", "parallel.last_stage_layers",
+    )),
+    "more than 0": (lambda value: 0 < value < math.inf, (
+        "learning_rate.peak", "optimizer.epsilon", "precision.initial_loss_scale", "precision.minimum_loss_scale",
+        "model.norm_epsilon", "model.rope_base",
+    )),
+    "at least 0 and below 1": (lambda value: 0 <= value < 1, ("model.dropout", "optimizer.beta1", "optimizer.beta2")),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -215,18 +218,10 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
     """One sentence for each value that is outside its range; none of them is a number where NaN is given."""
-    for key in _POSITIVE:
-        if (value := attrgetter(key.replace("global", "global_"))(phase)) < 1:
-            yield f"{key}: {value} is not a positive number"
-    for key in _NOT_NEGATIVE:
-        if not 0 <= (value := attrgetter(key)(phase)) < math.inf:
-            yield f"{key}: {value} is not 0 or more"
-    for key in _ABOVE_ZERO:
-        if not 0 < (value := attrgetter(key)(phase)) < math.inf:
-            yield f"{key}: {value} is not more than 0"
-    for key in _BELOW_ONE:
-        if not 0 <= (value := attrgetter(key)(phase)) < 1:
-            yield f"{key}: {value} is not at least 0 and below 1"
+    for words, (holds, keys) in _RANGES.items():
+        for key in keys:
+            if not holds(value := attrgetter(key.replace("global", "global_"))(phase)):
+                yield f"{key}: {value} is not {words}"
     if phase.learning_rate.minimum > phase.learning_rate.peak:
         yield f"learning_rate.minimum: {phase.learning_rate.minimum} is above the peak {phase.learning_rate.peak}"
     if not 0 <= phase.seed <= HIGHEST_SEED:
