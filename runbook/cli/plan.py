@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -159,18 +160,7 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     from runbook.workflow.prerequisites.doctor import all_checks, run_checks
 
     checks = run_checks(run_name, set_words) if run_name else all_checks()
-    rows = [
-        {
-            "name": check.name,
-            "status": check.verdict,
-            "message": check.value,
-            "rule": check.rule,
-            "remedy": check.remedy,
-            "verdict": check.verdict,
-            "value": check.value,
-        }
-        for check in checks
-    ]
+    rows = [{**asdict(check), "status": check.verdict, "message": check.value} for check in checks]
     _show(rows if as_json else CheckTable(checks).as_text())
     return 1 if any(check.verdict == "fail" for check in checks) else 0
 
