@@ -20,7 +20,7 @@ from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import Check
 from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
-from runbook.results.figures.plan_figures import length_figure, source_figure, speed_figure
+from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.run_tables import plan_versus_actual
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.options import Manifest, TokenFiles, TokenizeOptions, read_manifest
@@ -187,7 +187,7 @@ def show_what_it_is(open_phase: OpenPhase) -> View:
 
 
 def show_plan_beside(open_phase: OpenPhase) -> View:
-    """The plan's estimates beside what was counted, with the difference; and the speed along the way."""
+    """The plan's estimates beside what was counted, with the difference; and the speed of each stage."""
     if not (found := _read_manifests(open_phase)):
         return View(["There is nothing to compare: no text became tokens in this run."])
     plan = open_phase.plan
@@ -205,11 +205,11 @@ def show_plan_beside(open_phase: OpenPhase) -> View:
     }
     counts = (sum(one.tokens for one in found), written / 1e6, sum(one.text_bytes for one in found) / 1e6, core_seconds)
     table = plan_versus_actual(planned, dict(zip(planned, counts, strict=True)))
-    longest = max(found, key=lambda manifest: len(manifest.speed))
+    longest = max(found, key=lambda manifest: manifest.seconds["wall"])
     speed = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
     words = f"MB of text a second: {rates}; plan {speed:,.0f}."
-    return View([replace(table, title="Planned and found"), (speed_figure(longest.speed, speed), words)])
+    return View([replace(table, title="Planned and found"), words])
 
 
 def show_documents(open_phase: OpenPhase) -> None:

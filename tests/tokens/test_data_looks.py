@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.results.figures.plan_figures import length_figure, source_figure, speed_figure
+from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.workflow import data
@@ -31,7 +31,6 @@ def test_figures_have_units_and_reference_lines() -> None:
     made = {
         "length": length_figure([0, 0, 3, 9, 1], 8),
         "source": source_figure({f"source {n}": 10**6 * n for n in range(1, 16)}),
-        "speed": speed_figure([[0.0, 0], [0.5, 10**7], [0.5, 10**7], [1.0, 9 * 10**7]], 125.0),
     }
     for name, figure in made.items():
         axes = figure.axes[0]
@@ -39,7 +38,7 @@ def test_figures_have_units_and_reference_lines() -> None:
         assert re.search(r"\(.+\)|tokens", axes.get_xlabel()), name
     assert [bar.get_height() for bar in made["length"].axes[0].patches] == [3, 9, 1]
     assert [label.get_text() for label in made["source"].axes[0].get_yticklabels()][-1] == "3 more"
-    assert length_figure([], 2048) and speed_figure([], 1.0)
+    assert length_figure([], 2048)
 
 
 @pytest.fixture

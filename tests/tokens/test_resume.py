@@ -468,7 +468,7 @@ def test_text_of_parts_that_other_jobs_made_is_not_this_call_s(tmp_path: Path, c
     manifest = prepare([corpus_file], tmp_path / "out", options, progress=seen.append)
     assert manifest.reused_shards == len(manifest.shards) > 1
     assert {moment.mb_per_second for moment in seen} == {0.0}
-    assert manifest.rates["wall"] == 0.0 and {size for _, size in manifest.speed} == {0}
+    assert manifest.rates["wall"] == 0.0
 
 
 def test_work_that_another_start_finished_before_the_lock_is_not_done_again(

@@ -1,6 +1,5 @@
 """Figures of the plan, a rehearsal and the data phase: memory, step time, schedule, documents, tokenizing speed."""
 
-import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -91,30 +90,6 @@ def source_figure(tokens: Mapping[str, int]) -> Any:
         axes.margins(x=0.12)
         axes.set_xlabel("tokens (millions)")
         axes.invert_yaxis()
-    return figure
-
-
-def speed_figure(speed: Sequence[Sequence[float]], planned: float) -> Any:
-    """MB of text a second along the way, whole (line) and of late (points); the plan's rate beside it."""
-    moments = [(seconds, size) for seconds, size in speed if seconds > 0]
-    with drawing("How fast text became tokens") as (figure, axes):
-        axes.plot(
-            [seconds for seconds, _ in moments],
-            [size / seconds / 1e6 for seconds, size in moments],
-            color=BLUE,
-            label="since the start",
-        )
-        late = [
-            (after[0], (after[1] - before[1]) / (after[0] - before[0]) / 1e6)
-            for before, after in itertools.pairwise(moments)
-            if after[0] > before[0]
-        ]
-        axes.plot([x for x, _ in late], [y for _, y in late], ".", color=GREEN, label="between two reports")
-        axes.axhline(planned, color=VERMILION, linestyle="--", label=f"plan: {planned:,.0f} MB/s on these workers")
-        axes.set_xlabel("time since the start (s)")
-        axes.set_ylabel("text (MB/s)")
-        axes.set_ylim(bottom=0)
-        figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 

@@ -12,7 +12,7 @@ from runbook.core.errors import DataError
 if TYPE_CHECKING:
     from runbook.params.schema.run_file import Data
 
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,6 @@ class Manifest(Counts):
     shards: list[dict[str, Any]]  # offset, bytes, documents, tokens of each
     seconds: dict[str, float]  # wall time of the last call; all workers' time by stage, of every call that did a shard
     rates: dict[str, float]  # MB of text a second: the whole call, and by stage on one worker
-    speed: list[list[float]]  # seconds since the start and bytes of text done, along the way
     workers: int
     made: str  # when, in UTC
     versions: dict[str, str]

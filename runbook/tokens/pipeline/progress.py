@@ -12,7 +12,6 @@ from runbook.tokens.pipeline.parts_folder import ShardCounts
 from runbook.tokens.sources.input_files import Shard, text_estimate
 
 EVERY_SECONDS = 0.2
-SPEED_POINTS = 400
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,6 @@ class ProgressReporter:
         self._deaths = 0
         self._first: tuple[float, float] | None = None
         self.workers = 0
-        self.speed: list[list[float]] = []  # seconds and bytes of text along the way
 
     def report_resumed(self) -> None:
         """Report what an earlier run had done, as far as it is taken over."""
@@ -88,10 +86,6 @@ class ProgressReporter:
             return
         self._last = now
         counts = [*self._counts(), *in_hand]
-        if len(self.speed) >= SPEED_POINTS:
-            self.speed = self.speed[::2]
-        text = sum(each.text_bytes for each in counts)
-        self.speed.append([round(now - self._began, 3), text - self._text_before])
         done = sum(self._estimates[: self._committer.committed])
         done += sum(self._estimates[shard] for shard in self._committer.waiting)
         done += sum(min(each.input_bytes, max(self._estimates)) for each in in_hand)

@@ -289,7 +289,6 @@ class _Job:
             shards=committer.spans,
             seconds={"wall": wall} | totals.seconds,
             rates={name: round(rate, 1) for name, rate in rates.items()},
-            speed=self._reporter.speed,
             workers=self._reporter.workers,
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=_versions(),
