@@ -39,8 +39,8 @@ COMMANDS = {
     "doctor": ("runbook.cli.plan:doctor", "Check what this machine has and lacks."),
 }
 EXTRAS = {
-    "jupyter": "IPython ipykernel jupyter_client jupyter_core jupyterlab matplotlib nbclient nbconvert nbformat "
-    "pandas papermill",
+    "jupyter": "IPython ipykernel jupyter_client jupyter_core jupyterlab latex2mathml matplotlib nbclient nbconvert "
+    "nbformat pandas papermill",
     "data": "backports fastokens msgspec numpy pyarrow requests sentencepiece tokenizers",
     "train": "tensorboard",
     "mlflow": "mlflow",

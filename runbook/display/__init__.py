@@ -4,6 +4,7 @@
     show_table(rows, title="", notes=())            rows are dictionaries; units belong in the column names
     show_checks(checks)                             rows of `core.checks.Check`; verdict by word and symbol
     show_figure(figure, caption)                      a drawing, and its numbers in words
+    Formula(latex, words)                           a formula with its numbers, drawn where it can be seen
     View([table, (figure, caption), text])          all of these at the end of a cell, where each can be used
     show_html(html, text)                           HTML, and the text that says the same
     Progress(title, total=None, unit="")            .update(done=..., **facts)   .finish(**facts)
@@ -14,6 +15,7 @@ Nothing here imports pandas, matplotlib or IPython when it is imported.
 
 from runbook.core.table import Table as Table
 from runbook.display.output_place import CheckTable as CheckTable
+from runbook.display.output_place import Formula as Formula
 from runbook.display.output_place import Place as Place
 from runbook.display.output_place import View as View
 from runbook.display.output_place import show_checks as show_checks

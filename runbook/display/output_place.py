@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from html import escape
-from typing import Any
+from typing import Any, Self
 
 from runbook.core.checks import Check, counted
 from runbook.core.table import Row, Table
@@ -65,8 +65,26 @@ def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str
         show_text(table.as_text())
 
 
+class Formula(str):
+    """A formula in LaTeX with the numbers of a run, drawn as MathML, which needs no script; elsewhere words say it."""
+
+    def __new__(cls, latex: str, words: str) -> Self:
+        """`words` are what a terminal and a log get."""
+        formula = super().__new__(cls, words)
+        formula.latex = latex
+        return formula
+
+    latex: str
+
+    def as_html(self) -> str:
+        """For a notebook and its report."""
+        from latex2mathml.converter import convert
+
+        return f"<p>{convert(self.latex, display='block')}</p>"
+
+
 class View(list[Any]):
-    """What a cell shows, in order: tables, figures with their captions, text. It shows itself, and each can be used."""
+    """What a cell shows, in order: tables, formulas, figures with captions, text. It shows itself; each can be used."""
 
     @property
     def tables(self) -> list[Table]:
@@ -82,12 +100,14 @@ class View(list[Any]):
         for part in self:
             if isinstance(part, tuple):
                 show_figure(*part)
+            elif isinstance(part, Formula):
+                show_html(part.as_html(), part)
             else:
                 show_table(part) if isinstance(part, Table) else show_text(part)
 
     def _repr_html_(self) -> str:
         parts = (as_svg(part[0]) if isinstance(part, tuple) else part for part in self)
-        return "<br>".join(part.as_html() if isinstance(part, Table) else part for part in parts)
+        return "<br>".join(part.as_html() if isinstance(part, Table | Formula) else part for part in parts)
 
     def __repr__(self) -> str:
         captions = (part[1] if isinstance(part, tuple) else part for part in self)

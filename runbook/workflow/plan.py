@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from runbook import params
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import ParamsError, PlanError
-from runbook.display import Table, View, show_table, show_text
+from runbook.display import Formula, Table, View, show_table, show_text
 from runbook.display.jupyter.form import Answer, Field, show_form
 from runbook.params import Settings
 from runbook.params.catalogues import read_datasets, read_models
@@ -27,7 +27,7 @@ from runbook.planning import FULL, SMOKE, plan_tables
 from runbook.planning.plan_tables import data_table, summary_table
 from runbook.planning.prediction.search import what_if, what_if_table
 from runbook.planning.site_limits import site_tables
-from runbook.results.figures import plan_figures
+from runbook.results.figures import formulas, layout_figures, plan_figures
 from runbook.workflow import plan_commands, report
 from runbook.workflow.open_phase import OpenPhase, bind_phase, runs_folder
 from runbook.workflow.prerequisites import machine
@@ -60,15 +60,27 @@ def choose(open_phase: OpenPhase) -> None:
     show_form(sections, consider, write, values_table(settings), f"{settings.run.run}-mine")
 
 
-def show_sizes(open_phase: OpenPhase) -> Table:
-    """Parameters part by part, and what the labels should have said."""
-    return plan_tables.sizes_table(open_phase.plan)
+def show_sizes(open_phase: OpenPhase) -> View:
+    """Parameters part by part, the sum of the training's, and what the labels should have said."""
+    plan = open_phase.plan
+    return View([plan_tables.sizes_table(plan), Formula(*formulas.parameters(plan, FULL))])
 
 
-def show_layout(open_phase: OpenPhase) -> None:
-    """The layout in one table, and every rule that it was checked against."""
-    show_table(plan_tables.layout_table(open_phase.plan))
-    open_phase.check(open_phase.plan.checks)
+def show_layout(open_phase: OpenPhase) -> View:
+    """The layout in one table, every rule that it was checked against, and its pictures."""
+    plan, training, time = open_phase.plan, open_phase.plan.phases[FULL], open_phase.plan.time[FULL]
+    show_table(plan_tables.layout_table(plan))
+    open_phase.check(plan.checks)
+    devices = layout_figures.device_figure(training, plan.computes_on.devices_per_node)
+    view = View([Formula(*formulas.batch(plan, FULL))])
+    view.append((devices, f"Which device holds what: {plan_tables.devices_sum(training)}."))
+    if training.parallel.pipeline > 1 and time.parts and time.seconds_per_iteration:
+        pipeline = layout_figures.planned_pipeline_figure(training, time.parts, time.seconds_per_iteration)
+        view.append(
+            (pipeline, "What each stage does in a step, as planned; the rehearsal below counts each by itself.")
+        )
+    rates = layout_figures.rate_figure({"smoke test": plan.phases[SMOKE], "training": training})
+    return View([*view, (rates, "The learning rate over the steps; its numbers are in the table.")])
 
 
 def show_memory(open_phase: OpenPhase) -> View:
@@ -76,13 +88,15 @@ def show_memory(open_phase: OpenPhase) -> View:
     plan = open_phase.plan
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
     words = "Memory of one rank of the fullest stage; its numbers are in the table."
-    return View([plan_tables.memory_table(plan), (figure, words)])
+    return View([plan_tables.memory_table(plan), Formula(*formulas.memory(plan, FULL)), (figure, words)])
 
 
 def show_time(open_phase: OpenPhase) -> View:
     """Operations, seconds, checkpoints; an estimate names its basis."""
     plan = open_phase.plan
     view = View([plan_tables.time_table(plan)])
+    if formula := formulas.step_time(plan, FULL):
+        view.append(Formula(*formula))
     if parts := plan.time[FULL].parts:
         figure = plan_figures.step_figure(parts, plan_tables.PART_WORDS)
         view += [plan_tables.parts_table(plan), (figure, "Where a step's time goes; its numbers are in the table.")]

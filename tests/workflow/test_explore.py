@@ -153,7 +153,8 @@ def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
         view._ipython_display_()  # outside of a notebook: the words alone
         assert [line in capsys.readouterr().out for line in said.splitlines()[:1]] == [True]
     sizes = plan.show_sizes(open_phase)
-    assert sizes._repr_mimebundle_()["text/html"].startswith("<div")
+    assert sizes.tables[0].as_html().startswith("<div") and "<math" in sizes._repr_html_()
+    assert "N = 6 layers x 789,760" in repr(sizes)
 
 
 def test_without_pandas_the_extra_is_named(here, monkeypatch):

@@ -8,7 +8,7 @@ import copy
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ ERROR_ANCHOR = "papermill-error-cell"
 MOST_OPEN_RESULTS = 8
 """More are folded, with the most important ones in front."""
 _NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
+_FORMULA = re.compile(r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL)
+"""Code, which stays, or a formula in LaTeX, as Jupyter's markdown finds and leaves it in HTML."""
 _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
 
 
@@ -68,6 +70,7 @@ def _export(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
         config=config, template_name="record", extra_template_basedirs=[str(TEMPLATES)], embed_images=True
     )
     headings: list[_Heading] = []
+    exporter.register_filter("with_formulas", lambda html: _FORMULA.sub(_as_mathml, html))
     exporter.register_filter("without_effects", lambda html: _CellHtml(headings).rewrite(html))
     pieces = {"head": head(f"{twin.run}: {twin.phase}", code_colours()), "card": _card(notebook, twin, more)}
     text, _ = exporter.from_notebook_node(notebook, resources={"runbook": pieces})
@@ -137,6 +140,16 @@ def _prepared(notebook: Any, limit: int) -> Any:
             cell.outputs = [output for output in cell.outputs if MIME not in output.get("data", {})]
     notebook.metadata.pop("widgets", None)
     return notebook
+
+
+def _as_mathml(match: re.Match[str]) -> str:
+    from latex2mathml.converter import convert
+
+    latex = unescape(match["block"] or match["inline"] or "")
+    try:
+        return convert(latex, display="block" if match["block"] else "inline") if latex else match[0]
+    except Exception:  # noqa: BLE001 - somebody's own formula that the library cannot read stays as it was written
+        return match[0]
 
 
 def _shorten(output: Any, limit: int) -> None:

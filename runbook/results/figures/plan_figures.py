@@ -136,8 +136,8 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
     return figure
 
 
-def schedule_figure(replay: Replay) -> Any:
-    """What each stage does when; of a long step its beginning and its end."""
+def schedule_figure(replay: Replay, source: str = "") -> Any:
+    """What each stage does when; of a long step its beginning and its end. `source`: where its seconds come from."""
     from matplotlib.patches import Patch
 
     stages, first = len(replay.stages), replay.stages[0]
@@ -158,13 +158,13 @@ def schedule_figure(replay: Replay) -> Any:
             for (kind, turn, stage), spans in bars.items():
                 axes.broken_barh(spans, (stage - 0.42, 0.84), color=_COLOURS[kind][turn], linewidth=0, rasterized=dots)
             planned = replay.planned_seconds / (1 + replay.waiting_share)
-            line = axes.axvline(planned, color=VERMILION, linestyle="--", label="end by the plan")
+            lines = [] if source else [axes.axvline(planned, color=VERMILION, linestyle="--", label="end by the plan")]
             axes.set(xlim=(begin, end), xlabel="time since the step began (s)")
             axes.set(ylim=(stages - 0.4, -0.6), yticks=range(stages))
             axes.grid(visible=False)
         figure.axes[0].set_ylabel("stage")
-        handles = [line, *(Patch(color=colours[0], label=kind) for kind, colours in _COLOURS.items())]
+        handles = [*lines, *(Patch(color=colours[0], label=kind) for kind, colours in _COLOURS.items())]
         handles.append(Patch(facecolor="white", edgecolor=GREY, label="waiting"))
-        text = f"{replay.microbatches} micro-batches; {replay.text}"
+        text = f"{replay.microbatches} micro-batches; {source or replay.text}"
         figure.legend(handles=handles, loc="outside lower center", ncols=6, title=text)
     return figure

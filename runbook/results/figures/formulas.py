@@ -1,0 +1,80 @@
+"""Formulas with the numbers of a plan put in: each in LaTeX, and in words for a terminal and a log."""
+
+from runbook.core.units import show_bytes, show_count, show_duration
+from runbook.planning.plan_record import Plan
+
+
+def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
+    """The loss of a model that has learned nothing: every token of the vocabulary is equally likely."""
+    vocabulary, loss = plan.phases[phase].model.vocabulary, plan.parameters[phase].first_loss
+    latex = rf"L_0 = -\ln \frac{{1}}{{V}} = \ln {_number(vocabulary)} = {loss:.2f} \text{{ nat per token}}"
+    return latex, f"first loss = ln V = ln {vocabulary:,} = {loss:.2f} nat per token"
+
+
+def parameters(plan: Plan, phase: str) -> tuple[str, str]:
+    """The count, from layers and embeddings."""
+    whole, layers = plan.parameters[phase].whole, plan.phases[phase].model.layers
+    others = whole.token_embedding + whole.position_embedding + whole.final_norm + whole.output
+    one = whole.layers // layers
+    latex = (
+        rf"N = {layers} \cdot \underbrace{{{_number(one)}}}_{{\text{{one layer}}}}"
+        rf" + \underbrace{{{_number(others)}}}_{{\text{{embeddings, last norm}}}} = {_number(whole.total)}"
+    )
+    return latex, f"N = {layers} layers x {one:,} + {others:,} (embeddings, last norm) = {whole.total:,}"
+
+
+def batch(plan: Plan, phase: str) -> tuple[str, str]:
+    """The sequences of a step, and the share of it that stages of a pipeline wait."""
+    planned = plan.phases[phase]
+    micro, copies, count = planned.batch.micro, planned.parallel.data, planned.batch.num_microbatches
+    stages, chunks = planned.parallel.pipeline, planned.parallel.virtual_pipeline
+    latex = rf"B = b \cdot d \cdot m = {micro} \cdot {copies} \cdot {count} = {_number(planned.batch.global_)}"
+    words = f"batch = {micro} sequences x {copies} copies x {count} micro-batches = {planned.batch.global_:,} sequences"
+    if stages > 1:
+        share = f"{100 * (stages - 1) / (count * chunks):.3g}"
+        latex += r"\qquad \frac{t_\text{wait}}{t_\text{work}} = \frac{p-1}{m \cdot v} = "
+        latex += rf"\frac{{{stages}-1}}{{{count} \cdot {chunks}}} = {share} \%"
+        words += f"; stages wait ({stages} - 1) / ({count} x {chunks}) = {share} % of their work"
+    return latex, words
+
+
+def memory(plan: Plan, phase: str) -> tuple[str, str]:
+    """Bytes a parameter that stay, times the parameters of the fullest rank, and what a step adds."""
+    stage = plan.memory[phase].fullest_stage
+    count = plan.parameters[phase].per_rank_by_stage[stage.stage]
+    each = [size / count for size in (stage.weights, stage.gradients, stage.optimizer)]
+    stays, added = stage.weights + stage.gradients + stage.optimizer, stage.activations + stage.logits
+    latex = (
+        rf"{_number(count)} \cdot (\underbrace{{{each[0]:.3g}}}_\text{{weights}} + "
+        rf"\underbrace{{{each[1]:.3g}}}_\text{{gradients}} + \underbrace{{{each[2]:.3g}}}_\text{{Adam}})\,\text{{B}} "
+        rf"= \text{{{show_bytes(stays)}}} \qquad + \text{{{show_bytes(added)} of activations and logits}}"
+    )
+    sums = " + ".join(f"{size:.3g}" for size in each)
+    words = f"{show_count(count)} parameters x ({sums}) B (weights, gradients, Adam) = {show_bytes(stays)}"
+    return latex, f"{words}, and {show_bytes(added)} of activations and logits"
+
+
+def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
+    """The operations of a step over what the devices reach of their peak; None where the time is not known."""
+    time, flops, world = plan.time[phase], plan.flops[phase], plan.phases[phase].parallel.world_size
+    if not (time.seconds_per_iteration and time.tflops_per_device and time.mfu):
+        return None
+    work = flops.per_iteration[flops.convention]
+    mantissa, _, exponent = f"{work:.3e}".partition("e")
+    peak = time.tflops_per_device / time.mfu
+    seconds = show_duration(time.seconds_per_iteration)
+    latex = (
+        r"t = \frac{F}{n \cdot P \cdot \text{MFU}} = "
+        rf"\frac{{{mantissa} \cdot 10^{{{int(exponent)}}}\text{{ FLOP}}}}"
+        rf"{{{world} \cdot {peak:.4g}\text{{ TFLOP/s}} \cdot {time.mfu:.3g}}} = \text{{{seconds}}}"
+    )
+    return latex, f"step = {work:.3e} FLOP / ({world} devices x {peak:.4g} TFLOP/s x {time.mfu:.3g}) = {seconds}"
+
+
+def _number(count: int) -> str:
+    """In LaTeX, where a bare comma would be followed by a space.
+
+    >>> _number(50257)
+    '50{,}257'
+    """
+    return f"{count:,}".replace(",", "{,}")
