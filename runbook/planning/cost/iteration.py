@@ -16,8 +16,8 @@ from runbook.planning import sizes
 from runbook.planning.cost.accelerators import Accelerator
 
 _SUSTAINED = MappingProxyType({
-    "V100": 0.758, "A100": 0.817, "H100": 0.696, "H100-500W": 0.668, "Blackwell": 0.641,
-    "Blackwell Ultra": 0.809, "MI250X": 0.559, "MI300X": 0.45, "PVC": 0.441, "L40S": 0.55,
+    "V100": 0.772, "A100": 0.836, "H100": 0.671, "H100-500W": 0.647, "Blackwell": 0.605,
+    "Blackwell Ultra": 0.753, "MI250X": 0.562, "MI300X": 0.45, "PVC": 0.447, "L40S": 0.55,
 })  # fmt: skip
 
 
@@ -30,43 +30,43 @@ class Coefficients:
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
-    fp8: float = 0.927
+    fp8: float = 0.942
     """The same share in fp8, relative to 16 bits."""
-    attention: float = 0.415
-    """Speed of fused attention relative to large matrix products."""
-    attention_hopper: float = 0.63
-    """The same again on H100 outside a vendor's own stack: kernels written for the A100."""
-    elementwise: float = 2.07
+    attention: float = 0.371
+    """Speed of fused attention relative to large matrix products, outside a vendor's own stack."""
+    attention_hopper: float = 0.747
+    """The same again on H100: kernels written for the A100."""
+    elementwise: float = 1.96
     """Bytes moved by norms, activations, residuals and dropout, relative to one read and write each by fused code."""
-    eager: float = 2.08
+    eager: float = 2.09
     """The same without a compiler or fused kernels, relative to with."""
-    unfused: float = 0.482
+    unfused: float = 0.53
     """The same in DeepSpeed's forks of Megatron where nothing but their fused CUDA kernels runs."""
-    unfused_elsewhere: float = 6.49
+    unfused_elsewhere: float = 6.57
     """The same where those kernels do not exist (AMD, Intel), or where ZeRO's hooks and copies come on top."""
-    tuned: float = 0.713
+    tuned: float = 1.05
     """The same in a vendor's own tuned stack."""
-    scores: float = 35.6
+    scores: float = 38
     """Bytes a score costs in both passes where attention scores are kept."""
-    tensor_tuned: float = 0.215
+    tensor_tuned: float = 0.174
     """Share of tensor-parallel communication that is waited for in a vendor's own stack; elsewhere all of it."""
     links: float = 0.85
     """Share of the links' datasheet that collectives reach."""
-    network: float = 0.85
+    network: float = 0.718
     """Share of the network's figure that collectives reach."""
-    overlap_power: float = 1.68
+    overlap_power: float = 2.03
     """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
-    operator_microseconds: float = 13.7
+    operator_microseconds: float = 13.6
     """The host's time to launch one operator: no step takes less, however small its operators are."""
     unfused_operator_microseconds: float = 40.5
     """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
-    microbatch_operators: float = 66.1
+    microbatch_operators: float = 65.4
     """Operators of a micro-batch on a stage besides its layers': embedding, output layer, loss, sends, the schedule."""
-    launch_power: float = 3.85
+    launch_power: float = 3.7
     """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
-    latency_microseconds: float = 20.0
+    latency_microseconds: float = 18.7
     """Least time of a collective for each doubling of its ranks, within a node."""
-    jitter: float = 0.00487
+    jitter: float = 0.00713
     """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
 
 
@@ -88,6 +88,9 @@ _LOGIT_BYTES = 24.0
 _OPTIMIZER_BYTES = 56.0
 """A parameter: fp32 weights and two moments read and written (24), the gradient cast to fp32, unscaled, its norm taken,
 clipped and read (26), weights written in 16 bits and gradients set to zero (6)."""
+_VENDOR_ATTENTION = 0.58
+"""Speed of a vendor's own fused attention relative to large matrix products; of two values tried, the one nearer to
+the rows. Other code ran older kernels, whose share is fitted."""
 _FP8_CASTS = 12.0
 """More bytes a token and hidden unit, forward: quantized copies and transposes."""
 _WAVE = 110 * 128 * 256
@@ -260,8 +263,9 @@ class StepModel:
     @cached_property
     def attention_rate(self) -> float:
         """Operations a second of fused attention, of which it leaves out those above the diagonal."""
-        own, old = self.coefficients, self.setup.device.family.startswith("H100") and self.setup.code != "tuned"
-        return self._half_rate * own.attention * (own.attention_hopper if old else 1.0)
+        own, setup = self.coefficients, self.setup
+        hopper = own.attention_hopper if setup.device.family.startswith("H100") else 1.0
+        return self._half_rate * (_VENDOR_ATTENTION if setup.code == "tuned" else own.attention * hopper)
 
     def _launching(self, least: float, busy: float) -> float:
         """What the host's least time adds to the device's busy time."""
@@ -422,10 +426,10 @@ class StepModel:
             return setup.num_microbatches * self.exposed(microbatch, gathers * one)
         if not setup.zero_stage and setup.code == "unfused":
             return 2 * one  # one all-reduce, after the last backward pass
-        hidden = self.exposed(
-            microbatch * max(1, setup.num_microbatches // 4) + pause, 3 * one * (1 - setup.shown_data)
-        )
-        return hidden + 3 * one * setup.shown_data
+        # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8 have it.
+        sent = (2 if setup.precision == "fp8" and setup.code == "tuned" else 3) * one
+        work = microbatch * max(1, setup.num_microbatches // 4) + pause
+        return self.exposed(work, sent * (1 - setup.shown_data)) + sent * setup.shown_data
 
     def exposed(self, work: float, talk: float) -> float:
         """What communication adds to the work that it may overlap with."""
