@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from runbook.cli import cli
 from runbook.core.errors import RecordError
-from runbook.records.logbook import add_note, write_logbook
+from runbook.records.logbook import add_note, make_entry, write_logbook
 from runbook.records.manifest import note_files, verify_run, write_manifest
 
 EVENTS = [
@@ -147,3 +147,8 @@ def test_many_write_notes_at_once_and_none_is_lost(run_folder):
     assert all(f": {writer}-{n}\n" in text for writer in range(3) for n in range(3))
     note_files(run_folder, [])
     assert [one for one in verify_run(run_folder) if one.file == "events.jsonl"] == []
+
+
+def test_a_fast_network_is_said_without_an_exponent():
+    event = {"time": 0, "event": "network", "ranks": 2, "bytes": 34e6, "seconds": 0.03, "bytes_per_second": 9.996e8}
+    assert str(make_entry(event).text).endswith(", 1000 MB/s")
