@@ -15,7 +15,6 @@ from runbook.adopt.script import Script
 from runbook.core.units import show_count
 from runbook.params.schema.entries import Model, with_shape
 from runbook.params.schema.run_file import SHAPE_FIELDS
-from runbook.params.schema.site import Site
 from runbook.planning.cost.memory import state_bytes
 from runbook.planning.sizes import label_count, label_fits, shape_of, whole
 
@@ -80,21 +79,17 @@ def _texts(evidence: Evidence) -> Iterator[KnownError]:
                 yield KnownError(entry.number, line, entry.problem, entry.remedy)
 
 
-_MISLABELLED = {(12, 512): (1, "375M", "64.6 M"), (24, 1024): (2, "857M", "356 M")}
+_MISLABELLED = {(12, 512): (1, "375M"), (24, 1024): (2, "857M")}
 
 
 def _labels(evidence: Evidence) -> Iterator[KnownError]:
     """1 and 2: a size in words that the shape does not have."""
     script, model = evidence.script, evidence.model
-    for (layers, hidden), (number, label, count) in _MISLABELLED.items():
-        for line, _ in script.matching(rf"\b{label[:-1]}\s*M\b")[:1] if script.prose else ():
-            problem = f'"{label}": {layers} x {hidden} has {count} parameters'
-            yield KnownError(number, line, problem, "the plan shows the count next to the label")
     if model is None:
         return
     parameters = whole(shape_of(model)).total
     remedy = f"the plan shows {show_count(parameters)} next to the label"
-    number, label, _ = _MISLABELLED.get((model.layers, model.hidden), (1, "", ""))
+    number, label = _MISLABELLED.get((model.layers, model.hidden), (1, ""))
     if label:
         mentions = script.matching(rf"(?i)\b{label[:-1]}\s*M")
         model_line = evidence.findings.carried["model"].line
@@ -143,16 +138,12 @@ def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _partitions(evidence: Evidence) -> Iterator[KnownError]:
-    """8: several names for the same nodes."""
-    remedy = "each phase has one partition, in the site's file or jobs.<phase>.partition"
-    script = evidence.script
-    htc, hpc = script.matching(r"\bhtc\b"), script.matching(r"\bhpc\b")
-    if htc and hpc:
-        yield KnownError(8, htc[0][0], f"the CPU nodes are called htc here and hpc in line {hpc[0][0]}", remedy)
-    prepares = re.search(r"data_preparation|extract|preprocess", script.text)
-    for setting in script.settings:
+    """8: text prepared on the nodes with GPUs."""
+    prepares = re.search(r"data_preparation|extract|preprocess", evidence.script.text)
+    for setting in evidence.script.settings:
         if setting.name == "PARTITION" and setting.value.strip('"') == "gpu" and prepares and not evidence.launches:
             problem = "text is prepared on the GPU partition unless another one is given"
+            remedy = "each phase has one partition, in the site's file or jobs.<phase>.partition"
             yield KnownError(8, setting.line, problem, remedy)
 
 
@@ -250,55 +241,23 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
 def _state(evidence: Evidence) -> Iterator[KnownError]:
     """16: more state than a device holds."""
     model, findings = evidence.model, evidence.findings
-    if model and not findings.value("training.offload"):
-        copies = findings.number("jobs.training.nodes", 1) * findings.devices_per_node // findings.model_parallel
-        stage = findings.number("parallel.zero_stage", 1)
-        line = findings.carried.get("parallel.zero_stage", findings.carried["model"]).line
-        yield from _too_much_state(findings.site, model, findings.model_parallel, copies, stage, line)
-
-
-def _too_much_state(
-    site: Site, model: Model, model_parallel: int, copies: int, zero_stage: int, line: int
-) -> Iterator[KnownError]:
-    memory, stage = site.hardware.device_memory, min(3, max(0, zero_stage))
+    memory = findings.site.hardware.device_memory
+    if model is None or not memory or findings.value("training.offload"):
+        return
+    copies = findings.number("jobs.training.nodes", 1) * findings.devices_per_node // findings.model_parallel
+    stage = min(3, max(0, findings.number("parallel.zero_stage", 1)))
     per_parameter = state_bytes("fp16", deepspeed=True, zero_stage=stage, data=max(1, copies)).total
-    state = per_parameter * whole(shape_of(model)).total / model_parallel
-    if memory and state > memory:
+    state = per_parameter * whole(shape_of(model)).total / findings.model_parallel
+    if state > memory:
+        line = findings.carried.get("parallel.zero_stage", findings.carried["model"]).line
         problem = f"{state / 2**30:.1f} GiB of weights, gradients and optimizer on a device of {memory / 2**30:.0f} GiB"
         yield KnownError(16, line, problem, "the plan refuses it and shows the sum; more tensor, pipeline or copies")
-
-
-def _table_rows(evidence: Evidence) -> Iterator[KnownError]:
-    """15 and 16 in the rows of a table with the columns Nodes, PP, TP, DP, and the model in the first one."""
-    head: list[str] = []
-    counts = ("nodes", "pp", "tp", "dp")
-    for line, text in enumerate(evidence.script.lines, 1):
-        cells = [re.sub(r"[*\s]", "", cell).lower() for cell in text.strip().strip("|").split("|")]
-        row = dict(zip(head, cells, strict=False))
-        if set(counts) <= set(cells):
-            head = cells
-        elif head and len(cells) == len(head) and all(row[name].isdigit() for name in counts):
-            nodes, pipeline, tensor, copies = (int(row[name]) for name in counts)
-            site = evidence.findings.site
-            world, needed = nodes * site.hardware.devices_per_node, pipeline * tensor * copies
-            if needed != world:
-                problem = f"PP {pipeline} x TP {tensor} x DP {copies} = {needed}, not {world} devices of {nodes} nodes"
-                yield KnownError(15, line, problem, "devices that do not divide are refused by the plan")
-            model, stage = evidence.models.get(cells[0]), row.get("zerostage", "")
-            if model and stage.isdigit():
-                yield from _too_much_state(site, model, tensor * pipeline, copies, int(stage), line)
 
 
 def _nodes(evidence: Evidence) -> Iterator[KnownError]:
     """18: the queue is asked for other nodes than the program is given."""
     remedy, script = "nodes have one origin: jobs.training.nodes", evidence.script
     asked = [entry for entry in script.directives if entry.name == "nodes" and entry.value.isdigit()]
-    if not asked and script.prose:
-        directives, variables = script.matching(r"#SBATCH --nodes=(\d+)"), script.matching(r"\bnum_node=(\d+)")
-        for (line, queue), (other_line, program) in zip(directives[:1], variables[:1], strict=False):
-            if queue[1] != program[1]:
-                problem = f"#SBATCH --nodes={queue[1]}, but num_node={program[1]} in line {other_line}"
-                yield KnownError(18, line, problem, remedy)
     for directive in asked[-1:]:
         names = ("num_node", "num_nodes", "nnodes")
         given = [(entry.name, entry.raw, entry.line) for entry in script.settings if entry.name.lower() in names]
@@ -342,12 +301,7 @@ def _conda(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _polaris(evidence: Evidence) -> Iterator[KnownError]:
-    """25: a benchmark that is called a training; tensor ranks outside a node."""
-    size = evidence.script.value("MODEL_SIZE_KEY")
-    if size and size.text.upper() == "GPT25B":
-        uses = "the script runs 10 steps on genomes, with its optimizer in the node's memory"
-        remedy = "params/polaris-25b.yaml says so, and the plan shows 29.3 B"
-        yield KnownError(25, size.line, f"GPT25B has 29.3 B parameters; {uses}", remedy)
+    """25: tensor ranks outside a node."""
     tensor, devices = evidence.findings.carried.get("parallel.tensor"), evidence.findings.devices_per_node
     if tensor and tensor.line and isinstance(tensor.value, int) and tensor.value > devices:
         problem = f"tensor parallel over {tensor.value} devices, on nodes of {devices}"
@@ -381,5 +335,5 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
 
 DETECTORS = (
     _texts, _labels, _intervals, _squashed_images, _partitions, _held_out, _tokenizer, _shared_checkpoints, _devices,
-    _state, _table_rows, _nodes, _steps, _conda, _polaris, _unsaved,
+    _state, _nodes, _steps, _conda, _polaris, _unsaved,
 )  # fmt: skip

@@ -100,8 +100,6 @@ class Script:
     directives: tuple[Directive, ...]
     commands: tuple[StartedProgram, ...]
     settings: tuple[Setting, ...]
-    prose: bool
-    """Whether it is a page with code blocks, not a script."""
     places: Mapping[int, str] = field(default_factory=dict)
     """How each line of the text is called: `line 12`, or `payload.sh:12` where there are several files."""
     notes: tuple[str, ...] = ()

@@ -160,7 +160,6 @@ def follow(files: Sequence[tuple[str, str]], beside: Mapping[str, str], starts_t
         directives=tuple(job.directives),
         commands=tuple(places.command(command) for command in seen.commands),
         settings=tuple(seen.settings),
-        prose=page,
         places=numbers.places,
         notes=tuple(dict.fromkeys(notes)),
     )

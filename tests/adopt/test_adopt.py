@@ -146,7 +146,6 @@ def test_a_document_s_knobs_before_a_command():
               "parallel.sequence": True, "training.global_batch": 4}  # fmt: skip
     assert {key: values(found).get(key) for key in wanted} == wanted
     assert numbers(found) == {21, 24}
-    assert 25 in numbers(read("polaris-exports.sh", change={"GPT13B": "GPT25B"}))
     assert 21 not in numbers(read("polaris-exports.sh", change={"module load": "git checkout 6bcac4ee\nmodule load"}))
 
 
@@ -218,7 +217,8 @@ def test_the_words_of_a_page_are_searched_and_its_blocks_read():
         "# Training\n2. [Set-up](#1-setup)\nThe smoke model has 375M parameters.\n\n"
         "```bash\nexport STAGE_PATH=/lustre/a\npython3 download_slimpajama.py ${STAGE_PATH}/x\n"
         "sbatch -p hpc setup_environment.sh\nls $STAGE_PATH/train*.jsonl | wc -l  # 72\n"
-        "NUM_LAYERS=12 HIDDEN_SIZE=512 sbatch -N 2 04-gpt175B.sh\n```\nor htc\n"
+        "NUM_LAYERS=12 HIDDEN_SIZE=512 sbatch -N 2 04-gpt175B.sh\n"
+        "PARTITION=gpu ./02-extract_and_concat_dataset.sh\n```\n"
     )
     found = adopt([("page.md", page)], "mine", PROJECT)
     assert {1, 3, 5, 7, 8, 9} <= numbers(found)
