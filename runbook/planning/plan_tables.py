@@ -1,6 +1,6 @@
 """The plan as tables for people, from the content of plan.json; the notebook and the command line show the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
@@ -133,7 +133,7 @@ def sizes_table(plan: Plan) -> Table:
             "vocabulary": f"{model.vocabulary:,}, padded to {model.padded_vocabulary:,}",
         }
 
-    return _by_phase(rows, "Sizes", "; ".join(label.text for label in plan.labels))
+    return by_phase(rows, "Sizes", "; ".join(label.text for label in plan.labels))
 
 
 def layout_table(plan: Plan) -> Table:
@@ -154,7 +154,7 @@ def layout_table(plan: Plan) -> Table:
             "recomputed in the backward pass": planned.recompute,
         }
 
-    return _by_phase(rows, "Layout, batch and length")
+    return by_phase(rows, "Layout, batch and length")
 
 
 def memory_table(plan: Plan) -> Table:
@@ -173,7 +173,7 @@ def memory_table(plan: Plan) -> Table:
         }
 
     note = "Parts are those of one rank of the fullest stage; on accelerators, buffers of libraries are not counted."
-    return _by_phase(rows, "Memory", note)
+    return by_phase(rows, "Memory", note)
 
 
 def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
@@ -217,7 +217,7 @@ def time_table(plan: Plan) -> Table:
             "from": time.basis,
         }
 
-    return _by_phase(rows, "Time", "Loading, compiling and checkpoints come on top.")
+    return by_phase(rows, "Time", "Loading, compiling and checkpoints come on top.")
 
 
 def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
@@ -295,7 +295,7 @@ def storage_table(plan: Plan) -> Table:
     tokens = f"{data.estimated_tokens:,} tokens" if data.estimated_tokens else f"tokens {UNKNOWN}"
     size = show_bytes(data.estimated_bytes) if data.estimated_bytes else f"size {UNKNOWN}"
     names = ", ".join(part.dataset for part in data.parts) or data.dataset
-    return _by_phase(rows, "Storage", f"Data {names}: {tokens}, {size} ({data.tokens_from}).")
+    return by_phase(rows, "Storage", f"Data {names}: {tokens}, {size} ({data.tokens_from}).")
 
 
 def data_table(plan: Plan) -> Table:
@@ -326,7 +326,7 @@ def places_table(plan: Plan) -> Table:
         return {place: attrgetter(place.replace(" ", "."))(plan.phases[phase]) for place in places}
 
     note = "Relative to the run's folder. A full run never loads a smoke test's checkpoint."
-    return _by_phase(rows, "Places", note)
+    return by_phase(rows, "Places", note)
 
 
 def checks_table(plan: Plan) -> Table:
@@ -376,11 +376,12 @@ def decimal_bytes(count: float) -> str:
     return f"{count:g} B"
 
 
-def _by_phase(rows: Callable[[str], dict[str, str]], title: str, *notes: str) -> Table:
+def by_phase(rows: Callable[[str], Mapping[str, object]], title: str, *notes: str) -> Table:
+    """A table of what these rows say of the smoke test and of the training."""
     return Table(_side_by_side({"smoke test": rows(SMOKE), "training": rows(FULL)}), title, notes)
 
 
-def _side_by_side(columns: dict[str, dict[str, str]]) -> list[dict[str, str]]:
+def _side_by_side(columns: Mapping[str, Mapping[str, object]]) -> list[dict[str, object]]:
     whats = next(iter(columns.values()))
     return [{"what": what} | {name: column[what] for name, column in columns.items()} for what in whats]
 

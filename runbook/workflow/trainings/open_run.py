@@ -1,8 +1,7 @@
 """`runbook.open`: a run as an object, its plan, steps, results, checks, samples and figures, read when asked for."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from runbook.display import CheckTable
 from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES, phase_name
 from runbook.params.yaml12 import write_scalar
-from runbook.planning import FULL, SMOKE, Plan, plan_tables
+from runbook.planning import FULL, Plan, plan_tables
 from runbook.records.run_state import read_run
 from runbook.records.twin import find_twin
 from runbook.results import run_tables
@@ -119,14 +118,13 @@ class OpenPlan:
     @property
     def memory(self) -> Table:
         """GiB of each part on one rank of the fullest stage; needed and there is, of a device or of a node."""
-        return self._by_phase(plan_tables.memory_numbers, "Memory")
+        return plan_tables.by_phase(partial(plan_tables.memory_numbers, self.plan), "Memory")
 
     @property
     def time(self) -> Table:
         """Planned speed and length of both trainings; an empty cell is not known, and the notes say why."""
-        return self._by_phase(
-            plan_tables.time_numbers, "Time", *(f"{name}: {one.basis}" for name, one in self.plan.time.items())
-        )
+        notes = (f"{name}: {one.basis}" for name, one in self.plan.time.items())
+        return plan_tables.by_phase(partial(plan_tables.time_numbers, self.plan), "Time", *notes)
 
     @property
     def checks(self) -> CheckTable:
@@ -155,10 +153,6 @@ class OpenPlan:
     def _facts(self, phase: str) -> dict[str, object]:
         numbers = plan_tables.memory_numbers(self.plan, phase) | plan_tables.time_numbers(self.plan, phase)
         return {**self.settings.values(), **numbers, **{check.name: check.verdict for check in self.plan.checks}}
-
-    def _by_phase(self, numbers: Callable[[Plan, str], dict[str, float | None]], title: str, *notes: str) -> Table:
-        smoke, full = (numbers(self.plan, phase) for phase in (SMOKE, FULL))
-        return Table([{"what": what, "smoke test": smoke[what], "training": full[what]} for what in full], title, notes)
 
     def _full_key(self, key: str) -> str:
         names = [f"{section}.{key}" for section in SECTIONS if f"{section}.{key}" in params.all_keys()]
