@@ -17,10 +17,14 @@ def check_layout(choice: Choice) -> list[Check]:
 
     Where the devices do not divide there is no number of copies, and nothing is said about the batch.
     """
-    world, one_phase = _world(choice), [] if choice.smoke else [_precision, _deepspeed_in_fp16, _tuning]
+    world, shape, recompute = _world(choice), choice.shape, choice.training.recompute
     checks = [world, *_devices(choice), *_shape(choice), *_texts(choice), *_zero_stage(choice)]
-    checks += choice.judged(sharing_rules(choice.shape, choice.parallel, choice.program, choice.keys))
-    checks += [check for rule in one_phase for check in rule(choice)]  # said once, for both phases
+    checks += choice.judged(sharing_rules(shape, choice.parallel, choice.program, choice.keys))
+    if not choice.smoke:  # said once, for both phases
+        on_deepspeed = choice.program == "deepspeed"
+        wrong = tuning_problems(choice.tuning, choice.parallel, shape.layers, recompute, deepspeed=on_deepspeed)
+        tuning = [Check("how a step is carried out", "fail", *one) for one in wrong]
+        checks += [*_precision(choice), *_deepspeed_in_fp16(choice), *tuning]
     if world.verdict != "fail":
         chunks = chunk_rules(choice.parallel, choice.num_microbatches, choice.program, choice.keys)
         checks += [*_batch(choice), *choice.judged(chunks)]
@@ -99,15 +103,6 @@ def _shape(choice: Choice) -> Iterator[Check]:
         otherwise="warn" if trains else "fail",
     )
     yield from choice.judged(shape_rules(shape, choice.parallel, choice.model_name, choice.keys))
-
-
-def _tuning(choice: Choice) -> Iterator[Check]:
-    """What cannot be done together, by the trainer's own rules."""
-    recompute, on_deepspeed = choice.training.recompute, choice.program == "deepspeed"
-    for value, rule, remedy in tuning_problems(
-        choice.tuning, choice.parallel, choice.shape.layers, recompute, deepspeed=on_deepspeed
-    ):
-        yield Check("how a step is carried out", "fail", value, rule, remedy)
 
 
 def _texts(choice: Choice) -> Iterator[Check]:

@@ -37,7 +37,7 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
     6.0
     """
     half = precision != "fp32"
-    if deepspeed:  # ZeRO 3 has its buckets all the time: `gathered_bytes`
+    if deepspeed:  # ZeRO 3 has its buckets all the time
         whole = 0.0 if zero_stage == 3 else 5.0 if zero_stage == 0 else 10.5 / data
         return whole if half else 2 * whole
     if zero_stage == 0:
@@ -45,11 +45,6 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
     if data == 1:  # nothing is shared out
         return 5.5 if half else 8.0
     return (4.0 if half else 0.0) + (4.0 if half else 8.0) / data
-
-
-def gathered_bytes(parameters: float, *, deepspeed: bool, zero_stage: int) -> float:
-    """Bytes that ZeRO 3 holds all the time for gathering weights and for buckets; measured on two and four ranks."""
-    return 140 * 2**20 + 6.8 * parameters if deepspeed and zero_stage == 3 else 0.0
 
 
 BF16_UNITS = ("avx512_bf16", "amx_bf16")

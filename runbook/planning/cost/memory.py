@@ -97,18 +97,6 @@ def state_bytes(
     )
 
 
-def offloaded(states: States, zero_stage: int, data: int) -> tuple[States, float]:
-    """What stays on the device where DeepSpeed offloads the optimizer, and the bytes a parameter on the host.
-
-    The host has weights, two moments and gradients in fp32, shared over the copies; ZeRO 2 hands over each
-    gradient at once.
-
-    >>> offloaded(States(2, 1, 6), 2, 2)
-    (States(weights=2, gradients=0, optimizer=0), 8.0)
-    """
-    return States(states.weights, 0 if zero_stage >= 2 else states.gradients, 0), 16 / data
-
-
 LOSS_BLOCK_BYTES = 2**28
 """Float32 numbers that our cross entropy has on a GPU at once (training/engines/kernels.py)."""
 
@@ -139,19 +127,20 @@ def layer_activations(
 def stage_memory(choice: Choice, stage: int) -> StageMemory:
     """Bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
     training, shape = choice.training, choice.shape
-    precision = training.precision
+    precision, copies = training.precision, choice.data * choice.context
     own = choice.stage_layers[stage]
     parameters = on_rank(shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=stage, layers=own).total
     states = state_bytes(
         precision,
         deepspeed=choice.deepspeed,
         zero_stage=choice.zero_stage,
-        data=choice.data * choice.context,
+        data=copies,
         own_trainer=choice.own_trainer,
     )
     host = 0.0
-    if training.offload and choice.deepspeed and choice.zero_stage:
-        states, host = offloaded(states, choice.zero_stage, choice.data * choice.context)
+    if training.offload and choice.deepspeed and choice.zero_stage:  # ZeRO 2 hands over each gradient at once
+        states = replace(states, gradients=0 if choice.zero_stage >= 2 else states.gradients, optimizer=0)
+        host = 16 / copies  # weights, two moments and gradients in fp32, shared over the copies
     kept, scores = layer_activations(
         shape, choice.parallel, choice.micro_batch, precision, gathers_keys=choice.own_trainer
     )
@@ -204,7 +193,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     if not choice.own_trainer:  # as logs of 2021 have it (tests/planning/gpu_peaks.csv)
         gradients += width * shape.hidden * shape.ffn_hidden / choice.tensor  # of the largest weight, until it is added
         if choice.deepspeed and precision != "fp32":
-            moment = 4 * parameters // (choice.data * choice.context if choice.zero_stage else 1)  # gradients in fp32
+            moment = 4 * parameters // (copies if choice.zero_stage else 1)  # gradients in fp32
             buffers = width * min(parameters, LIVE_PARAMETERS) if choice.zero_stage == 3 else 0
         elif precision == "fp16" and choice.zero_stage == 0:
             buffers = width * parameters
@@ -227,7 +216,8 @@ def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: fl
         activations=round(cpu.ACTIVATIONS * stored.activations + scores),
         attention_scores=0,
         logits=round((rows + gradient) * shape.padded_vocabulary / choice.tensor),
-        buffers=round(cpu.gathered_bytes(parameters, deepspeed=deepspeed, zero_stage=zero_stage)),
+        # What ZeRO 3 holds all the time for gathering weights and for buckets; measured on two and four ranks.
+        buffers=round(140 * 2**20 + 6.8 * parameters) if deepspeed and zero_stage == 3 else 0,
         optimizer_moment=round(moment * parameters),
     )
 
