@@ -156,6 +156,28 @@ def sharing_rules(shape: Shape, parallel: PlannedParallel, program: str, keys: K
         )
 
 
+def engine_rules(program: str, zero_stage: int, precision: str) -> Iterator[Rule]:
+    """What the program that trains cannot do with this ZeRO stage and number format, in whatever layout."""
+    if zero_stage >= 2 and program not in DEEPSPEED:
+        own = program == "megatron-core"
+        key, other = ("engine", "deepspeed") if own else ("framework", "megatron-deepspeed")
+        yield (
+            "ZeRO stage",
+            False,
+            f"parallel.zero_stage={zero_stage} with training.{key}={program}",
+            "Megatron's distributed optimizer shares optimizer states only, which is stage 1",
+            f"Set parallel.zero_stage to 1, or training.{key} to {other}.",
+        )
+    if program == "deepspeed" and precision == "fp16":
+        yield (
+            "fp16 with ZeRO",
+            zero_stage > 0,
+            f"training.precision=fp16 with parallel.zero_stage={zero_stage} and training.engine=deepspeed",
+            "without ZeRO, DeepSpeed 0.19.8 divides gradients by a loss scale that it never applied to the loss",
+            "Set parallel.zero_stage to 1, training.precision to bf16, or training.engine to megatron-core.",
+        )
+
+
 def chunk_rules(
     parallel: PlannedParallel, num_microbatches: int, program: str, keys: Keys = FULL_KEYS
 ) -> Iterator[Rule]:
@@ -245,6 +267,7 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
         yield f"model.padded_vocabulary {phase.model.padded_vocabulary} does not divide by tensor {parallel.tensor}"
     rules = chain(
         shape_rules(phase.model, parallel, phase.model.name),
+        engine_rules(phase.engine, parallel.zero_stage, phase.precision.format),
         sharing_rules(phase.model, parallel, phase.engine),
         chunk_rules(parallel, phase.batch.num_microbatches, phase.engine),
         ramp_rules(phase.batch, parallel),
@@ -326,24 +349,9 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
         yield ": ".join(wrong)
     if phase.precision.fp8 != "none" and (phase.precision.format != "bf16" or on_deepspeed):
         yield "precision.fp8: products in 8 bits go with precision bf16 and the engine megatron-core"
-    if phase.engine == "deepspeed":
-        yield from _not_deepspeed(phase)
-    elif parallel.zero_stage > 1:
-        yield (
-            f"parallel.zero_stage {parallel.zero_stage}: the megatron-core engine shares optimizer states (1) or "
-            f"nothing (0); stages 2 and 3 need training.engine deepspeed"
-        )
-    if phase.precision.format == "fp16" and not fp16:
-        yield "precision.format fp16 needs a GPU: a CPU multiplies fp16 far slower than bf16 or fp32; use one of those"
-
-
-def _not_deepspeed(phase: PhasePlan) -> Iterator[str]:
-    parallel = phase.parallel
-    yield from deepspeed.problems(phase)
+    if on_deepspeed:
+        yield from deepspeed.problems(phase)
     if not 0 <= parallel.zero_stage <= 3:
         yield f"parallel.zero_stage {parallel.zero_stage}: ZeRO has the stages 0, 1, 2 and 3"
-    if parallel.zero_stage == 0 and phase.precision.format == "fp16":
-        yield (
-            "parallel.zero_stage 0 with precision.format fp16: without ZeRO, DeepSpeed divides gradients by a loss "
-            "scale that it never applied; use stage 1"
-        )
+    if phase.precision.format == "fp16" and not fp16:
+        yield "precision.format fp16 needs a GPU: a CPU multiplies fp16 far slower than bf16 or fp32; use one of those"

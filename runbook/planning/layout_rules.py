@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from runbook.core.checks import Check, counted, judge
 from runbook.core.units import show_bytes
 from runbook.params.schema.site import AUTO
-from runbook.plan_file.limits import chunk_rules, shape_rules, sharing_rules, tuning_problems
+from runbook.plan_file.limits import chunk_rules, engine_rules, shape_rules, sharing_rules, tuning_problems
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice
 from runbook.planning.sizes import on_rank
@@ -18,13 +18,14 @@ def check_layout(choice: Choice) -> list[Check]:
     Where the devices do not divide there is no number of copies, and nothing is said about the batch.
     """
     world, shape, recompute = _world(choice), choice.shape, choice.training.recompute
-    checks = [world, *_devices(choice), *_shape(choice), *_texts(choice), *_zero_stage(choice)]
+    once = () if choice.smoke else engine_rules(choice.program, choice.zero_stage, choice.training.precision)
+    checks = [world, *_devices(choice), *_shape(choice), *_texts(choice)]
+    checks += [*(judge(*rule) for rule in once), *_zero_stage(choice)]
     checks += choice.judged(sharing_rules(shape, choice.parallel, choice.program, choice.keys))
     if not choice.smoke:  # said once, for both phases
         on_deepspeed = choice.program == "deepspeed"
         wrong = tuning_problems(choice.tuning, choice.parallel, shape.layers, recompute, deepspeed=on_deepspeed)
-        tuning = [Check("how a step is carried out", "fail", *one) for one in wrong]
-        checks += [*_precision(choice), *_deepspeed_in_fp16(choice), *tuning]
+        checks += [*_precision(choice), *(Check("how a step is carried out", "fail", *one) for one in wrong)]
     if world.verdict != "fail":
         chunks = chunk_rules(choice.parallel, choice.num_microbatches, choice.program, choice.keys)
         checks += [*_batch(choice), *choice.judged(chunks)]
@@ -118,7 +119,7 @@ def _texts(choice: Choice) -> Iterator[Check]:
 
 
 def _precision(choice: Choice) -> Iterator[Check]:
-    """A number format that a CPU cannot train in, and what needs Transformer Engine."""
+    """A number format that a CPU cannot train in, what needs Transformer Engine, and DeepSpeed's loss scale."""
     training, precision = choice.training, choice.training.precision
     if choice.on_cpu:
         yield judge(
@@ -139,20 +140,21 @@ def _precision(choice: Choice) -> Iterator[Check]:
             "these need GPUs, Transformer Engine and the engine megatron-core, and fp8 goes with bf16",
             "Leave them out, or set training.precision to bf16 and training.engine to megatron-core on a site of GPUs.",
         )
+    if choice.program == "deepspeed" and precision == "fp16":
+        initial, least = training.initial_loss_scale, training.min_loss_scale
+        yield judge(
+            "loss scale",
+            math.log2(initial).is_integer() and float(least).is_integer(),
+            f"training.initial_loss_scale={initial:g}, training.min_loss_scale={least:g} with "
+            "training.engine=deepspeed",
+            "DeepSpeed takes the initial scale as a power of two, and the smallest as a whole number",
+            f"Set training.initial_loss_scale to {2 ** round(math.log2(initial))}, training.min_loss_scale to 1.",
+        )
 
 
 def _zero_stage(choice: Choice) -> Iterator[Check]:
-    """ZeRO 2 and 3: DeepSpeed only, said once for both phases; ZeRO 3 begins with whole weights."""
+    """ZeRO 3 begins with whole weights."""
     training, stage, keys = choice.training, choice.zero_stage, choice.keys
-    if stage >= 2 and not choice.deepspeed and not choice.smoke:
-        key, other = ("engine", "deepspeed") if choice.own_trainer else ("framework", "megatron-deepspeed")
-        yield Check(
-            "ZeRO stage",
-            "fail",
-            f"parallel.zero_stage={stage} with training.{key}={getattr(training, key)}",
-            "Megatron's distributed optimizer shares optimizer states only, which is stage 1",
-            f"Set parallel.zero_stage to 1, or training.{key} to {other}.",
-        )
     memory = memory_of(choice.site)
     if choice.program == "deepspeed" and stage == 3 and memory:
         width = 4 if training.precision == "fp32" else 2
@@ -164,28 +166,6 @@ def _zero_stage(choice: Choice) -> Iterator[Check]:
             "our trainer builds the whole model of a device before ZeRO 3 cuts it up",
             f"Choose a larger {keys.tensor}, or training.engine=megatron-core with {keys.pipeline}.",
         )
-
-
-def _deepspeed_in_fp16(choice: Choice) -> Iterator[Check]:
-    """What DeepSpeed 0.19.8 does with a loss scale."""
-    training = choice.training
-    if choice.program != "deepspeed" or training.precision != "fp16":
-        return
-    initial, least = training.initial_loss_scale, training.min_loss_scale
-    yield judge(
-        "loss scale",
-        math.log2(initial).is_integer() and float(least).is_integer(),
-        f"training.initial_loss_scale={initial:g}, training.min_loss_scale={least:g} with training.engine=deepspeed",
-        "DeepSpeed takes the initial scale as a power of two, and the smallest as a whole number",
-        f"Set training.initial_loss_scale to {2 ** round(math.log2(initial))}, training.min_loss_scale to 1.",
-    )
-    yield judge(
-        "fp16 with ZeRO",
-        choice.zero_stage > 0,
-        f"training.precision=fp16 with parallel.zero_stage={choice.zero_stage} and training.engine=deepspeed",
-        "without ZeRO, DeepSpeed 0.19.8 divides gradients by a loss scale that it never applied to the loss",
-        "Set parallel.zero_stage to 1, training.precision to bf16, or training.engine to megatron-core.",
-    )
 
 
 def _batch(choice: Choice) -> Iterator[Check]:

@@ -154,7 +154,17 @@ def changed(section, key, value, **options):
             2,
             "parallel.sequence=true with training.engine=deepspeed: the gradients of norms",
         ),
-        (changed("parallel", "zero_stage", 3), 1, "stages 2 and 3 need training.engine deepspeed"),
+        (
+            changed("parallel", "zero_stage", 3),
+            1,
+            "parallel.zero_stage=3 with training.engine=megatron-core: Megatron's distributed optimizer shares "
+            "optimizer states only, which is stage 1. Set parallel.zero_stage to 1, or training.engine to deepspeed.",
+        ),
+        (
+            specs.spec(engine="deepspeed", zero_stage=0, precision="fp16"),
+            1,
+            "without ZeRO, DeepSpeed 0.19.8 divides gradients by a loss scale that it never applied to the loss.",
+        ),
         (specs.spec(precision="fp16"), 1, "precision.format fp16 needs a GPU"),
     ],
 )
