@@ -71,7 +71,7 @@ class _Line:
     "--bad-records",
     default="stop",
     show_default=True,
-    type=click.Choice(["stop", "skip"]),
+    type=click.Choice(["stop", "skip", "quarantine"]),
     help="What to do with a record or file that cannot be read.",
 )
 @click.option("--special-tokens", is_flag=True, help="Read a literal <|endoftext|> in a text as the token.")

@@ -1,7 +1,8 @@
-"""Bad records and files: named with file, line and byte; stop or skip; nothing half-read is kept."""
+"""Bad records and files: named with file, line and byte; stop, skip or quarantine; nothing half-read is kept."""
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -47,22 +48,28 @@ def test_bad_record_stops_with_file_line_and_byte(tmp_path: Path, kind: str) -> 
         prepare([source], tmp_path / "out")
     offset = len(json_lines(GOOD[:2]))
     assert str(caught.value).startswith(f"{source}, line 3, byte {offset}: {reason}")
-    assert "or leave such records out: --bad-records skip (counted)" in str(caught.value)
+    assert "--bad-records skip (counted) or quarantine" in str(caught.value)
     assert not (tmp_path / "out_text_document.bin").exists()
     assert not (tmp_path / "out.manifest.json").exists()
 
 
 @pytest.mark.parametrize("kind", BAD_LINES)
-def test_bad_record_is_left_out_and_counted(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("policy", ["skip", "quarantine"])
+def test_bad_record_is_left_out_and_counted(tmp_path: Path, kind: str, policy: str) -> None:
     bad, reason = BAD_LINES[kind]
     source = tmp_path / "in.jsonl"
     source.write_bytes(with_bad_line(bad))
-    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records=policy))
     assert made(tmp_path / "out") == expected(GOOD)
     assert (manifest.records, manifest.documents, manifest.skipped_records) == (4, 3, 1)
     assert f"{source}, line 3, byte {len(json_lines(GOOD[:2]))}: {reason}" in manifest.problems[0]
     warned = [check for check in verify(tmp_path / "out") if check.verdict != "pass"]
     assert [check.name for check in warned] == ["bad input"]
+    assert (tmp_path / "out.quarantine").exists() == (policy == "quarantine")
+    if policy == "quarantine":
+        kept = json.loads((tmp_path / "out.quarantine").read_text())
+        assert base64.b64decode(kept["base64"]) == bad + b"\n"
+        assert (kept["line"], kept["offset"]) == (3, len(json_lines(GOOD[:2])))
 
 
 def test_line_and_byte_are_right_in_a_later_shard_and_in_zst(tmp_path: Path) -> None:
@@ -78,8 +85,9 @@ def test_line_and_byte_are_right_in_a_later_shard_and_in_zst(tmp_path: Path) -> 
 def test_many_bad_records_are_counted_and_the_first_ones_told(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes((b"oops\n" + json_lines(["fine"])) * 300)
-    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
+    manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records="quarantine"))
     assert (manifest.skipped_records, manifest.documents, len(manifest.problems)) == (300, 300, 20)
+    assert len((tmp_path / "out.quarantine").read_text().splitlines()) == 300
 
 
 def damaged(kind: str, good: bytes) -> bytes:
@@ -115,10 +123,10 @@ def test_damaged_zst_stops_or_is_left_out_whole(tmp_path: Path, kind: str) -> No
     assert str(caught.value).startswith(f"{folder / 'b.jsonl.zst'}: ")
     assert REASONS[kind] in str(caught.value)
     assert "Fetch the file again and compare its checksum" in str(caught.value)
-    manifest = prepare([folder], tmp_path / "out", TokenizeOptions(bad_records="skip"))
+    manifest = prepare([folder], tmp_path / "out", TokenizeOptions(bad_records="quarantine"))
     assert made(tmp_path / "out") == expected(GOOD)
     assert (manifest.skipped_files, manifest.skipped_records) == (1, 0)
-    assert manifest.problems[0].startswith(f"{folder / 'b.jsonl.zst'}: ")
+    assert json.loads((tmp_path / "out.quarantine").read_text())["file"] == str(folder / "b.jsonl.zst")
 
 
 def test_truncated_gzip_and_xz_are_noticed(tmp_path: Path) -> None:

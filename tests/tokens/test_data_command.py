@@ -61,7 +61,7 @@ def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
     assert call("tokenize", "--out", tmp_path / "out").exit_code == 2
     wrong = call("tokenize", "x", "--out", "y", "--bad-records", "ignore")
     assert wrong.exit_code == 2
-    assert "'ignore' is not one of 'stop', 'skip'" in wrong.stderr
+    assert "'ignore' is not one of 'stop', 'skip', 'quarantine'" in wrong.stderr
 
 
 @pytest.mark.parametrize("out", ["", ".", "..", "/", "somewhere/"])

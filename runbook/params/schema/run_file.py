@@ -245,7 +245,7 @@ class Data(Strict):
     held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
     """Files kept for validation, and again as many for test; more than twice as many are needed. 0: use split."""
     bad_records: BadRecords = "stop"
-    """A record that cannot be read: stop, or skip and count."""
+    """A record that cannot be read: stop, skip and count, or set aside in a quarantine file."""
     workers: WholeOrZero = 0
     """Tokenizing processes on a node; 0: one for each core."""
 

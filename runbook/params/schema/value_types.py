@@ -74,7 +74,7 @@ Framework = Literal["runbook", "megatron-lm", "megatron-deepspeed", "nemo"]
 """Whose program the training job starts."""
 Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
 """Which kernel computes the attention."""
-BadRecords = Literal["stop", "skip"]
+BadRecords = Literal["stop", "skip", "quarantine"]
 """What the data phase does with a record it cannot read."""
 LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
 """What starts one process for each device, where it is not what the site says."""

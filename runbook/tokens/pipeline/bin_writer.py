@@ -84,21 +84,28 @@ class ShardSink:
             self._crc32 = zlib.crc32(data, self._crc32)
         self.length += len(data)
 
-    def restart(self) -> None:
-        """Forget everything that was written."""
-        self.length = self._crc32 = 0
-        self._chunks.clear()
-        if self._file is not None:
-            self._file.seek(max(self._offset, 0))
-            if self._offset < 0:
-                self._file.truncate()
+    def cut(self, length: int) -> None:
+        """Forget all but the first `length` bytes."""
+        self.length = length
+        if self._file is None:
+            self._chunks = [b"".join(self._chunks)[:length]]
+            self._crc32 = zlib.crc32(self._chunks[0])
+            return
+        self._file.seek(max(self._offset, 0))
+        self._crc32 = _crc32(self._file, length)
+        if self._offset < 0:
+            self._file.truncate(length)
 
-    def finish(self, mark: ShardMark) -> ShardMark:
+    def finish(self, mark: ShardMark, quarantine: list[str]) -> ShardMark:
         """Bring the tokens to their place, or to a part, and complete the mark."""
         number = self._shard.number
         wait_seconds = 0.0 if self._file else max(0.2, (time.monotonic() - self._began) * TURN_SHARE)
         offset = self._placement.place(self._shard, self.length, wait_seconds)
         (self._file or self._open(offset)).close()
+        if quarantine:
+            self._parts.write(number, "quarantine", "".join(line + "\n" for line in quarantine).encode())
+        else:
+            self._parts.path(number, "quarantine").unlink(missing_ok=True)
         if self._offset < 0:
             self._parts.path(number, "tokens.part").rename(self._parts.path(number, "tokens"))
         mark = replace(mark, bytes=self.length, offset=self._offset, crc32=self._crc32)

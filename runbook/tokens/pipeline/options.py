@@ -30,7 +30,7 @@ class TokenizeOptions:
     special_tokens: bool = False
     """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does."""
     bad_records: str = "stop"
-    """stop, or skip (left out and counted)."""
+    """stop, skip (left out and counted), or quarantine (left out, counted and kept in PREFIX.quarantine)."""
     source_key: str = "auto"
     """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first record."""
     drop_sources: tuple[str, ...] = ()
@@ -83,6 +83,7 @@ class TokenFiles:
         self.bin_part = Path(f"{self.bin}.part")  # while it is being written
         self.idx_part = Path(f"{self.idx}.part")
         self.manifest = Path(f"{self.base}.manifest.json")  # what went in, what came out; written last
+        self.quarantine = Path(f"{self.base}.quarantine")  # records set aside
         self.parts = Path(f"{self.base}.parts")  # folder of unfinished work: locks, done-marks, waiting parts
 
     @classmethod

@@ -154,17 +154,21 @@ class PartsFolder:
         self.folder = files.parts
 
     def path(self, shard: int, ending: str) -> Path:
-        """A file of a shard: its mark, or its tokens."""
+        """A file of a shard: mark, tokens or quarantine."""
         return self.folder / f"{shard:06d}.{ending}"
 
+    def write(self, shard: int, ending: str, content: bytes) -> None:
+        """Write a small file of a shard whole, by rename; not synced, because every shard writes one."""
+        part = self.path(shard, f"{ending}.part")
+        part.write_bytes(content)
+        part.rename(self.path(shard, ending))
+
     def write_mark(self, mark: ShardMark) -> None:
-        """Write a mark whole: a line of JSON, then the arrays of its piece. Every shard has one, so none is synced."""
+        """Write a mark: a line of JSON, then the arrays of its piece."""
         arrays = mark.lengths.astype("<i4").tobytes() + mark.empty.astype("<i8").tobytes()
         head = vars(mark) | {"counts": vars(mark.counts), "lengths": len(mark.lengths), "empty": zlib.crc32(arrays)}
         head["schema"] = _MARK_SCHEMA
-        part = self.path(mark.shard, "mark.part")
-        part.write_bytes(json.dumps(head).encode() + b"\n" + arrays)
-        part.rename(self.path(mark.shard, "mark"))
+        self.write(mark.shard, "mark", json.dumps(head).encode() + b"\n" + arrays)
 
     def read(self, shard: int) -> ShardMark | None:
         """The mark of a shard; None where there is none, or one that was not written whole (after a power cut)."""
@@ -190,5 +194,5 @@ class PartsFolder:
 
     def forget(self, shard: int) -> None:
         """Remove everything of a shard."""
-        for ending in ("mark", "tokens", "tokens.part"):
+        for ending in ("mark", "tokens", "tokens.part", "quarantine"):
             self.path(shard, ending).unlink(missing_ok=True)

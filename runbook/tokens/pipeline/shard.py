@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import copy
 import itertools
+import json
 import operator
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +19,8 @@ from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.tokens.pipeline.bin_writer import ShardSink
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
-from runbook.tokens.sources.documents import BadRecord, DocumentBatch, Parser, cut_text, read_documents
-from runbook.tokens.sources.input_files import HUGE, BrokenFileError, Segment, Shard, kind_of, line_number
+from runbook.tokens.sources.documents import BadRecord, BadTextError, DocumentBatch, Parser, read_documents
+from runbook.tokens.sources.input_files import BrokenFileError, Segment, Shard, kind_of, line_number
 from runbook.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -46,24 +49,20 @@ class ShardMaker:
         self._eod = None if eod is None else np.array([eod], dtype=self._dtype)
 
     def make(self, shard: Shard, fingerprint: str, sink: ShardSink) -> ShardMark:
-        """Tokenize a shard into the sink; after a broken file it is done again from the start, without that file."""
+        """Tokenize a shard into the sink; a broken file leaves nothing of itself behind."""
         import numpy as np
 
-        broken: dict[Segment, str] = {}
-        while True:
-            work = _Work(shard, sink)
+        work = _Work(shard, sink)
+        for segment in shard.segments:
+            before = work.position()
             try:
-                for segment in shard.segments:
-                    if segment not in broken:
-                        self._segment(segment, work)
-                break
+                self._segment(segment, work)
             except BrokenFileError as error:
                 if self._options.bad_records == "stop":
                     raise
-                broken[segment] = str(error)
-                sink.restart()
-        work.counts.skipped_files = len(broken)
-        work.problems = [*broken.values(), *work.problems][:MAX_PROBLEMS]
+                work.go_back(before)
+                work.counts.skipped_files += 1
+                work.set_aside(str(error), {"file": error.path, "offset": error.offset, "reason": error.reason})
         lengths = np.concatenate([np.empty(0, dtype=np.int32), *work.lengths])
         counts = work.counts
         counts.sequences, counts.empty = len(lengths), len(work.empty)
@@ -71,7 +70,7 @@ class ShardMaker:
         counts.lengths = np.bincount(np.log2(lengths).astype(np.int64)).tolist()
         empty = np.array(work.empty, dtype=np.int64)
         mark = ShardMark(shard.number, fingerprint, counts, lengths, empty, tuple(work.problems))
-        return sink.finish(mark)
+        return sink.finish(mark, work.quarantine)
 
     def _segment(self, segment: Segment, work: _Work) -> None:
         batches, counts = read_documents(segment, self._parser, self._options.text_key), work.counts
@@ -87,43 +86,58 @@ class ShardMaker:
             counts.blank_lines += batch.blank_lines
             for bad in batch.bad:
                 self._set_aside_record(bad, segment, work)
+            if batch.huge is not None:
+                self._encode_huge(batch, segment, work)
+                continue
             self._drop_unwanted(batch, work)
-            is_huge = len(batch.texts) == 1 and len(batch.texts[0]) > HUGE
-            if is_huge and self._tokenizer.name == "gpt2":  # of which `cut_text` knows how it splits words
-                self._encode_huge(batch, work)
-            elif batch.texts:
+            if batch.texts:
                 self._encode(batch, work)
             self._report(counts)
 
     def _set_aside_record(self, bad: BadRecord, segment: Segment, work: _Work) -> None:
         stops = self._options.bad_records == "stop"
-        at = f"byte {bad.offset}"
+        line, at = 0, f"byte {bad.offset}"
         if kind_of(Path(segment.path))[0] == ".parquet":
-            at = f"row {bad.offset}"
+            line, at = bad.offset + 1, f"row {bad.offset}"
         elif stops or work.counts.skipped_records < MAX_PROBLEMS:  # counting lines reads the file again: not for many
-            at = f"line {line_number(segment, bad.offset)}, {at}"
+            line = line_number(segment, bad.offset)
+            at = f"line {line}, {at}"
         problem = f"{bad.file}, {at}: {bad.reason}"
         if stops:
-            raise DataError(f"{problem}. Mend the record, or leave such records out: --bad-records skip (counted).")
+            raise DataError(
+                f"{problem}. Mend the record, or leave such records out: --bad-records skip (counted) or quarantine "
+                "(kept aside as well)."
+            )
         work.counts.skipped_records += 1
-        if len(work.problems) < MAX_PROBLEMS:
-            work.problems.append(problem)
+        record = {"file": bad.file, "line": line, "offset": bad.offset, "reason": bad.reason}
+        work.set_aside(problem, record | {"base64": base64.b64encode(bad.raw).decode()})
 
-    def _encode_huge(self, batch: DocumentBatch, work: _Work) -> None:
-        """Encode one text in pieces, with a report after each, so that progress is seen."""
+    def _encode_huge(self, batch: DocumentBatch, segment: Segment, work: _Work) -> None:
+        """Encode one document in pieces, with a report after each, so that progress is seen."""
         import numpy as np
 
-        (text,) = batch.texts
-        tokens = text_bytes = 0
-        work.counts.judged += self._tokenizer.check_sample(text[:SAMPLE_CHARACTERS], f"in {work.shard.describe()}")
-        for piece in cut_text(text):
-            with work.timed("encode"):
-                ids, _ = self._tokenizer.encoder.encode_batch([piece])
-            work.sink.write(ids.astype(self._dtype).tobytes())
-            tokens += len(ids)
-            text_bytes += utf8_sizes([piece])[0]
-            self._report(work.counts)
-        if self._eod is not None:
+        huge, batch.huge = batch.huge, None
+        assert huge is not None
+        if batch.sources and batch.sources[0] in self._options.drop_sources:
+            work.counts.dropped += 1
+            return
+        before, tokens, text_bytes = work.sink.length, 0, 0
+        try:
+            for piece in huge.pieces(self._tokenizer.judge.splits_words):
+                with work.timed("encode"):
+                    ids, _ = self._tokenizer.encoder.encode_batch([piece])
+                if not text_bytes:
+                    work.counts.judged += self._tokenizer.check_sample(piece[:SAMPLE_CHARACTERS], segment.path)
+                work.sink.write(ids.astype(self._dtype).tobytes())
+                tokens += len(ids)
+                text_bytes += utf8_sizes([piece])[0]
+                self._report(work.counts)
+        except BadTextError as error:
+            work.sink.cut(before)
+            raw = f"(the record has {batch.read_bytes} bytes and is not kept)".encode()
+            self._set_aside_record(BadRecord(segment.path, batch.offset, str(error), raw), segment, work)
+            return
+        if self._eod is not None and tokens:
             work.sink.write(self._eod.tobytes())
             tokens += 1
         work.add(np.array([tokens]), [text_bytes], batch.sources)
@@ -197,6 +211,7 @@ class _Work:
     lengths: list[NDArray[np.int32]] = field(default_factory=list)
     empty: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    quarantine: list[str] = field(default_factory=list)
     num_batches: int = 0
     next_sample: int = 0
 
@@ -227,3 +242,20 @@ class _Work:
             totals[0] += documents
             totals[1] += size
             totals[2] += tokens
+
+    def set_aside(self, problem: str, record: dict[str, Any]) -> None:
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(problem)
+        self.quarantine.append(json.dumps(record))
+
+    def position(self) -> tuple[int, list[int], ShardCounts]:
+        return self.sink.length, list(map(len, self._lists())), copy.deepcopy(self.counts)
+
+    def go_back(self, position: tuple[int, list[int], ShardCounts]) -> None:
+        written, sizes, self.counts = position
+        self.sink.cut(written)
+        for kept, size in zip(self._lists(), sizes, strict=True):
+            del kept[size:]
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.lengths, self.empty, self.problems, self.quarantine

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runbook.core.atomic_files import sha256_of, write_text
+from runbook.core.atomic_files import replacing, sha256_of, write_text
 from runbook.core.errors import DataError, HeldError
 from runbook.core.units import show_bytes
 from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
@@ -232,6 +232,7 @@ class _Job:
             written = write_index(file, dtype_code(tokenizer.vocabulary), lambda: parts.pieces(len(self._shards)))
         assert written == (totals.sequences, totals.documents)
         idx_sha256 = sha256_of(files.idx_part)
+        self._join_quarantine(parts)
         for part in (files.bin_part, files.idx_part):
             with part.open("rb") as file:
                 os.fsync(file.fileno())
@@ -256,6 +257,15 @@ class _Job:
             f"{totals.dropped:,} left out by choice, {totals.empty:,} empty; {totals.skipped_files:,} files could not "
             f"be read.{why}\nNothing was written. Look at the input, the text key and the choice of sources."
         )
+
+    def _join_quarantine(self, parts: PartsFolder) -> None:
+        quarantine = self.files.quarantine
+        quarantine.unlink(missing_ok=True)
+        if self._options.bad_records != "quarantine":
+            return
+        with replacing(quarantine, error=DataError) as target:
+            for path in (parts.path(shard.number, "quarantine") for shard in self._shards):
+                target.write(path.read_bytes() if path.exists() else b"")
 
     def _manifest(self, tokenizer: Tokenizer, idx_sha256: str) -> Manifest:
         options, files, committer, totals = self._options, self.files, self._committer, self._committer.totals

@@ -6,7 +6,7 @@ import json
 import operator
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,32 +14,49 @@ from typing import Any
 
 from runbook.core.errors import DataError
 from runbook.tokens.sources import input_files
-from runbook.tokens.sources.input_files import BLOCK, BrokenFileError, Segment, kind_of, open_segment, read_blocks
+from runbook.tokens.sources.input_files import BLOCK, HUGE, BrokenFileError, Segment, kind_of, open_segment, read_blocks
 
 PIECE = 4 << 20
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
 UNKNOWN_SOURCE = "unknown"
 _WHITE = b" \t\r\n\x0b\x0c"
 _LINE_END = re.compile(rb"[\r\n]|\Z")
-_BORDER = re.compile(r" [A-Za-z]+(?= [A-Za-z])")
+# The space before the word makes sure that its letters are not part of a JSON escape such as \n or \u00e9.
+_BORDER = re.compile(rb" [A-Za-z]+(?= [A-Za-z])")
 
 
 class BadTextError(Exception):
-    """A record that holds no text."""
+    """A record, or a piece of one, that is not text; the whole document is bad."""
 
 
-def cut_text(text: str) -> Iterator[str]:
-    """A text in pieces of a few million characters, whose ids one after the other are those of the whole.
+@dataclass(frozen=True)
+class HugeText:
+    """The text of one document, still as bytes.
 
-    An encoder copies what it is given. A piece ends only where GPT-2's pre-tokenizer ends a token whatever comes before
-    and after: after a word of ASCII letters that a space and another letter follow; in one where there is none.
+    Python's str takes up to four bytes a character, and encoders copy what they are given; a document of 100 MB would
+    need half a gigabyte. A piece ends only where GPT-2's pre-tokenizer ends a token whatever comes before and after:
+    after a word of ASCII letters that a space and another letter follow. The ids are those of the whole text.
     """
-    start = 0
-    while start < len(text):
-        border = _BORDER.search(text, start + PIECE)
-        end = border.end() if border else len(text)
-        yield text[start:end]
-        start = end
+
+    content: memoryview
+    decode: Callable[[bytes], str]  # a piece to text; raises BadTextError
+
+    def pieces(self, cut: bool) -> Iterator[str]:
+        """The text in pieces of a few megabytes; in one where `cut` is False, or where no border is found."""
+        start = 0
+        while start < len(self.content):
+            border = _BORDER.search(self.content, start + PIECE) if cut else None
+            end = border.end() if border else len(self.content)
+            yield self.decode(bytes(self.content[start:end]))
+            start = end
+
+
+def decode_plain(piece: bytes) -> str:
+    """A piece of a text file."""
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadTextError(f"invalid UTF-8: {error.reason}") from None
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,7 @@ class BadRecord:
     file: str
     offset: int  # of its first byte, in the file's (decompressed) text; a row number in a Parquet file
     reason: str
+    raw: bytes
 
 
 @dataclass
@@ -57,6 +75,8 @@ class DocumentBatch:
 
     texts: list[str] = field(default_factory=list)
     sources: list[str] | None = None  # one for each text, where a source key is read
+    huge: HugeText | None = None  # instead of texts: one document too large to be held twice
+    offset: int = 0  # where the huge document's record begins
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
     records: int = 0  # in the input: texts and bad ones
@@ -75,11 +95,13 @@ class Parser:
         if path[:1] == [text_key]:
             raise DataError(f"source key {source_key!r} lies inside the text key {text_key!r}; choose another")
         text = ("text", str, msgspec.field(name=text_key))
+        raw = ("text", msgspec.Raw, msgspec.field(name=text_key))
         holder: Any = str
         for key in reversed(path[1:]):
             holder = msgspec.defstruct("Holder", [("inner", holder, msgspec.field(name=key))], gc=False)
         source = [("inner", holder, msgspec.field(name=path[0]))] if path else []
         self._texts = _decoder([text])
+        self._raw = _decoder([raw])
         self._sources: Any = _decoder(source) if path else None
         self._records = _decoder([text, *source])
         self._text_of = operator.attrgetter("text")
@@ -88,15 +110,29 @@ class Parser:
     def parse(self, data: bytes | bytearray, file: str, offset: int) -> DocumentBatch:
         """Texts of a block of lines; every line that gives none is a bad record, a blank line is only counted."""
         started = time.perf_counter()
-        batch = self._fast(data)
+        batch = (self._huge(data, offset) if len(data) > HUGE else None) or self._fast(data)
         if batch is None:
             batch = DocumentBatch(sources=[] if self._sources else None)
             for line in io.BytesIO(data):
                 self._add(batch, line, file, offset)
                 offset += len(line)
-        batch.records = len(batch.texts) + len(batch.bad)
+        batch.records = len(batch.texts) + len(batch.bad) + (batch.huge is not None)
         batch.read_bytes, batch.parse_seconds = len(data), time.perf_counter() - started
         return batch
+
+    def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
+        """A huge line's text, not decoded yet; None where it is no text, or more than one line."""
+        try:
+            raw = memoryview(self._raw.decode(line).text)
+        except (ValueError, RecursionError):
+            return None
+        if bytes(raw[:1]) != b'"':
+            return None
+        sources = [self.source_of(line)] if self._sources else None
+        return DocumentBatch(sources=sources, huge=HugeText(raw[1:-1], self._decode_piece), offset=offset)
+
+    def _decode_piece(self, piece: bytes) -> str:
+        return self._text(b"{" + json.dumps(self._text_key).encode() + b':"' + piece + b'"}')
 
     def _fast(self, data: bytes | bytearray) -> DocumentBatch | None:
         """All lines in one call; None unless each line is exactly one whole record."""
@@ -118,7 +154,7 @@ class Parser:
             batch.texts.append(self._text(line))
         except BadTextError as error:
             if len(lines) == 1:
-                batch.bad.append(BadRecord(file, offset, str(error)))
+                batch.bad.append(BadRecord(file, offset, str(error), line))
                 return
             # A carriage return alone ends a line too, as where Megatron's tool opens the file in Python's text mode.
             for part in lines:
@@ -207,9 +243,13 @@ def _one_text(segment: Segment) -> DocumentBatch:
         raise BrokenFileError(segment.path, 0, input_files.EMPTY, input_files.AGAIN)
     batch = DocumentBatch(records=1, read_bytes=len(content))
     try:
-        batch.texts.append(content.decode("utf-8"))
+        if len(content) > HUGE:
+            batch.huge = HugeText(memoryview(content), decode_plain)
+        else:
+            batch.texts.append(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        batch.bad.append(BadRecord(segment.path, error.start, f"invalid UTF-8: {error.reason}"))
+        around = bytes(content[max(0, error.start - 100) : error.start + 100])
+        batch.bad.append(BadRecord(segment.path, error.start, f"invalid UTF-8: {error.reason}", around))
     return batch
 
 
@@ -237,7 +277,7 @@ def _parquet(segment: Segment, text_key: str) -> Iterator[DocumentBatch]:
                         batch.texts.append(value)
                     else:
                         reason = f"{text_key!r} is {_json_name(value)}, not a text"
-                        batch.bad.append(BadRecord(segment.path, row, reason))
+                        batch.bad.append(BadRecord(segment.path, row, reason, repr(value).encode()))
                     row += 1
                 yield batch
         except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors or OSErrors
