@@ -50,7 +50,7 @@ def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
 
 
 def write_logbook(run_folder: Path) -> list[LogbookEntry]:
-    """Write logbook.md anew where something happened; its entries, by time over all jobs."""
+    """Write logbook.md again if anything has happened; the entries are by time over all jobs."""
     events = [event for event in read_lines(run_folder / EVENTS) if event.get("event") not in ROUTINE]
     entries = [make_entry(event) for event in sorted(events, key=lambda event: float(event.get("time", 0)))]
     if entries:

@@ -153,7 +153,7 @@ def _mount(mount: str) -> str:
 
 
 WARNING_SECONDS = 300
-"""How long before its time limit a job is told, so that it saves; a 2.4 TB checkpoint takes minutes."""
+"""A job hears of its time limit this long before it ends, so that it can save; a 2.4 TB checkpoint takes minutes."""
 
 
 def warn_after(job: Job) -> int:
