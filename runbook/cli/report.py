@@ -15,7 +15,6 @@ from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, phase_option,
 @click.option(
     "--redact", is_flag=True, help="A copy without users, hosts, accounts, paths and buckets, to send outside."
 )
-@click.option("--pdf", is_flag=True, help="Print the whole report to report.pdf by the installed Chromium.")
 @click.option(
     "--file",
     "notebooks",
@@ -39,15 +38,13 @@ from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, phase_option,
 def report(
     run_name: str,
     redact: bool,
-    pdf: bool,
     notebooks: tuple[Path, ...],
     out: Path | None,
     tables: Path | None,
     runs: Path | None,
 ) -> None:
     """Write the report of RUN again from its files, and say where it is: index.html, and report.html with all of it."""
-    from runbook.records.manifest import note_files
-    from runbook.workflow.report import file_notebook, print_pdf, write_redacted, write_report, write_tables
+    from runbook.workflow.report import file_notebook, write_redacted, write_report, write_tables
     from runbook.workflow.status import run_folder
 
     if out is not None and not redact:
@@ -59,10 +56,6 @@ def report(
     click.echo(page)
     for path in write_tables(folder, tables) if tables else ():
         click.echo(path)
-    if pdf:
-        printed = print_pdf(page.with_name("report.html"))
-        note_files(folder, [] if redact else [printed])
-        click.echo(printed)
 
 
 @click.command()

@@ -63,7 +63,6 @@ class HuggingFace:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = not special_tokens
-        self._is_byte_level = "ByteLevel" in repr(self.tokenizer.decoder)
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """As `Fastokens` does."""
@@ -75,10 +74,7 @@ class HuggingFace:
 
     def piece(self, token: int) -> str:
         """The text of one token."""
-        if token in self.special or not self._is_byte_level:
-            return self.special.get(token) or self.decode([token])
-        spelled = bytes(map(byte_letters().__getitem__, str(self.tokenizer.id_to_token(token))))
-        return spelled.decode("utf-8", errors="backslashreplace")
+        return self.decode([token])
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its name in the vocabulary."""
@@ -91,30 +87,11 @@ class HuggingFace:
         added = self.tokenizer.get_added_tokens_decoder()
         return {int(number): str(token.content) for number, token in added.items()}
 
-    @functools.cached_property
-    def splits_words(self) -> bool:
-        """Whether no token reaches over the border between two words.
-
-        True only for GPT-2's own splitting: byte-level with its expression, no normalizer, no added token with a space.
-        """
-        content = json.loads(self.tokenizer.to_str())
-        splitter = content["pre_tokenizer"] or {}
-        has_gpt2_words = (
-            splitter.get("type") == "ByteLevel" and splitter["use_regex"] and not splitter["add_prefix_space"]
-        )
-        flags = ("lstrip", "rstrip", "single_word", "normalized")
-        return (
-            has_gpt2_words
-            and not any(" " in token["content"] or any(map(token.get, flags)) for token in content["added_tokens"])
-            and not content["normalizer"]
-        )
-
 
 class SentencePiece:
     """A SentencePiece model, where that package is installed; its own judge."""
 
     special: ClassVar[dict[int, str]] = {}
-    splits_words = False
 
     def __init__(self, model: Path) -> None:
         try:
@@ -251,7 +228,7 @@ class Tokenizer:
         return "".join(self.judge.decode(list(run)) if is_known else _unknown(run) for is_known, run in runs)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        r"""The text of each token alone; bytes that are part of a longer character are shown as \xNN."""
+        """The text of each token alone; bytes that are part of a longer character become U+FFFD."""
         return [self.judge.piece(each) if 0 <= each < self.vocabulary else _unknown([each]) for each in map(int, ids)]
 
     def end_of_document(self, name: str = "") -> int:
@@ -269,18 +246,6 @@ class Tokenizer:
 
 def _unknown(ids: Iterable[int]) -> str:
     return "".join(f"<id {each}>" for each in ids)
-
-
-@functools.cache
-def byte_letters() -> dict[str, int]:
-    r"""GPT-2's letter for each byte, turned round: printable bytes stand for themselves, others for U+0100 upwards.
-
-    >>> byte_letters()["A"], byte_letters()["\u0120"], len(byte_letters())
-    (65, 32, 256)
-    """
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
 def tokenizer_path(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""The report of a run: end of a phase, pages, card, PDF, and the redacted copy for people outside.
+"""The report of a run: end of a phase, pages, card, and the redacted copy for people outside.
 
 Redacted pages are rendered from the redacted records, so that no page can say what its record does not.
 """
@@ -12,7 +12,6 @@ import pwd
 import re
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from typing import Any
 import yaml
 
 from runbook import params
-from runbook.core import shell
 from runbook.core.atomic_files import write_text
-from runbook.core.errors import JobError, RecordError, RunbookError
+from runbook.core.errors import JobError, RecordError
 from runbook.core.table import Row
 from runbook.display import Table, show_text, sparkline
 from runbook.display.output_place import ENGINE_VARIABLE
@@ -163,33 +161,6 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = ()) -> None:
         f"{check.name} ({check.value}; rule: {check.rule})" for check in twin.checks if check.verdict != "pass"
     ]
     show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))
-
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "microsoft-edge")
-BROWSER_VARIABLE = "RUNBOOK_CHROMIUM"
-"""Names the browser where it is not on the PATH."""
-BROWSER_OPTIONS = ("--headless", "--disable-gpu", "--no-pdf-header-footer", "--disable-dev-shm-usage")
-
-
-def print_pdf(page: Path) -> Path:
-    """Print a page to a PDF beside it; the error says which browsers were looked for."""
-    browser = os.environ.get(BROWSER_VARIABLE) or next(filter(None, map(shutil.which, BROWSERS)), "")
-    if not browser:
-        raise RunbookError(
-            f"No browser to print {page.name} with: {', '.join(BROWSERS)}: none is on the PATH. Install Chromium, name "
-            f"one by {BROWSER_VARIABLE}, or open the page and print it."
-        )
-    pdf = page.with_suffix(".pdf")
-    # A sandbox needs rights that containers and root do not have; the page is our own and fetches nothing.
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with tempfile.TemporaryDirectory() as profile:
-        places = [f"--user-data-dir={profile}", f"--print-to-pdf={pdf}", page.as_uri()]
-        ended = shell.run([browser, *BROWSER_OPTIONS, *sandbox, *places], timeout=120, check=False)
-    if not pdf.exists() or not pdf.read_bytes().startswith(b"%PDF"):
-        words = shell.last_lines(ended.err, 5)
-        ending = f"exit code {ended.exit_code}"
-        raise RunbookError(f"{browser} printed no PDF of {page} ({ending}). Its last words:\n{words}")
-    return pdf
 
 
 PRIVATE_KEYS = {

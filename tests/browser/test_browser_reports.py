@@ -181,12 +181,3 @@ def test_a_page_is_readable_on_a_phone(run, browser):
         found = Axe().run(page).response["violations"] if path.parent.name == "records" else []
         assert [one["id"] for one in found if one["impact"] in SERIOUS] == [], path.name
     context.close()
-
-
-def test_the_whole_report_is_printed_by_the_installed_browser(run, toy):
-    made = toy.call("runbook", "report", "local", "--pdf", "--runs", run.parent)
-    assert made.code == 0, made
-    pdf = (run / "report.pdf").read_bytes()
-    assert pdf.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 5
-    assert toy.call("runbook", "verify", "local", "--runs", run.parent).text.count("report.pdf") == 0

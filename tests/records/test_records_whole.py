@@ -16,7 +16,6 @@ from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
 from runbook.records.pages.page_parts import links_for, write_help
 from runbook.records.pages.run_pages import write_campaign, write_single_file
 from runbook.records.run_state import evidence_links
-from runbook.workflow.report import print_pdf
 
 
 @pytest.fixture
@@ -102,23 +101,3 @@ def test_a_notebook_that_lost_its_first_outputs_is_filed_by_its_name(run, tmp_pa
     other = write_run(tmp_path / "others", "other")
     with pytest.raises(RunbookError, match="belongs to the run in"):
         adopt_execution(other / "records" / "04-training.ipynb", run_folder=run)
-
-
-def test_without_a_browser_printing_says_what_to_install(run, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("RUNBOOK_CHROMIUM", raising=False)
-    with pytest.raises(
-        RunbookError, match=r"No browser to print report\.html with: chromium, .*Install Chromium, name one by"
-    ):
-        print_pdf(run / "report.html")
-
-
-def test_a_browser_that_prints_nothing_is_told_with_its_last_words(run, monkeypatch, tmp_path):
-    program = tmp_path / "chromium"
-    program.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("RUNBOOK_CHROMIUM", str(program))
-    with pytest.raises(
-        RunbookError, match=r"printed no PDF of .*report\.html \(exit code 3\)\. Its last words:\nno display"
-    ):
-        print_pdf(run / "report.html")

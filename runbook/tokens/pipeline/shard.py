@@ -123,7 +123,7 @@ class ShardMaker:
             return
         before, tokens, text_bytes = work.sink.length, 0, 0
         try:
-            for piece in huge.pieces(self._tokenizer.judge.splits_words):
+            for piece in huge.pieces(cut=self._tokenizer.name == "gpt2"):
                 with work.timed("encode"):
                     ids, _ = self._tokenizer.encoder.encode_batch([piece])
                 if not text_bytes:
