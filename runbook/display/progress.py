@@ -9,7 +9,7 @@ away). `draw_beside` adds a curve, where a drawing can be seen, and lines below.
 whoever calls again later (a re-run cell, another machine) gets the same picture; `timed` adds how long this one took.
 
 A curve is an image with its numbers in the alt text: it survives what JupyterLab, GitHub and nbviewer take out of HTML,
-and needs no script. A page of ours (records/pages) draws its curve inline instead, in the page's colours.
+and needs no script. A page of ours draws the same curve inline instead, in its own colours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from runbook.core.curves import Frame, Points, finite_points, thin
+from runbook.core.curves import Points, finite_points, loss_curve, thin
 from runbook.core.table import show_value
 from runbook.core.units import show_bytes, show_duration
 from runbook.display.jupyter.open_pages import show_to_new_pages
@@ -60,11 +60,9 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     )
 
 
-WIDTH, HEIGHT = 640, 150
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 24
-MOST_POINTS = 300
-INK, LINE = "#7d8590", "#2f81c7"
-"""Grey and blue with enough contrast on white and on black: an image does not know the page's colours."""
+MOST_POINTS, HEIGHT = 300, 200
+INK = "#7d8590"
+"""Grey with enough contrast on white and on black: an image does not know the page's colours."""
 
 
 def curve_html(points: Points, label: str) -> str:
@@ -78,28 +76,10 @@ def curve_html(points: Points, label: str) -> str:
         return ""
     (x0, first), (x1, last) = kept[0], kept[-1]
     alt = f"{label} from {first:.4g} (iteration {x0:g}) to {last:.4g} (iteration {x1:g})"
-    data = base64.b64encode(_svg(kept, label).encode()).decode()
-    return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}" style="max-width:100%;height:auto">'
-
-
-def _svg(points: Points, label: str) -> str:
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    low, high = min(ys), max(ys)
-    across = WIDTH - LEFT - RIGHT
-    frame = Frame(LEFT, TOP, across, HEIGHT - TOP - BOTTOM, xs[0], xs[-1], low, high)
-    bottom = HEIGHT - BOTTOM
-    text = f'font-family="sans-serif" font-size="12" fill="{INK}"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}">'
-        f'<path d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}" fill="none" stroke="{INK}"/>'
-        f'<text {text} x="{LEFT - 5}" y="{TOP + 9}" text-anchor="end">{high:.4g}</text>'
-        f'<text {text} x="{LEFT - 5}" y="{bottom}" text-anchor="end">{low:.4g}</text>'
-        f'<text {text} x="{LEFT}" y="{HEIGHT - 7}">{xs[0]:g}</text>'
-        f'<text {text} x="{LEFT + across / 2}" y="{HEIGHT - 7}" text-anchor="middle">'
-        f"{escape(label)} by iteration</text>"
-        f'<text {text} x="{WIDTH - RIGHT}" y="{HEIGHT - 7}" text-anchor="end">{xs[-1]:g}</text>'
-        f'<polyline points="{frame.path(points)}" fill="none" stroke="{LINE}" stroke-width="2"/></svg>'
-    )
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" color="{INK}" '
+    drawing = str(loss_curve([(label, kept)], height=HEIGHT)).replace("<svg ", start, 1)
+    data = base64.b64encode(drawing.encode()).decode()
+    return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}" width="720" style="max-width:100%">'
 
 
 SECONDS_BETWEEN_DRAWINGS = 1.0

@@ -29,7 +29,7 @@ def test_a_curve_is_an_image_with_its_numbers_in_words_and_stays_small():
     line = svg_of(html).find("{http://www.w3.org/2000/svg}polyline")
     places = line.get("points").split()
     assert len(places) <= MOST_POINTS + 1
-    assert places[0].startswith("52.0,10.0")
+    assert places[0].startswith("52.0,18.5")
     assert curve_html([(1, float("nan")), (2, 3.0)], "loss") == ""
 
 

@@ -14,11 +14,12 @@ import pytest
 from made_run import HOSTILE, IMAGE, TWIN, data, notebook, write_run
 
 from runbook.core.checks import Check
+from runbook.core.curves import loss_curve, spark
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import said_by_html, set_aside
 from runbook.records.pages.notebook_page import LARGEST_PAGE, report
 from runbook.records.pages.page_parts import show_value
-from runbook.records.pages.run_pages import FrontPage, loss_curve, spark, write_campaign, write_runs_index
+from runbook.records.pages.run_pages import FrontPage, write_campaign, write_runs_index
 from runbook.records.run_state import read_run, read_runs
 from runbook.workflow.status import status_of_all
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from runbook.core.atomic_files import utc_now, write_text
 from runbook.core.checks import counted
-from runbook.core.curves import Frame, Points, finite_points, thin
+from runbook.core.curves import MOST_POINTS, loss_curve, spark, thin
 from runbook.core.errors import RecordError
 from runbook.core.table import Row
 from runbook.core.units import four_digits, in_words, show_change, show_count, show_duration, unit_of
@@ -41,108 +41,6 @@ from runbook.records.pages.page_parts import (
 )
 from runbook.records.run_state import KEY_NUMBERS, METRICS, PhaseState, RunState, evidence_links, read_run, read_runs
 from runbook.records.twin import read_twin
-
-WIDTH, HEIGHT = 720, 300
-MOST_POINTS = 600  # points drawn; more would not be seen and make the page large
-COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
-"""Blue, orange, yellow and ink of the page, light or dark; the dashes tell them apart without any colour."""
-DASHES = ("", "6 3", "2 2", "8 2 2 2")
-
-
-def loss_curve(series: Sequence[tuple[str, Points]], untrained: float = 0.0, restarts: Sequence[int] = ()) -> Markup:
-    """Loss over iterations for each named series, with axes and their units; empty where nothing can be drawn.
-
-    `untrained` is the loss of an untrained model, drawn as a level; `restarts` are drawn where a job went on.
-    """
-    drawn = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
-    drawn = [(name, points) for name, points in drawn if len(points) > 1]
-    if not drawn:
-        return Markup("")
-    xs, ys = zip(*[point for _, points in drawn for point in points], strict=True)
-    ys += (untrained,) if untrained else ()
-    margin = (max(ys) - min(ys)) * 0.05 or 0.1
-    frame = Frame(52, 12, WIDTH - 64, HEIGHT - 56, min(xs), max(xs), min(ys) - margin, max(ys) + margin)
-    lines = [_line(frame, points, index) + _label(frame, name, index) for index, (name, points) in enumerate(drawn)]
-    marks = {f"untrained: ln V = {untrained:.4g}": [(frame.x0, untrained), (frame.x1, untrained)]} if untrained else {}
-    marks |= {f"restart at {x}": [(x, frame.y0), (x, frame.y1)] for x in restarts if frame.x0 < x <= frame.x1}
-    lines += [_mark(frame, name, points) for name, points in marks.items()]
-    ends = "; ".join(f"{name}: from {points[0][1]:.4g} to {points[-1][1]:.4g}" for name, points in drawn)
-    start = Markup(
-        '<svg role="img" viewBox="0 0 {} {}" width="100%" font-size="12" font-family="system-ui, sans-serif">'
-        "<title>Loss over iterations. {}</title>"
-    )
-    return start.format(WIDTH, HEIGHT, ends) + _axes(frame) + Markup("").join(lines) + Markup("</svg>")
-
-
-def spark(points: Points) -> Markup:
-    """A curve without axes, to stand in a line of text."""
-    points = thin(finite_points(points), MOST_POINTS)
-    if len(points) < 2:
-        return Markup("")
-    xs, ys = zip(*points, strict=True)
-    line = _line(Frame(2, 2, 136, 20, min(xs), max(xs), min(ys), max(ys)), points, 0)
-    return Markup(
-        '<svg role="img" viewBox="0 0 140 24" width="140" height="24" style="vertical-align:middle">'
-        f"<title>Loss from {ys[0]:.4g} to {ys[-1]:.4g}</title>{line}</svg>"
-    )
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Round values inside a range.
-
-    >>> ticks(0, 100), ticks(2.31, 10.9)
-    ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [4.0, 6.0, 8.0, 10.0])
-    """
-    if high <= low:
-        return [low]
-    raw = (high - low) / 5
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
-    first = math.ceil(low / step)
-    return [round(n * step, 10) for n in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _axes(frame: Frame) -> Markup:
-    bottom, right = frame.top + frame.height, frame.left + frame.width
-    lines = []
-    for value in ticks(frame.x0, frame.x1):
-        x = frame.at(value, frame.y0).partition(",")[0]
-        lines.append(f'<text x="{x}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
-    for value in ticks(frame.y0, frame.y1):
-        y = frame.at(frame.x0, value).partition(",")[2]
-        lines.append(f'<line x1="{frame.left}" x2="{right}" y1="{y}" y2="{y}" opacity="0.15"/>')
-        lines.append(f'<text x="{frame.left - 6}" y="{y}" dy="4" text-anchor="end">{value:g}</text>')
-    lines.append(f'<text x="{right}" y="{bottom + 34}" text-anchor="end">iteration</text>')
-    middle = frame.top + frame.height / 2
-    lines.append(f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">loss (nat / token)</text>')
-    lines.append(f'<path d="M{frame.left} {frame.top}V{bottom}H{right}" fill="none"/>')
-    plain = "".join(lines).replace("<text ", '<text stroke="none" fill="currentColor" ')
-    return Markup(f'<g stroke="currentColor">{plain}</g>')
-
-
-def _line(frame: Frame, points: Points, index: int) -> Markup:
-    path = frame.path(points)
-    return Markup(f'<polyline points="{path}" fill="none" stroke-width="1.8" {_stroke(index)}/>')
-
-
-def _mark(frame: Frame, name: str, points: Points) -> Markup:
-    x, y = frame.at(*points[1]).split(",")
-    drawn = f'<polyline points="{frame.path(points)}" fill="none" stroke="currentColor" stroke-dasharray="2 4"/>'
-    words = f'<text x="{x}" y="{float(y) - 4:.1f}" fill="currentColor" text-anchor="end">{name}</text>'
-    return Markup(drawn + words)
-
-
-def _label(frame: Frame, name: str, index: int) -> Markup:
-    x, y = frame.left + frame.width - 150, frame.top + 14 + 18 * index
-    return Markup(
-        f'<text x="{x + 34}" y="{y}" fill="currentColor">{escape(name)}</text>'
-        f'<line x1="{x}" x2="{x + 28}" y1="{y - 4}" y2="{y - 4}" stroke-width="2" {_stroke(index)}/>'
-    )
-
-
-def _stroke(index: int) -> str:
-    return f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-dasharray="{DASHES[index % len(DASHES)]}"'
-
 
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 SHOWN_RESULTS = 6  # numbers of a phase shown in the campaign's table; the rest is in the phase's own report
