@@ -1,19 +1,12 @@
 """`runbook data`: tokenize, verify, show; the data phase without a notebook."""
 
-from __future__ import annotations
-
 import re
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from runbook.cli.options import AT_LEAST_1
-
-if TYPE_CHECKING:
-    from runbook.tokens.pipeline.progress import DataProgress
 
 _PATH = click.Path(path_type=Path)
 
@@ -28,26 +21,6 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     if value.endswith("/") or Path(value).name in ("", ".."):
         raise click.BadParameter(f"{value!r} is a folder; add a name, such as {value.rstrip('/') or '.'}/corpus")
     return Path(value)
-
-
-class _Line:
-    """Progress on stderr: one line that is written over on a terminal, a line every ten seconds elsewhere."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._last = 0.0
-
-    def __call__(self, progress: DataProgress) -> None:
-        """Show it, unless something was shown a moment ago."""
-        last = progress.stage == "done"
-        if not last and time.monotonic() - self._last < (0.5 if self._terminal else 10.0):
-            return
-        self._last = time.monotonic()
-        text = progress.as_text()
-        if self._terminal:
-            click.echo(f"\r\x1b[K{text}", err=True, nl=last)
-        else:
-            click.echo(text, err=True)
 
 
 @data.command()
@@ -97,6 +70,7 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
     On many nodes: --share I/N in each job of an array (any N, also another one the next time), then once without it.
     """
     from runbook.core.units import show_bytes, show_duration
+    from runbook.display import Progress
     from runbook.tokens.pipeline.options import TokenizeOptions
     from runbook.tokens.pipeline.tokenize import prepare, prepare_share
 
@@ -105,11 +79,15 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
         if not (numbers := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", share)):
             raise click.BadParameter(f"{share!r} is not I/N, such as 0/32", param_hint="--share")
         index, count = map(int, numbers.groups())
-        made, total = prepare_share(list(inputs), prefix, (index, count), options, progress=_Line())
+        with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
+            made, total = prepare_share(
+                list(inputs), prefix, (index, count), options, progress=lambda now: progress.update(**now.as_facts())
+            )
         before = "" if made == total else f", {total - made} were done before"
         click.echo(f"share {share}: {made} of {total} shards made{before}; run without --share to join them")
         return
-    manifest = prepare(list(inputs), prefix, options, progress=_Line())
+    with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
+        manifest = prepare(list(inputs), prefix, options, progress=lambda now: progress.update(**now.as_facts()))
     files = ", ".join(f"{each['name']} ({show_bytes(each['bytes'])})" for each in manifest.files.values())
     done = "done before, nothing to do" if manifest.reused else f"done in {show_duration(manifest.seconds['wall'])}"
     if manifest.reused_shards and not manifest.reused:
@@ -173,6 +151,7 @@ def download(dataset: str, folder: str, url: str, workers: int, check_space: boo
     s3:// needs s5cmd. Token files (.bin and .idx) are verified as well.
     """
     from runbook.core.units import show_bytes, show_duration
+    from runbook.display import Progress
     from runbook.params import project_root
     from runbook.params.catalogues import read_datasets
     from runbook.tokens.sources.download import download as download_dataset
@@ -181,9 +160,15 @@ def download(dataset: str, folder: str, url: str, workers: int, check_space: boo
     entry = read_datasets(project).get(dataset)
     if url:
         entry = entry.model_copy(update={"url": url})
-    found = download_dataset(
-        entry, project=project, folder=folder, workers=workers, check_space=check_space, progress=_Line()
-    )
+    with Progress("download", unit="bytes", stream=sys.stderr) as progress:
+        found = download_dataset(
+            entry,
+            project=project,
+            folder=folder,
+            workers=workers,
+            check_space=check_space,
+            progress=lambda now: progress.update(**now.as_facts()),
+        )
     there = "all were there" if not found.fetched else f"{found.fetched:,} fetched in {show_duration(found.seconds)}"
     click.echo(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {there}; none is missing")
     if entry.kind == "tokenized":

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from html import escape
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from runbook.core.checks import Check, counted
 from runbook.core.table import Row, Table
@@ -32,14 +32,14 @@ class Place(StrEnum):
         return self in (Place.BROWSER, Place.ENGINE, Place.BATCH)
 
 
-def where_we_are() -> Place:
-    """The place of this process's output, found without importing IPython."""
+def where_we_are(stream: TextIO | None = None) -> Place:
+    """The place of this process's output, or of what goes to `stream`, found without importing IPython."""
     shell = current_shell()
     if shell is not None and getattr(shell, "kernel", None) is not None:
         if os.environ.get(ENGINE_VARIABLE):
             return Place.ENGINE
         return Place.BROWSER if os.environ.get(SERVER_VARIABLE) else Place.BATCH
-    return Place.TERMINAL if sys.stdout.isatty() else Place.PIPE
+    return Place.TERMINAL if (stream or sys.stdout).isatty() else Place.PIPE
 
 
 def current_shell() -> Any:
@@ -114,10 +114,11 @@ class View(list[Any]):
         return "\n\n".join(part.as_text() if isinstance(part, Table) else part for part in captions)
 
 
-def show_text(text: str) -> None:
+def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
     """Print at once, in characters that the terminal has: a machine that knows only ASCII gets `?`, not a traceback."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), flush=True)
+    stream = stream or sys.stdout
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
 
 
 def show_figure(figure: Any, caption: str) -> None:

@@ -19,11 +19,10 @@ import itertools
 import math
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, TextIO
 
 from runbook.core.curves import Points, finite_points, loss_curve, thin
 from runbook.core.table import show_value
@@ -102,6 +101,7 @@ class Progress:
         *,
         timed: bool = True,
         place: Place | None = None,
+        stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.title, self.total, self.unit, self.timed = title, total, unit, timed
@@ -110,7 +110,8 @@ class Progress:
         self.curve: tuple[str, Points] = ("", ())
         self.events: tuple[str, ...] = ()
         self.ended = False
-        self._place, self._clock, self._started = place or where_we_are(), clock, clock()
+        self._place, self._clock, self._started = place or where_we_are(stream), clock, clock()
+        self._stream = stream
         self._drawn = self._printed = float("-inf")
         self._handle: Any = None
         self._line_width = 0
@@ -119,7 +120,7 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self.ended:
+        if not self.ended and (kind is None or self._drawn > float("-inf")):  # an error at once speaks for itself
             if kind is not None:
                 self.facts = self.facts | {"stopped by": kind.__name__}  # a page may be reading them
             self.finish()
@@ -201,7 +202,7 @@ class Progress:
         is_due = self.ended or now - self._printed >= SECONDS_BETWEEN_LINES
         if self._place in (Place.BATCH, Place.PIPE) and is_due:
             if self._place is Place.PIPE or not is_first:
-                show_text(self.as_text())
+                show_text(self.as_text(), self._stream)
             self._printed = now
 
     def _bundle(self) -> dict[str, str]:
@@ -225,6 +226,5 @@ class Progress:
             filled = round((share or 0) * BAR_WIDTH)
             line = line if share is None else f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {line}"
             line = line[: shutil.get_terminal_size().columns - 1]
-        sys.stdout.write("\r" + line.ljust(self._line_width) + ("\n" if self.ended else ""))
-        sys.stdout.flush()
+        show_text("\r" + line.ljust(self._line_width), self._stream, end="\n" if self.ended else "")
         self._line_width = len(line)

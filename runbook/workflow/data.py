@@ -5,16 +5,14 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from runbook.core.checks import counted, judge
 from runbook.core.errors import DataError
 from runbook.core.table import Row
-from runbook.core.units import show_bytes, show_duration
+from runbook.core.units import show_bytes
 from runbook.display import Progress, Table, View, show_html, show_table, show_text
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
@@ -24,7 +22,6 @@ from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.run_tables import plan_versus_actual
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.options import Manifest, TokenFiles, TokenizeOptions, read_manifest
-from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.sources.dataset_files import dataset_folder, file_fault, token_prefixes
 from runbook.tokens.sources.download import download
@@ -69,7 +66,7 @@ def fetch(open_phase: OpenPhase) -> None:
         show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
     for dataset in remote:
         with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
-            found = download(dataset, project=settings.project, progress=partial(_show_progress, progress))
+            found = download(dataset, project=settings.project, progress=lambda now: progress.update(**now.as_facts()))
         show_text(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {found.fetched:,} fetched now")
 
 
@@ -93,31 +90,13 @@ def tokenize(open_phase: OpenPhase) -> None:
         options = TokenizeOptions.from_params(settings.run.data)
         with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
             for inputs, prefix in groups:
-                prepare(inputs, prefix, options, progress=partial(_show_progress, progress))
+                prepare(inputs, prefix, options, progress=lambda now: progress.update(**now.as_facts()))
     made = [TokenFiles(prefix) for _, prefix in groups]
     outputs = [path for one in made for path in (one.bin, one.idx, one.manifest)]
     run_files.write_mark(open_phase.folder, STEP, VERSIONS[PHASE], digest, [*outputs, *placed])
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
         show_text(f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is shown below.")
-
-
-def _show_progress(progress: Progress, now: DataProgress) -> None:
-    """The moment as facts beside the bar: per stage, with files, speed, time left, workers and failures."""
-    facts: dict[str, Any] = {
-        "done": now.bytes,
-        "total": now.bytes_total,
-        "stage": None if now.stage == "done" else now.stage,
-        "files": f"{now.files:,} of {now.files_total:,}",
-        **({"shards": f"{now.shards} of {now.shards_total}"} if now.shards_total else {}),
-        "GB": f"{now.bytes / 1e9:.3f} of {now.bytes_total / 1e9:.3f}",
-        **({"documents": now.documents, "tokens": now.tokens} if now.tokens else {}),
-        "MB/s" if now.stage == "download" else "MB/s of text": round(now.mb_per_second, 1),
-        "to go": show_duration(now.eta_seconds) if now.eta_seconds else None,
-        "workers": now.workers,
-        "failures": now.failures,
-    }
-    progress.update(**facts)
 
 
 def verify(open_phase: OpenPhase) -> None:

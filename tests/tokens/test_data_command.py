@@ -27,7 +27,7 @@ def test_tokenize_verify_show(tmp_path: Path) -> None:
     assert made.exit_code == 0
     assert made.stdout.startswith("done in ")
     assert ": 3 documents, 7 tokens -> out_text_document.bin (14 B), out_text_document.idx (90 B)" in made.stdout
-    assert "done: 1/1 files" in made.stderr
+    assert "files 1 of 1, shards 1 of 1, " in made.stderr
     again = call("tokenize", source, "--out", tmp_path / "out")
     assert again.stdout.startswith("done before, nothing to do: 3 documents")
     verified = call("verify", tmp_path / "out")

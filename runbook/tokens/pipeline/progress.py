@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from runbook.core.units import show_bytes, show_count, show_duration
+from runbook.core.table import Row
+from runbook.core.units import show_duration
 from runbook.tokens.pipeline.bin_writer import Committer
 from runbook.tokens.pipeline.options import Counts, Manifest
 from runbook.tokens.pipeline.parts_folder import ShardCounts
@@ -34,17 +35,21 @@ class DataProgress:
     shards: int = 0
     shards_total: int = 0
 
-    def as_text(self) -> str:
-        """One line for a terminal."""
-        eta = "" if self.eta_seconds is None else f", {show_duration(self.eta_seconds)} to go"
-        failures = f", {self.failures} failures" if self.failures else ""
-        text = f"{self.stage}: {self.files}/{self.files_total} files, {show_bytes(self.bytes)} of "
-        text += f"{show_bytes(self.bytes_total)}, "
-        if self.stage == "download":
-            return f"{text}{self.mb_per_second:.1f} MB/s{eta}{failures}"
-        text += f"{show_count(self.documents)} documents, {show_count(self.tokens)} tokens, "
-        workers = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
-        return f"{text}{self.mb_per_second:.1f} MB/s of text, {workers}{eta}{failures}"
+    def as_facts(self) -> Row:
+        """The moment as facts beside a bar of bytes: per stage, with files, speed, time left, workers and failures."""
+        return {
+            "done": self.bytes,
+            "total": self.bytes_total,
+            "stage": None if self.stage == "done" else self.stage,
+            "files": f"{self.files:,} of {self.files_total:,}",
+            **({"shards": f"{self.shards} of {self.shards_total}"} if self.shards_total else {}),
+            "GB": f"{self.bytes / 1e9:.3f} of {self.bytes_total / 1e9:.3f}",
+            **({"documents": self.documents, "tokens": self.tokens} if self.tokens else {}),
+            "MB/s" if self.stage == "download" else "MB/s of text": round(self.mb_per_second, 1),
+            "to go": show_duration(self.eta_seconds) if self.eta_seconds else None,
+            "workers": self.workers,
+            "failures": self.failures,
+        }
 
 
 ProgressCallback = Callable[[DataProgress], None]
