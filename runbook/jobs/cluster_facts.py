@@ -79,9 +79,8 @@ def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
 
 
 def parse_pbs_queues(text: str) -> tuple[QueueLimits, ...]:
-    """The queues of `qstat -Q -f` that take jobs of users."""
-    closed = {name for name, values in pbs.parse_entries(text, "Queue") if not pbs.is_open(values)}
-    return tuple(queue for queue in pbs.Pbs().parse_limits(text) if queue.name not in closed)
+    """The queues of `qstat -Q -f` that take jobs of users and start them."""
+    return tuple(queue for queue in pbs.Pbs().parse_limits(text) if queue.state == "UP")
 
 
 def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:

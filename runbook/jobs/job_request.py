@@ -39,6 +39,7 @@ class QueueLimits:
 
     name: str
     state: str = "UP"
+    """In Slurm's words: DOWN takes jobs and starts none, DRAIN starts those it has, INACTIVE neither."""
     default: bool = False
     max_seconds: int = 0
     max_nodes: int = 0

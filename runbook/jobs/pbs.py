@@ -3,7 +3,7 @@
 import os
 import pwd
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from runbook.core.errors import JobError
 from runbook.core.locks import HOLDER_VARIABLE
@@ -46,7 +46,7 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
     shown = sorted(f"{key}={value}" for key, value in values.items() if re.match("resources_m|enabled$", key))
     return QueueLimits(
         name=name,
-        state="UP" if values.get("enabled") == "True" else "INACTIVE",
+        state="INACTIVE" if values.get("enabled") != "True" else "UP" if values.get("started") == "True" else "DOWN",
         max_seconds=clock_seconds(values.get("resources_max.walltime", "")),
         max_nodes=whole_number(values.get("resources_max.nodect", "")),
         min_nodes=whole_number(values.get("resources_min.nodect", "")),
@@ -54,17 +54,12 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
     )
 
 
-def is_open(values: Mapping[str, str]) -> bool:
-    """Whether a queue takes jobs of users: enabled, and started."""
-    return values.get("enabled") == values.get("started") == "True"
-
-
 def queue_rows(text: str) -> list[dict[str, str]]:
     """The queues of `qstat -Q -f` for people."""
     return [
         {
             "queue": name,
-            "state": "open" if is_open(values) else "closed",
+            "state": "open" if _limits(name, values).state == "UP" else "closed",
             "time limit": values.get("resources_max.walltime", ""),
             "nodes": values.get("resources_max.nodect", ""),
             "jobs": values.get("state_count", values.get("total_jobs", "")).strip(),

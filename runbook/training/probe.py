@@ -18,7 +18,9 @@ from runbook.plan_file.errors import TrainingError
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, on_gpu, ranks_from
 
 PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
-MEBIBYTE = 1 << 20
+WRITTEN_BYTES, SUMMED_BYTES = 64 << 20, 16 << 20
+WAIT_SECONDS = 300
+"""The ranks wait no longer for each other."""
 SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
 """Comparisons of clocks, of which the closest counts: a rank that waits for a core reads its clock late."""
@@ -60,10 +62,10 @@ def main() -> int:
 
     look("torch", _look_at_torch)
     if arguments.write_folder and ranks.local_rank == 0:
-        look("write", lambda: write_speed(arguments.write_folder, arguments.write_mebibytes, ranks.rank))
+        look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
     _save(facts, arguments.out, ranks.rank)  # ranks that never meet may end this process
     if facts["torch"]:
-        look("group", lambda: _reach(ranks, arguments.mebibytes, arguments.timeout))
+        look("group", lambda: _reach(ranks))
         _save(facts, arguments.out, ranks.rank)
     return 0
 
@@ -76,16 +78,15 @@ def _save(facts: Facts, folder: Path, rank: int) -> None:
     part.replace(path)
 
 
-def write_speed(folder: Path, mebibytes: int, rank: int) -> Facts:
+def write_speed(folder: Path, rank: int) -> Facts:
     """How fast a file is written and synced, and by how many seconds the file server's clock is off."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".probe-{rank}.{os.getpid()}"
-    block = os.urandom(MEBIBYTE)
+    content = os.urandom(WRITTEN_BYTES)
     start = time.perf_counter()
     try:
         with path.open("wb") as stream:
-            for _ in range(mebibytes):
-                stream.write(block)
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         seconds = time.perf_counter() - start
@@ -95,14 +96,12 @@ def write_speed(folder: Path, mebibytes: int, rank: int) -> Facts:
     finally:
         path.unlink(missing_ok=True)
     skew = max(0.0, before - written, written - after)  # zero where the file's time is within that moment
-    size = mebibytes * MEBIBYTE
-    return {"bytes": size, "seconds": seconds, "bytes_per_second": size / seconds, "clock_of_files": skew}
+    speed = WRITTEN_BYTES / seconds
+    return {"bytes": WRITTEN_BYTES, "seconds": seconds, "bytes_per_second": speed, "clock_of_files": skew}
 
 
 def _look_at_torch() -> Facts:
     import torch
-
-    from runbook.training import cpu
 
     cuda = on_gpu()
     gpus = []
@@ -115,11 +114,10 @@ def _look_at_torch() -> Facts:
         "hip": getattr(torch.version, "hip", None),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]
         "devices": gpus,
-        "bf16_on_cpu": cpu.multiplies_half(),
     }
 
 
-def _reach(ranks: Ranks, mebibytes: int, timeout: int) -> Facts:
+def _reach(ranks: Ranks) -> Facts:
     """A sum over all ranks, timed, and the spread of their clocks right after they met."""
     import torch
 
@@ -133,9 +131,9 @@ def _reach(ranks: Ranks, mebibytes: int, timeout: int) -> Facts:
         torch.distributed.all_reduce(clocks)
         return float(clocks.max() - clocks.min())
 
-    join_process_group(ranks, timeout)
+    join_process_group(ranks, WAIT_SECONDS)
     try:
-        values = torch.ones(mebibytes * MEBIBYTE // 4, device=device())
+        values = torch.ones(SUMMED_BYTES // 4, device=device())
         torch.distributed.all_reduce(values)
         spread = min(clock_spread() for _ in range(CLOCK_ROUNDS))
         seconds, speed = sum_speed(values.nbytes, SUM_ROUNDS)
@@ -162,10 +160,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m runbook.training.probe", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for probe-<rank>.json")
     parser.add_argument("--device", default="", help="what the plan computes on; cpu hides every GPU")
-    parser.add_argument("--mebibytes", type=int, default=16, help="size of the sum over all ranks")
     parser.add_argument("--write-folder", type=Path, help="where each node writes a file, to see how fast")
-    parser.add_argument("--write-mebibytes", type=int, default=64, help="size of that file")
-    parser.add_argument("--timeout", type=int, default=300, help="seconds that the ranks wait for each other")
     return parser.parse_args()
 
 

@@ -6,18 +6,17 @@ import json
 
 import pytest
 
-from runbook.core.errors import ProgramError
 from runbook.workflow.prerequisites import doctor
 
 KEYS = {"name", "status", "message", "rule", "remedy", "verdict", "value"}
-SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "numpy": "2.4.6", "cuda devices": 0}
+SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "deepspeed": None, "numpy": "2.4.6"}
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """What the trainer's Python answers."""
-    answer = dict(SOFTWARE)
-    monkeypatch.setattr(doctor, "ask_software", lambda: answer)
+    answer = {"python": "3.11.2", "packages": dict(SOFTWARE), "errors": {}, "torch": {"devices": []}}
+    monkeypatch.setattr(doctor, "probe_alone", lambda: [answer])
     return answer
 
 
@@ -32,39 +31,40 @@ def test_a_machine_that_has_everything_is_well(runbook, asked):
     assert all(row.keys() == KEYS for row in rows.values())
     assert {row["verdict"] for row in rows.values()} <= {"pass", "warn"}
     assert all((row["status"], row["message"]) == (row["verdict"], row["value"]) for row in rows.values())
-    assert {"python", "torch", "megatron-core", "numpy", "GPUs", "cores", "memory", "disk", "run folder"} <= set(rows)
+    assert {"python", "software", "GPUs", "cores", "memory", "disk", "run folder"} <= set(rows)
+    assert rows["software"]["value"] == "torch 2.13.0, megatron-core 0.16.1, numpy 2.4.6"
     assert rows["GPUs"]["rule"] == (
         "site local computes on the CPU and hides them; site local-gpu takes those that torch sees, one a process"
     )
 
 
 def test_what_is_missing_fails_and_names_the_remedy(runbook, asked):
-    asked["megatron-core"] = None
+    asked["packages"]["megatron-core"] = None
     said = runbook("doctor", "--json")
     assert said.code == 1
-    row = rows_of(said)["megatron-core"]
-    assert (row["verdict"], row["value"]) == ("fail", "missing")
-    assert row["remedy"] == "make setup installs what requirements.lock pins"
+    row = rows_of(said)["software"]
+    assert (row["verdict"], row["value"]) == ("fail", "missing: megatron-core")
+    assert row["remedy"] == "make setup installs what requirements.lock pins."
     table = runbook("doctor")
     assert table.code == 1
     assert "megatron-core" in table.out
 
 
-def test_a_python_without_torch_is_told_in_its_own_words(runbook, monkeypatch):
-    def no_torch():
-        raise ProgramError("python -c ... ended with exit code 1\nModuleNotFoundError: No module named 'torch'")
-
-    monkeypatch.setattr(doctor, "ask_software", no_torch)
+def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked):
+    asked |= {"torch": None, "errors": {"torch": "OSError: libcudart.so.12: cannot open shared object file"}}
     said = runbook("doctor", "--json")
     assert said.code == 1
-    assert rows_of(said)["trainer"]["value"] == "ModuleNotFoundError: No module named 'torch'"
+    assert rows_of(said)["software"]["value"] == "OSError: libcudart.so.12: cannot open shared object file"
 
 
-def test_the_trainers_python_is_really_asked():
-    """One process that imports torch: versions are those that load, not those of a list."""
-    found = doctor.ask_software()
-    assert found["torch"]
-    assert found["numpy"]
+def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):
+    """One process that imports torch and waits for no other rank: versions are those that load, not those of a list."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    (found,) = doctor.probe_alone()
+    assert (found["rank"], found["errors"], found["group"]["sum_is_right"]) == (0, {}, True)
+    assert found["torch"]["version"].startswith(found["packages"]["torch"].partition("+")[0])
+    assert found["packages"]["numpy"]
 
 
 def test_outside_a_project_the_rest_is_still_told(runbook, asked, tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_outside_a_project_the_rest_is_still_told(runbook, asked, tmp_path, monk
     rows = rows_of(said)
     assert said.code == 1
     assert rows["project"]["verdict"] == "fail"
-    assert rows["torch"]["verdict"] == "pass"
+    assert rows["software"]["verdict"] == "pass"
 
 
 def test_a_run_that_cannot_be_asked_from_here_says_what_is_unknown(runbook):

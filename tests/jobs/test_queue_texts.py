@@ -104,7 +104,7 @@ def test_qstat_of_openpbs_23_06():
 def test_qstat_of_queues():
     debug, prod, old = pbs.Pbs().parse_limits(sample("pbs-qstat-queues.txt"))
     assert (debug.name, debug.max_seconds, debug.max_nodes, debug.min_nodes) == ("debug", 3600, 2, 1)
-    assert (prod.min_nodes, prod.state, old.state) == (10, "UP", "INACTIVE")
+    assert (prod.min_nodes, prod.state, old.state) == (10, "DOWN", "INACTIVE")
     assert [row["state"] for row in pbs.queue_rows(sample("pbs-qstat-queues.txt"))] == ["open", "closed", "closed"]
 
 
@@ -112,7 +112,7 @@ def test_qstat_of_queues_of_openpbs_23_06():
     """A queue that nobody enabled has no such line."""
     queues = {queue.name: queue for queue in pbs.Pbs().parse_limits(sample("openpbs-23.06.06-qstat-queues.txt"))}
     states = {name: queue.state for name, queue in queues.items()}
-    assert states == {"workq": "UP", "debug": "UP", "prod": "UP", "old": "INACTIVE"}
+    assert states == {"workq": "UP", "debug": "UP", "prod": "DOWN", "old": "INACTIVE"}
     assert (queues["debug"].max_seconds, queues["debug"].max_nodes, queues["prod"].min_nodes) == (3600, 2, 10)
 
 

@@ -269,19 +269,19 @@ def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
 
 @pytest.mark.parametrize(
     ("state", "verdict", "value"),
-    [("up", "pass", "p4de"), ("inact", "fail", "p4de is inact"), ("down", "warn", "p4de is down")],
+    [("UP", "pass", "p4de"), ("INACTIVE", "fail", "p4de is INACTIVE"), ("DOWN", "warn", "p4de is DOWN")],
 )
 def test_a_rented_cluster_whose_machines_are_stopped_is_reported_with_how_to_start_them(
     state, verdict, value, tmp_path, monkeypatch
 ):
-    sinfo = tmp_path / "sinfo"
-    sinfo.write_text(f"#!/bin/sh\necho 'p4de|{state}|8|infinite'\n")
-    sinfo.chmod(0o755)
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho 'PartitionName=p4de MaxTime=UNLIMITED State={state} TotalNodes=8'\n")
+    scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     settings = params.load("aws-pile-175b", project=PROJECT)
     row = next(one for one in queue_checks(settings) if one.name == "queue of jobs.smoke")
     assert (row.verdict, row.value) == (verdict, value)
-    assert (row.remedy or "").endswith("environment/fleet.sh start CLUSTER REGION.") == (state != "up")
+    assert (row.remedy or "").endswith("environment/fleet.sh start CLUSTER REGION.") == (state != "UP")
     elsewhere = replace(settings, site=settings.site.model_copy(update={"fleet": None}))
     row = next(one for one in queue_checks(elsewhere) if one.name == "queue of jobs.smoke")
     assert row.verdict == verdict and "fleet" not in (row.remedy or "")

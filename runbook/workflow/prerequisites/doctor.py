@@ -1,6 +1,5 @@
 """`runbook doctor`: what this machine has and lacks, and what a run finds on its site."""
 
-import json
 import os
 import platform
 import shutil
@@ -16,10 +15,11 @@ import psutil
 from runbook import params
 from runbook.core import shell
 from runbook.core.checks import judge
-from runbook.core.errors import ParamsError, ProgramError
+from runbook.core.errors import JobError, ParamsError
 from runbook.core.units import show_bytes
 from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preparation import FLEET
+from runbook.jobs.slurm import Slurm
 from runbook.params import Settings, resolve_secret
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.settings import STAGE, missing_values
@@ -27,16 +27,9 @@ from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.prerequisites import machine
-from runbook.workflow.prerequisites.node_probe import NEEDED, probe_checks, probe_run
+from runbook.workflow.prerequisites.node_probe import gpus_of, probe_alone, probe_checks, probe_run, software_check
 
-ASK = """
-import importlib.metadata, json, torch
-versions = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
-print(json.dumps({**versions, "torch": torch.__version__, "cuda devices": torch.cuda.device_count()}))
-"""
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
-SHUT = ("inact", "drain", "down")
-"""Availabilities of a partition, in sinfo's words, with which no job starts."""
 
 
 def all_checks() -> list[Check]:
@@ -62,18 +55,11 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
 
 
 def software_checks() -> list[Check]:
-    """What the trainer's Python can import, asked of a process."""
-    remedy = "make setup installs what requirements.lock pins"
-    try:
-        found = ask_software()
-    except ProgramError as error:
-        return [Check("trainer", "fail", str(error).splitlines()[-1], f"torch can be imported; {remedy}", remedy)]
-    rule = f"the trainer imports it; {remedy}"
-    checks = [judge(name, bool(found.get(name)), str(found.get(name) or "missing"), rule, remedy) for name in NEEDED]
-    devices = found["cuda devices"]
+    """What this Python can import, and which GPUs its torch sees: asked of a probe that is alone."""
+    facts = probe_alone()
+    num_gpus = sum(len(gpus_of(one)) for one in facts)
     rule = "site local computes on the CPU and hides them; site local-gpu takes those that torch sees, one a process"
-    checks.append(Check("GPUs", "pass" if devices else "warn", str(devices), rule))
-    return checks
+    return [software_check(facts, "runbook"), judge("GPUs", num_gpus > 0, str(num_gpus), rule, otherwise="warn")]
 
 
 def machine_checks() -> list[Check]:
@@ -166,20 +152,16 @@ def queue_checks(settings: Settings) -> list[Check]:
     kind, check = settings.site.scheduler, partial(Check, "scheduler", rule="the scheduler answers")
     if kind == "local":
         return [check("pass", "this machine runs the jobs itself")]
-    question = ["sinfo", "-h", "-o", "%R|%a|%D|%l"] if kind == "slurm" else ["qstat", "-Q", "-f"]
+    queue = Slurm() if kind == "slurm" else Pbs()
+    program = queue.limits_question[0]
     try:
-        said = shell.run(question, timeout=30)
-    except ProgramError as error:
-        verdict = "fail" if shutil.which(question[0]) else "unknown"
+        limits = queue.parse_limits(queue.answer(*queue.limits_question))
+    except JobError as error:
+        verdict = "fail" if shutil.which(program) else "unknown"
         remedy = f"This is not a login node of {settings.site.site}, or its scheduler is down."
         return [check(verdict, str(error).splitlines()[0], remedy=remedy)]
-    checks = [check("pass", f"{question[0]} answers")]
-    if kind == "pbs":
-        checks.append(_history_check())
-        states = {queue.name: "up" if queue.state == "UP" else "inact" for queue in Pbs().parse_limits(said.out)}
-    else:
-        rows = [line.split("|") for line in said.out.splitlines() if line.strip()]
-        states = {row[0].split()[0]: row[1] if len(row) > 1 else "" for row in rows}
+    checks = [check("pass", f"{program} answers"), *([_history_check()] if kind == "pbs" else [])]
+    states = {queue.name: queue.state for queue in limits}
     partitions = {name: getattr(settings.run.jobs, name).partition for name in JOB_SECTIONS.values()}
     return checks + [_queue_check(settings, name, asked, states) for name, asked in partitions.items() if asked]
 
@@ -189,12 +171,12 @@ def _queue_check(settings: Settings, section: str, partition: str, states: Mappi
     check = partial(Check, f"queue of jobs.{section}", rule="the queue that the job asks for is there and takes jobs")
     if (state := states.get(partition)) is None:
         return check("fail", partition, remedy=f"Set jobs.{section}.partition to one of {', '.join(sorted(states))}.")
-    if state not in SHUT:
+    if state == "UP":
         return check("pass", partition)
     remedy = "Its administrator has shut it: choose another, or wait."
     if settings.site.fleet:
         remedy = f"Start the machines where the cluster is managed: bash environment/{FLEET} start CLUSTER REGION."
-    verdict = "warn" if state == "down" else "fail"  # a partition that is down still queues jobs
+    verdict = "warn" if state == "DOWN" else "fail"  # one that is down still queues jobs
     return check(verdict, f"{partition} is {state}", remedy=remedy)
 
 
@@ -277,16 +259,6 @@ def locks_check(settings: Settings) -> Check:
 
 def _nearest(path: Path) -> Path:
     return next(one for one in (path, *path.parents) if one.is_dir())
-
-
-def ask_software(python: str = sys.executable) -> dict[str, str | int | None]:
-    """Versions that the trainer's Python can really import."""
-    finished = shell.run([python, "-c", ASK], timeout=120)
-    try:
-        answer: dict[str, str | int | None] = json.loads(finished.out.splitlines()[-1])
-    except (IndexError, ValueError) as error:
-        raise ProgramError(f"{python} did not say what it can import:\n{finished.out}\n{finished.err}") from error
-    return answer
 
 
 def writable_check(folder: Path) -> Check:

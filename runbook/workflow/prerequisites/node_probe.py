@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runbook.core import shell
 from runbook.core.errors import JobError, ProgramError
 from runbook.core.units import show_bytes, show_duration
 from runbook.jobs import get_scheduler
@@ -83,6 +84,14 @@ def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
         with contextlib.suppress(JobError, ProgramError):
             _do_probe(settings, job)
     return read_facts(out)
+
+
+def probe_alone() -> list[ProbeAnswer]:
+    """The probe as one process of this Python, which no launcher started even where we are a job's step ourselves."""
+    with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
+        words = [sys.executable, "-m", "runbook.training.probe", "--out", out]
+        shell.run(words, timeout=PROBE_LIMIT_SECONDS, env={"RANK": "0", "WORLD_SIZE": "1"})
+        return read_facts(Path(out))
 
 
 def read_facts(out: Path) -> list[ProbeAnswer]:
@@ -171,7 +180,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
 def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
     """As many GPUs as the site says, and nobody computing on them."""
     wanted = site.hardware.devices_per_node
-    devices = [(one["host"], _torch_of(one).get("devices", [])) for one in facts]
+    devices = [(one["host"], gpus_of(one)) for one in facts]
     if site.hardware.device == "cpu":
         check = partial(Check, "GPUs", rule="GPUs of a node are hidden from its processes")
         if seen := max(len(found) for _, found in devices):
@@ -301,6 +310,12 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
         )
         return check("warn", value, remedy=remedy)
     return check("pass", value)
+
+
+def gpus_of(one: ProbeAnswer) -> Sequence[ProbeAnswer]:
+    """The GPUs that a rank's torch sees."""
+    gpus: Sequence[ProbeAnswer] = _torch_of(one).get("devices", [])
+    return gpus
 
 
 def _torch_of(one: ProbeAnswer) -> ProbeAnswer:
