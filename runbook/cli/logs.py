@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import EXISTING_FILE, RUNS, SET, phase_option, training_phase
+from runbook.cli.options import EXISTING_FILE, RUNS, SET, phase_option
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.log_readers.exports import write_csv, write_json
@@ -78,10 +78,10 @@ def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
     from runbook.workflow.run_files import read_plan_file
     from runbook.workflow.status import run_folder
 
-    chosen, folder = training_phase(phase), run_folder(run, runs)
-    spec = read_plan_file(folder).phases.get(chosen)
+    folder = run_folder(run, runs)
+    spec = read_plan_file(folder).phases.get(phase)
     if spec is None:
-        raise click.UsageError(f"{chosen} trains nothing: give --phase 03-smoke-test or 04-training.")
+        raise click.UsageError(f"{phase} trains nothing: give --phase 03-smoke-test or 04-training.")
     return replace(spec, root=folder)
 
 

@@ -1,6 +1,7 @@
-"""Options that several commands share, and the phase that --phase names."""
+"""Options that several commands share, with what their values stand for: a run's folder, a phase."""
 
 from collections.abc import Callable
+from functools import update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,25 @@ AT_LEAST_1 = click.IntRange(min=1)
 RUNS = click.option("--runs", type=FOLDER, help="Where run folders are (default: runs/).")
 
 
+def on_run_folder(command: Command) -> Command:
+    """RUN and --runs of a command that works on the folder of a run, which it gets as `folder`."""
+
+    def call(run_name: str, runs: Path | None, **options: Any) -> Any:
+        from runbook.workflow.status import run_folder
+
+        return command(folder=run_folder(run_name, runs), **options)
+
+    return click.argument("run_name", metavar="RUN")(RUNS(update_wrapper(call, command)))
+
+
 def phase_option(words: str) -> Callable[[Command], Command]:
     """`--phase`, which of the two trainings a command is about; `words` say what it takes of it."""
-    return click.option("--phase", default="04-training", show_default=True, metavar="PHASE", help=words)
+    return click.option(
+        "--phase", default="04-training", show_default=True, metavar="PHASE", help=words, callback=_phase_named
+    )
 
 
-def training_phase(word: str) -> str:
+def _phase_named(_: click.Context, __: click.Parameter, word: str) -> str:
     """The phase that --phase names; an unknown one is wrong usage."""
     from runbook.params.schema.run_file import phase_name
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from runbook.cli.options import FILE, FOLDER, SET, training_phase
+from runbook.cli.options import FILE, FOLDER, SET, phase_option
 
 
 @click.command()
@@ -68,7 +68,7 @@ def _show(content: Any) -> None:
 
 @click.command()
 @click.argument("run_name", metavar="RUN")
-@click.option("--phase", "phase_word", default="04-training", show_default=True, help="A training phase.")
+@phase_option("A training phase.")
 @click.option("--ranks", default="", metavar="0,8", help="These ranks, instead of the first of each pipeline stage.")
 @click.option(
     "--upstream",
@@ -82,7 +82,7 @@ def _show(content: Any) -> None:
 @SET
 def rehearse(
     run_name: str,
-    phase_word: str,
+    phase: str,
     ranks: str,
     checkout: Path | None,
     as_json: bool,
@@ -97,7 +97,6 @@ def rehearse(
     if checkout:
         from runbook.workflow.prerequisites.upstream import start_upstream
 
-        phase = training_phase(phase_word)
         trial = start_upstream(
             run_name, set_words, phase=phase, checkout=checkout, say=lambda text: click.echo(text, err=True)
         )
@@ -110,7 +109,7 @@ def rehearse(
     found = rehearse_run(
         run_name,
         set_words,
-        phase=training_phase(phase_word),
+        phase=phase,
         ranks=[int(word) for word in ranks.split(",") if ranks],
         say=lambda text: click.echo(text, err=True),
     )

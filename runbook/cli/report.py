@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, phase_option, training_phase
+from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, on_run_folder, phase_option
 
 
 @click.command()
-@click.argument("run_name", metavar="RUN")
 @click.option(
     "--redact", is_flag=True, help="A copy without users, hosts, accounts, paths and buckets, to send outside."
 )
@@ -34,22 +33,13 @@ from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, phase_option,
     metavar="DIR",
     help="Write results, plan versus actual and every step to DIR: CSV and Parquet, and tables in Markdown and LaTeX.",
 )
-@RUNS
-def report(
-    run_name: str,
-    redact: bool,
-    notebooks: tuple[Path, ...],
-    out: Path | None,
-    tables: Path | None,
-    runs: Path | None,
-) -> None:
+@on_run_folder
+def report(folder: Path, redact: bool, notebooks: tuple[Path, ...], out: Path | None, tables: Path | None) -> None:
     """Write the report of RUN again from its files, and say where it is: index.html, and report.html with all of it."""
     from runbook.workflow.report import file_notebook, write_redacted, write_report, write_tables
-    from runbook.workflow.status import run_folder
 
     if out is not None and not redact:
         raise click.UsageError("--out goes with --redact; without it, the report is written to the run's folder.")
-    folder = run_folder(run_name, runs)
     for notebook in notebooks:
         click.echo(file_notebook(notebook, folder))
     page = write_redacted(folder, out) if redact else write_report(folder)
@@ -59,18 +49,15 @@ def report(
 
 
 @click.command()
-@click.argument("run_name", metavar="RUN")
+@on_run_folder
 @click.argument("words", metavar="[TEXT]", nargs=-1)
-@RUNS
-def note(run_name: str, words: tuple[str, ...], runs: Path | None) -> None:
+def note(folder: Path, words: tuple[str, ...]) -> None:
     """Write TEXT into the logbook of RUN, also while it runs; `-` reads it from standard input.
 
     Without TEXT: show the logbook, which the run writes itself, with what people have noted.
     """
     from runbook.records import logbook
-    from runbook.workflow.status import run_folder
 
-    folder = run_folder(run_name, runs)
     if words:
         click.echo(logbook.add_note(folder, sys.stdin.read() if words == ("-",) else " ".join(words)))
     elif logbook.write_logbook(folder):
@@ -80,14 +67,11 @@ def note(run_name: str, words: tuple[str, ...], runs: Path | None) -> None:
 
 
 @click.command()
-@click.argument("run_name", metavar="RUN")
-@RUNS
-def verify(run_name: str, runs: Path | None) -> int:
+@on_run_folder
+def verify(folder: Path) -> int:
     """Find every file of RUN that was changed, lost or added after it was recorded. Exit code 1 if there is one."""
     from runbook.records.manifest import verify_run
-    from runbook.workflow.status import run_folder
 
-    folder = run_folder(run_name, runs)
     findings = verify_run(folder)
     for finding in findings:
         click.echo(str(finding))
@@ -121,7 +105,7 @@ def compare(
         raise click.UsageError(f"--figure {figure}: the name ends with .svg, .png or .pdf.")
     tolerance = Tolerance(shares["slower"], shares["worse"], shares["memory"])
     folders = [run_folder(name, runs) for name in run_names]
-    facts = [read_run(folder, training_phase(phase)) for folder in folders]
+    facts = [read_run(folder, phase) for folder in folders]
     result = compared(facts, tolerance)
     if figure is not None:
         from runbook.results.figures.drawing import save

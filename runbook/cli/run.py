@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import click
 
-from runbook.cli.options import FOLDER, RUNS, SET, phase_option, training_phase
+from runbook.cli.options import FOLDER, RUNS, SET, on_run_folder, phase_option
 
 
 @click.command()
@@ -64,15 +64,13 @@ def status(run_name: str, job_id: str, runs: Path | None) -> None:
 
 
 @click.command()
-@click.argument("run_name", metavar="RUN")
 @click.option("--gently", is_flag=True, help="Ask the jobs to save and stop (exit code 75) instead of ending them.")
-@RUNS
-def cancel(run_name: str, gently: bool, runs: Path | None) -> None:
+@on_run_folder
+def cancel(folder: Path, gently: bool) -> None:
     """End the running jobs of RUN with all their processes. Nothing is deleted: `runbook run` goes on from there."""
-    from runbook.workflow.status import cancel_jobs, run_folder, scheduler_of, stop_jobs
+    from runbook.workflow.status import cancel_jobs, scheduler_of, stop_jobs
 
-    folder = run_folder(run_name, runs)
-    click.echo(stop_jobs(folder, scheduler_of(folder)) if gently else cancel_jobs(run_name, runs))
+    click.echo((stop_jobs if gently else cancel_jobs)(folder, scheduler_of(folder)))
 
 
 _PHASE = phase_option("Whose checkpoint: 3 or 4.")
@@ -80,7 +78,6 @@ _ITERATION = click.option("--iteration", type=click.IntRange(1), help="Of which 
 
 
 @click.command()
-@click.argument("run")
 @click.option(
     "--prompt", "prompts", multiple=True, help="Text to continue; repeat it for more (default: the run's own)."
 )
@@ -107,16 +104,14 @@ _ITERATION = click.option("--iteration", type=click.IntRange(1), help="Of which 
 @click.option("--json", "as_json", is_flag=True, help="Ids and text as a JSON object for each prompt.")
 @_ITERATION
 @_PHASE
-@RUNS
+@on_run_folder
 def sample(
-    run: str, phase: str, runs: Path | None, prompts: tuple[str, ...], file: TextIO | None, as_json: bool,
-    iteration: int | None, **wish: Any,
+    folder: Path, phase: str, prompts: tuple[str, ...], file: TextIO | None, as_json: bool, iteration: int | None,
+    **wish: Any,
 ) -> None:  # fmt: skip
     """Let the model of RUN continue texts, from its newest whole checkpoint, in this process's own machine."""
-    from runbook.workflow.status import run_folder
     from runbook.workflow.trainings import weights
 
-    folder = run_folder(run, runs)
     try:
         texts = [*prompts, *(line for line in (file.read().splitlines() if file else ()) if line.strip())]
     except UnicodeDecodeError as error:
@@ -124,7 +119,7 @@ def sample(
     if file and not texts:
         raise click.BadParameter("it has no line with a prompt", param_hint="--prompts")
     texts = texts or [""]
-    found = weights.sample_texts(folder, texts, training_phase(phase), iteration=iteration or 0, **wish)
+    found = weights.sample_texts(folder, texts, phase, iteration=iteration or 0, **wish)
     for each in found:
         if as_json:
             click.echo(json.dumps({**vars(each), "ids": list(each.ids)}, ensure_ascii=False))
@@ -134,32 +129,28 @@ def sample(
 
 
 @click.command()
-@click.argument("run")
 @click.option("--out", required=True, type=FOLDER, help="Folder to write; nothing is written over.")
 @click.option(
     "--shard-gb", type=click.FloatRange(0.001), default=5.0, show_default=True, help="The most of a file of weights."
 )
 @_ITERATION
 @_PHASE
-@RUNS
-def export(run: str, out: Path, shard_gb: float, phase: str, runs: Path | None, iteration: int | None) -> None:
+@on_run_folder
+def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int | None) -> None:
     """Write the weights of RUN as a Hugging Face folder: config, safetensors in float32, tokenizer, model card.
 
     A model of GPT-2's kind becomes GPT2LMHeadModel, one with RoPE, RMSNorm and SwiGLU LlamaForCausalLM; docs/weights.md
     lists the others. Checkpoints of any layout and both engines are read, one weight in memory at a time.
     """
-    from runbook.workflow.status import run_folder
     from runbook.workflow.trainings import weights
 
-    shard_bytes = int(shard_gb * 1e9)
-    done = weights.export_weights(run_folder(run, runs), out, training_phase(phase), iteration or 0, shard_bytes)
+    done = weights.export_weights(folder, out, phase, iteration or 0, int(shard_gb * 1e9))
     files = f"{done.files} file" + "s" * (done.files > 1)
     click.echo(f"{out}: {done.architecture}, {done.bytes:,} bytes in {files}, of iteration {done.iteration}")
     click.echo("Fill in the licence in its README.md before you pass it on.")
 
 
 @click.command(name="import")
-@click.argument("run")
 @click.option(
     "--from",
     "source",
@@ -168,15 +159,14 @@ def export(run: str, out: Path, shard_gb: float, phase: str, runs: Path | None, 
     help="Folder with config.json and .safetensors files.",
 )
 @_PHASE
-@RUNS
-def import_(run: str, source: Path, phase: str, runs: Path | None) -> None:
+@on_run_folder
+def import_(folder: Path, source: Path, phase: str) -> None:
     """Let RUN begin with the weights of a Hugging Face folder (.safetensors alone); only before its first step.
 
     Reads gpt2, llama, mistral and qwen2 without a sliding window, arcee, starcoder2 and stablelm, for any layout and
     engine. The model's values, the vocabulary and the tokenizer have to be the run's; each difference is named.
     """
-    from runbook.workflow.status import run_folder
     from runbook.workflow.trainings import weights
 
-    began = weights.import_weights(run_folder(run, runs), source, training_phase(phase))
-    click.echo(f"{began}: the training of {run} begins from it")
+    began = weights.import_weights(folder, source, phase)
+    click.echo(f"{began}: the training of {folder.name} begins from it")

@@ -203,10 +203,8 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
         )
 
 
-def cancel_jobs(name: str, runs: Path | None) -> str:
+def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
     """End every living job of a run."""
-    folder = run_folder(name, runs)
-    scheduler = scheduler_of(folder)
     ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]
     lines = [f"{job.path.name}: {status.state} ({status.reason})" for job, status in ends]
     return "\n".join(lines) or "No job of this run is running; nothing was cancelled."

@@ -133,9 +133,9 @@ def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
     jobs.launch(open_phase)
     queue.states["04-training"] = JobState.STOPPED
     jobs.launch(open_phase)
-    assert status.cancel_jobs("local", runs) == "04-training-2: cancelled (cancelled)"
+    assert status.cancel_jobs(open_phase.folder, queue) == "04-training-2: cancelled (cancelled)"
     assert queue.calls[-1] == "cancel 04-training-2"
-    assert status.cancel_jobs("local", runs) == "No job of this run is running; nothing was cancelled."
+    assert status.cancel_jobs(open_phase.folder, queue) == "No job of this run is running; nothing was cancelled."
 
 
 def test_a_report_of_a_run_that_has_only_a_plan_can_be_written(runs):

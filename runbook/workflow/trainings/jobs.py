@@ -103,7 +103,7 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
     name = open_phase.settings.name
     actions: Actions = {
         "Save and stop": (lambda: stop_jobs(open_phase.folder, scheduler), f"runbook cancel {name} --gently"),
-        "Cancel at once": (lambda: cancel_jobs(str(open_phase.folder), None), f"runbook cancel {name}"),
+        "Cancel at once": (lambda: cancel_jobs(open_phase.folder, scheduler), f"runbook cancel {name}"),
     }
     submitted = json.loads(folder.record.read_text()).get("submitted", 0) if folder.record.exists() else 0
 
