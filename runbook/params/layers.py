@@ -50,10 +50,6 @@ class Layer:
     leaves: dict[str, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def add(self, key: str, value: Any, where: str) -> None:
-        """Take one leaf; a later one wins."""
-        self.leaves[key] = Origin(self.name, where, value)
-
     def report(self, key: str, where: str, rule: str, value: Any = ...) -> None:
         """Note something that cannot be used."""
         self.problems.append(Problem(key, where, rule, value))
@@ -85,7 +81,7 @@ class Layer:
         elif value is None:
             self.report(name, where(written), "has no value. Give one, or leave the line out to take the default.")
         else:
-            self.add(name, value, where(written))
+            self.leaves[name] = Origin(self.name, where(written), value)  # a later one wins
 
     def _known_name(self, path: tuple[str, ...], where: str, value: Any) -> str:
         """The key or section that a path means; empty where it is none, which is reported."""
@@ -266,20 +262,18 @@ def _take_word(layer: Layer, key: str, text: str, where: str) -> None:
     with contextlib.suppress(ValueError):  # reported with the phases that do submit jobs, when the key is taken
         path = full_path(path)
     key = ".".join(path)
+    value: Any = text
     if key in sections():
         try:
             value = read_mapping(f"value: {text or '{}'}", where).values["value"]
         except ParamsError as error:
             layer.report(key, where, f"{error}")
             return
-        layer.take(nest({key: value}), lambda _: where)
-    elif key in all_keys():
-        if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-            layer.add(key, text[1:-1], where)  # one pair of quotes is taken away
-        else:
-            is_text = all_keys()[key].kind is str or not text
-            layer.add(key, text if is_text else read_scalar(text), where)
-    elif len(path) > 1 and path[0] == "jobs":
-        layer.take(nest({key: text}), lambda _: where)
-    else:
+    elif key in all_keys() and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        value = text[1:-1]  # one pair of quotes is taken away
+    elif key in all_keys() and all_keys()[key].kind is not str and text:
+        value = read_scalar(text)
+    elif key not in all_keys() and path[0] != "jobs":
         layer.unknown_key(path, where)
+        return
+    layer.take(nest({key: value}), lambda _: where)

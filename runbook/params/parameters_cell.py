@@ -3,7 +3,7 @@
 import ast
 import contextlib
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from pprint import pformat
 from typing import Any
@@ -16,7 +16,7 @@ from runbook.params.project import RunFile, find_run_file, run_names
 from runbook.params.run_loader import RunLoading
 from runbook.params.schema.keys import nearest
 from runbook.params.settings import Settings
-from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
+from runbook.params.yaml12 import YamlDocument, dotted, read_mapping, read_text
 
 PARAMETERS: dict[str, Any] = {
     "run": "local",
@@ -114,15 +114,8 @@ def _as_words(cell: str, name: str) -> str:
     value = _literal(assignments(cell)[name])
     if name == "overrides":
         return " ".join(f"--set {shlex.quote(word)}" for word in shlex.split(str(value)))
-    return " ".join(f"--set {shlex.quote(f'{key}={leaf}')}" for key, leaf in _leaves(name, value))
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}", inner)
-    else:
-        yield name, "VALUE" if value is ... else value
+    leaves = dotted("VALUE" if value is ... else value, name)
+    return " ".join(f"--set {shlex.quote(f'{key}={leaf}')}" for key, leaf in leaves.items())
 
 
 def _value(name: str, value: Any) -> Any:

@@ -39,7 +39,7 @@ TOLERANCE = 0.05
 SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 8
 """Each process imports for six seconds of its core first; progress is told when a process ends."""
-_OWN = {"training.framework": "runbook", "training.offload": "false"}
+_OWN = {"framework": "runbook", "offload": "false"}
 _ABSENT = {"fp8": "none", "overlap_tensor": "false", "cuda_graphs": "false", "fuse_gradients": "auto"}
 _TRANSFORMER_ENGINE = "Transformer Engine's layers: megatron-core's own are rehearsed, with torch's attention"
 _DEEPSPEED = "DeepSpeed's path on a GPU: its path on a CPU is, with the attention and the loss that a CPU has"
@@ -293,13 +293,9 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
     """The run as our own trainer would do it, and what was changed for that."""
     settings = params.load(run, set_words=set_words)
     training = settings.run.training
-    absent = [
-        f"training.{key}={value}" for key, value in _ABSENT.items() if str(getattr(training, key)).lower() != value
-    ]
-    if training.framework == "runbook":
-        return (params.load(run, set_words=[*set_words, *absent]) if absent else settings), tuple(absent)
-    words = absent + [f"{key}={value}" for key, value in _OWN.items() if key != "training.offload" or training.offload]
-    return params.load(run, set_words=[*set_words, *words]), tuple(words)
+    own = _ABSENT if training.framework == "runbook" else _ABSENT | _OWN
+    words = [f"training.{key}={value}" for key, value in own.items() if str(getattr(training, key)).lower() != value]
+    return (params.load(run, set_words=[*set_words, *words]) if words else settings), tuple(words)
 
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
