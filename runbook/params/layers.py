@@ -23,6 +23,9 @@ GIVEN_BEFORE = "given before"
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
 """Layers given by hand, over the files that were written beforehand; those are searched for secrets as a text."""
 
+TEXTS = ("notebook", "command line")
+"""Layers whose numbers may be text: words of --set, and 6e-5 as YAML 1.1 reads it."""
+
 REHEARSAL = "rehearsal"
 """The layer that fits a run file to another site; its origins say what the run file asked for and why it changed."""
 Where = Callable[[tuple[str, ...]], str]
@@ -81,6 +84,8 @@ class Layer:
         elif value is None:
             self.report(name, where(written), "has no value. Give one, or leave the line out to take the default.")
         else:
+            if self.name in TEXTS and isinstance(value, str) and value and all_keys()[name].kind is not str:
+                value = read_scalar(value)
             self.leaves[name] = Origin(self.name, where(written), value)  # a later one wins
 
     def _known_name(self, path: tuple[str, ...], where: str, value: Any) -> str:
@@ -127,17 +132,6 @@ def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> st
 def document_layer(name: str, document: YamlDocument) -> Layer:
     """The layer of a file."""
     return Layer(name).take(document.values, document.origin)
-
-
-def mapping_layer(name: str, values: Mapping[str, object], prefix: str) -> Layer:
-    """The layer of values given as Python objects; numbers that YAML 1.1 left as text (6e-5) become numbers."""
-    layer = Layer(name).take(values, lambda path: f"{prefix}{path[0]}")
-    for key, origin in layer.leaves.items():
-        if isinstance(origin.value, str) and all_keys()[key].kind in (int, float):
-            number = read_scalar(origin.value)
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                layer.leaves[key] = Origin(origin.layer, origin.where, number)
-    return layer
 
 
 @dataclass
@@ -271,8 +265,6 @@ def _take_word(layer: Layer, key: str, text: str, where: str) -> None:
             return
     elif key in all_keys() and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         value = text[1:-1]  # one pair of quotes is taken away
-    elif key in all_keys() and all_keys()[key].kind is not str and text:
-        value = read_scalar(text)
     elif key not in all_keys() and path[0] != "jobs":
         layer.unknown_key(path, where)
         return

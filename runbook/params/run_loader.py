@@ -15,7 +15,6 @@ from runbook.params.layers import (
     LayerStack,
     Origin,
     document_layer,
-    mapping_layer,
     take_name,
     words_layer,
 )
@@ -73,7 +72,7 @@ class RunLoading:
             upper.append(self._keeps_name(self._variant_layer()))
         if self.before is not None:
             upper.append(document_layer(GIVEN_BEFORE, self.before))
-        upper.append(self._keeps_name(mapping_layer("notebook", overrides, "notebook ")))
+        upper.append(self._keeps_name(Layer("notebook").take(overrides, lambda path: f"notebook {path[0]}")))
         self.given_name, words = take_name(set_words, self.problems)
         upper.append(self._keeps_name(words_layer(words)))
         site = self._site(upper)

@@ -5,14 +5,13 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runbook.core import shell
+from runbook.core import processes, shell
 from runbook.core.errors import JobError, ProgramError
 from runbook.core.units import show_bytes, show_duration
 from runbook.jobs import get_scheduler
@@ -128,13 +127,10 @@ def _do_probe(settings: Settings, folder: JobFolder) -> None:
     """Submit the probe and wait for its end; one that does not answer in time is cancelled."""
     scheduler = get_scheduler(settings.site)
     scheduler.submit(folder)
-    deadline = time.monotonic() + PROBE_LIMIT_SECONDS
-    while not (status := scheduler.state(folder)).final:
-        if time.monotonic() > deadline:
-            scheduler.cancel(folder)
-            raise ProgramError(f"the ranks of {folder.path} did not answer within {PROBE_LIMIT_SECONDS} s")
-        time.sleep(0.2)
-    if status.state is not JobState.DONE:
+    if not processes.wait_until(lambda: scheduler.state(folder).final, PROBE_LIMIT_SECONDS, interval=0.2):
+        scheduler.cancel(folder)
+        raise ProgramError(f"the ranks of {folder.path} did not answer within {PROBE_LIMIT_SECONDS} s")
+    if (status := scheduler.state(folder)).state is not JobState.DONE:
         raise JobError(task_jobs.end_text(str(folder.path), status, [folder], num_lines=6))
 
 

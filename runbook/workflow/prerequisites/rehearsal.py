@@ -18,7 +18,7 @@ from runbook import params
 from runbook.core import processes, shell
 from runbook.core.errors import ProgramError, RunbookError
 from runbook.core.table import Table
-from runbook.core.units import show_change
+from runbook.core.units import show_change, show_quantity
 from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
 from runbook.plan_file.errors import CANNOT_REHEARSE
@@ -151,8 +151,8 @@ class Rehearsal:
                 {
                     "stage": stage.stage,
                     "rank": stage.rank,
-                    "PFLOP a step": _digits(stage.flops / 1e15),
-                    "planned": _digits(stage.planned_flops / 1e15),
+                    "PFLOP a step": show_quantity("", stage.flops / 1e15),
+                    "planned": show_quantity("", stage.planned_flops / 1e15),
                     "operators": stage.operators,
                     "waits for the device": sum(stage.synchronizations.values()),
                     "saves (GiB)": _gib(stage.saved_bytes),
@@ -358,8 +358,4 @@ def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
 
 
 def _gib(size: float) -> str:
-    return _digits(size / 2**30)
-
-
-def _digits(number: float) -> str:
-    return f"{number:.4g}" if abs(number) < 1000 else f"{number:,.0f}"
+    return show_quantity("", size / 2**30)

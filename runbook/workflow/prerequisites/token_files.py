@@ -10,7 +10,7 @@ from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning.token_files import DataPlan
 from runbook.tokens.pipeline.options import TokenFiles
 from runbook.tokens.sources.dataset_files import dataset_files, token_prefixes
-from runbook.tokens.sources.input_files import MOST_SAMPLED, content_sample
+from runbook.tokens.sources.input_files import MOST_SAMPLED, whole_files
 
 
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
@@ -68,20 +68,13 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
     if not texts:
         return []
     try:
-        files = [(path, path.stat()) for text in texts for path in input_files(settings, text)]
-        is_sampled = len(files) <= MOST_SAMPLED
-        return sorted(
-            [path.name, stat.st_size, stat.st_mtime_ns, content_sample(path) if is_sampled else 0]
-            for path, stat in files
-        )
+        files = whole_files((path for text in texts for path in input_files(settings, text)), empty=True)
+        read = [(file.path, file.size, file.mtime_ns, file.sample) for file in files]
     except DataError:
         manifests = [json.loads(path.read_text()) for path in (folder / "data").glob("*.manifest.json")]
-        inputs = [one for manifest in manifests for one in manifest["inputs"]]
-        is_sampled = len(inputs) <= MOST_SAMPLED
-        return sorted(
-            [Path(one["path"]).name, one["bytes"], one["mtime_ns"], one["sample"] if is_sampled else 0]
-            for one in inputs
-        )
+        read = [tuple(file.values()) for manifest in manifests for file in manifest["inputs"]]
+    is_sampled = len(read) <= MOST_SAMPLED
+    return sorted([Path(path).name, size, date, sample if is_sampled else 0] for path, size, date, sample in read)
 
 
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
