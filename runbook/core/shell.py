@@ -55,35 +55,21 @@ def run(
     >>> run(["ls", "/nowhere"], env={"LC_ALL": "C"}, check=False).exit_code > 0
     True
     """
-    command = _command(argv, cwd, env)
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE if input else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env=_environment(env),
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:  # not a program, or no memory for one more process
-        raise ProgramError(f"{shlex.join(command)} could not be started: {error.strerror}.") from error
-    with process:
+    stdin = subprocess.PIPE if input else subprocess.DEVNULL
+    with _start(argv, cwd, env, stdin=stdin, stderr=subprocess.PIPE) as process:
         try:
             out, err = process.communicate(input or None, timeout=timeout)
         except subprocess.TimeoutExpired as late:
             out, err = _kill_group(process)
             raise ProgramError(
-                f"{shlex.join(command)} did not end within {timeout:g} s and was killed.{_words(err or out)}"
+                f"{shlex.join(argv)} did not end within {timeout:g} s and was killed.{_words(err or out)}"
             ) from late
         except BaseException:  # Ctrl-C, above all: whatever ends us, the program must not outlive us
             _kill_group(process)
             raise
-    finished = Finished(tuple(command), process.returncode, out, err)
+    finished = Finished(tuple(argv), process.returncode, out, err)
     if check and finished.exit_code:
-        raise ProgramError(f"{shlex.join(command)} ended with {how_it_ended(finished.exit_code)}.{_words(err or out)}")
+        raise ProgramError(f"{shlex.join(argv)} ended with {how_it_ended(finished.exit_code)}.{_words(err or out)}")
     return finished
 
 
@@ -92,16 +78,7 @@ def follow(argv: Sequence[str], *, say: Callable[[str], None], timeout: float, c
 
     When it ends, takes longer than `timeout` seconds or we are stopped, its whole process group is killed.
     """
-    process = subprocess.Popen(
-        _command(argv, cwd, None),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=cwd,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    )
+    process = _start(argv, cwd, None, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
 
     def end_group() -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -162,6 +139,26 @@ def _command(argv: Sequence[str], cwd: Path | None, env: Mapping[str, str | None
         where = "that file is missing or not executable" if is_path else "it is on no folder of PATH"
         raise ProgramError(f"{argv[0]} cannot be run: {where}. Install it, or load the module that brings it.")
     return list(argv)
+
+
+def _start(
+    argv: Sequence[str], cwd: Path | None, env: Mapping[str, str | None] | None, *, stdin: int, stderr: int
+) -> subprocess.Popen[str]:
+    """Start a program in a process group of its own, with a pipe from its output to us."""
+    try:
+        return subprocess.Popen(
+            _command(argv, cwd, env),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=cwd,
+            env=_environment(env),
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:  # not a program, or no memory for one more process
+        raise ProgramError(f"{shlex.join(argv)} could not be started: {error.strerror}.") from error
 
 
 def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:

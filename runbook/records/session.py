@@ -18,7 +18,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from runbook.core.checks import VERDICTS, Check
 from runbook.core.errors import RecordError
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import note_files, set_aside
-from runbook.records.twin import RUNNING, Cell, Twin, commit_of, plain, twin_path, verdict_of, versions, write_twin
+from runbook.records.twin import Cell, Twin, open_twin, plain, twin_path, verdict_of, write_twin
 
 if TYPE_CHECKING:
     from runbook.params import Settings
@@ -133,10 +133,9 @@ class Session:
         self._failures: dict[str, tuple[ExecutionState, str]] = {}
         self._finished = self._failed = ""
         self._is_frozen = self._is_open = False
-        self._parameters = plain(settings.parameters(), "parameters")
-        self._run, self._commit, self._versions = settings.name, commit_of(settings.project), versions()
         self._cells = CellStates(read_master(settings.project / "notebooks" / f"{phase}.ipynb"))
-        self.started = utc_now()
+        self.started, parameters = utc_now(), plain(settings.parameters(), "parameters")
+        self._opened = open_twin(settings.name, phase, self.started, settings.project, parameters=parameters)
         if twin_path(run_folder, phase).exists():
             set_aside(run_folder, phase, keep_newer_notebook=True)
         ipython = sys.modules.get("IPython")  # nothing of it is imported to find out whether it is around us
@@ -175,22 +174,17 @@ class Session:
         return self._write()
 
     def _twin(self) -> Twin:
-        state, reason = ExecutionState.INTERRUPTED, RUNNING
+        state, reason = self._opened.state, self._opened.reason
         if self._failures:
             state, reason = next(reversed(self._failures.values()))
         elif self._finished:
             state, reason = ExecutionState.DONE, ""
-        return Twin(
-            run=self._run,
-            phase=self.phase,
+        return replace(
+            self._opened,
             state=state,
             verdict=verdict_of(state, self._checks.values()),
-            started=self.started,
             ended=self._failed if self._failures else self._finished,
             reason=reason,
-            commit=self._commit,
-            versions=self._versions,
-            parameters=self._parameters,
             plan=plain(self.plan, "plan"),
             results=plain(self.results, "results"),
             checks=tuple(self._checks.values()),

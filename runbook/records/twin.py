@@ -63,6 +63,12 @@ class Twin:
         return not self.ended
 
 
+def open_twin(run: str, phase: str, started: str, project: Path, **known: Any) -> Twin:
+    """The twin of an execution that has not come to its end."""
+    commit, installed = commit_of(project), versions()
+    return Twin(run, phase, ExecutionState.INTERRUPTED, "unknown", started, "", RUNNING, commit, installed, **known)
+
+
 def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
     """One word for all checks: the worst of them, and never `pass` for what did not come to its end.
 

@@ -15,7 +15,7 @@ from runbook.records.manifest import note_files, set_aside, write_manifest
 from runbook.records.pages.notebook_page import ERROR_TAG, write_html
 from runbook.records.pages.run_pages import write_campaign, write_runs_index, write_single_file
 from runbook.records.session import MIME, read_master
-from runbook.records.twin import RUNNING, Cell, Twin, commit_of, find_twin, twin_path, verdict_of, versions, write_twin
+from runbook.records.twin import RUNNING, Cell, Twin, find_twin, open_twin, twin_path, verdict_of, write_twin
 
 NEVER_FINISHED = "every cell ran, but the notebook did not finish its record: its last cell is missing"
 
@@ -120,19 +120,9 @@ def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
         for cell in notebook.cells
         if cell.cell_type == "code" and cell.source.strip() and not left_out & set(cell.metadata.get("tags", []))
     ]
-    started = notebook.metadata.get("papermill", {}).get("start_time") or utc_now()
-    return Twin(
-        run=run_folder.name,
-        phase=phase,
-        state=ExecutionState.INTERRUPTED,
-        verdict="unknown",
-        started=started.replace("+00:00", "Z"),
-        ended="",
-        reason=RUNNING,
-        commit=commit_of(run_folder),
-        versions=versions(),
-        cells=tuple(Cell(cell.get("id", ""), _status(cell) or "pending") for cell in cells),
-    )
+    started = (notebook.metadata.get("papermill", {}).get("start_time") or utc_now()).replace("+00:00", "Z")
+    states = tuple(Cell(cell.get("id", ""), _status(cell) or "pending") for cell in cells)
+    return open_twin(run_folder.name, phase, started, run_folder, cells=states)
 
 
 EXIT_CODES = {ExecutionState.DONE: 0, ExecutionState.KERNEL_DIED: 138, ExecutionState.INTERRUPTED: 130}
