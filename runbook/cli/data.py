@@ -105,13 +105,11 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
 @click.argument("prefix", type=_PATH)
 def verify(prefix: Path) -> None:
     """Check every entry, token and checksum of PREFIX_text_document.bin and .idx; exit 1 where a check fails."""
+    from runbook.display import CheckTable
     from runbook.tokens.verification import verify as verify_prefix
 
     checks = verify_prefix(prefix)
-    for check in checks:
-        click.echo(f"{check.verdict:7} {check.name}: {check.value} (rule: {check.rule})")
-        if check.verdict != "pass" and check.remedy:
-            click.echo(f"        {check.remedy}")
+    click.echo(CheckTable(checks).as_text())
     failed = [check.name for check in checks if check.verdict == "fail"]
     if failed:
         click.echo(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}", err=True)

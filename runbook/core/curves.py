@@ -1,6 +1,8 @@
 """Curves: points thinned so that no spike is lost, and drawn as SVG in the colours of the page around them."""
 
+import itertools
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -31,6 +33,35 @@ def thin(points: Points, most: int) -> list[tuple[float, float]]:
         part = points[start : min(start + stretch, len(points) - 1)]
         kept += sorted({min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])})
     return [*kept, points[-1]]
+
+
+BARS = "▁▂▃▄▅▆▇█"
+GAP = "·"  # stands where no value is known
+
+
+def sparkline(values: Sequence[float | None], width: int = 40) -> str:
+    """The values as bars from lowest to highest, at most `width` of them; a gap where a value is missing or no number.
+
+    More values than bars are averaged in equal groups, so a single spike in a long run becomes lower, not lost.
+
+    >>> sparkline([10.8, 9.0, None, 7.0, 3.6]), sparkline([2, 2, 2]), sparkline([])
+    ('█▆·▄▁', '▁▁▁', '')
+    >>> len(sparkline([float(n) for n in range(1000)]))
+    40
+    """
+    num_bars = min(width, len(values))
+    edges = [round(index * len(values) / max(1, num_bars)) for index in range(num_bars + 1)]
+    groups = [
+        [value for value in values[start:end] if value is not None and math.isfinite(value)]
+        for start, end in itertools.pairwise(edges)
+    ]
+    # The mean, because a bar has no room for both the lowest and the highest value of its group.
+    means = [statistics.fmean(group) if group else None for group in groups]
+    known = [mean for mean in means if mean is not None] or [0.0]
+    low, span, steps = min(known), max(known) - min(known), len(BARS) - 1
+    return "".join(
+        GAP if mean is None else BARS[round((mean - low) / span * steps) if span > 0 else 0] for mean in means
+    )
 
 
 class Frame(NamedTuple):
@@ -92,19 +123,6 @@ def loss_curve(
         "<title>Loss over iterations. {}</title>"
     )
     return start.format(WIDTH, height, ends) + _axes(frame) + Markup("").join(lines) + Markup("</svg>")
-
-
-def spark(points: Points) -> Markup:
-    """A curve without axes, to stand in a line of text."""
-    points = thin(finite_points(points), MOST_POINTS)
-    if len(points) < 2:
-        return Markup("")
-    xs, ys = zip(*points, strict=True)
-    line = _line(Frame(2, 2, 136, 20, min(xs), max(xs), min(ys), max(ys)), points, 0)
-    return Markup(
-        '<svg role="img" viewBox="0 0 140 24" width="140" height="24" style="vertical-align:middle">'
-        f"<title>Loss from {ys[0]:.4g} to {ys[-1]:.4g}</title>{line}</svg>"
-    )
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -13,6 +13,7 @@
 Nothing here imports pandas, matplotlib or IPython when it is imported.
 """
 
+from runbook.core.curves import sparkline as sparkline
 from runbook.core.table import Table as Table
 from runbook.display.output_place import CheckTable as CheckTable
 from runbook.display.output_place import Formula as Formula
@@ -25,4 +26,3 @@ from runbook.display.output_place import show_table as show_table
 from runbook.display.output_place import show_text as show_text
 from runbook.display.output_place import where_we_are as where_we_are
 from runbook.display.progress import Progress as Progress
-from runbook.display.progress import sparkline as sparkline

@@ -15,10 +15,7 @@ and needs no script. A page of ours draws the same curve inline instead, in its 
 from __future__ import annotations
 
 import base64
-import itertools
-import math
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from html import escape
@@ -29,35 +26,6 @@ from runbook.core.table import show_value
 from runbook.core.units import show_bytes, show_duration
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import Place, display_bundle, show_text, where_we_are
-
-BARS = "▁▂▃▄▅▆▇█"
-GAP = "·"  # stands where no value is known
-
-
-def sparkline(values: Sequence[float | None], width: int = 40) -> str:
-    """The values as bars from lowest to highest, at most `width` of them; a gap where a value is missing or no number.
-
-    More values than bars are averaged in equal groups, so a single spike in a long run becomes lower, not lost.
-
-    >>> sparkline([10.8, 9.0, None, 7.0, 3.6]), sparkline([2, 2, 2]), sparkline([])
-    ('█▆·▄▁', '▁▁▁', '')
-    >>> len(sparkline([float(n) for n in range(1000)]))
-    40
-    """
-    num_bars = min(width, len(values))
-    edges = [round(index * len(values) / max(1, num_bars)) for index in range(num_bars + 1)]
-    groups = [
-        [value for value in values[start:end] if value is not None and math.isfinite(value)]
-        for start, end in itertools.pairwise(edges)
-    ]
-    # The mean, because a bar has no room for both the lowest and the highest value of its group.
-    means = [statistics.fmean(group) if group else None for group in groups]
-    known = [mean for mean in means if mean is not None] or [0.0]
-    low, span, steps = min(known), max(known) - min(known), len(BARS) - 1
-    return "".join(
-        GAP if mean is None else BARS[round((mean - low) / span * steps) if span > 0 else 0] for mean in means
-    )
-
 
 MOST_POINTS, HEIGHT = 300, 200
 INK = "#7d8590"

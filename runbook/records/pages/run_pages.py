@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from runbook.core.atomic_files import utc_now, write_text
 from runbook.core.checks import counted
-from runbook.core.curves import MOST_POINTS, loss_curve, spark, thin
+from runbook.core.curves import MOST_POINTS, loss_curve, sparkline, thin
 from runbook.core.errors import RecordError
 from runbook.core.table import Row
 from runbook.core.units import four_digits, in_words, show_change, show_count, show_duration, unit_of
@@ -46,6 +46,7 @@ LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 SHOWN_RESULTS = 6  # numbers of a phase shown in the campaign's table; the rest is in the phase's own report
 
 
+SPARK_WIDTH = 20
 MOST_OTHER_RUNS = 5
 LARGEST_METRICS = 64 * 2**20  # bytes; a longer history is not read only to be laid over another's curve
 
@@ -56,19 +57,6 @@ class FrontPage(NamedTuple):
     sample: tuple[str, str] | None = None  # text before and after training
     comparison: Sequence[Row] = ()  # phase, what, planned, actual, ratio, remark
     tiles: Sequence[tuple[str, str, str]] = ()  # name, value, what stands beside it
-
-
-class PlannedRow(NamedTuple):
-    """A number of the plan beside what came true."""
-
-    phase: str
-    name: str
-    planned: Markup
-    actual: Markup
-    ratio: float
-    times: str
-    width: float  # of the bar, in percent of the whole axis; 0 where it came out as planned
-    remark: str
 
 
 class Chart(NamedTuple):
@@ -105,7 +93,7 @@ def write_campaign(run_folder: Path, outcome: FrontPage | None = None, *, shown_
         is_alone=bool(shown_as),
         tiles=outcome.tiles or [("Loss", f"{main[-1][1]:.4g}", f"from {main[0][1]:.4g}")] if main else (),
         facts=_facts(run),
-        spark=spark(main),
+        spark=sparkline([loss for _, loss in main], SPARK_WIDTH),
         charts=charts,
         chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),
         logbook=write_logbook(run_folder),
@@ -175,13 +163,14 @@ def _answer(run: RunState) -> str:
     return f"{done}; {rest}"
 
 
-def _planned_row(row: Row) -> PlannedRow:
+def _planned_row(row: Row) -> Row:
+    """A number of the plan beside what came true; the bar's width is 0 where it came out as planned."""
     what, ratio = str(row["what"]), row.get("ratio") or 0.0
     place = max(-3.0, min(3.0, math.log2(ratio))) / 3 if ratio > 0 else 0.0
-    planned, actual = (show_value(what, row[side], unit_of(what)) for side in ("planned", "actual"))
-    name, remark = in_words(what).partition(" (")[0], str(row.get("remark") or "")
+    shown = {side: show_value(what, row[side], unit_of(what)) for side in ("planned", "actual")}
+    words = {"name": in_words(what).partition(" (")[0], "times": show_change(ratio), "remark": row.get("remark") or ""}
     width = round(50 * abs(place), 1) if abs(ratio - 1) > 0.005 else 0.0
-    return PlannedRow(str(row["phase"]), name, planned, actual, ratio, show_change(ratio), width, remark)
+    return {"phase": row["phase"], "ratio": ratio, "width": width, **words, **shown}
 
 
 def write_runs_index(runs_folder: Path) -> Path:
