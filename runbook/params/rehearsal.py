@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from runbook.params.layers import GIVEN, REHEARSAL, Layer, LayerStack, Origin
@@ -51,11 +51,10 @@ class _Changes:
     stack: LayerStack
     site: Site
     layer: Layer
-    values: dict[str, Any] = field(default_factory=dict)
 
     def now(self, key: str) -> Any:
         """The value so far."""
-        return self.values.get(key, self.stack.value(key))
+        return self.layer.leaves[key].value if key in self.layer.leaves else self.stack.value(key)
 
     def own(self, key: str) -> Any:
         """What this site itself says, or else the default."""
@@ -66,7 +65,6 @@ class _Changes:
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return
-        self.values[key] = value
         self.layer.leaves[key] = Origin(REHEARSAL, f"{was} does not fit site {self.site.site}: {why}", value)
 
 

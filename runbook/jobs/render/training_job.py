@@ -171,7 +171,10 @@ def render_job(
     require_values(settings)
     if settings.site.scheduler != "local":
         return _QueueJob(settings, plan.phases[phase], package).render()
-    return _render_local(settings, plan.phases[phase], python)
+    spec = plan.phases[phase]
+    arguments = training_arguments(settings, spec)
+    script = render_local(settings, spec, [python, "-m", "runbook.training", *arguments])
+    return RenderedJob(script, arguments, {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {})
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
@@ -182,7 +185,8 @@ def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
     write_text(folder.script, rendered.script, mode=0o777, error=JobError)
 
 
-def _render_local(settings: Settings, spec: PhasePlan, python: str) -> RenderedJob:
+def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) -> str:
+    """The script that starts a program on this machine, once for each rank of a phase."""
     site, job = settings.site, settings.job(spec.phase)
     if job.nodes != 1:
         raise JobError(
@@ -190,8 +194,7 @@ def _render_local(settings: Settings, spec: PhasePlan, python: str) -> RenderedJ
             "jobs.<phase>.nodes to 1, or choose a site with a queue."
         )
     world_size, cores = int(spec.parallel.world_size), site.hardware.cores_per_node
-    arguments = training_arguments(settings, spec)
-    script = fill(
+    return fill(
         "local.sh.j2",
         run=settings.name,
         phase=spec.phase,
@@ -209,10 +212,8 @@ def _render_local(settings: Settings, spec: PhasePlan, python: str) -> RenderedJ
         },
         modules=site.modules,
         setup=site.setup,
-        command=_words([python, "-m", "runbook.training", *arguments]),
+        command=_words(program),
     )
-    files = {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {}
-    return RenderedJob(script, arguments, files)
 
 
 def _words(values: Sequence[str]) -> str:

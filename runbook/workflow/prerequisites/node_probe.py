@@ -17,15 +17,13 @@ from runbook.core.units import show_bytes, show_duration
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder
 from runbook.jobs.render.task_job import Task, asks_for_queue, render_task
-from runbook.jobs.render.templating import quote
-from runbook.jobs.render.training_job import PACKAGE, render_job, write_job
+from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_local, write_job
 from runbook.params import Settings
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
 from runbook.params.settings import missing_values
 from runbook.planning import FULL, SMOKE, Check, Plan
 from runbook.workflow.open_phase import OpenPhase, hold_run, runs_folder
-from runbook.workflow.run_files import write_plan_file
 from runbook.workflow.trainings import task_jobs
 
 ProbeAnswer = Mapping[str, Any]
@@ -57,9 +55,8 @@ def probe_phase(open_phase: OpenPhase) -> list[ProbeAnswer]:
 
 
 def _node_task(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, Task]:
-    out, words = _probe_place(plan, folder)
-    argv = (settings.site.python or sys.executable, "-m", "runbook.training.probe", *words)
-    return out, Task("the checks of each node", argv, on_each_node=True, part="nodes")
+    out, argv = _probe_command(settings, plan, folder)
+    return out, Task("the checks of each node", tuple(argv), on_each_node=True, part="nodes")
 
 
 def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
@@ -69,9 +66,7 @@ def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
     """
     if settings.site.scheduler == "local":
         with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as place:
-            folder = Path(place) / settings.name
-            write_plan_file(settings, plan, folder)
-            return _probe_here(settings, plan, folder)
+            return _probe_here(settings, plan, Path(place))
     if not asks_for_queue(settings, PHASE) or missing_values(settings):
         return []
     folder = runs_folder(settings.project) / settings.name
@@ -99,26 +94,23 @@ def read_facts(out: Path) -> list[ProbeAnswer]:
     return sorted(facts, key=lambda one: int(one["rank"]))
 
 
-def _probe_place(plan: Plan, folder: Path) -> tuple[Path, list[str]]:
-    """An empty place for the ranks' files, and the probe's arguments; it writes where the training saves."""
+def _probe_command(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, list[str]]:
+    """An empty place for the ranks' files, and the probe that writes them; it also writes where the training saves."""
     out, training = folder / "environment" / "probe", plan.phases[FULL]
     shutil.rmtree(out, ignore_errors=True)
     saves = folder / training.checkpoint.folder
     near = next(one for one in (saves, *saves.parents) if one.is_dir())
-    return out, ["--out", str(out), "--device", str(training.device), "--write-folder", str(near)]
+    words = ["--out", str(out), "--device", str(training.device), "--write-folder", str(near)]
+    return out, [settings.site.python or sys.executable, "-m", "runbook.training.probe", *words]
 
 
 def _probe_here(settings: Settings, plan: Plan, folder: Path) -> list[ProbeAnswer]:
     """By the local scheduler, in the place of the smoke test's trainer: the same launcher, ranks and environment."""
-    out, words = _probe_place(plan, folder)
-    job = render_job(settings, plan, SMOKE, python=sys.executable)
-    trainer = " ".join(["-m runbook.training", *map(quote, job.arguments)])
-    probe = " ".join(["-m runbook.training.probe", *map(quote, words)])
-    assert trainer in job.script, "the local script starts the trainer"
+    out, argv = _probe_command(settings, plan, folder)
+    script = render_local(settings, replace(plan.phases[SMOKE], phase=PHASE), argv)
     place = JobFolder(folder / "environment" / "job")  # not under jobs/: it is a question, not a part of the run
     shutil.rmtree(place.path, ignore_errors=True)
-    script = job.script.replace(trainer, probe).replace(SMOKE, PHASE)
-    write_job(place, replace(job, script=script, arguments=words))
+    write_job(place, RenderedJob(script, argv))
     _do_probe(settings, place)
     return read_facts(out)
 
