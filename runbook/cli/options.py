@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from runbook.core.errors import ParamsError
+
 Command = Callable[..., Any]
 
 SET = click.option(
@@ -34,18 +36,16 @@ def on_run_folder(command: Command) -> Command:
     return click.argument("run_name", metavar="RUN")(RUNS(update_wrapper(call, command)))
 
 
-def phase_option(words: str) -> Callable[[Command], Command]:
-    """`--phase`, which of the two trainings a command is about; `words` say what it takes of it."""
-    return click.option(
-        "--phase", default="04-training", show_default=True, metavar="PHASE", help=words, callback=_phase_named
-    )
+def phase_option(words: str, *names: str, default: str = "04-training") -> Callable[[Command], Command]:
+    """An option that takes a phase, `--phase` for which of the two trainings; an unknown one is wrong usage."""
+    shown = {"default": default, "show_default": bool(default), "metavar": "PHASE", "help": words}
+    return click.option(*(names or ("--phase",)), callback=_phase_named, **shown)  # type: ignore[arg-type]
 
 
-def _phase_named(_: click.Context, __: click.Parameter, word: str) -> str:
-    """The phase that --phase names; an unknown one is wrong usage."""
+def _phase_named(_: click.Context, option: click.Parameter, word: str) -> str:
     from runbook.params.schema.run_file import phase_name
 
     try:
-        return phase_name(word)
+        return phase_name(word) if word else ""
     except ValueError as error:
-        raise click.UsageError(str(error)) from None
+        raise ParamsError(f"{option.opts[0]}: {error}.") from None

@@ -13,11 +13,9 @@ from runbook.cli.options import FOLDER, RUNS, SET, on_run_folder, phase_option
 @click.command()
 @click.argument("run_name", metavar="RUN")
 @SET
-@click.option("--from", "from_phase", default="00-plan", show_default=True, metavar="PHASE", help="First phase.")
-@click.option("--to", "to_phase", default="05-analysis", show_default=True, metavar="PHASE", help="Last phase.")
-@click.option(
-    "--redo", default="", metavar="PHASE", help="Do this phase again, and what depends on it; old results are kept."
-)
+@phase_option("First phase.", "--from", "from_phase", default="00-plan")
+@phase_option("Last phase.", "--to", "to_phase", default="05-analysis")
+@phase_option("Do this phase again, and what depends on it; old results are kept.", "--redo", default="")
 @click.option(
     "--as", "name", default="", metavar="NAME", help="Keep this set of overrides in a folder of its own, RUN--NAME."
 )

@@ -48,8 +48,8 @@ class RunRequest:
 
     def phases(self) -> Sequence[str]:
         """The phases asked for, in order."""
-        first = PHASES.index(phase_meant("--from", self.from_phase))
-        last = PHASES.index(phase_meant("--to", self.to_phase))
+        first = PHASES.index(phase_name(self.from_phase))
+        last = PHASES.index(phase_name(self.to_phase))
         if first > last:
             raise ParamsError(
                 f"--from {self.from_phase} comes after --to {self.to_phase}; the order is {', '.join(PHASES)}."
@@ -61,17 +61,9 @@ class RunRequest:
         return [*self.set_words, *([f"as={self.name}"] if self.name else [])]
 
 
-def phase_meant(option: str, word: str) -> str:
-    """The phase an option names; an unknown one is wrong usage."""
-    try:
-        return phase_name(word)
-    except ValueError as error:
-        raise ParamsError(f"{option}: {error}.") from None
-
-
 def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
     """Execute the phases that are not done yet, to the first that fails; returns how it ended, and the run's folder."""
-    redo = phase_meant("--redo", request.redo) if request.redo else ""
+    redo = phase_name(request.redo) if request.redo else ""
     from_scratch = redo == PHASES[0]
     load = partial(params.load, request.run, set_words=request.words())
     settings = load() if from_scratch else open_phase.with_values_given_before(load, say)

@@ -130,7 +130,7 @@ def test_the_phases_asked_for_come_in_their_order(words, expected):
 def test_an_order_that_is_none_and_a_word_that_is_no_phase_are_told():
     with pytest.raises(ParamsError, match="--from 04 comes after --to 02; the order is 00-plan, 01-environment, 02"):
         RunRequest("local", from_phase="04", to_phase="02").phases()
-    with pytest.raises(ParamsError, match=r"--to: 'trainng' is not a phase; the phases are 00-plan, .*05-analysis"):
+    with pytest.raises(ValueError, match=r"'trainng' is not a phase; the phases are 00-plan, .*05-analysis"):
         RunRequest("local", to_phase="trainng").phases()
 
 
