@@ -74,8 +74,7 @@ class Layer:
     def _take_one(self, name: str, value: Any, where: Where, written: tuple[str, ...]) -> None:
         if name in sections():
             if isinstance(value, Mapping):
-                inner = tuple(name.split("."))
-                self.take(value, lambda path: where((*written, *path[len(inner) :])), inner)
+                self.take(value, where, written)
             elif value is not None:  # a section whose lines are all commented out is empty
                 rule = f"is a section: write its keys below it ({_some_keys(name)})."
                 self.report(name, where(written), rule, value)
@@ -91,10 +90,11 @@ class Layer:
     def _known_name(self, path: tuple[str, ...], where: str, value: Any) -> str:
         """The key or section that a path means; empty where it is none, which is reported."""
         try:
-            name = ".".join(full_path(path))
+            ours = full_path(path)
         except ValueError as error:
             self.report(".".join(path), where, _unknown_job_key(path, value, error))
             return ""
+        name = ".".join(ours)
         if "." in path[-1] and name in all_keys():
             section, _, last = name.rpartition(".")
             rule = f"is one key with a dot in it. Write `{last}:` in a line of its own below `{section}:`."
@@ -102,7 +102,7 @@ class Layer:
         elif name in all_keys() or name in sections():
             return name
         else:
-            self.unknown_key(path, where, value)
+            self.unknown_key(ours, where, value)
         return ""
 
     def unknown_key(self, path: tuple[str, ...], where: str, value: Any = ...) -> None:
@@ -190,32 +190,25 @@ class LayerStack:
                 self.chains[key].append(Origin(layer.name, where, 0))
 
 
+_RULES = {
+    "bool_type": "must be true or false",
+    "missing": "is missing; it has no default",
+    "extra_forbidden": "there is no such key",
+}
+
+
 def rule_of(error: Any, key: str) -> str:
-    """Pydantic's error as a rule in our words."""
+    """Pydantic's error as a rule: in its own words, where they need no other."""
     kind, context = str(error["type"]), error.get("ctx") or {}
     if kind == "value_error":
-        text = str(context["error"])
-        return f"{text}." if not text.endswith(".") else text
-    if kind in ("enum", "literal_error"):
-        choices = re.findall(r"'([^']*)'", str(context["expected"]))
-        near = nearest(str(error["input"]), choices, 1)
-        return f"must be one of {', '.join(choices)}." + (f" Did you mean {near[0]}?" if near else "")
+        return f"{str(context['error']).removesuffix('.')}."
     if kind == "string_pattern_mismatch":
         return f"must look like {show(all_keys()[key].default) if key in all_keys() else context['pattern']}."
     if kind == "string_type":
         return f'must be text; put it in quotes: "{error["input"]}".'
-    return {
-        "greater_than": "must be more than {gt}.",
-        "greater_than_equal": "must be {ge} or more.",
-        "less_than": "must be less than {lt}.",
-        "less_than_equal": "must be {le} or less.",
-        "int": "must be a whole number.",
-        "float": "must be a number.",
-        "finite_number": "must be a finite number.",
-        "bool": "must be true or false.",
-        "missing": "is missing; it has no default.",
-        "extra_forbidden": "there is no such key.",
-    }.get(re.sub("_(type|parsing|from_float)$", "", kind), f"{error['msg']}.").format(**context)
+    near = nearest(str(error["input"]), re.findall(r"'([^']*)'", str(context.get("expected", ""))), 1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return f"{_RULES.get(kind) or error['msg'].replace('Input should be', 'must be')}.{meant}"
 
 
 def _some_keys(section: str) -> str:

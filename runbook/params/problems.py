@@ -28,8 +28,8 @@ class Problem:
     def text(self) -> str:
         """One sentence or two.
 
-        >>> Problem("parallel.tensor", "params/x.yaml:4", "must be more than 0.", 0).text()
-        'parallel.tensor = 0 (params/x.yaml:4): must be more than 0.'
+        >>> Problem("parallel.tensor", "params/x.yaml:4", "must be greater than 0.", 0).text()
+        'parallel.tensor = 0 (params/x.yaml:4): must be greater than 0.'
         """
         shown = "" if self.value is ... else f" = {show(self.value)}"
         return mask(f"{self.key}{shown} ({self.where}): {self.rule}")

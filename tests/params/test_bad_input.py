@@ -31,10 +31,11 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         "  2. parallel.mp_size = 2 (params/mine.yaml:4): "
         "mp_size is a name of the documents; here it is parallel.tensor.\n"
         "  3. parallel.tenser = 3 (params/mine.yaml:5): there is no such key. Did you mean parallel.tensor?\n"
-        "  4. training.precision = bf17 (params/mine.yaml:8): must be one of fp32, fp16, bf16. Did you mean bf16?\n"
-        "  5. training.micro_batch = 0 (params/mine.yaml:9): must be more than 0.\n"
+        "  4. training.precision = bf17 (params/mine.yaml:8): must be 'fp32', 'fp16' or 'bf16'. Did you mean bf16?\n"
+        "  5. training.micro_batch = 0 (params/mine.yaml:9): must be greater than 0.\n"
         "  6. training.seed = x (--set training.seed=x): 'x' is text, not a number.\n"
-        "  7. jobs.smoke.nodes = 1.5 (--set jobs.smoke.nodes=1.5): must be a whole number.\n"
+        "  7. jobs.smoke.nodes = 1.5 (--set jobs.smoke.nodes=1.5): "
+        "must be a valid integer, got a number with a fractional part.\n"
         "  8. model = tyni (params/mine.yaml:2): params/models.yaml has no tyni. Did you mean tiny?\n"
         "  9. data.dataset = corps (params/mine.yaml:10): params/datasets.yaml has no corps. Did you mean corpus?"
     )
@@ -67,13 +68,13 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("training={a", "is not YAML"),
         ("data.append_eod=yes", "data.append_eod = yes (--set data.append_eod=yes): must be true or false."),
         ("data.split=1", 'must look like "949,50,1".'),
-        ("training.learning_rate=0", "must be more than 0."),
+        ("training.learning_rate=0", "must be greater than 0."),
         ("training.learning_rate=.nan", "must be"),
-        ("training.warmup_fraction=1.5", "must be 1 or less."),
+        ("training.warmup_fraction=1.5", "must be less than or equal to 1."),
         ("training.adam_beta1=1", "must be less than 1."),
         ("training.dropout=1.0", "must be less than 1."),
-        ("training.seed=4294967296", "must be 4294967295 or less."),
-        ("parallel.zero_stage=4", "must be 3 or less."),
+        ("training.seed=4294967296", "must be less than or equal to 4294967295."),
+        ("parallel.zero_stage=4", "must be less than or equal to 3."),
         ("training.tokens=3X", "'3X' is not a count such as 300B, 1.5M or 12000."),
         ("jobs.smoke.walltime=00:99:00", "'00:99:00' has more than 59 minutes or seconds."),
         ("model=../x", "'../x' is not a name"),
@@ -81,7 +82,7 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
             "training.smoke.model=../x",
             "training.smoke.model = ../x (--set training.smoke.model=../x): is not the name of",
         ),
-        ("training.tokens=1e30", "must be 1000000000000000000 or less."),
+        ("training.tokens=1e30", "must be less than or equal to 1000000000000000000."),
         ("training.epochs=3", "training has engine, framework, precision, fp8, iterations, samples, tokens,"),
         ("site=lokal", "params/sites has no lokal. Did you mean local?"),
         ("run=else", "only the run file says its name. Leave this out; --as NAME names a set of overrides."),
@@ -126,7 +127,7 @@ def test_a_wrong_run_file_is_told_by_line(project: Path, write, text, answer):
 
 def test_a_wrong_value_is_told_even_where_a_higher_layer_covers_it(project: Path, write):
     text = "run: mine\nmodel: tiny\ntraining: {iterations: 3, seed: -1}\n"
-    assert "training.seed = -1 (params/mine.yaml:3): must be 0 or more." in told(
+    assert "training.seed = -1 (params/mine.yaml:3): must be greater than or equal to 0." in told(
         project, text, ["training.seed=3"], write
     )
 
@@ -156,7 +157,7 @@ def test_a_broken_site_file_is_told_with_its_faults(project: Path):
     assert "site = lokal (params/sites/local.yaml:1): must be local, the file's own name." in told(project, "toy")
     site.write_text("site: local\ntitle: x\nscheduler: lsf\nhardwear: {}\n")
     text = told(project, "toy")
-    assert "scheduler = lsf (params/sites/local.yaml:3): must be one of local, slurm, pbs" in text
+    assert "scheduler = lsf (params/sites/local.yaml:3): must be 'local', 'slurm' or 'pbs'." in text
     assert "hardwear (params/sites/local.yaml:4): there is no such key. Did you mean hardware?" in text
     assert "hardware (params/sites/local.yaml): is missing; it has no default." in text
     site.write_text(
@@ -170,7 +171,7 @@ def test_a_broken_catalogue_entry_is_told_only_when_it_is_used(project: Path):
     with (project / "params/models.yaml").open("a") as models:
         models.write("bad: {label: x, layers: 0, hidden: 8, heads: 2, source: test}\n")
     assert load("toy", project=project)
-    assert "bad.layers = 0 (params/models.yaml:4): must be more than 0." in told(project, "toy", ["model=bad"])
+    assert "bad.layers = 0 (params/models.yaml:4): must be greater than 0." in told(project, "toy", ["model=bad"])
 
 
 def test_no_smoke_model_can_be_chosen_from_a_catalogue_without_it(project: Path):

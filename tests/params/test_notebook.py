@@ -195,7 +195,7 @@ def test_ill_typed_names_are_told_together(project: Path):
         '  1. site = 4 (notebook): must be text, such as site = "local".\n'
         '  2. data = corpus (notebook): must be a dict, such as data = {"dataset": "corpus"}.\n'
         "  3. overrides = a 'b (notebook): cannot be split into words as a shell does: No closing quotation.\n"
-        "  4. training.precision = false (notebook training): must be one of fp32, fp16, bf16."
+        "  4. training.precision = false (notebook training): must be 'fp32', 'fp16' or 'bf16'."
     )
     with pytest.raises(ParamsError, match=r'run = 3 \(notebook\): must be text, such as run = "local"'):
         bind(cell(run=3), project=project)

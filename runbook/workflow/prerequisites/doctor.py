@@ -95,12 +95,10 @@ def place_checks() -> list[Check]:
 
 def site_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
     """One row a question; what cannot be known on this machine is unknown."""
-    lacking = missing_values(settings)
+    lacking, rule = missing_values(settings), "what the site requires is given"
     remedy = "; ".join(f"--set {key}=VALUE ({what})" for key, what in lacking.items())
     return [
-        judge(
-            "required values", not lacking, ", ".join(lacking) or "all given", "what the site requires is given", remedy
-        ),
+        judge("required values", not lacking, ", ".join(lacking) or "all given", rule, remedy),
         *secret_checks(settings),
         modules_check(settings),
         *queue_checks(settings),
