@@ -1,7 +1,7 @@
 """The record of a notebook, kept from inside its kernel while the notebook runs.
 
     session = start(settings, phase, run_folder)      opens the record; again in one execution: the same record
-    session.check(name, verdict, value, rule)         one row of the checks; the same name again replaces the row
+    session.check(check)                              one row of the checks; the same name again replaces the row
     session.result(key, value)                        one number or text of the results
     session.plan[key] = value                         what was foreseen, beside the result of the same key
     session.finish() -> Twin                          the notebook came to its end, and the record is frozen
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runbook.core.atomic_files import utc_now
-from runbook.core.checks import VERDICTS, Check
+from runbook.core.checks import Check
 from runbook.core.errors import RecordError
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import note_files, set_aside
@@ -153,12 +153,9 @@ class Session:
         """The verdict of a check that this execution recorded; empty where it did not."""
         return self._checks[name].verdict if name in self._checks else ""
 
-    def check(self, name: str, verdict: str, value: object, rule: str) -> Check:
+    def check(self, check: Check) -> None:
         """Record a check: what was looked at, how it went, the value found, the rule it is held against."""
-        if verdict not in VERDICTS:
-            raise RecordError(f"check {name!r} has the verdict {verdict!r}; the verdicts are {', '.join(VERDICTS)}.")
-        self._checks[name] = Check(name, verdict, str(value), rule)
-        return self._checks[name]
+        self._checks[check.name] = check
 
     def result(self, key: str, value: object) -> None:
         """Record a result; numbers of numpy become plain ones, NaN becomes the text `nan`."""

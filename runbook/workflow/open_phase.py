@@ -67,7 +67,7 @@ class OpenPhase:
     def check(self, checks: Sequence[Check]) -> None:
         """Show checks, keep them in the record, and stop where one failed."""
         for check in checks:
-            self.session.check(check.name, check.verdict, check.value, check.rule)
+            self.session.check(check)
         show_checks(checks)
         if failed := [check for check in checks if check.verdict == "fail"]:
             raise RecordError(

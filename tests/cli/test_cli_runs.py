@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runbook import params
+from runbook.core.checks import Check
 from runbook.core.locks import hold
 from runbook.workflow import open_phase as phases
 from runbook.workflow import report
@@ -19,7 +20,7 @@ def made(project: Path, monkeypatch) -> Path:
     """A run with one finished phase and one ended job; nothing was executed."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
     open_phase = phases.open_run_phase(params.load("local", set_words=["model=tiny"]), "01-environment")
-    open_phase.session.check("cores", "pass", "2 cores", "one for each process")
+    open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
     job = open_phase.folder / "jobs" / "04-training"
     job.mkdir(parents=True)
     (job / "job.json").write_text(json.dumps({"job_id": "local-1a2b", "process": None}))

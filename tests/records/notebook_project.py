@@ -16,6 +16,7 @@ PHASE = "02-data"
 PARAMETERS = 'run: str = "toy"  # a file in params/\noverrides: str = ""'
 BIND = """from types import SimpleNamespace
 from pathlib import Path
+from runbook.core.checks import Check
 from runbook.records.session import start
 PROJECT = Path({project!r})
 values = {{"run": {{"value": "toy", "origin": "run file"}}, "site": {{"value": "local", "origin": "built-in"}}}}
@@ -24,7 +25,7 @@ session = start(settings, {phase!r}, PROJECT / "runs" / "toy")"""
 WORK = """session.plan["tokens"] = 1000
 session.result("tokens", 1024)
 session.result("loss", 2.718281828)
-session.check("tokens", "pass", 1024, "at least 1000")
+session.check(Check("tokens", "pass", "1024", "at least 1000"))
 print("worked")"""
 FINISH = "twin = session.finish()"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from toy_run import FakeScheduler, open_run
 
+from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
 from runbook.jobs.job_folder import JobState
 from runbook.params.schema.run_file import PHASES
@@ -21,7 +22,7 @@ PHASE = "01-environment"
 def finished(runs):
     """A phase finished in this process, with the files that its execution as a notebook would add."""
     open_phase = open_run(PHASE, runs=runs)
-    open_phase.session.check("cores", "pass", "2 cores", "one for each process")
+    open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
     report.finish(open_phase)
     return open_phase
 
@@ -67,7 +68,7 @@ def test_a_phase_opened_anew_by_hand_and_left_is_not_done(finished, runs):
 
 def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
     open_phase = open_run(PHASE, runs=runs)
-    open_phase.session.check("disk", "fail", "1 GiB free", "at least 2 GiB")
+    open_phase.session.check(Check("disk", "fail", "1 GiB free", "at least 2 GiB"))
     with pytest.raises(RecordError, match="01-environment did not pass; its checks above say why"):
         report.finish(open_phase)
     assert missing(open_phase) == "not done yet"
@@ -115,7 +116,7 @@ def test_jobs_are_listed_in_their_order_and_found_by_their_id(runs, queue: FakeS
 
 def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(finished, runs, queue: FakeScheduler):
     failed = open_run("05-analysis", runs=runs)
-    failed.session.check("figures", "fail", "none", "every figure is drawn")
+    failed.session.check(Check("figures", "fail", "none", "every figure is drawn"))
     with pytest.raises(RecordError):
         report.finish(failed)
     assert card(finished.folder).startswith("\n\nlocal: fail\n")
