@@ -1,7 +1,6 @@
 """01-environment: set the machine up, and check whether it suffices for the plan."""
 
 import contextlib
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import ParamsError, ProgramError
 from runbook.core.table import Row
-from runbook.core.units import show_bytes, show_duration
+from runbook.core.units import show_duration
 from runbook.display import Progress, show_table, show_text
 from runbook.jobs.render.preparation import FLEET, SetupStep, preparation_files, setup_steps, step_script
 from runbook.jobs.render.training_job import PACKAGE
@@ -19,7 +18,7 @@ from runbook.params import Settings, resolve_secret
 from runbook.params.settings import require_values
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import OpenPhase, binder
-from runbook.workflow.prerequisites.doctor import matrix_check, site_checks, writable_check
+from runbook.workflow.prerequisites.doctor import matrix_check, site_checks, space_checks, writable_check
 from runbook.workflow.prerequisites.machine import measure_machine
 from runbook.workflow.prerequisites.node_probe import MEASURED, probe_checks, probe_phase
 from runbook.workflow.report import finish as finish
@@ -50,10 +49,8 @@ def prepare(open_phase: OpenPhase) -> None:
 
 
 def check_site(open_phase: OpenPhase) -> None:
-    """Values, modules, queue, image, space: what can be asked from here."""
-    local = open_phase.settings.site.scheduler == "local"
-    checks = site_checks(open_phase.settings, open_phase.plan, open_phase.folder)
-    open_phase.check([one for one in checks if not (local and one.name.startswith("space"))])  # "disk" says it below
+    """Values, secrets, modules, queue, image, locks: what can be asked from here."""
+    open_phase.check(site_checks(open_phase.settings))
 
 
 def check_nodes(open_phase: OpenPhase) -> None:
@@ -73,18 +70,15 @@ def check_nodes(open_phase: OpenPhase) -> None:
 
 
 def check_machine(open_phase: OpenPhase) -> None:
-    """Cores, memory, disk and matrix instructions against the plan."""
-    phases = open_phase.plan.phases.values()
-    needed = sum(one.model.parameters * 14 * (one.checkpoint.keep + 1) for one in phases)
-    free = shutil.disk_usage(open_phase.folder).free
-    rule = f"at least {show_bytes(needed)}: checkpoints of both trainings, 14 bytes a parameter, one more than kept"
-    checks = [writable_check(open_phase.folder), judge("disk", free > needed, f"{show_bytes(free)} free", rule)]
-    if (machine := measure_machine(open_phase.settings.site)) is not None:
-        processes = max(one.parallel.world_size for one in phases)
+    """Disk, cores and matrix instructions against the plan."""
+    settings, plan, folder = open_phase.settings, open_phase.plan, open_phase.folder
+    checks = [writable_check(folder), *space_checks(settings, plan, folder)]
+    if (machine := measure_machine(settings.site)) is not None:
+        processes = max(one.parallel.world_size for one in plan.phases.values())
         rule = f"one for each of {processes} processes; fewer work, slowly"
         enough = machine.cores >= processes
         checks.append(judge("cores", enough, f"{machine.cores} cores", rule, otherwise="warn"))
-        if open_phase.settings.run.training.precision == "bf16":
+        if settings.run.training.precision == "bf16":
             checks.append(matrix_check(machine.flags))
     open_phase.check(checks)
 

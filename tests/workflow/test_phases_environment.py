@@ -18,7 +18,14 @@ from runbook.params.schema.site import Checkout, Preparation
 from runbook.planning import Plan, make_plan
 from runbook.workflow import environment as setting_up
 from runbook.workflow.prerequisites import node_probe as checks
-from runbook.workflow.prerequisites.doctor import image_check, locks_check, queue_checks, secret_checks, site_checks
+from runbook.workflow.prerequisites.doctor import (
+    image_check,
+    locks_check,
+    queue_checks,
+    secret_checks,
+    site_checks,
+    space_checks,
+)
 from runbook.workflow.prerequisites.node_probe import probe_run
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false", "-C")
@@ -259,10 +266,10 @@ def test_nobody_asked_is_unknown_and_never_guessed():
 
 def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
     settings = params.load("azure-175b", set_words=[f"jobs.stage={tmp_path}"], project=PROJECT)
-    rows = {row.name: row for row in site_checks(settings, make_plan(settings), tmp_path)}
+    rows = {row.name: row for row in site_checks(settings)}
     assert rows["image"].verdict == "fail" and "pytorch+25.03+py3.sqsh: No such file" in rows["image"].value
-    space = next(row for name, row in rows.items() if name.startswith("space at"))
-    assert "TiB wanted" in space.value
+    (space,) = space_checks(settings, make_plan(settings), tmp_path)  # both places are on one file system
+    assert space.name == "disk" and f"free at {tmp_path}, " in space.value and "TiB wanted" in space.value
     (tmp_path / "pytorch+25.03+py3.sqsh").write_bytes(b"not an image")
     assert "neither SquashFS nor SIF" in image_check(settings).value
 

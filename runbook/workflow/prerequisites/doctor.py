@@ -49,7 +49,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
     plan = machine.make_plan_here(settings)
     folder = runs_folder(settings.project) / settings.name
     own = machine_checks() if settings.site.scheduler == "local" else []
-    checks = [*own, writable_check(_nearest(folder)), *site_checks(settings, plan, folder)]
+    checks = [*own, writable_check(_nearest(folder)), *site_checks(settings), *space_checks(settings, plan, folder)]
     framework = settings.run.training.framework
     return [*checks, *probe_checks(probe_run(settings, plan), settings.site, plan, framework)]
 
@@ -93,7 +93,7 @@ def place_checks() -> list[Check]:
     return [writable_check(near), disk]
 
 
-def site_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
+def site_checks(settings: Settings) -> list[Check]:
     """One row a question; what cannot be known on this machine is unknown."""
     lacking, rule = missing_values(settings), "what the site requires is given"
     remedy = "; ".join(f"--set {key}=VALUE ({what})" for key, what in lacking.items())
@@ -103,7 +103,6 @@ def site_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         modules_check(settings),
         *queue_checks(settings),
         image_check(settings),
-        *space_checks(settings, plan, folder),
         locks_check(settings),
     ]
 
@@ -221,24 +220,27 @@ def image_check(settings: Settings) -> Check:
 
 
 def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
-    """Free space at each place that the plan fills."""
+    """Free space on each file system that the plan fills."""
     wanted = [
         (phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes) for phase, phase_plan in plan.phases.items()
     ]
     wanted.append((settings.site.paths.get("data", "data"), plan.data.estimated_bytes))
-    places: Counter[Path] = Counter()
-    for where, size in wanted:
-        if STAGE not in where:
-            places[_nearest(folder / where)] += int(size)
+    places: dict[int, Path] = {}
+    sizes: Counter[int] = Counter()
+    for place, size in ((_nearest(folder / where), size) for where, size in wanted if STAGE not in where):
+        file_system = place.stat().st_dev
+        places.setdefault(file_system, place)
+        sizes[file_system] += int(size)
     rule = "what the plan puts there fits: checkpoints kept and one more, token files"
     remedy = "Free space, lower training.keep_checkpoints, or name another place (jobs.stage, --runs)."
     if not places:
-        return [Check("space", "unknown", "the shared folder is not named", rule, "Give jobs.stage.")]
+        return [Check("disk", "unknown", "the shared folder is not named", rule, "Give jobs.stage.")]
     checks = []
-    for place, size in places.items():
-        free = shutil.disk_usage(place).free
-        value = f"{show_bytes(free)} free, {show_bytes(size)} wanted"
-        checks.append(judge(f"space at {place}", free > size, value, rule, remedy))
+    for file_system, place in places.items():
+        free, size = shutil.disk_usage(place).free, sizes[file_system]
+        value = f"{show_bytes(free)} free at {place}, {show_bytes(size)} wanted"
+        name = "disk" if len(places) == 1 else f"disk at {place}"
+        checks.append(judge(name, free > size, value, rule, remedy))
     return checks
 
 
