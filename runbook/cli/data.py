@@ -2,6 +2,8 @@
 
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -105,13 +107,22 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
 @click.argument("prefix", type=_PATH)
 def verify(prefix: Path) -> None:
     """Check every entry, token and checksum of PREFIX_text_document.bin and .idx; exit 1 where a check fails."""
+    _verify([prefix])
+
+
+def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
+    """Show the checks of pairs of token files; exit code 1 where one fails or there is no pair."""
     from runbook.display import CheckTable
     from runbook.tokens.verification import verify as verify_prefix
 
-    checks = verify_prefix(prefix)
+    checks = [
+        replace(check, name=f"{prefix.name}: {check.name}" if len(prefixes) > 1 else check.name)
+        for prefix in prefixes
+        for check in verify_prefix(prefix, checksums=checksums)
+    ]
     click.echo(CheckTable(checks).as_text())
     failed = [check.name for check in checks if check.verdict == "fail"]
-    if failed:
+    if failed or not checks:
         click.echo(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}", err=True)
         raise click.exceptions.Exit(1)
     click.echo(f"{len(checks)} checks, none failed")
@@ -170,20 +181,4 @@ def download(dataset: str, folder: str, url: str, workers: int, check_space: boo
     there = "all were there" if not found.fetched else f"{found.fetched:,} fetched in {show_duration(found.seconds)}"
     click.echo(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {there}; none is missing")
     if entry.kind == "tokenized":
-        _verify_pairs(found.folder)
-
-
-def _verify_pairs(folder: Path) -> None:
-    """Every pair of token files below a folder, by its index and its sizes."""
-    from runbook.tokens.verification import verify as verify_prefix
-
-    prefixes = [path.with_suffix("") for path in sorted(folder.rglob("*.bin"))]
-    failed = 0
-    for prefix in prefixes:
-        for check in verify_prefix(prefix, checksums=False):
-            if check.verdict == "fail":
-                failed += 1
-                click.echo(f"fail    {prefix.name}: {check.name}: {check.value} (rule: {check.rule})", err=True)
-    click.echo(f"{len(prefixes)} pairs of token files, {failed} checks failed")
-    if failed or not prefixes:
-        raise click.exceptions.Exit(1)
+        _verify([path.with_suffix("") for path in sorted(found.folder.rglob("*.bin"))], checksums=False)

@@ -129,6 +129,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         """Why the newest save failed; a full disk in the middle of the work ends nothing, only one at the end does."""
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
+        self.nb.metadata.pop("runbook", None)  # what an earlier execution left
 
     def save(self, **kwargs: Any) -> None:
         """Save the notebook whole or not at all; places papermill alone can write to are left to it.
@@ -149,11 +150,6 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.unsaved = error
         else:
             self.unsaved = None
-
-    def notebook_start(self, **kwargs: Any) -> None:
-        """Clear what an earlier execution left in the notebook."""
-        self.nb.metadata.pop("runbook", None)
-        super().notebook_start(**kwargs)
 
     def cell_exception(self, cell: Any, cell_index: int | None = None, **kwargs: Any) -> None:
         """An error ended the cell: keep its text even where a traceback handler of the user's printed none."""
