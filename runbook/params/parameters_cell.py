@@ -64,10 +64,17 @@ def bind(
     chosen = {name: value for name, value in given.items() if not _same(value, own.get(name))}
     if chosen:
         _refuse_two_runs(file, given, own)
-    wrong = {name: value for name, value in chosen.items() if not isinstance(value, type(PARAMETERS[name]))}
+    overrides = namespace.get("overrides", "")
+    typed = chosen | {"overrides": overrides}
+    wrong = {name: value for name, value in typed.items() if not isinstance(value, type(PARAMETERS[name]))}
     problems = [*_unknown_names(namespace), *(_wrong_type(name, value) for name, value in wrong.items())]
     chosen = {name: value for name, value in chosen.items() if name not in wrong}
-    words = _words(namespace, problems)
+    words: list[str] = []
+    try:
+        words = shlex.split("" if "overrides" in wrong else str(overrides))
+    except ValueError as error:
+        rule = f"cannot be split into words as a shell does: {error}."
+        problems.append(Problem("overrides", "notebook", rule, overrides))
     return RunLoading(file, problems=problems, before=before).load(chosen, words)
 
 
@@ -124,19 +131,6 @@ def _value(name: str, value: Any) -> Any:
         with contextlib.suppress(ParamsError):
             return read_mapping(f"value: {value.strip() or '{}'}", name).values["value"]
     return value
-
-
-def _words(namespace: Mapping[str, object], problems: list[Problem]) -> list[str]:
-    overrides = namespace.get("overrides", "")
-    if not isinstance(overrides, str):
-        problems.append(_wrong_type("overrides", overrides))
-        return []
-    try:
-        return shlex.split(overrides)
-    except ValueError as error:
-        rule = f"cannot be split into words as a shell does: {error}."
-        problems.append(Problem("overrides", "notebook", rule, overrides))
-        return []
 
 
 def _wrong_type(name: str, value: Any) -> Problem:

@@ -15,7 +15,6 @@ from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.table import Row
 from runbook.display import Table
 from runbook.workflow.plan_commands import render_all
-from runbook.workflow.prerequisites import machine
 
 _MOST_BYTES = 1 << 18
 _TEXT = (
@@ -142,7 +141,7 @@ def _refusal(found: Adoption, project: Path) -> str:
         path = Path(folder) / f"{found.name}.yaml"
         path.write_text(found.text, encoding="utf-8")
         try:
-            machine.make_plan_here(params.check(str(path), project=project))
+            params.check(str(path), project=project)
             render_all(str(path), (), Path(folder) / "scripts", placeholders=True)
         except RunbookError as error:
             return str(error).replace(str(path), path.name)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -311,10 +311,10 @@ def first_ranks(spec: PhasePlan) -> list[int]:
 
 def planned_flops(spec: PhasePlan, stage: int) -> int:
     """Of one rank of this stage in a step: the plan's formula, and what is computed again."""
-    model, parallel = spec.model, spec.parallel
-    head = 6 * model.sequence_length * model.padded_vocabulary * model.hidden
-    own = parallel.stage_layers(model.layers)[stage]
-    layers = (model.flops_per_sequence() - head) * own / model.layers
+    parallel, own = spec.parallel, spec.parallel.stage_layers(spec.model.layers)[stage]
+    model = replace(spec.model, layers=own)
+    layers = replace(model, padded_vocabulary=0).flops_per_sequence()
+    head = model.flops_per_sequence() - layers
     again = 1 + spec.tuning.recomputed(own // parallel.virtual_pipeline) / 3 if spec.recompute == "full" else 1
     mine = layers * again + (head if stage == parallel.pipeline - 1 else 0)
     return round(mine * spec.batch.global_ / parallel.data / parallel.tensor / parallel.context)

@@ -78,13 +78,9 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
 
 
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """The prefixes of all token files of the run that are not made in it; `data` is the plan's section of that name."""
-    found: list[Path] = []
-    for text in (one for one in settings.texts if one.dataset.kind == TOKENIZED):
-        named = [folder / prefix for prefix in _planned_prefixes(text, data)]
-        there = named and all(TokenFiles.existing(prefix).bin.is_file() for prefix in named)
-        found += named if there else token_prefixes(text.dataset, project=settings.project, folder=text.folder)
-    return found
+    """Prefixes of the run's token files that were made elsewhere, where the plan's section `data` reads them."""
+    ready = [text for text in settings.texts if text.dataset.kind == TOKENIZED]
+    return [folder / prefix for text in ready for prefix in _planned_prefixes(text, data)]
 
 
 def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
