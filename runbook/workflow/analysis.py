@@ -152,7 +152,7 @@ def show_variants(open_phase: OpenPhase) -> View:
     run, variants = settings.run.run, [settings]  # as it was bound, and its siblings
     if run in params.run_names(settings.project):
         variants += [one for one in variants_of(run, settings.project) if one.name != settings.name]
-    table = variants_table(variants, runs)
+    table, scaling = variants_tables(variants, runs)
     view = View([sourced(table)])
     write_text(open_phase.folder / VARIANTS, table.to_csv())
     facts = []
@@ -165,7 +165,6 @@ def show_variants(open_phase: OpenPhase) -> View:
     if len(facts) < 2:
         words = f"Nothing to compare: runbook run {run} --all-variants runs the others, runbook compare A B any two."
         return View([*view, words])
-    scaling = variants_scaling(variants, runs)
     view += [(run_figures.scaling_figure(scaling), "Speed by number of devices."), sourced(scaling)]
     result = compare(facts)
     losses = run_figures.comparison_figure({fact.name: fact.history for fact in facts})
@@ -206,28 +205,18 @@ def variants_of(run: str, project: Path | None = None) -> list[Settings]:
     return [params.load(name, project=project) for name in names]
 
 
-def variants_table(runs_of: Sequence[Settings], runs: Path) -> Table:
-    """One row for each; what was not run stands there as never measured."""
-    hardware = runs_of[0].site.hardware
-    return documents.results_table(
-        [_variant_row(one, runs) for one in runs_of],
-        device=hardware.device,
-        precision=str(runs_of[0].run.training.precision),
-        source="metrics.jsonl of each run",
-    )
-
-
-def variants_scaling(runs_of: Sequence[Settings], runs: Path) -> Table:
-    """Efficiency over the numbers of devices that were measured."""
-    rows = [_variant_row(one, runs) for one in runs_of]
-    return documents.scaling_table(
-        [(one.name, one.devices, one.samples_per_second) for one in rows if one.samples_per_second]
-    )
+def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Table]:
+    """One row for each, of what was not run as never measured; efficiency over the numbers of devices measured."""
+    hardware, rows = runs_of[0].site.hardware, [_variant_row(one, runs) for one in runs_of]
+    precision, source = str(runs_of[0].run.training.precision), "metrics.jsonl of each run"
+    points = [(one.name, one.devices, one.samples_per_second) for one in rows if one.samples_per_second]
+    table = documents.results_table(rows, device=hardware.device, precision=precision, source=source)
+    return table, documents.scaling_table(points)
 
 
 def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
     """The table for a terminal; kept as NAME.variants.csv beside the run folders."""
-    found = variants_table(runs_of, runs)
+    found, _ = variants_tables(runs_of, runs)
     path = runs / f"{Path(name).stem}.variants.csv"
     write_text(path, found.to_csv())
     shown = [{key: value for key, value in row.items() if key != "source"} for row in found]
