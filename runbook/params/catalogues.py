@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from runbook.core.errors import ParamsError
-from runbook.params.layers import Layer, document_layer, rule_of
+from runbook.params.layers import Layer, rule_of
 from runbook.params.problems import InvalidParams, Problem, marks_in, tokens_in
 from runbook.params.project import shown_path, site_names
 from runbook.params.schema.entries import Dataset, Model
@@ -58,8 +58,7 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     if site.site != name:
         rule = f"must be {name}, the file's own name."
         raise InvalidParams(f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)])
-    lines = {path[1:]: line for path, line in document.lines.items() if path[:1] == ("defaults",)}
-    layer = document_layer("site", YamlDocument(document.where, site.defaults, lines))
+    layer = Layer("site").take(site.defaults, lambda path: document.origin(("defaults", *path)))
     for key in ("run", "site"):
         if key in layer.leaves:
             rule = "cannot be a site's default; only a run file says it. Take the line out."

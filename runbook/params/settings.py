@@ -12,7 +12,7 @@ from runbook.params.problems import InvalidParams, Problem, show
 from runbook.params.schema.entries import Dataset, Model, TextShare
 from runbook.params.schema.keys import all_keys, full_path, right_name, sections
 from runbook.params.schema.run_file import JOB_SECTIONS, Job, Run
-from runbook.params.schema.site import Site
+from runbook.params.schema.site import Checkout, Container, Site
 from runbook.params.yaml12 import nest, write_tree
 
 
@@ -133,7 +133,7 @@ STAGE = "{stage}"
 def with_shared_folder(site: Site, run: Run) -> Site:
     """The site with the run's shared folder, image and launcher; {stage} stays where no folder was given."""
     stage = run.jobs.stage.rstrip("/") if run.jobs.stage else STAGE
-    chosen, container = run.jobs.launcher, site.container
+    chosen, container = run.jobs.launcher, dict(site.container)
 
     def put(value: Any) -> Any:
         if isinstance(value, dict):
@@ -142,15 +142,11 @@ def with_shared_folder(site: Site, run: Run) -> Site:
             return [put(item) for item in value]
         return value.replace(STAGE, stage) if isinstance(value, str) else value
 
-    inside = {"mounts": container.mounts, "options": container.options, "image": run.jobs.image or container.image}
     update = {
         "paths": put(site.paths),
         "launcher": site.launcher if chosen == "site" else chosen,
-        "container": container.model_copy(update=put(inside)),
-        "frameworks": {
-            name: checkout.model_copy(update={"folder": put(checkout.folder), "options": put(checkout.options)})
-            for name, checkout in site.frameworks.items()
-        },
+        "container": Container(**put(container | {"image": run.jobs.image or site.container.image})),
+        "frameworks": {name: Checkout(**put(dict(checkout))) for name, checkout in site.frameworks.items()},
     }
     return site.model_copy(update=update)
 

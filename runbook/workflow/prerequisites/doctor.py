@@ -26,6 +26,7 @@ from runbook.params.settings import STAGE, missing_values
 from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.workflow.open_phase import runs_folder
+from runbook.workflow.plan_commands import load_plan
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.prerequisites.node_probe import gpus_of, probe_alone, probe_checks, probe_run, software_check
 
@@ -45,8 +46,7 @@ def all_checks() -> list[Check]:
 
 def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
     """Everything that a run needs of its site; the probe works in a folder that is removed again."""
-    settings = params.load(run, set_words=set_words)
-    plan = machine.make_plan_here(settings)
+    settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
     own = machine_checks() if settings.site.scheduler == "local" else []
     checks = [*own, writable_check(_nearest(folder)), *site_checks(settings), *space_checks(settings, plan, folder)]
