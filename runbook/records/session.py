@@ -2,7 +2,7 @@
 
     session = start(settings, phase, run_folder)      opens the record; again in one execution: the same record
     session.check(check)                              one row of the checks; the same name again replaces the row
-    session.result(key, value)                        one number or text of the results
+    session.add_results({key: value})                 numbers or texts of the results
     session.plan[key] = value                         what was foreseen, beside the result of the same key
     session.finish() -> Twin                          the notebook came to its end, and the record is frozen
 
@@ -17,7 +17,7 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,9 +157,9 @@ class Session:
         """Record a check: what was looked at, how it went, the value found, the rule it is held against."""
         self._checks[check.name] = check
 
-    def result(self, key: str, value: object) -> None:
-        """Record a result; numbers of numpy become plain ones, NaN becomes the text `nan`."""
-        self.results[key] = plain(value, f"result {key}")
+    def add_results(self, results: Mapping[str, object]) -> None:
+        """Record results by name; numbers of numpy become plain ones, NaN becomes the text `nan`."""
+        self.results |= {key: plain(value, f"result {key}") for key, value in results.items()}
 
     def finish(self) -> Twin:
         """The notebook came to its end: write the twin with its verdict.

@@ -52,11 +52,10 @@ def show_plan_versus_actual(open_phase: OpenPhase) -> View:
     for one in trainings:
         table = training_results.plan_versus_actual(one)
         view.append(sourced(table))
-        for row in table:
-            open_phase.session.plan[f"{one.phase}: {row['what']}"] = row["planned"]
-            open_phase.session.result(f"{one.phase}: {row['what']}", training_results.rounded(row["actual"]))
-    for key, value in trainings[-1].results().items():
-        open_phase.session.result(key, value)
+        rows = {f"{one.phase}: {row['what']}": row for row in table}
+        open_phase.session.plan |= {name: row["planned"] for name, row in rows.items()}
+        open_phase.session.add_results({name: training_results.rounded(row["actual"]) for name, row in rows.items()})
+    open_phase.session.add_results(trainings[-1].results())
     return view
 
 

@@ -115,8 +115,7 @@ def verify(open_phase: OpenPhase) -> None:
     sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in names}
     sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
     sums["tokens"] = sums.get("tokens", 0) + sum(reader.num_tokens for reader in readers)
-    for key, value in sums.items():
-        open_phase.session.result(key, value)
+    open_phase.session.add_results(sums)
     open_phase.session.plan["tokens"] = open_phase.plan.data.estimated_tokens or None
 
 

@@ -45,7 +45,8 @@ def prepare(open_phase: OpenPhase) -> None:
             f"The machines cost as long as they are up. {FOLDER}/{FLEET} in the run's folder starts and stops "
             f"them where the cluster is managed, not here: bash {FLEET} start CLUSTER REGION waits until they run."
         )
-    open_phase.session.result("set_up", [{key: row[key] for key in ("step", "state", "makes")} for row in rows])
+    steps = [{key: row[key] for key in ("step", "state", "makes")} for row in rows]
+    open_phase.session.add_results({"set_up": steps})
 
 
 def check_site(open_phase: OpenPhase) -> None:
@@ -56,9 +57,8 @@ def check_site(open_phase: OpenPhase) -> None:
 def check_nodes(open_phase: OpenPhase) -> None:
     """Ask the nodes themselves, by a probe that is started as the trainer is; all of it is kept in the record."""
     facts = probe_phase(open_phase)
-    for name, version in (facts[0]["packages"] if facts else {}).items():
-        open_phase.session.result(name, version)
-    open_phase.session.result("nodes", {"asked": len(facts), "speed": facts})
+    packages = facts[0]["packages"] if facts else {}
+    open_phase.session.add_results({**packages, "nodes": {"asked": len(facts), "speed": facts}})
     settings = open_phase.settings
     checks = probe_checks(facts, settings.site, open_phase.plan, settings.run.training.framework)
     if measured := [one for one in checks if one.name in MEASURED and facts]:

@@ -141,8 +141,7 @@ def finish(open_phase: OpenPhase) -> None:
             "memory of a node (B)": plan.memory[phase].least_bytes,
             "checkpoint (B)": plan.checkpoint[phase].checkpoint_bytes,
         }
-        for key, value in numbers.items():
-            open_phase.session.result(f"{phase}: {key}", value)
+        open_phase.session.add_results({f"{phase}: {key}": value for key, value in numbers.items()})
     report.finish(open_phase, [open_phase.folder / "run.yaml", open_phase.folder / "plan.json"])
 
 

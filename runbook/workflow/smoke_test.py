@@ -44,8 +44,7 @@ def show_expectation(open_phase: OpenPhase) -> View:
 def gate(open_phase: OpenPhase) -> Table:
     """Judge the test; the verdict is kept for the training phase."""
     settings, test = open_phase.settings, training_results.read_results(open_phase, PHASE)
-    for key, value in test.results().items():
-        open_phase.session.result(key, value)
+    open_phase.session.add_results(test.results())
     checks = gates.smoke_gate(
         test.history,
         test.validation,

@@ -23,8 +23,7 @@ values = {{"run": {{"value": "toy", "origin": "run file"}}, "site": {{"value": "
 settings = SimpleNamespace(project=PROJECT, name="toy", parameters=lambda: values)
 session = start(settings, {phase!r}, PROJECT / "runs" / "toy")"""
 WORK = """session.plan["tokens"] = 1000
-session.result("tokens", 1024)
-session.result("loss", 2.718281828)
+session.add_results({"tokens": 1024, "loss": 2.718281828})
 session.check(Check("tokens", "pass", "1024", "at least 1000"))
 print("worked")"""
 FINISH = "twin = session.finish()"

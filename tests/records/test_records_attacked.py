@@ -114,7 +114,7 @@ def test_a_record_that_cannot_be_written_after_a_cell_is_told_and_written_after_
     ended = SimpleNamespace(error_before_exec=None, error_in_exec=None, info=SimpleNamespace(raw_cell="1", cell_id=""))
     part = project.record(".json").with_name(f".{PHASE}.json.{os.getpid()}.part")
     part.symlink_to("/dev/full")
-    session.result("tokens", 3)
+    session.add_results({"tokens": 3})
     session._after_cell(ended)
     assert "The record is not up to date" in caplog.text and "No space left on device" in caplog.text
     assert find_twin(project.run_folder, PHASE).results == {}
@@ -131,7 +131,7 @@ def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
     assert token in notebook.read_text()
     assert token not in ipynb.notebook_text(ipynb.read_notebook(notebook))
     session = sessions.Session(settings_of(project), PHASE, project.run_folder)
-    session.result("said", f"I was given {token}.")
+    session.add_results({"said": f"I was given {token}."})
     session.finish()
     assert '"said": "I was given hf_A....' in project.record(".json").read_text()
 

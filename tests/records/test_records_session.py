@@ -137,7 +137,7 @@ def test_nothing_that_runs_after_the_end_changes_a_finished_record(tmp_path, she
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, WORK, FINISH)
     done = step.twin
-    for source in ("session.result('loss', 'mine')", "raise KeyboardInterrupt", "1 +", WORK, ERROR):
+    for source in ("session.add_results({'loss': 'mine'})", "raise KeyboardInterrupt", "1 +", WORK, ERROR):
         step.run(source)
         assert step.twin == done, source
     assert (done.state, done.verdict) == (ExecutionState.DONE, "pass")
@@ -145,7 +145,7 @@ def test_nothing_that_runs_after_the_end_changes_a_finished_record(tmp_path, she
 
 def test_a_record_is_finished_again_only_by_finishing_it_again(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
-    step.run(PARAMETERS, step.bind, WORK, FINISH, "session.result('loss', 2.5)", "session.finish()", ERROR)
+    step.run(PARAMETERS, step.bind, WORK, FINISH, "session.add_results({'loss': 2.5})", "session.finish()", ERROR)
     assert (step.twin.state, step.twin.results["loss"]) == (ExecutionState.DONE, 2.5)
 
 
@@ -183,9 +183,8 @@ def test_without_a_kernel_the_same_calls_write_the_same_record(tmp_path):
     )
     session = sessions.start(settings, PHASE, tmp_path / "runs" / "toy")
     session.plan.update(loss=2.5)
-    session.result("loss", numpy.float32(2.5))
-    session.result("shape", (2, numpy.int64(3)))
-    session.result("grad", float("nan"))
+    session.add_results({"loss": numpy.float32(2.5), "shape": (2, numpy.int64(3))})
+    session.add_results({"grad": float("nan")})
     session.check(Check("loss", "warn", "2.5", "below 2"))
     session.check(Check("loss", "pass", "2.5", "below 3"))
     twin = session.finish()
@@ -203,7 +202,7 @@ def test_what_cannot_be_recorded_is_refused_with_its_name(tmp_path):
     with pytest.raises(
         RecordError, match=r"result model\.layers\[1\] is <object .* \(object\); a record holds numbers"
     ):
-        session.result("model", {"layers": [1, object()]})
+        session.add_results({"model": {"layers": [1, object()]}})
 
 
 def test_long_error_text_is_cut_short_in_the_record(tmp_path, shell):

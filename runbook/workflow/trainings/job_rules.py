@@ -59,8 +59,7 @@ def apply_waiver(open_phase: OpenPhase, gate: Check, key: str = "training.smoke.
         told = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
         return replace(gate, rule=gate.rule + told)
     account, what = processes.user_name(), gate.name.replace(" ", "_")
-    open_phase.session.result(f"{what}_waived_by", name)
-    open_phase.session.result(f"{what}_waived_as", account)
+    open_phase.session.add_results({f"{what}_waived_by": name, f"{what}_waived_as": account})
     facts = {"by": name, "account": account, "check": gate.name, "gate": gate.value}
     waived = {"event": "gate_waived", "phase": open_phase.phase, **facts}
     events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)

@@ -158,8 +158,8 @@ def show_account(open_phase: OpenPhase) -> View:
     """Where the wall time of the open phase went, its goodput among the results."""
     one = read_results(open_phase, open_phase.phase)
     if account := one.account:
-        for key, value in (("goodput", account.goodput), ("lost_steps", account.lost_steps), ("jobs", account.jobs)):
-            open_phase.session.result(key, rounded(value or 0))
+        counts = {"lost_steps": account.lost_steps, "jobs": account.jobs}
+        open_phase.session.add_results({"goodput": rounded(account.goodput or 0), **counts})
     return account_view(one)
 
 
