@@ -230,7 +230,7 @@ def azure() -> tuple[params.Settings, Plan]:
         ("writing", {"write": {"bytes_per_second": 1e8, "clock_of_files": 0.0}}, "warn", "2.22 TiB in"),
         ("all-reduce", {"errors": {"group": "TrainingError: nobody"}}, "fail", "rank 0: TrainingError: nobody"),
         ("all-reduce", {"group": None}, "unknown", "0 of 1 ranks answered"),
-        ("libraries", {}, "pass", "torch 2.5, CUDA 12.4, NCCL 2.21.5"),
+        ("software", {}, "pass", "torch 2.5, megatron-core 0.16.1, numpy 2.0, CUDA 12.4, NCCL 2.21.5"),
         ("software", {"packages": {"torch": None}}, "unknown", "missing: torch, megatron-core, numpy"),
     ],
 )
@@ -256,6 +256,13 @@ def test_a_gpu_that_somebody_uses_is_told():
     facts = made_facts(torch={"version": "2", "devices": [busy] * 8})
     row = next(one for one in checks.probe_checks([facts], settings.site, plan, "runbook") if one.name == "GPUs")
     assert row.verdict == "warn" and "60.0 GiB in use" in row.value
+
+
+def test_nodes_with_other_libraries_below_torch_are_told():
+    settings, plan = azure()
+    other = made_facts(torch={"version": "2.5", "cuda": "12.4", "nccl": "2.20.5", "devices": []})
+    rows = checks.probe_checks([made_facts(), other], settings.site, plan, "runbook")
+    assert (rows[0].verdict, rows[0].value) == ("fail", "2 different sets of versions")
 
 
 def test_nobody_asked_is_unknown_and_never_guessed():

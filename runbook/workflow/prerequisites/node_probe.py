@@ -33,6 +33,8 @@ PHASE = "01-environment"
 MEASURED = ("all-reduce", "clocks", "writing")
 """Checks whose value is a speed or a moment: different each time it is asked."""
 NEEDED = ("torch", "megatron-core", "numpy")
+LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}
+"""What a rank's torch is built for or with, and its name for people."""
 SKEW_SECONDS = 1.0
 """Clocks further apart make file times and logs of nodes contradict each other."""
 IDLE_BYTES = 2 << 30
@@ -138,7 +140,6 @@ def probe_checks(facts: Sequence[ProbeAnswer], site: Site, plan: Plan, framework
     return [
         software_check(facts, framework),
         devices_check(facts, site),
-        drivers_check(facts),
         networks_check(facts, site.environment),
         reduce_check(facts, site),
         clocks_check(facts),
@@ -147,13 +148,15 @@ def probe_checks(facts: Sequence[ProbeAnswer], site: Site, plan: Plan, framework
 
 
 def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
-    """What the trainer's Python can import, and whether all nodes have the same."""
-    rule = f"{', '.join(NEEDED)} can be imported, the same versions everywhere"
+    """What the trainer's Python can import, and whether all nodes have the same, with CUDA or ROCm and NCCL."""
+    rule = f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA or ROCm and NCCL"
     check = partial(Check, "software", rule=rule)
-    num_sets = len({(one["python"], *sorted(one["packages"].items())) for one in facts})
+    sets = [one["packages"] | {name: _torch_of(one).get(key) for key, name in LIBRARIES.items()} for one in facts]
+    num_sets = len({(one["python"], *sorted(found.items())) for one, found in zip(facts, sets, strict=True)})
     if num_sets > 1:
-        return check("fail", f"{num_sets} different sets of versions", remedy="Give all nodes one environment.")
-    first = facts[0]["packages"]
+        remedy = "Give all nodes one image or environment."
+        return check("fail", f"{num_sets} different sets of versions", remedy=remedy)
+    first = sets[0]
     missing = [package for package in NEEDED if not first.get(package)]
     broken = first.get("torch") and facts[0]["errors"].get("torch")
     if missing or broken:
@@ -192,18 +195,6 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
     if busy := [f"{name}: {show_bytes(size)} in use" for name, size in in_use if size > IDLE_BYTES]:
         return check("warn", "; ".join(busy[:4]), remedy="Somebody computes there: ask for whole nodes (exclusive).")
     return check("pass", f"{wanted} on each of {len(counts)} nodes, idle")
-
-
-def drivers_check(facts: Sequence[ProbeAnswer]) -> Check:
-    """Versions of CUDA or ROCm and NCCL, the same everywhere."""
-    check = partial(Check, "libraries", rule="CUDA or ROCm, and NCCL, of one version everywhere")
-    if any(one.get("torch") is None for one in facts):
-        return check("unknown", "torch cannot be asked there")
-    sets = {tuple(_torch_of(one).get(key) for key in ("version", "cuda", "hip", "nccl")) for one in facts}
-    if len(sets) > 1:
-        return check("fail", f"{len(sets)} different sets", remedy="Give all nodes one image or environment.")
-    found = zip(("torch", "CUDA", "ROCm", "NCCL"), sets.pop(), strict=True)
-    return check("pass", ", ".join(f"{name} {version}" for name, version in found if version is not None))
 
 
 def networks_check(facts: Sequence[ProbeAnswer], groups: Mapping[str, Mapping[str, str | None]]) -> Check:
