@@ -19,7 +19,7 @@ def check_layout(choice: Choice) -> list[Check]:
     """
     world, shape, recompute = _world(choice), choice.shape, choice.training.recompute
     once = () if choice.smoke else engine_rules(choice.program, choice.zero_stage, choice.training.precision)
-    checks = [world, *_devices(choice), *_shape(choice), *_texts(choice)]
+    checks = [world, *_devices(choice), *_shape(choice)]
     checks += [*(judge(*rule) for rule in once), *_zero_stage(choice)]
     checks += choice.judged(sharing_rules(shape, choice.parallel, choice.program, choice.keys))
     if not choice.smoke:  # said once, for both phases
@@ -104,10 +104,7 @@ def _shape(choice: Choice) -> Iterator[Check]:
         otherwise="warn" if trains else "fail",
     )
     yield from choice.judged(shape_rules(shape, choice.parallel, choice.model_name, choice.keys))
-
-
-def _texts(choice: Choice) -> Iterator[Check]:
-    shape, training = choice.shape, choice.training
+    training = choice.training
     if training.sample_prompt and not choice.smoke:
         yield judge(
             f"{choice.phase}: sample",

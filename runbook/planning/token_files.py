@@ -182,7 +182,7 @@ def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
     if plan.mock:
         return []
     files = _held_out(plan) if plan.held_out else _split(settings, plan)
-    return [files, *_blend(plan.parts), _tokenizer_files(settings), *_vocabulary(settings)]
+    return [files, *_blend(plan.parts), *_tokenizer(settings)]
 
 
 def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
@@ -279,31 +279,26 @@ def _split(settings: Settings, plan: DataPlan) -> Check:
     )
 
 
-def _tokenizer_files(settings: Settings) -> Check:
-    paths = settings.site.paths
-    tokenizer = settings.run.data.tokenizer
+def _tokenizer(settings: Settings) -> Iterator[Check]:
+    paths, tokenizer = settings.site.paths, settings.run.data.tokenizer
     if tokenizer != "gpt2":
-        wrong = PurePosixPath(tokenizer).name in ("merges.txt", "vocab.json", "vocab.bpe")
-        return judge(
+        yield judge(
             "merges are not the vocabulary",
-            not wrong,
+            PurePosixPath(tokenizer).name not in ("merges.txt", "vocab.json", "vocab.bpe"),
             f"data.tokenizer={tokenizer}",
             "a tokenizer of one file: tokenizer.json or a SentencePiece model",
             "Set data.tokenizer to gpt2, which brings vocabulary and merges, or to a tokenizer.json.",
         )
-    return check_tokenizer_files(paths.get("vocab", "gpt2/vocab.json"), paths.get("merges", "gpt2/merges.txt"))
-
-
-def _vocabulary(settings: Settings) -> Iterator[Check]:
+        return
+    yield check_tokenizer_files(paths.get("vocab", "gpt2/vocab.json"), paths.get("merges", "gpt2/merges.txt"))
     smallest = min(settings.model.vocabulary, settings.smoke_model.vocabulary)
-    if settings.run.data.tokenizer == "gpt2":
-        yield judge(
-            "vocabulary holds all tokens",
-            smallest > GPT2_END_OF_DOCUMENT,
-            f"vocabulary of {smallest}, GPT-2 token ids up to {GPT2_END_OF_DOCUMENT}",
-            "every token id is smaller than the model's vocabulary",
-            f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or choose the tokenizer that fits it.",
-        )
+    yield judge(
+        "vocabulary holds all tokens",
+        smallest > GPT2_END_OF_DOCUMENT,
+        f"vocabulary of {smallest}, GPT-2 token ids up to {GPT2_END_OF_DOCUMENT}",
+        "every token id is smaller than the model's vocabulary",
+        f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or choose the tokenizer that fits it.",
+    )
 
 
 FUSED_BYTES_PER_SECOND = 130e6

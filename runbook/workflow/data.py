@@ -17,6 +17,7 @@ from runbook.display import Progress, Table, View, show_html, show_table, show_t
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import Check
+from runbook.planning.sizes import same_fields
 from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
 from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.run_tables import plan_versus_actual
@@ -87,7 +88,7 @@ def tokenize(open_phase: OpenPhase) -> None:
     if groups and asks_for_queue(settings, PHASE):
         task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
     elif groups:
-        options = TokenizeOptions.from_params(settings.run.data)
+        options = TokenizeOptions(**same_fields(TokenizeOptions, settings.run.data))
         with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
             for inputs, prefix in groups:
                 prepare(inputs, prefix, options, progress=lambda now: progress.update(**now.as_facts()))

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runbook.core.errors import DataError
-
-if TYPE_CHECKING:
-    from runbook.params.schema.run_file import Data
 
 MANIFEST_SCHEMA = 2
 
@@ -43,18 +40,6 @@ class TokenizeOptions:
     """Text in one shard, the unit that is done or not done; less where the whole input is small."""
     check_space: bool = True
     """Refuse to begin when the disk is too small for the estimate."""
-
-    @classmethod
-    def from_params(cls, data: Data) -> TokenizeOptions:
-        """The options a run file's `data` section chooses."""
-        return cls(
-            tokenizer=data.tokenizer,
-            text_key=data.text_key,
-            append_eod=data.append_eod,
-            special_tokens=data.special_tokens,
-            bad_records=str(data.bad_records),
-            workers=data.workers,
-        )
 
     def choices(self) -> dict[str, Any]:
         """The options that decide which bytes come out."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from runbook import params
 from runbook.core.errors import RunbookError
 from runbook.params import Settings
+from runbook.planning.sizes import same_fields
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare, prepare_share
 from runbook.workflow.prerequisites.token_files import token_groups
@@ -18,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
     """Make one share of every pair of token files, or, without a share, all that is left, joined."""
-    options = TokenizeOptions.from_params(settings.run.data)
+    options = TokenizeOptions(**same_fields(TokenizeOptions, settings.run.data))
     for inputs, prefix in token_groups(settings, read_plan_file(folder).data, folder):
         if share is None:
             manifest = prepare(inputs, prefix, options)
