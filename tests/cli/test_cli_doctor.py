@@ -59,7 +59,7 @@ def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked
 
 def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):
     """One process that imports torch and waits for no other rank: versions are those that load, not those of a list."""
-    for name, value in {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}.items():
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "n1"}.items():
         monkeypatch.setenv(name, value)
     (found,) = doctor.probe_alone()
     assert (found["rank"], found["errors"], found["group"]["sum_is_right"]) == (0, {}, True)

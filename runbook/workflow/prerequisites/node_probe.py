@@ -86,7 +86,7 @@ def probe_alone() -> list[ProbeAnswer]:
     """The probe as one process of this Python, which no launcher started even where we are a job's step ourselves."""
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
         words = [sys.executable, "-m", "runbook.training.probe", "--out", out]
-        shell.run(words, timeout=PROBE_LIMIT_SECONDS, env={"RANK": "0", "WORLD_SIZE": "1"})
+        shell.run(words, timeout=PROBE_LIMIT_SECONDS, env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"})
         return read_facts(Path(out))
 
 

@@ -72,7 +72,8 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
         read = [(file.path, file.size, file.mtime_ns, file.sample) for file in files]
     except DataError:
         manifests = [json.loads(path.read_text()) for path in (folder / "data").glob("*.manifest.json")]
-        read = [tuple(file.values()) for manifest in manifests for file in manifest["inputs"]]
+        inputs = [file for manifest in manifests for file in manifest["inputs"]]
+        read = [(file["path"], file["bytes"], file["mtime_ns"], file["sample"]) for file in inputs]
     is_sampled = len(read) <= MOST_SAMPLED
     return sorted([Path(path).name, size, date, sample if is_sampled else 0] for path, size, date, sample in read)
 
