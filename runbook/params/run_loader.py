@@ -9,15 +9,7 @@ from typing import Any, TypeVar
 from runbook.core.errors import ParamsError
 from runbook.params import catalogues
 from runbook.params.catalogues import SMOKE_MODEL, Catalogue
-from runbook.params.layers import (
-    GIVEN_BEFORE,
-    Layer,
-    LayerStack,
-    Origin,
-    document_layer,
-    take_name,
-    words_layer,
-)
+from runbook.params.layers import GIVEN_BEFORE, Layer, LayerStack, Origin, document_layer, take_name, words_layer
 from runbook.params.local_gpus import with_visible_gpus
 from runbook.params.problems import InvalidParams, Problem, differences, marks_in, tokens_in
 from runbook.params.project import RunFile, find_run_file, shown_path

@@ -16,15 +16,7 @@ from runbook.planning.cost.speed import Calibrations, estimate
 from runbook.planning.cost.step_inputs import check_device, peak_of
 from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
-from runbook.planning.plan_record import (
-    SCHEMA,
-    CatalogueModel,
-    ComputesOn,
-    Label,
-    PhaseFlops,
-    PhaseParameters,
-    Plan,
-)
+from runbook.planning.plan_record import SCHEMA, CatalogueModel, ComputesOn, Label, PhaseFlops, PhaseParameters, Plan
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
 from runbook.planning.site_limits import check_queues, check_volumes
 from runbook.planning.sizes import expected_first_loss, label_fits, label_text, on_rank, same_fields, whole

@@ -10,13 +10,7 @@ from runbook.core.errors import JobError, ParamsError
 from runbook.frameworks import training_arguments
 from runbook.frameworks.megatron import OWN_DEEPSPEED, deepspeed_file, deepspeed_name
 from runbook.jobs.job_folder import JobFolder
-from runbook.jobs.render.launch_commands import (
-    image_on_nodes,
-    node_command,
-    queue_values,
-    training_command,
-    warn_after,
-)
+from runbook.jobs.render.launch_commands import image_on_nodes, node_command, queue_values, training_command, warn_after
 from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
 from runbook.params import Settings
 from runbook.params.settings import require_values
