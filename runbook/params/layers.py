@@ -224,11 +224,8 @@ def take_name(words: Sequence[str], problems: list[Problem]) -> tuple[str, list[
     ('quick', ['training.iterations=10'])
     """
     names = [word.removeprefix("as=").strip() for word in words if word.startswith("as=")]
-    for name in names:
-        if not is_name(name):
-            problems.append(
-                Problem("as", f"--as {name}", "must be letters, digits, '.', '_' and '-', at most 80.", name)
-            )
+    rule = "must be letters, digits, '.', '_' and '-', at most 80."
+    problems += [Problem("as", f"--as {name}", rule, name) for name in names if not is_name(name)]
     return names[-1] if names else "", [word for word in words if not word.startswith("as=")]
 
 

@@ -97,8 +97,7 @@ def why(settings: Settings, name: str) -> str:
     """All that is known of one value: what each layer gave, the winning one first, and what the documents call it."""
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
-    for origin in reversed(settings.origins[name]):
-        lines.append(f"  {origin.layer:12s} {show(origin.value):20s} {origin.where}")
+    lines += [f"  {one.layer:12s} {show(one.value):20s} {one.where}" for one in reversed(settings.origins[name])]
     lines[2] += "  <- this one"
     if fact := settings.site.facts.get(f"defaults.{name}"):
         lines.append(f"  source: {fact.source}{f', {fact.date}' if fact.date else ''}")
