@@ -64,13 +64,15 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     )
 
 
-class Frame(NamedTuple):
-    """Where values are on a picture whose y grows downwards."""
+WIDTH, HEIGHT = 720, 300
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 44
+"""Margins around the curves: the axes' numbers and names are there."""
 
-    left: float
-    top: float
-    width: float
-    height: float
+
+class Frame(NamedTuple):
+    """Where values are on a picture of this height, whose y grows downwards."""
+
+    height: int
     x0: float
     x1: float
     y0: float
@@ -79,11 +81,11 @@ class Frame(NamedTuple):
     def at(self, x: float, y: float) -> str:
         """A point as SVG has it.
 
-        >>> Frame(0, 0, 100, 50, 0, 10, 0, 1).at(5, 1)
-        '50.0,0.0'
+        >>> Frame(300, 0, 10, 0, 1).at(5, 1)
+        '380.0,12.0'
         """
-        across = self.left + self.width * (x - self.x0) / ((self.x1 - self.x0) or 1)
-        down = self.top + self.height * (1 - (y - self.y0) / ((self.y1 - self.y0) or 1))
+        across = LEFT + (WIDTH - LEFT - RIGHT) * (x - self.x0) / ((self.x1 - self.x0) or 1)
+        down = TOP + (self.height - TOP - BOTTOM) * (1 - (y - self.y0) / ((self.y1 - self.y0) or 1))
         return f"{across:.1f},{down:.1f}"
 
     def path(self, points: Points) -> str:
@@ -91,7 +93,6 @@ class Frame(NamedTuple):
         return " ".join(self.at(x, y) for x, y in points)
 
 
-WIDTH, HEIGHT = 720, 300
 MOST_POINTS = 600  # points drawn; more would not be seen and make the page large
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
 """Blue, orange, yellow and ink of the page, light or dark; the dashes tell them apart without any colour."""
@@ -112,8 +113,8 @@ def loss_curve(
     xs, ys = zip(*[point for _, points in drawn for point in points], strict=True)
     ys += (untrained,) if untrained else ()
     margin = (max(ys) - min(ys)) * 0.05 or 0.1
-    frame = Frame(52, 12, WIDTH - 64, height - 56, min(xs), max(xs), min(ys) - margin, max(ys) + margin)
-    lines = [_line(frame, points, index) + _label(frame, name, index) for index, (name, points) in enumerate(drawn)]
+    frame = Frame(height, min(xs), max(xs), min(ys) - margin, max(ys) + margin)
+    lines = [_line(frame, name, points, index) for index, (name, points) in enumerate(drawn)]
     marks = {f"untrained: ln V = {untrained:.4g}": [(frame.x0, untrained), (frame.x1, untrained)]} if untrained else {}
     marks |= {f"restart at {x}": [(x, frame.y0), (x, frame.y1)] for x in restarts if frame.x0 < x <= frame.x1}
     lines += [_mark(frame, name, points) for name, points in marks.items()]
@@ -141,26 +142,21 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _axes(frame: Frame) -> Markup:
-    bottom, right = frame.top + frame.height, frame.left + frame.width
+    bottom, right = frame.height - BOTTOM, WIDTH - RIGHT
     lines = []
     for value in ticks(frame.x0, frame.x1):
         x = frame.at(value, frame.y0).partition(",")[0]
         lines.append(f'<text x="{x}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
     for value in ticks(frame.y0, frame.y1):
         y = frame.at(frame.x0, value).partition(",")[2]
-        lines.append(f'<line x1="{frame.left}" x2="{right}" y1="{y}" y2="{y}" opacity="0.15"/>')
-        lines.append(f'<text x="{frame.left - 6}" y="{y}" dy="4" text-anchor="end">{value:g}</text>')
+        lines.append(f'<line x1="{LEFT}" x2="{right}" y1="{y}" y2="{y}" opacity="0.15"/>')
+        lines.append(f'<text x="{LEFT - 6}" y="{y}" dy="4" text-anchor="end">{value:g}</text>')
     lines.append(f'<text x="{right}" y="{bottom + 34}" text-anchor="end">iteration</text>')
-    middle = frame.top + frame.height / 2
+    middle = (TOP + bottom) / 2
     lines.append(f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">loss (nat / token)</text>')
-    lines.append(f'<path d="M{frame.left} {frame.top}V{bottom}H{right}" fill="none"/>')
+    lines.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none"/>')
     plain = "".join(lines).replace("<text ", '<text stroke="none" fill="currentColor" ')
     return Markup(f'<g stroke="currentColor">{plain}</g>')
-
-
-def _line(frame: Frame, points: Points, index: int) -> Markup:
-    path = frame.path(points)
-    return Markup(f'<polyline points="{path}" fill="none" stroke-width="1.8" {_stroke(index)}/>')
 
 
 def _mark(frame: Frame, name: str, points: Points) -> Markup:
@@ -170,13 +166,12 @@ def _mark(frame: Frame, name: str, points: Points) -> Markup:
     return Markup(drawn + words)
 
 
-def _label(frame: Frame, name: str, index: int) -> Markup:
-    x, y = frame.left + frame.width - 150, frame.top + 14 + 18 * index
+def _line(frame: Frame, name: str, points: Points, index: int) -> Markup:
+    """A curve, and its name with a piece of such a line before it."""
+    look = f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-dasharray="{DASHES[index % len(DASHES)]}"'
+    x, y = WIDTH - RIGHT - 150, TOP + 14 + 18 * index
     return Markup(
+        f'<polyline points="{frame.path(points)}" fill="none" stroke-width="1.8" {look}/>'
         f'<text x="{x + 34}" y="{y}" fill="currentColor">{escape(name)}</text>'
-        f'<line x1="{x}" x2="{x + 28}" y1="{y - 4}" y2="{y - 4}" stroke-width="2" {_stroke(index)}/>'
+        f'<line x1="{x}" x2="{x + 28}" y1="{y - 4}" y2="{y - 4}" stroke-width="2" {look}/>'
     )
-
-
-def _stroke(index: int) -> str:
-    return f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-dasharray="{DASHES[index % len(DASHES)]}"'

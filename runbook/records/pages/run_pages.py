@@ -121,9 +121,8 @@ def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
         picture = loss_curve(by_iteration, own.untrained, [x for x, _, _ in own.restarts])
         content = json.dumps({"series": [curve._asdict() for curve in curves]}, separators=(",", ":"))
         title = f"Loss of {phase}" + (f", {own.model}" if own.model else "")
-        charts += (
-            [Chart(title, by_iteration[0][1], picture, Markup(content.replace("<", "\\u003c")))] if picture else []
-        )
+        if picture:
+            charts.append(Chart(title, by_iteration[0][1], picture, Markup(content.replace("<", "\\u003c"))))
     return charts
 
 
@@ -136,9 +135,8 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
         return None
     model, untrained = "", 0.0
     with contextlib.suppress(RecordError, FileNotFoundError, KeyError):
-        spec = parse_plan((run_folder / "plan.json").read_text(encoding="utf-8"), run_folder / "plan.json").phases[
-            phase
-        ]
+        plan_file = run_folder / "plan.json"
+        spec = parse_plan(plan_file.read_text(encoding="utf-8"), plan_file).phases[phase]
         model = f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
         untrained = round(math.log(spec.model.vocabulary), 4)
     try:
