@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import json
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -18,29 +19,20 @@ from runbook.params.schema.keys import nearest
 from runbook.params.settings import Settings
 from runbook.params.yaml12 import YamlDocument, dotted, read_mapping, read_text
 
-PARAMETERS: dict[str, Any] = {
+_EXAMPLES = {
     "run": "local",
-    "site": "",
-    "model": "",
-    "data": {},
-    "parallel": {},
-    "training": {},
-    "jobs": {},
-    "overrides": "",
+    "site": "local",
+    "model": "125m",
+    "data": {"dataset": "corpus"},
+    "parallel": {"tensor": 2},
+    "training": {"iterations": 10},
+    "jobs": {"smoke": {"nodes": 1}},
+    "overrides": "training.iterations=10",
 }
-"""The parameters cell of every notebook: names and defaults."""
+PARAMETERS = {name: type(example)() for name, example in _EXAMPLES.items()} | {"run": "local"}
+"""The parameters cell of every notebook: names and defaults; all but `run` are empty."""
 
 _FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
-_EXAMPLES = {
-    "run": '"local"',
-    "site": '"local"',
-    "model": '"125m"',
-    "data": '{"dataset": "corpus"}',
-    "parallel": '{"tensor": 2}',
-    "training": '{"iterations": 10}',
-    "jobs": '{"smoke": {"nodes": 1}}',
-    "overrides": '"training.iterations=10"',
-}
 _INJECTED = "# Parameters\n"
 """How the cell begins that papermill puts below the parameters cell."""
 
@@ -135,7 +127,7 @@ def _value(name: str, value: Any) -> Any:
 
 def _wrong_type(name: str, value: Any) -> Problem:
     kind = "text" if isinstance(PARAMETERS[name], str) else "a dict"
-    return Problem(name, "notebook", f"must be {kind}, such as {name} = {_EXAMPLES[name]}.", value)
+    return Problem(name, "notebook", f"must be {kind}, such as {name} = {json.dumps(_EXAMPLES[name])}.", value)
 
 
 def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
