@@ -50,15 +50,10 @@ def probe_phase(open_phase: OpenPhase) -> list[ProbeAnswer]:
     if open_phase.settings.site.scheduler == "local":
         with open_phase.hold("checking the machine"):
             return _probe_here(open_phase.settings, open_phase.plan, open_phase.folder)
-    out, task = _node_task(open_phase.settings, open_phase.plan, open_phase.folder)
+    out, task = _probe_task(open_phase.settings, open_phase.plan, open_phase.folder)
     if asks_for_queue(open_phase.settings, PHASE):
         task_jobs.run_tasks(open_phase, [task])
     return read_facts(out)
-
-
-def _node_task(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, Task]:
-    out, argv = _probe_command(settings, plan, folder)
-    return out, Task("the checks of each node", tuple(argv), on_each_node=True, part="nodes")
 
 
 def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
@@ -72,7 +67,7 @@ def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
     if not asks_for_queue(settings, PHASE) or missing_values(settings):
         return []
     folder = runs_folder(settings.project) / settings.name
-    out, task = _node_task(settings, plan, folder)
+    out, task = _probe_task(settings, plan, folder)
     with hold_run(folder, "checking the nodes"):
         job = next_job_folder(folder, f"{PHASE}-{task.part}")
         write_job(job, render_task(settings, PHASE, task, PACKAGE))
@@ -96,23 +91,24 @@ def read_facts(out: Path) -> list[ProbeAnswer]:
     return sorted(facts, key=lambda one: int(one["rank"]))
 
 
-def _probe_command(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, list[str]]:
+def _probe_task(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, Task]:
     """An empty place for the ranks' files, and the probe that writes them; it also writes where the training saves."""
     out, training = folder / "environment" / "probe", plan.phases[FULL]
     shutil.rmtree(out, ignore_errors=True)
     saves = folder / training.checkpoint.folder
     near = next(one for one in (saves, *saves.parents) if one.is_dir())
     words = ["--out", str(out), "--device", str(training.device), "--write-folder", str(near)]
-    return out, [settings.site.python or sys.executable, "-m", "runbook.training.probe", *words]
+    argv = (settings.site.python or sys.executable, "-m", "runbook.training.probe", *words)
+    return out, Task("the checks of each node", argv, on_each_node=True, part="nodes")
 
 
 def _probe_here(settings: Settings, plan: Plan, folder: Path) -> list[ProbeAnswer]:
     """By the local scheduler, in the place of the smoke test's trainer: the same launcher, ranks and environment."""
-    out, argv = _probe_command(settings, plan, folder)
-    script = render_local(settings, replace(plan.phases[SMOKE], phase=PHASE), argv)
+    out, task = _probe_task(settings, plan, folder)
+    script = render_local(settings, replace(plan.phases[SMOKE], phase=PHASE), task.argv)
     place = JobFolder(folder / "environment" / "job")  # not under jobs/: it is a question, not a part of the run
     shutil.rmtree(place.path, ignore_errors=True)
-    write_job(place, RenderedJob(script, argv))
+    write_job(place, RenderedJob(script, list(task.argv)))
     _do_probe(settings, place)
     return read_facts(out)
 
