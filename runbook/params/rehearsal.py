@@ -23,11 +23,10 @@ def rehearse(stack: LayerStack, site: Site, model: Model, smoke_model: Model, te
     Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge it.
     """
     layer = Layer(REHEARSAL)
-    chain = stack.chains.get("site", [])
-    if not site.rehearses or not chain or chain[-1].layer not in GIVEN:
+    chain = stack.chains["site"]
+    home = next(origin.value for origin in reversed(chain) if origin.layer not in GIVEN)
+    if not site.rehearses or chain[-1].layer not in GIVEN or home == site.site:
         return layer
-    if next(origin.value for origin in reversed(chain) if origin.layer not in GIVEN) == site.site:
-        return layer  # the files name this site too
     changes = _Changes(stack, site, layer)
     _jobs(changes)
     _training(changes)

@@ -50,8 +50,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
     folder = runs_folder(settings.project) / settings.name
     own = machine_checks() if settings.site.scheduler == "local" else []
     checks = [*own, writable_check(_nearest(folder)), *site_checks(settings), *space_checks(settings, plan, folder)]
-    framework = settings.run.training.framework
-    return [*checks, *probe_checks(probe_run(settings, plan), settings.site, plan, framework)]
+    return [*checks, *probe_checks(probe_run(settings, plan), settings.site, plan, settings.run.training.framework)]
 
 
 def software_checks() -> list[Check]:
