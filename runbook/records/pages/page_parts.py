@@ -1,7 +1,6 @@
 """Parts of every HTML page: templates, values of a twin as they are shown, the page of known failures."""
 
 import json
-import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,11 +60,10 @@ def result_rows(twin: Twin) -> list[ResultRow]:
     """Results in the order they were recorded."""
     rows = []
     for key, value in twin.results.items():
-        planned = show_value(key, twin.plan[key]) if key in twin.plan else Markup("")
-        ratio = _ratio(value, twin.plan.get(key))
-        rows.append(
-            ResultRow(key, in_words(key), as_json(value), show_value(key, value), planned, ratio, is_number(value))
-        )
+        planned = twin.plan.get(key)
+        ratio = f"{value / planned:.3g}" if is_number(value) and is_number(planned) and planned else ""
+        shown = show_value(key, value), show_value(key, planned)
+        rows.append(ResultRow(key, in_words(key), as_json(value), *shown, ratio, is_number(value)))
     return rows
 
 
@@ -97,13 +95,6 @@ def show_value(name: str, value: Any, unit: str = "") -> Markup:
 def is_number(value: Any) -> bool:
     """Whether a value counts or measures something."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _ratio(value: Any, planned: Any) -> str:
-    if not is_number(value) or not is_number(planned) or not planned:
-        return ""
-    ratio = value / planned
-    return f"{ratio:.3g}" if math.isfinite(ratio) else ""
 
 
 HELP_NAME = "when-it-fails.html"
