@@ -59,11 +59,7 @@ def _plan(
     phases = {name: phase_plan(settings, choice, data) for name, choice in by_phase.items()}
     calibrations = {name: measured.holds_for(choice) for name, choice in by_phase.items()}
     speeds = {name: estimate(choice, machine, calibrations[name]) for name, choice in by_phase.items()}
-    stores = {}
-    for name, choice in by_phase.items():
-        checkpoint = phases[name].checkpoint
-        copies = checkpoint.keep + 1 if checkpoint.saves else 0
-        stores[name] = storage(phases[name].model.parameters, choice.training.precision, copies)
+    stores = {name: storage(one.model.parameters, one.precision.format, one.checkpoint) for name, one in phases.items()}
     site, model = settings.site, phases[FULL].model
     fact = site.facts.get("hardware.device")
     catalogue = settings.model.model_dump(mode="json") | {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.plan_file.schema import PlannedParallel, Precision, Shape
+from runbook.plan_file.schema import Checkpoint, PlannedParallel, Precision, Shape
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
 from runbook.planning.cost.cpu import PROCESS_BYTES
@@ -226,7 +226,7 @@ def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
 
 def test_disk_holds_the_kept_checkpoints_and_the_new_one() -> None:
     assert bytes_per_parameter("fp32") == 12
-    store = storage(1000, "bf16", copies=3)
+    store = storage(1000, "bf16", Checkpoint("checkpoints", interval=100, keep=2))
     assert (store.checkpoint_bytes, store.num_checkpoints, store.disk_bytes) == (14_000, 3, 42_000)
 
 

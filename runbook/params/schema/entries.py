@@ -28,6 +28,11 @@ class FileGroup(Strict):
     last: WholeOrZero
     """The last number."""
 
+    @property
+    def paths(self) -> list[str]:
+        """Every file of the group by name."""
+        return [self.path.replace("{number}", str(number)) for number in range(self.first, self.last + 1)]
+
 
 TOKENIZED = "tokenized"
 """The kind of a dataset of .bin/.idx pairs that were made elsewhere: each is read as it is."""
@@ -56,12 +61,7 @@ class Dataset(Strict):
     @property
     def paths(self) -> list[str]:
         """Every file by name, numbered ones written out."""
-        numbered = (
-            group.path.replace("{number}", str(number))
-            for group in self.groups
-            for number in range(group.first, group.last + 1)
-        )
-        return [*(file.path for file in self.files), *numbered]
+        return [file.path for file in self.files] + [path for group in self.groups for path in group.paths]
 
     url: str = ""
     """Where files are fetched: https://..., s3://bucket/folder or hf://datasets/OWNER/NAME@REVISION; empty: nowhere."""

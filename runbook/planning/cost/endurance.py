@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from runbook.core.units import four_digits, parse_duration
 from runbook.params.schema.run_file import Job
 from runbook.params.schema.site import Site
-from runbook.plan_file.schema import Precision
+from runbook.plan_file.schema import Checkpoint, Precision
 from runbook.planning.cost.speed import Speed
 from runbook.planning.cost.step_inputs import device_of
 from runbook.planning.layout import Choice
@@ -41,9 +41,9 @@ class Storage:
     disk_bytes: int
 
 
-def storage(parameters: int, precision: Precision, copies: int) -> Storage:
+def storage(parameters: int, precision: Precision, kept: Checkpoint) -> Storage:
     """Disk for the kept checkpoints and the one being written: it is whole before an old one is deleted."""
-    one = checkpoint_bytes(parameters, precision)
+    one, copies = checkpoint_bytes(parameters, precision), kept.keep + 1 if kept.saves else 0
     return Storage(bytes_per_parameter(precision), one, copies, one * copies)
 
 

@@ -62,8 +62,6 @@ class Search:
     did_not_fit: int
     reason: str = ""
     """Which rule left none, and what to change; empty where there is one."""
-    least_bytes: int = 0
-    """What the thriftiest layout needs of one device, where none fits."""
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
@@ -90,7 +88,7 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
             found.append(_candidate(tried, need, tokens, device))
     found.sort(key=lambda one: (one.seconds_per_step, one.memory_bytes))
     reason = "" if found else _why_none(choice, device, looked, broken, thriftiest)
-    return Search(tuple(found), looked, broken.total(), too_large, reason, thriftiest)
+    return Search(tuple(found), looked, broken.total(), too_large, reason)
 
 
 def growth(choice: Choice, tokens: float = 0.0, most_devices: int = 10_000) -> list[Candidate | str]:

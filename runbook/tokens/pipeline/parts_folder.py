@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-_MARK_SCHEMA = 4
+_MARK_SCHEMA = 5
 STAGES = ("read", "parse", "encode", "write")
 MAX_PROBLEMS = 20
 WORKERS_SECONDS = 30.0
@@ -103,7 +103,7 @@ class ShardCounts(Counts):
     """What a shard brought; the counts of shards add up."""
 
     input_bytes: int = 0
-    sources: dict[str, list[int]] = field(default_factory=dict)  # documents, bytes of text, tokens by source
+    sources: dict[str, dict[str, int]] = field(default_factory=dict)  # documents, text_bytes, tokens by source
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def add(self, other: ShardCounts) -> None:

@@ -238,10 +238,10 @@ class _Work:
         else:
             rows = list(zip(sources, [1] * len(sources), text_bytes, lengths.tolist(), strict=True))
         for source, documents, size, tokens in rows:
-            totals = counts.sources.setdefault(source, [0, 0, 0])
-            totals[0] += documents
-            totals[1] += size
-            totals[2] += tokens
+            totals = counts.sources.setdefault(source, {"documents": 0, "text_bytes": 0, "tokens": 0})
+            totals["documents"] += documents
+            totals["text_bytes"] += size
+            totals["tokens"] += tokens
 
     def set_aside(self, problem: str, record: dict[str, Any]) -> None:
         if len(self.problems) < MAX_PROBLEMS:

@@ -288,10 +288,7 @@ class _Job:
             dtype=np.dtype(DTYPES[dtype_code(tokenizer.vocabulary)]).name,
             end_of_document_tokens=totals.sequences if options.append_eod else 0,
             problems=committer.problems,
-            sources={
-                name: dict(zip(("documents", "text_bytes", "tokens"), values, strict=True))
-                for name, values in sorted(totals.sources.items())
-            },
+            sources=dict(sorted(totals.sources.items())),
             files={
                 "bin": {"name": files.bin.name, "bytes": committer.length, "sha256": committer.hash.hexdigest()},
                 "idx": {"name": files.idx.name, "bytes": files.idx.stat().st_size, "sha256": idx_sha256},

@@ -45,8 +45,7 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
                 f"the dataset {dataset.title!r} has the group {group.path!r} from {group.first} to {group.last}: its "
                 "path needs {number} in it, and the last number may not be below the first"
             )
-        numbers = range(group.first, group.last + 1)
-        files += [SourceFile(path=group.path.replace("{number}", str(number))) for number in numbers]
+        files += [SourceFile(path=path) for path in group.paths]
     return files
 
 
