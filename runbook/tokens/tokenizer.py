@@ -326,13 +326,3 @@ def tokenizer_files(name: str) -> dict[str, bytes]:
     own = "tokenizer.model" if path.suffix == ".model" else "tokenizer.json"
     others = [path.with_name(other) for other in ("tokenizer_config.json", "special_tokens_map.json")]
     return {own: _content(path, name)} | {other.name: other.read_bytes() for other in others if other.is_file()}
-
-
-def encode(text: str, tokenizer: str = "gpt2", *, special_tokens: bool = False) -> list[int]:
-    """The ids of a prompt."""
-    return load_tokenizer(tokenizer, special_tokens=special_tokens).encode(text)
-
-
-def decode(ids: Iterable[int], tokenizer: str = "gpt2") -> str:
-    """The text of a sample."""
-    return load_tokenizer(tokenizer).decode(ids)

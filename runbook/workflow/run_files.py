@@ -19,7 +19,7 @@ from runbook.params.schema.keys import EXCLUSIVE
 from runbook.params.yaml12 import dotted, nest, write_tree
 from runbook.planning.plan_record import Plan, parse_plan
 from runbook.records.manifest import note_files
-from runbook.tokens.tokenizer import encode
+from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
 """Keys that say who decided something, not what is done: they may change in a folder that exists."""
@@ -32,7 +32,7 @@ def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
     phases = {}
     for name, phase in plan.phases.items():
         prompt = phase.sampling.prompt
-        ids = tuple(encode(prompt, settings.run.data.tokenizer)) if prompt else ()
+        ids = tuple(load_tokenizer(settings.run.data.tokenizer).encode(prompt)) if prompt else ()
         phases[name] = replace(phase, sampling=replace(phase.sampling, prompt_ids=ids))
     return replace(plan, phases=phases)
 

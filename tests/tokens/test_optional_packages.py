@@ -11,7 +11,7 @@ import pytest
 from runbook.core.errors import DataError
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
-from runbook.tokens.tokenizer import decode, load_tokenizer
+from runbook.tokens.tokenizer import load_tokenizer
 
 from .reference import EDGE_TEXTS, expected, json_lines, made
 
@@ -71,7 +71,7 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
     assert end == tokenizer.judge.token_id("</s>")
     tokens = np.frombuffer(made(tmp_path / "out")[0], dtype="<u2").tolist()
     assert tokens == [*tokenizer.encode("the cat"), end, *tokenizer.encode("a fox"), end]
-    assert decode(tokenizer.encode("the cat"), model) == "the cat"
+    assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
     assert manifest.tokenizer["encoder"].startswith("sentencepiece ")
 
 

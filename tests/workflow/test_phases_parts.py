@@ -17,7 +17,7 @@ from runbook.planning import make_plan
 from runbook.results.gates import credible_step_seconds
 from runbook.results.history import Event
 from runbook.tokens.sources.input_files import content_sample
-from runbook.tokens.tokenizer import encode
+from runbook.tokens.tokenizer import load_tokenizer
 from runbook.workflow.open_phase import VERSIONS, OpenPhase, phase_fingerprint
 from runbook.workflow.prerequisites import machine, token_files
 from runbook.workflow.run import RunRequest, expand_variants
@@ -100,7 +100,7 @@ def test_the_plan_file_holds_the_prompt_as_ids_and_the_plan_itself_does_not():
     settings = settings_of("training.sample_prompt=The first time")
     plan = make_plan(settings, machine.measure_machine(settings.site))
     spec = with_prompt_ids(settings, plan).phases["04-training"].sampling
-    assert list(spec.prompt_ids) == encode("The first time", "gpt2")
+    assert list(spec.prompt_ids) == load_tokenizer().encode("The first time")
     assert plan.phases["04-training"].sampling.prompt_ids == ()
     assert with_prompt_ids(settings_of("training.sample_prompt="), plan)
 
@@ -174,7 +174,7 @@ def test_events_of_a_training_that_was_set_aside_do_not_count():
 
 
 def test_samples_are_text_again_and_a_half_written_one_waits(tmp_path):
-    ids = encode("The first time we met", "gpt2")
+    ids = load_tokenizer().encode("The first time we met")
     rows = [{"iteration": n, "prompt_ids": ids[:3], "ids": ids[3:], "time": 0.0} for n in (0, 24)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "samples.jsonl").write_text(text[:-20])

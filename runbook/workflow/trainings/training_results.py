@@ -29,7 +29,7 @@ from runbook.results.history import (
 )
 from runbook.results.metrics import WARM_UP_RULE, Summary, summarize
 from runbook.results.wall_time import Rates, WallTime, account_wall_time
-from runbook.tokens.tokenizer import decode
+from runbook.tokens.tokenizer import load_tokenizer
 from runbook.workflow.open_phase import OpenPhase
 
 RECORDED = (
@@ -185,8 +185,8 @@ def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row
     return [
         {
             "after iteration": iteration,
-            "prompt": decode(row["prompt_ids"], tokenizer),
-            "continuation": decode(row["ids"], tokenizer),
+            "prompt": load_tokenizer(tokenizer).decode(row["prompt_ids"]),
+            "continuation": load_tokenizer(tokenizer).decode(row["ids"]),
         }
         for iteration, row in sorted(found.items())
     ]

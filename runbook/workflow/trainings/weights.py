@@ -16,7 +16,7 @@ from runbook.params.schema.run_file import PHASES
 from runbook.plan_file.schema import PhasePlan
 from runbook.records.twin import find_twin
 from runbook.results.history import read_metrics, read_validation
-from runbook.tokens.tokenizer import PROBES, decode, encode, load_tokenizer, tokenizer_files
+from runbook.tokens.tokenizer import PROBES, load_tokenizer, tokenizer_files
 from runbook.workflow.run_files import read_plan_file, tokenizer_of
 
 TRAINED = "04-training"
@@ -47,14 +47,14 @@ def sample_texts(
         raise ParamsError(f"{phase} trains nothing; {', '.join(name for name in PHASES if name in phases)} do.")
     tokenizer, sampling = tokenizer_of(folder), phases[phase].sampling
     prompts, end = [prompt or sampling.prompt for prompt in prompts], sampling.end_of_document
-    ids = [encode(prompt, tokenizer) if prompt else [end] if end >= 0 else [] for prompt in prompts]
+    ids = [load_tokenizer(tokenizer).encode(prompt) if prompt else [end] if end >= 0 else [] for prompt in prompts]
     if not all(ids):
         raise ParamsError(
             "There is no prompt, and this tokenizer has no end of document to begin after: give --prompt."
         )
     answer = _ask_trainer("sample", folder, phase, {"iteration": 0, **wish, "seed": seed, "prompts": ids})
-    texts = zip(prompts, answer["ids"], strict=True)
-    return [Sample(answer["iteration"], prompt, decode(made, tokenizer), tuple(made)) for prompt, made in texts]
+    texts, decode = zip(prompts, answer["ids"], strict=True), load_tokenizer(tokenizer).decode
+    return [Sample(answer["iteration"], prompt, decode(made), tuple(made)) for prompt, made in texts]
 
 
 @dataclass(frozen=True)
