@@ -55,7 +55,7 @@ ifeq ($(KIND)$(GPU),nvidia1)
 endif
 	touch $@
 
-run: setup  ## every phase of params/local.yaml, on the CPU: six notebooks, a card and a report
+run: setup  ## every phase of params/local.yaml, on the CPU: seven notebooks, a card and a report
 	$(BIN)/runbook run local
 	@echo 'To type runbook in this shell: source $(BIN)/activate'
 ifeq ($(SEEN)$(KIND),rocmcpu)

@@ -104,7 +104,7 @@ def campaign(run: Path) -> str:
     phases = sorted((SOURCE / "campaigns" / run.name / "records").glob("*.html"))
     lines = [f"- [{path.stem}](campaigns/{run.name}/records/{path.name})" for path in phases]
     return (
-        f"{head}The six notebooks as `runbook run {run.name}` executed them on one machine, without names and places "
+        f"{head}The seven notebooks as `runbook run {run.name}` executed them on one machine, without names and places "
         f"(`runbook report {run.name} --redact`).\n\n- [The campaign's report](campaigns/{run.name}/index.html)\n"
         f"- [All of it in one file](campaigns/{run.name}/report.html)\n" + "\n".join(lines) + "\n"
     )

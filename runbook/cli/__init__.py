@@ -27,6 +27,7 @@ COMMANDS = {
     "verify": ("runbook.cli.report:verify", "Find every file of a run that was changed after it was recorded."),
     "compare": ("runbook.cli.report:compare", "Set runs side by side, and fail on a regression."),
     "sample": ("runbook.cli.run:sample", "Let a trained model continue a text."),
+    "evaluate": ("runbook.cli.run:evaluate", "Score a run's weights: minimal pairs, held-out text."),
     "export": ("runbook.cli.run:export", "Write a run's weights as a Hugging Face folder (safetensors)."),
     "import": ("runbook.cli.run:import_", "Begin a run with the weights of a Hugging Face folder."),
     "adopt": (

@@ -18,7 +18,7 @@ from runbook.cli.options import EXISTING_FILE, FILE, RUNS
 @click.option("--devices-per-node", type=click.IntRange(1), metavar="N", help="GPUs of a node; default: ask.")
 @click.option("--cores-per-node", type=click.IntRange(1), metavar="N", help="CPUs a job may use; default: ask.")
 def init(folder: Path, site: str, **wish: Any) -> None:
-    """Make DIR a project: the six notebooks, and params/ with every run, site and model. No file is replaced.
+    """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
 
     With --site: a site file for your cluster and a first run file, from what its scheduler says (sinfo; qstat and
     pbsnodes). What nobody knows is marked FILL_IN, and check refuses it until you have said it.

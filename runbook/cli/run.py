@@ -14,7 +14,7 @@ from runbook.cli.options import FOLDER, RUNS, SET, on_run_folder, phase_option
 @click.argument("run_name", metavar="RUN")
 @SET
 @phase_option("First phase.", "--from", "from_phase", default="00-plan")
-@phase_option("Last phase.", "--to", "to_phase", default="05-analysis")
+@phase_option("Last phase.", "--to", "to_phase", default="06-evaluation")
 @phase_option("Do this phase again, and what depends on it; old results are kept.", "--redo", default="")
 @click.option(
     "--as", "name", default="", metavar="NAME", help="Keep this set of overrides in a folder of its own, RUN--NAME."
@@ -124,6 +124,18 @@ def sample(
             continue
         click.echo(f"{each.prompt}{each.continuation}")
         click.echo(f"({len(each.ids)} tokens by {folder.name} after iteration {each.iteration})", err=True)
+
+
+@click.command()
+@on_run_folder
+def evaluate(folder: Path) -> None:
+    """Score the newest checkpoint of RUN, and its first weights: minimal pairs, bits per byte of held-out text.
+
+    Needs no download. Notebook 06 does the same; docs/evaluation.md says what the scores mean.
+    """
+    from runbook.workflow.trainings import evaluation
+
+    click.echo(evaluation.evaluate(folder).as_text())
 
 
 @click.command()

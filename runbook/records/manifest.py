@@ -37,6 +37,7 @@ WRITTEN_BY = {
     "03-smoke-test": ("smoke/*",),
     "04-training": (*(f"{name}.jsonl" for name in _LINES), "checkpoints/*", "tensorboard/*"),
     "05-analysis": ("results.csv", "variants.csv"),
+    "06-evaluation": ("evaluation/*",),
 }
 """Whose files they are, beside its jobs and steps; nobody else's end of a phase records them again."""
 GROWING = (

@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from runbook.core.table import Row, Table
 from runbook.core.units import show_change
 from runbook.params.yaml12 import dotted
 from runbook.planning.plan_record import parse_plan
-from runbook.results.history import History, read_events, read_metrics, read_validation
+from runbook.results.history import History, read_events, read_metrics, read_scores, read_validation
 from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time
 
@@ -43,6 +43,8 @@ class RunFacts:
     summary: Summary
     history: History
     account: WallTime | None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Of 06-evaluation, after the training."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
         summary=summarize(history, sequence_length=spec.model.sequence_length, validation=validation),
         history=history,
         account=account_wall_time(history, validation, read_events(folder / "events.jsonl", phase)),
+        scores={f"{row['what']}: {row['measure']}": row["after"] for row in read_scores(folder) if smoke == folder},
     )
 
 
@@ -117,6 +120,8 @@ def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Com
 def _metrics(runs: Sequence[RunFacts]) -> Table:
     measured = {what: [getattr(run.summary, attribute) for run in runs] for what, attribute in METRICS.items()}
     measured["goodput (share of wall time)"] = [run.account.goodput if run.account else None for run in runs]
+    for what in dict.fromkeys(name for run in runs for name in run.scores):
+        measured[what] = [run.scores.get(what) for run in runs]
     rows = []
     for what, values in measured.items():
         ratio = values[-1] / values[0] if values[0] and values[-1] is not None else None

@@ -13,6 +13,7 @@ from typing import Any
 
 from runbook.core.errors import RecordError
 from runbook.core.json_lines import read_lines
+from runbook.core.table import Row
 from runbook.plan_file.schema import RANK_TIMES
 
 
@@ -256,3 +257,12 @@ def events_named(events: Iterable[Event], name: str) -> list[Event]:
 def iterations_of(events: Iterable[Event], name: str) -> list[int]:
     """The iterations of the events called `name`: those that were `saved` whole, or from which a job `resumed`."""
     return [event.iteration for event in events_named(events, name) if event.iteration is not None]
+
+
+PHENOMENON = "right of this kind (share)"
+"""Measure of a part of the minimal pairs."""
+
+
+def read_scores(folder: Path) -> list[Row]:
+    """The scores of a run's weights, before and after the training, the built-in ones first."""
+    return [row for path in sorted((folder / "evaluation").glob("*.jsonl")) for row in read_lines(path)]

@@ -1,6 +1,7 @@
-"""`python -m runbook.training.offline sample|export|import`: work with a checkpoint in one process, without a job.
+"""`python -m runbook.training.offline sample|export|import|score`: work with a checkpoint without a training.
 
-The request is JSON on standard input; the answer is one line of JSON on standard output.
+The request is JSON on standard input; the answer is one line of JSON on standard output. All but `score`, which
+torchrun may start many times, is the work of one process.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, read_plan
+from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, ranks_from
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +40,8 @@ class OfflineRequest:
     out: str = ""  # folder to export to
     shard_bytes: int = 5 * 10**9  # the most that a file of weights has
     source: str = ""  # folder to import from
+    weights: tuple[str, ...] = ("trained",)  # which to score: `trained`, `first`
+    pairs: tuple[tuple[list[int], list[int]], ...] = ()  # contexts, and how each goes on
 
 
 def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
@@ -46,6 +50,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
     from runbook.training.checkpoints import weights
     from runbook.training.engines import gpt_model
+    from runbook.training.engines.engine import each_shard
 
     if not request.prompts or not all(request.prompts):
         raise RefusedError("a prompt needs at least one token")
@@ -56,7 +61,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
         raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
     whole = weights.newest_weights(spec, request.iteration)
     (gpt,) = gpt_model.build_model(spec, draw=False)
-    _fill(gpt, whole.read(dict(gpt.named_parameters()), masters=False))
+    whole.fill(each_shard(gpt_model.sharded_weights(gpt)), masters=False)
     gpt.eval()
     made: list[list[int]] = []
     for prompt in request.prompts:
@@ -126,19 +131,14 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     return {"iteration": 0, "folder": str(saved.folder), "bytes": saved.bytes}
 
 
-def _fill(gpt: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    import torch
+def score(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
+    """Log likelihoods of `pairs` for each of `weights`; on the first rank."""
+    from runbook.training.scoring import Scorer
 
-    with torch.no_grad():
-        for name, parameter in gpt.named_parameters():
-            if name not in weights or weights[name].shape != parameter.shape:
-                raise RefusedError(
-                    f"the weights lack {name} of shape {tuple(parameter.shape)}: they are of another model"
-                )
-            parameter.copy_(weights[name])
+    return {"answers": [Scorer(spec, name).log_likelihoods(request.pairs) for name in request.weights]}
 
 
-COMMANDS = {"sample": sample, "export": export, "import": import_}
+COMMANDS = {"sample": sample, "export": export, "import": import_, "score": score}
 
 
 def main() -> int:
@@ -150,39 +150,44 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         start = time.monotonic()
-        spec = on_one_rank(read_plan(arguments.plan, arguments.phase))
-        request = OfflineRequest(**json.loads(sys.stdin.read() or "{}"))
+        own = ranks_from(os.environ) if arguments.command == "score" else Ranks(0, 1, 0, "alone", "", 0)
+        die_with_launcher(own)
+        spec = on_ranks(read_plan(arguments.plan, arguments.phase), own.world_size)
+        request = OfflineRequest(**json.loads(sys.stdin.read() or "{}")) if own.rank == 0 else OfflineRequest()
         warnings.filterwarnings("ignore")
         logging.getLogger("megatron.core").setLevel(logging.ERROR)
-        from runbook.training import cpu, process_groups, ranks
+        from runbook.training import cpu, process_groups
         from runbook.training.checkpoints import state
         from runbook.training.engines import gpt_model
 
         # Weights go by the names that they have in megatron-core's own layers.
         os.environ[gpt_model.TRANSFORMER_ENGINE_VARIABLE] = "0"
-        if spec.device == ranks.CPU:  # one of GPUs may be looked at on any machine
-            ranks.hide_gpus()
+        if spec.device == CPU:  # one of GPUs may be looked at on any machine
+            hide_gpus()
         cpu.answer_for_cpu()
-        process_groups.join_process_group(
-            ranks.Ranks(0, 1, 0, "alone", "", 0), spec.limits.process_group_timeout_seconds
-        )
+        process_groups.join_process_group(own, spec.limits.process_group_timeout_seconds)
         process_groups.make_parallel_groups(spec)
+        request = process_groups.share_value(request)
         answer = COMMANDS[arguments.command](state.keep_checkpoint_padding(spec), request)
         process_groups.leave_process_groups()
     except TrainingError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    sys.stdout.write(json.dumps({**answer, "seconds": time.monotonic() - start}) + "\n")
+    if own.rank == 0:
+        sys.stdout.write(json.dumps({**answer, "seconds": time.monotonic() - start}) + "\n")
     return 0
 
 
-def on_one_rank(spec: PhasePlan) -> PhasePlan:
-    """The same training on one rank."""
-    alone = dataclasses.replace(
-        spec.parallel, tensor=1, pipeline=1, virtual_pipeline=1, context=1, sequence=False, data=1, world_size=1,
-        zero_stage=0,
+def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
+    """The same model on so many ranks, cut as the training is; on one rank not at all."""
+    tensor, pipeline = (spec.parallel.tensor, spec.parallel.pipeline) if world_size > 1 else (1, 1)
+    if world_size % (tensor * pipeline):
+        raise RefusedError(f"{world_size} ranks do not divide by parallel.tensor {tensor} x pipeline {pipeline}")
+    parallel = dataclasses.replace(
+        spec.parallel, tensor=tensor, pipeline=pipeline, virtual_pipeline=1, context=1, sequence=False, zero_stage=0,
+        data=world_size // (tensor * pipeline), world_size=world_size,
     )  # fmt: skip
-    return dataclasses.replace(spec, parallel=alone)
+    return dataclasses.replace(spec, parallel=parallel)
 
 
 if __name__ == "__main__":

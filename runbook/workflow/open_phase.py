@@ -219,7 +219,8 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
     elif phase in (SMOKE, FULL):
         inputs = {"spec": step_inputs(plan.phases[phase]), "data": checksums_of_step(folder, "02-data--tokenize")}
     else:
-        inputs = {earlier: checksums_of_step(folder, f"{earlier}--train") for earlier in (SMOKE, FULL)}
+        earlier = (SMOKE, FULL) if phase == "05-analysis" else (FULL,)
+        inputs = {training: checksums_of_step(folder, f"{training}--train") for training in earlier}
     return run_files.fingerprint(VERSIONS[phase], inputs)
 
 

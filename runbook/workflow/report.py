@@ -35,6 +35,7 @@ from runbook.records.pages.notebook_page import write_html
 from runbook.records.redaction import WHOLE_PATH, Redactor, keep_pictures
 from runbook.records.run_state import read_run, run_verdict
 from runbook.results import run_tables
+from runbook.results.history import PHENOMENON, read_scores
 from runbook.results.step_tables import history_frame
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase
@@ -107,6 +108,8 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
         if losses := [loss for _, loss in one.history.losses]:
             parts.append(f"{one.phase}  loss {losses[0]:.2f} {sparkline(losses, 40)} {losses[-1]:.2f}")
     parts += [f"after iteration {iteration}: " + " ".join(text.split()) for iteration, text in samples.items()]
+    if scores := [row for row in read_scores(folder) if row["measure"] != PHENOMENON]:
+        parts.append(Table(scores, title="Scores before and after").as_text())
     if comparison:
         parts.append(Table(comparison, title="Plan versus actual").as_text())
     return "\n\n".join([*parts, f"Report: {folder / 'index.html'}"])
@@ -133,7 +136,7 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
     return sorted(path for name in frames for path in out.glob(f"{name}.*"))
 
 
-def finish(open_phase: OpenPhase, outputs: Sequence[Path] = ()) -> None:
+def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = "") -> None:
     """Write the record, mark the phase done over its outputs, refresh the report; a failed verdict is an error.
 
     While a job of the phase runs, or before its training is done, nothing is finished and nothing written.
@@ -153,7 +156,7 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = ()) -> None:
     twin = open_phase.session.finish()
     if twin.verdict == "fail":
         raise RecordError(f"{phase} did not pass; its checks above say why.")
-    marked = (open_phase.folder, phase, VERSIONS[phase], open_phase.fingerprint)
+    marked = (open_phase.folder, phase, VERSIONS[phase], digest or open_phase.fingerprint)
     run_files.write_mark(*marked, outputs, verdict=twin.verdict)
     # Our engine still writes this notebook, then the manifest; noted here, a kill in between would look like an edit.
     write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)

@@ -99,7 +99,7 @@ def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> di
 
 @pytest.fixture(scope="package")
 def by_hand(browser, toy, lab) -> SimpleNamespace:
-    """Everything one sees from the first cell of 00 to the last of 05, the page closed once in the middle of 04."""
+    """Everything one sees from the first cell of 00 to the last of 06, the page closed once in the middle of 04."""
     from lab import Notebook, wait_until
 
     context = browser.new_context(viewport={"width": 1200, "height": 1000})
@@ -142,5 +142,6 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
     notebook.save(toy.root / "notebooks" / "04-training.ipynb")
     page.close()
     whole("05-analysis")
+    whole("06-evaluation")
     context.close()
     return SimpleNamespace(folder=folder, said=said, seen=seen, running=running, again=again)

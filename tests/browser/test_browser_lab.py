@@ -1,4 +1,4 @@
-"""All six notebooks by hand in a real JupyterLab, with a page closed in the middle of the training."""
+"""All seven notebooks by hand in a real JupyterLab, with a page closed in the middle of the training."""
 
 from __future__ import annotations
 

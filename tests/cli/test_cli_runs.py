@@ -32,7 +32,7 @@ def made(project: Path, monkeypatch) -> Path:
 
 
 def test_status_of_all_and_of_one(runbook, made):
-    assert "local  01-environment  1 of 6 done  unknown" in runbook("status").out
+    assert "local  01-environment  1 of 7 done  unknown" in runbook("status").out
     said = runbook("status", "local")
     assert said.code == 0
     assert said.out.startswith(f"{made}\n")
@@ -130,7 +130,7 @@ def test_a_word_that_is_no_phase_is_answered_with_the_phases(runbook, everything
     assert (said.code, said.out) == (2, "")
     assert said.err == (
         f"Error: {option}: 'trainig' is not a phase; the phases are 00-plan, 01-environment, 02-data, 03-smoke-test, "
-        "04-training, 05-analysis.\n"
+        "04-training, 05-analysis, 06-evaluation.\n"
     )
     assert everything() == before
 

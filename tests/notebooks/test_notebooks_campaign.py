@@ -149,6 +149,10 @@ def test_the_card_at_the_end_says_verdict_losses_sample_and_where_the_report_is(
     ):
         assert words in card
     assert "Plan versus actual" in card
+    scores = card.partition("Scores before and after")[2].partition("\n\n")[0]
+    (bits,) = [line.split() for line in scores.splitlines() if "bits per byte" in line]
+    assert float(bits[-1]) < float(bits[-2]), "48 steps are enough to foresee text better than chance"
+    assert "all minimal pairs" in scores and "participle" not in scores
     assert card.strip().endswith(f"Report: {campaign.folder / 'index.html'}")
 
 
@@ -219,7 +223,7 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
     words = ("--set", "training.iterations=8", "--set", "training.rehearse_stop=0", "--redo", "training")
     redone = toy.run(tmp_path, *words)
     assert redone.code == 0, redone
-    assert redone.executed() == ["00-plan", "04-training", "05-analysis"], redone
+    assert redone.executed() == ["00-plan", "04-training", "05-analysis", "06-evaluation"], redone
     assert redone.verified() == ["01-environment", "02-data", "03-smoke-test"]
     assert f"training.iterations: {ITERATIONS} -> 8" in redone.text
     (kept,) = (folder / "history").glob("04-training-*")
@@ -228,7 +232,7 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
     (asked,) = (folder / "history").glob("run-*")
     assert (asked / "run.yaml").read_bytes() == before["run.yaml"]
     history = {path.name.rpartition("-")[0] for path in (folder / "records" / "history").iterdir()}
-    assert history == {"00-plan", "04-training", "05-analysis"}
+    assert history == {"00-plan", "04-training", "05-analysis", "06-evaluation"}
     for name in ("records/04-training.json", "records/04-training.html"):
         suffix = name.rpartition(".")[2]
         (old,) = (folder / "records" / "history").glob(f"04-training-*.{suffix}")
@@ -243,7 +247,7 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
 
 def test_the_two_runs_are_told_apart_by_status(campaign, toy: Toy):
     shown = toy.call("runbook", "status", "--runs", campaign.runs)
-    assert [line.split()[:3] for line in shown.text.splitlines()[2:]] == [["local", "05-analysis", "done"]]
+    assert [line.split()[:3] for line in shown.text.splitlines()[2:]] == [["local", "06-evaluation", "done"]]
 
 
 class _ReaderText(HTMLParser):

@@ -171,8 +171,8 @@ def test_every_call_is_one_the_phase_has(notebook):
     import importlib
 
     bind = code_of(notebook)[1].source
-    (module,) = re.findall(r"^from runbook\.workflow import (\w+) as phase$", bind, re.MULTILINE)
-    phase = importlib.import_module(f"runbook.workflow.{module}")
+    (module,) = re.findall(r"^from runbook\.(workflow(?:\.trainings)? import \w+) as phase$", bind, re.MULTILINE)
+    phase = importlib.import_module(f"runbook.{module.replace(' import ', '.')}")
     called = [name for cell in code_of(notebook) for name in re.findall(r"phase\.(\w+)\(", cell.source)]
     assert called[0] == "bind"
     assert called[-1] == "finish"

@@ -20,7 +20,7 @@ import psutil
 
 BIN = Path(sys.executable).parent
 MASTERS = Path(__file__).parents[2]
-PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis")
+PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis", "06-evaluation")
 MARK = "RUNBOOK_TEST_MARK"
 ITERATIONS = 48
 RUN_FILE = """\

@@ -242,7 +242,7 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
         "00-plan",
         "05-analysis",
         "not run",
-        "1 of 6 phases done; 1 check, all passed",
+        "1 of 7 phases done; 1 check, all passed",
         "Plan against actual",
     ):
         assert word in page.text
@@ -252,7 +252,7 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     assert text.count("<svg") == 1
     assert '<span role="img" aria-label="curve of the loss">█' in text
     assert page.tags.count("script") == 2, "the losses as data, and what draws them"
-    assert read_run(run_folder).verdict == "unknown", "one good phase of six is not a good run"
+    assert read_run(run_folder).verdict == "unknown", "one good phase of seven is not a good run"
     assert "Loss over iterations. training loss: from 10.8 to 3.672" in text
     for target in ("records/04-training.html", "records/04-training.ipynb", "records/04-training.json"):
         assert f'href="{target}"' in text
@@ -335,7 +335,7 @@ def test_a_broken_or_half_written_folder_is_listed_as_what_it_is(tmp_path, broke
     assert f"broken <b>{state}{run.problem}" in page.text
     assert 'href="broken%20%3Cb%3E/"' in text
     assert "whole" in page.text
-    assert read_run(runs / "whole").state == "1 of 6 done"
+    assert read_run(runs / "whole").state == "1 of 7 done"
     listed = [line.split("  ")[0] for line in status_of_all(runs).splitlines()[2:]]
     assert [name for name in listed if name] == ["broken <b>", "whole"]
     write_campaign(runs / "broken <b>")
@@ -364,7 +364,7 @@ def test_index_lists_every_run_newest_first_and_needs_no_server(tmp_path):
     assert page.requests == []
     assert [run.name for run in read_runs(runs)] == ["new", "old"]
     assert page.text.index("new") < page.text.index("old")
-    for word in ("1 of 6", "✗ fail", "3.618", "64633856", "04-training"):
+    for word in ("1 of 7", "✗ fail", "3.618", "64633856", "04-training"):
         assert word in page.text
     assert "not-a-run" not in page.text
     assert page.tags.count("button") == 11

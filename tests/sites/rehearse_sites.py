@@ -22,7 +22,7 @@ WORDS = (
     "training.smoke.global_batch=8",
 )
 ALL_ON_SLURM = "lumi-13b"
-PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis")
+PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis", "06-evaluation")
 
 
 def words(site: str) -> list[str]:
@@ -44,7 +44,7 @@ def test_every_phase_of_a_run_file_is_done_on_this_machine(run, project):
 @pytest.mark.parametrize("run", RUNS)
 def test_the_smoke_test_of_a_run_file_is_done_on_two_nodes_of_slurm(run, project):
     rest = ["--set", "data.dataset=mock", "--set", "training.rehearsal_waived_by=the tests", "--to", "smoke"]
-    more = ["--to", "analysis"] if run == ALL_ON_SLURM else rest
+    more = ["--to", "evaluation"] if run == ALL_ON_SLURM else rest
     project.call("run", run, "--as", "slurm", *words("two-nodes"), *more, timeout=900)
     folder = project.runs / f"{run}--slurm"
     assert states(folder) == dict.fromkeys(PHASES if run == ALL_ON_SLURM else PHASES[:4], "done")

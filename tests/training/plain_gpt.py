@@ -150,16 +150,17 @@ def logits():
     from runbook.training import cpu, offline, process_groups
     from runbook.training.checkpoints import weights
     from runbook.training.engines import gpt_model
+    from runbook.training.engines.engine import each_shard
     from runbook.training.ranks import ranks_from
 
     plan = Path(sys.argv[1])
-    spec = offline.on_one_rank(read_plan(plan, "04-training"))
+    spec = offline.on_ranks(read_plan(plan, "04-training"))
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from(os.environ), 60)
     process_groups.make_parallel_groups(spec)
     (gpt,) = gpt_model.build_model(spec, draw=True)
     whole = weights.newest_weights(spec)
-    offline._fill(gpt, whole.read(dict(gpt.named_parameters()), masters=False))
+    whole.fill(each_shard(gpt_model.sharded_weights(gpt)), masters=False)
     gpt.eval()
     tokens = torch.from_numpy(numpy.load(plan.parent / "tokens.npy"))
     positions = torch.arange(tokens.shape[1])[None].expand_as(tokens)

@@ -23,12 +23,12 @@ NOT_FINITE = "has values that are not finite floating-point numbers"
 def offline(zygote):
     """One request to runbook.training.offline, in a forked process: exit code, and answer or error."""
 
-    def ask(command, folder, **request):
+    def ask(command, folder, world_size=1, **request):
         (folder / "request.json").write_text(json.dumps({"command": command, **request}))
         for name in ("out", "err"):
             (folder / name).unlink(missing_ok=True)
-        done = zygote.start(folder, None, world_size=1, patch="training.plain_gpt:offline").wait()
-        return done.codes[0], json.loads(done.out) if done.codes == [0] else done.err
+        done = zygote.start(folder, None, world_size=world_size, patch="training.plain_gpt:offline").wait()
+        return max(done.codes), json.loads(done.out) if set(done.codes) == {0} else done.err
 
     return ask
 
@@ -461,3 +461,32 @@ def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(job,
     reseal(checkpoint)
     code, answer = offline("sample", tmp_path, prompts=[[3]], tokens=1)
     assert code == 2 and says in answer and "Traceback" not in answer, answer
+
+
+@pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_texts_are_as_likely_as_transformers_finds_them_in_any_layout(architecture, jobs, offline):
+    """GPT-2's on one rank and on tensor 2 x pipeline 2; Llama's on tensor 2 x two copies."""
+    import torch
+
+    job, exported = jobs(architecture, offline)
+    theirs, draw = load_theirs(exported), numpy.random.default_rng(5)
+    pairs = [(draw.integers(0, 250, 1 + n % 5).tolist(), draw.integers(0, 250, 1 + n).tolist()) for n in range(24)]
+    likeliest_after_7 = theirs(torch.tensor([[7]])).logits[0, -1].argmax(-1)[None].tolist()
+    pairs += [pairs[3], ([7], likeliest_after_7)]
+    expected, likeliest = [], []
+    with torch.no_grad():
+        for context, more in pairs:
+            scores = theirs(torch.tensor([[*context, *more]])).logits[0, len(context) - 1 : -1].log_softmax(-1)
+            expected.append(float(scores[range(len(more)), more].sum()))
+            likeliest.append(scores.argmax(-1).tolist() == more)
+    request = {"pairs": pairs, "weights": ["first", "trained"]}
+    for world_size in (1, 4) if architecture == "GPT2LMHeadModel" else (4,):
+        code, answer = offline("score", job.folder, world_size, **request)
+        assert code == 0, answer
+        first, trained = answer["answers"]
+        assert numpy.abs(numpy.subtract([each[0] for each in trained], expected)).max() < 1e-4
+        assert [each[1] for each in trained] == likeliest
+        assert numpy.abs(numpy.subtract([each[0] for each in first], expected)).max() > 0.1
+    if architecture == "GPT2LMHeadModel":
+        code, error = offline("score", job.folder, 2)
+        assert code == 2 and "2 ranks do not divide by parallel.tensor 2 x pipeline 2" in error

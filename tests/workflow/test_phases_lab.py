@@ -66,12 +66,12 @@ def test_a_second_time_what_a_person_changed_is_kept_and_named(project):
     assert {name: (folder / name).read_bytes() for name in before} == before
     assert copies_text(again) == (
         f"{folder}: 1 notebooks copied.\n"
-        f"{folder}: 5 notebooks were there and are kept as they are.\n"
+        f"{folder}: 6 notebooks were there and are kept as they are.\n"
         "  03-smoke-test.ipynb differs from its master in launch: edited, or the master is newer.\n"
         "  --fresh copies the masters again and keeps these beside them."
     )
     fresh = make_copies("local", fresh=True)
-    assert (len(fresh.written), fresh.edited) == (6, {})
+    assert (len(fresh.written), fresh.edited) == (7, {})
     assert fresh.moved is not None
     assert (fresh.moved / "03-smoke-test.ipynb").read_bytes() == before["03-smoke-test.ipynb"]
 

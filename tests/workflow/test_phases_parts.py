@@ -118,7 +118,7 @@ def test_writing_the_plan_reads_back_as_it_was(tmp_path):
     [
         ({}, PHASES),
         ({"from_phase": "data", "to_phase": "3"}, ("02-data", "03-smoke-test")),
-        ({"from_phase": "05-analysis"}, ("05-analysis",)),
+        ({"from_phase": "05-analysis"}, ("05-analysis", "06-evaluation")),
         ({"to_phase": "plan"}, ("00-plan",)),
         ({"from_phase": "Smoke", "to_phase": "smoke-test"}, ("03-smoke-test",)),
     ],

@@ -75,7 +75,7 @@ def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
 
 
 def test_status_shows_every_run_also_one_whose_record_is_broken(finished, runs, queue: FakeScheduler):
-    assert "local  01-environment  1 of 6 done  unknown" in status.status_of_all(runs)
+    assert "local  01-environment  1 of 7 done  unknown" in status.status_of_all(runs)
     text = status.status_of_one("local", runs)
     assert "01-environment  done     pass" in text
     assert "04-training     not run" in text

@@ -39,7 +39,7 @@ def trainer(monkeypatch):
             return {"iteration": 2, "ids": [ids[:1] for ids in request["prompts"]]}
         return {"iteration": 2, "architecture": "GPT2LMHeadModel", "files": 1, "bytes": 9, "folder": "f"}
 
-    monkeypatch.setattr(weights, "_ask_trainer", answer)
+    monkeypatch.setattr(weights, "ask_trainer", answer)
     return asked
 
 

@@ -360,7 +360,7 @@ class Run(Strict):
     """What each phase asks of the scheduler."""
 
 
-PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis")
+PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis", "06-evaluation")
 """The phases in order, each called by its notebook's stem."""
 
 JOB_SECTIONS = {"01-environment": "environment", "02-data": "data", "03-smoke-test": "smoke", "04-training": "training"}

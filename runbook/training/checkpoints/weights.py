@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import folders, torch_dist
+from runbook.training.engines.engine import Shard
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,17 @@ class WholeWeights:
             if not weight.is_floating_point() or not bool(torch.isfinite(weight).all()):
                 raise RefusedError(f"{shards.folder}: {name} has values that are not finite floating-point numbers")
         return weights
+
+    def fill(self, shards: Iterable[Shard], *, masters: bool) -> None:
+        """Copy a rank's part of each weight into its place, one weight in memory at a time."""
+        with torch.no_grad():
+            for shard in shards:
+                if isinstance(shard, ShardedTensor):
+                    value = self.read([shard.key], masters=masters)[shard.key]
+                    if tuple(value.shape) != tuple(shard.global_shape):
+                        raise RefusedError(f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another model")
+                    parts = zip(shard.global_offset, shard.local_shape, strict=True)
+                    shard.data.copy_(value[tuple(slice(start, start + size) for start, size in parts)])
 
 
 _FUSED_NORMS = {"input_layernorm": "self_attention.linear_qkv", "pre_mlp_layernorm": "mlp.linear_fc1"}

@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def sample_texts(
         raise ParamsError(
             "There is no prompt, and this tokenizer has no end of document to begin after: give --prompt."
         )
-    answer = _ask_trainer("sample", folder, phase, {"iteration": 0, **wish, "seed": seed, "prompts": ids})
+    answer = ask_trainer("sample", folder, phase, {"iteration": 0, **wish, "seed": seed, "prompts": ids})
     texts, decode = zip(prompts, answer["ids"], strict=True), load_tokenizer(tokenizer).decode
     return [Sample(answer["iteration"], prompt, decode(made), tuple(made)) for prompt, made in texts]
 
@@ -77,7 +77,7 @@ def export_weights(
             raise ParamsError(f"{path} exists already: {why}. Remove it, or give another folder with --out.")
     try:
         request = {"out": str(part), "iteration": iteration, "shard_bytes": shard_bytes}
-        answer = _ask_trainer("export", folder, phase, request)
+        answer = ask_trainer("export", folder, phase, request)
         exported = Exported(**{each.name: answer[each.name] for each in fields(Exported)})
         settings, spec = params.load(str(folder / "run.yaml")), read_plan_file(folder).phases[phase]
         _write_tokenizer(settings.run.data.tokenizer, spec, part)
@@ -128,7 +128,7 @@ def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
     if not (source / "config.json").is_file():
         raise DataError(f"{source} has no config.json: give the folder of a Hugging Face model.")
     _compare_tokenizers(tokenizer_of(folder), source)
-    return str(_ask_trainer("import", folder, phase, {"source": str(source.absolute())})["folder"])
+    return str(ask_trainer("import", folder, phase, {"source": str(source.absolute())})["folder"])
 
 
 def _compare_tokenizers(name: str, source: Path) -> None:
@@ -146,8 +146,13 @@ def _compare_tokenizers(name: str, source: Path) -> None:
             return
 
 
-def _ask_trainer(command: str, folder: Path, phase: str, request: dict[str, object]) -> dict[str, Any]:
-    argv = [sys.executable, "-m", "runbook.training.offline", command, str(folder / "plan.json"), "--phase", phase]
+def ask_trainer(
+    command: str, folder: Path, phase: str, request: Mapping[str, object], processes: int = 1
+) -> dict[str, Any]:
+    """What the trainer answers, in a process of its own or in several on this machine."""
+    ranks = f"torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node={processes} -m".split()
+    argv = [sys.executable, "-m", *(ranks if processes > 1 else []), "runbook.training.offline", command]
+    argv += [str(folder / "plan.json"), "--phase", phase]
     done = shell.run(argv, input=json.dumps(request), timeout=LIMIT_SECONDS, check=False)
     if done.exit_code == REFUSED:
         raise ParamsError(done.err.strip())

@@ -1,0 +1,86 @@
+"""How likely a model finds texts, in any layout; `offline score` asks it.
+
+Tensor and pipeline parallel as the plan says; the copies share the texts. Everything is computed in float32, with the
+optimizer's float32 weights where the checkpoint has them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from megatron.core import parallel_state
+
+from runbook.plan_file.schema import PhasePlan, Tuning
+from runbook.training.checkpoints import weights
+from runbook.training.engines import gpt_model
+from runbook.training.engines.engine import each_shard, whole_logits
+from runbook.training.process_groups import device, gather_on_first_rank
+
+Ids: TypeAlias = list[int]
+BATCH_TOKENS = 1024
+"""Of one forward pass; each has the scores of the whole vocabulary."""
+
+
+class Scorer:
+    """A model that is not trained any more; every method is called on every rank."""
+
+    def __init__(self, spec: PhasePlan, name: str) -> None:
+        """With the newest whole checkpoint (`trained`), or as drawn before the first step (`first`)."""
+        precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
+        # Without what only a training has.
+        spec = dataclasses.replace(spec, precision=precision, engine="megatron-core", tuning=Tuning(), recompute="none")
+        whole = weights.newest_weights(spec) if name == "trained" else None
+        self.spec = spec
+        (self._gpt,) = gpt_model.build_model(spec, draw=whole is None)
+        if whole:
+            whole.fill(each_shard(gpt_model.sharded_weights(self._gpt)), masters=True)
+        self._gpt.eval()
+
+    def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
+        """Of each continuation of a context: its log probability, and whether each of its tokens is the likeliest."""
+        copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+        own: dict[int, tuple[float, bool]] = {}
+        for chosen in _batches([len(context) + len(more) for context, more in pairs])[copy::copies]:
+            texts = [[*pairs[index][0], *pairs[index][1]][-self.spec.model.positions - 1 :] for index in chosen]
+            logits = self._logits([text[:-1] for text in texts])
+            if logits is None:
+                continue
+            for row, index in enumerate(chosen):
+                last, count = len(texts[row]) - 1, min(len(pairs[index][1]), len(texts[row]) - 1)
+                scores = torch.log_softmax(logits[row, last - count : last], -1)
+                wanted = torch.tensor(texts[row][-count:], device=scores.device)[:, None]
+                likelihoods = scores.gather(1, wanted)[:, 0]
+                own[index] = float(likelihoods.double().sum()), bool((likelihoods == scores.amax(-1)).all())
+        answers = {index: each for rank in gather_on_first_rank(own) for index, each in rank.items()}
+        return [answers[index] for index in sorted(answers)]
+
+    def _logits(self, texts: list[Ids]) -> Any:
+        """Scores [text, place, token of the vocabulary]; None on earlier stages than the last."""
+        length = max(map(len, texts))
+        ids = torch.tensor([[*text, *[0] * (length - len(text))] for text in texts], device=device())
+        with torch.no_grad():
+            if not parallel_state.is_pipeline_first_stage():
+                hidden = torch.empty(length, len(texts), self.spec.model.hidden, device=device())
+                torch.distributed.recv(hidden, parallel_state.get_pipeline_model_parallel_prev_rank())
+                self._gpt.set_input_tensor(hidden)
+            output = self._gpt(ids, torch.arange(length, device=device())[None].expand_as(ids), None)
+            if parallel_state.is_pipeline_last_stage():
+                return whole_logits(output)[..., : self.spec.model.vocabulary]
+            torch.distributed.send(output.contiguous(), parallel_state.get_pipeline_model_parallel_next_rank())
+            return None
+
+
+def _batches(lengths: list[int]) -> list[list[int]]:
+    """Texts of like length together, the longest first.
+
+    >>> _batches([600, 3, 500, 2])
+    [[0], [2, 1], [3]]
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= BATCH_TOKENS:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
