@@ -160,7 +160,7 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
         return [], [], []
 
     def by_numbers(name: str) -> list[tuple[int, int, str]]:
-        return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
+        return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name)]
 
     ordered = sorted(prefixes, key=by_numbers)
     return ordered[: -2 * held_out], ordered[-held_out:], ordered[-2 * held_out : -held_out]

@@ -84,6 +84,10 @@ def test_held_out_files_are_the_highest_numbers() -> None:
     assert (validation, test) == (["chunk_72", "chunk_73"], ["chunk_70", "chunk_71"])
 
 
+def test_a_superscript_in_a_name_is_no_number() -> None:
+    assert held_out_split(["a1²2", "a1²10", "a1²9"], 1) == (["a1²2"], ["a1²10"], ["a1²9"])
+
+
 @given(st.sets(st.integers(0, 200), min_size=1, max_size=80), st.integers(1, 30))
 def test_no_file_is_both_trained_on_and_held_out(numbers: set[int], held_out: int) -> None:
     names = [f"part{number}" for number in numbers]

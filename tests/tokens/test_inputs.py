@@ -23,6 +23,12 @@ def test_folder_without_text_says_what_it_looked_for(tmp_path: Path) -> None:
         find_inputs([tmp_path])
 
 
+def test_a_superscript_in_a_name_is_no_number(tmp_path: Path) -> None:
+    for name in ("a1²10.txt", "a1²9.txt"):
+        (tmp_path / name).write_text("text")
+    assert [path.name for path in find_inputs([tmp_path])] == ["a1²9.txt", "a1²10.txt"]
+
+
 def test_unknown_kind_of_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x")

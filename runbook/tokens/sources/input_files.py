@@ -97,7 +97,7 @@ def kind_of(path: Path) -> tuple[str, str]:
 
 def natural_key(path: Path) -> list[tuple[int, int | str]]:
     """Sorting key that puts chunk_2 before chunk_10."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", str(path)) if part]
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", str(path)) if part]
 
 
 def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
