@@ -10,7 +10,7 @@ from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import PlanError, RecordError
 from runbook.core.table import Table
-from runbook.display import View
+from runbook.display import Formula, View
 from runbook.params import Settings
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
@@ -20,7 +20,7 @@ from runbook.planning.layout import full_choice
 from runbook.results import documents, gates, metrics, run_tables, wall_time
 from runbook.results.compare import compare, read_run
 from runbook.results.explain import Explanation, explain, facts_of_run, read_facts, read_words
-from runbook.results.figures import run_figures
+from runbook.results.figures import formulas, run_figures
 from runbook.results.log_readers.read import open_log, parse_files
 from runbook.results.step_tables import slow_steps_table
 from runbook.workflow import report
@@ -43,7 +43,9 @@ def show_numbers(open_phase: OpenPhase) -> View:
     tables = [run_tables.numbers_table(one.summary, title=one.phase, history=one.history) for one in both]
     rows = [{"phase": one.phase, **row} for one, table in zip(both, tables, strict=True) for row in table]
     write_text(open_phase.folder / RESULTS, Table(rows).to_csv())
-    return View(map(sourced, tables))
+    times = {one.phase: one.summary.seconds_per_iteration for one in both}
+    speeds = (Formula(*formulas.reached_speed(open_phase.plan, phase, time)) for phase, time in times.items() if time)
+    return View([*map(sourced, tables), *speeds])
 
 
 def show_plan_versus_actual(open_phase: OpenPhase) -> View:

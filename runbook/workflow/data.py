@@ -13,12 +13,13 @@ from runbook.core.checks import counted, judge
 from runbook.core.errors import DataError
 from runbook.core.table import Row
 from runbook.core.units import show_bytes
-from runbook.display import Progress, Table, View, show_html, show_table, show_text
+from runbook.display import Formula, Progress, Table, View, show_html, show_table, show_text
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
-from runbook.planning import Check
+from runbook.planning import FULL, Check
 from runbook.planning.sizes import same_fields
 from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
+from runbook.results.figures import formulas
 from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.run_tables import plan_versus_actual
 from runbook.tokens.indexed_files import IndexedReader
@@ -162,7 +163,7 @@ def show_what_it_is(open_phase: OpenPhase) -> View:
     if sources:
         figure = source_figure({row["source"]: row["tokens"] for row in sources})
         view.append((figure, "Tokens of each source; the numbers are in the table."))
-    return view
+    return View([*view, Formula(*formulas.epochs(open_phase.plan, FULL, sum(each.tokens for each in found)))])
 
 
 def show_plan_beside(open_phase: OpenPhase) -> View:

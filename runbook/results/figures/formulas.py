@@ -60,15 +60,37 @@ def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
     if not (time.seconds_per_iteration and time.tflops_per_device and time.mfu):
         return None
     work = flops.per_iteration[flops.convention]
-    mantissa, _, exponent = f"{work:.3e}".partition("e")
     peak = time.tflops_per_device / time.mfu
     seconds = show_duration(time.seconds_per_iteration)
     latex = (
         r"t = \frac{F}{n \cdot P \cdot \text{MFU}} = "
-        rf"\frac{{{mantissa} \cdot 10^{{{int(exponent)}}}\text{{ FLOP}}}}"
+        rf"\frac{{{_operations(work)}}}"
         rf"{{{world} \cdot {peak:.4g}\text{{ TFLOP/s}} \cdot {time.mfu:.3g}}} = \text{{{seconds}}}"
     )
     return latex, f"step = {work:.3e} FLOP / ({world} devices x {peak:.4g} TFLOP/s x {time.mfu:.3g}) = {seconds}"
+
+
+def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
+    """The operations that the model's step needs, over the time that the devices took."""
+    flops, world = plan.flops[phase], plan.phases[phase].parallel.world_size
+    work = flops.per_iteration[flops.convention]
+    speed = f"{work / seconds / world / 1e12:.4g} TFLOP/s a device"
+    done, time = _operations(work), rf"{seconds:.4g}\text{{ s}}"
+    latex = rf"\frac{{F}}{{n \cdot t}} = \frac{{{done}}}{{{world} \cdot {time}}} = \text{{{speed}}}"
+    return latex, f"{work:.3e} FLOP / ({world} devices x {seconds:.4g} s) = {speed}"
+
+
+def epochs(plan: Plan, phase: str, tokens: int) -> tuple[str, str]:
+    """How often the training reads each token of its files."""
+    needed = plan.phases[phase].duration.tokens
+    times = f"{needed / tokens:.3g}"
+    latex = rf"E = \frac{{B \cdot s \cdot K}}{{D}} = \frac{{{_number(needed)}}}{{{_number(tokens)}}} = {times}"
+    return latex, f"epochs = {needed:,} tokens read / {tokens:,} tokens in the files = {times}"
+
+
+def _operations(count: float) -> str:
+    mantissa, _, exponent = f"{count:.3e}".partition("e")
+    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}\text{{ FLOP}}"
 
 
 def _number(count: int) -> str:
