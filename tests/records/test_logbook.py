@@ -152,3 +152,8 @@ def test_many_write_notes_at_once_and_none_is_lost(run_folder):
 def test_a_fast_network_is_said_without_an_exponent():
     event = {"time": 0, "event": "network", "ranks": 2, "bytes": 34e6, "seconds": 0.03, "bytes_per_second": 9.996e8}
     assert str(make_entry(event).text).endswith(", 1000 MB/s")
+
+
+def test_a_long_save_is_said_without_an_exponent():
+    event = {"time": 0, "event": "saved", "iteration": 100, "seconds": 1234.0}
+    assert str(make_entry(event).text) == "Saved: iteration 100 in 1234 s"
