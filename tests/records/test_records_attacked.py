@@ -80,9 +80,9 @@ def test_of_two_writers_the_later_one_has_the_record_and_the_earlier_writes_noth
     project = Project(tmp_path)
     project.notebook(WORK)
     first = sessions.Session(settings_of(project), PHASE, project.run_folder)
-    first.result("tokens", 1)
+    first.add_results({"tokens": 1})
     second = sessions.Session(settings_of(project), PHASE, project.run_folder)
-    second.result("tokens", 2)
+    second.add_results({"tokens": 2})
     with pytest.raises(
         RecordError, match=rf"belongs to another execution of {PHASE}, begun .*{second.started}; this one"
     ):
@@ -101,7 +101,7 @@ def test_a_clock_that_was_set_back_costs_no_record(tmp_path, monkeypatch):
     sessions.Session(settings_of(project), PHASE, project.run_folder).finish()
     monkeypatch.undo()
     again = sessions.Session(settings_of(project), PHASE, project.run_folder)
-    again.result("tokens", 2)
+    again.add_results({"tokens": 2})
     again.finish()
     assert find_twin(project.run_folder, PHASE).results == {"tokens": 2}
     assert len(earlier_records(project.run_folder, PHASE)) == 1
