@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 EXTRAS = {"jupyter", "train", "data", "test", "docs"}
-TRACKERS = {"mlflow", "trackio"}  # for who uses one: not in the lock
+TRACKERS = {"mlflow", "trackio", "evaluation"}  # for who uses one: not in the lock
 BASE = {"click", "jinja2", "psutil", "pydantic", "pyyaml"}
 IMPORT_NAMES = {"megatron-core": "megatron", "backports-zstd": "backports", "jupyterlab": "jupyterlab"}
 ALSO_ABSENT = {"nbformat", "IPython", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tqdm"}
@@ -194,7 +194,11 @@ def test_every_package_of_the_jupyter_and_data_extras_is_known_to_the_command_li
 
 def test_the_wheel_holds_what_the_package_reads():
     """hatchling packs what git does not ignore: each file the packages read has to be such a one."""
-    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["runbook", "runbook_drills"]
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [
+        "runbook",
+        "runbook_drills",
+        "runbook_harness",
+    ]
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert [path for path in (*wheel["shared-data"], *wheel["force-include"]) if not (REPOSITORY / path).exists()] == []
     names = {path.relative_to(REPOSITORY).as_posix() for path in tracked()}
@@ -273,6 +277,7 @@ def test_every_module_says_its_one_reason_in_its_first_line():
     for path in [
         *sorted((REPOSITORY / "runbook").rglob("*.py")),
         *sorted((REPOSITORY / "runbook_drills").rglob("*.py")),
+        *sorted((REPOSITORY / "runbook_harness").rglob("*.py")),
     ]:
         text = path.read_text()
         if not text.strip():

@@ -27,7 +27,7 @@ COMMANDS = {
     "verify": ("runbook.cli.report:verify", "Find every file of a run that was changed after it was recorded."),
     "compare": ("runbook.cli.report:compare", "Set runs side by side, and fail on a regression."),
     "sample": ("runbook.cli.run:sample", "Let a trained model continue a text."),
-    "evaluate": ("runbook.cli.run:evaluate", "Score a run's weights: minimal pairs, held-out text."),
+    "evaluate": ("runbook_harness.command:evaluate", "Score a run's weights: minimal pairs, held-out text, tasks."),
     "export": ("runbook.cli.run:export", "Write a run's weights as a Hugging Face folder (safetensors)."),
     "import": ("runbook.cli.run:import_", "Begin a run with the weights of a Hugging Face folder."),
     "adopt": (
@@ -46,6 +46,7 @@ EXTRAS = {
     "train": "tensorboard",
     "mlflow": "mlflow",
     "trackio": "trackio",
+    "evaluation": "lm_eval",
 }
 """What is imported where it is needed, by the extra that installs it; no command imports torch."""
 

@@ -127,18 +127,6 @@ def sample(
 
 
 @click.command()
-@on_run_folder
-def evaluate(folder: Path) -> None:
-    """Score the newest checkpoint of RUN, and its first weights: minimal pairs, bits per byte of held-out text.
-
-    Needs no download. Notebook 06 does the same; docs/evaluation.md says what the scores mean.
-    """
-    from runbook.workflow.trainings import evaluation
-
-    click.echo(evaluation.evaluate(folder).as_text())
-
-
-@click.command()
 @click.option("--out", required=True, type=FOLDER, help="Folder to write; nothing is written over.")
 @click.option(
     "--shard-gb", type=click.FloatRange(0.001), default=5.0, show_default=True, help="The most of a file of weights."

@@ -37,6 +37,8 @@ class OfflineRequest:
     top_p: float = 0.0  # draw from the likeliest tokens with this share of the probability; 0: from the 40 likeliest
     cache: bool = True  # False computes the whole text again for each token
     seed: int | None = None  # of the draw; None: the plan's
+    stops: tuple[int, ...] = ()  # tokens after which nothing is drawn, besides the end of a document
+    exact: bool = False  # in float32, with the optimizer's float32 weights, as `score` does
     out: str = ""  # folder to export to
     shard_bytes: int = 5 * 10**9  # the most that a file of weights has
     source: str = ""  # folder to import from
@@ -48,6 +50,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Continue each prompt by up to `tokens` ids; what becomes of one does not depend on the others."""
     import torch
 
+    from runbook.training import scoring
     from runbook.training.checkpoints import weights
     from runbook.training.engines import gpt_model
     from runbook.training.engines.engine import each_shard
@@ -59,9 +62,10 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     seed = spec.seed if request.seed is None else int(request.seed)
     if not 0 <= seed < 2**63:
         raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
-    whole = weights.newest_weights(spec, request.iteration)
+    spec = scoring.in_float32(spec) if request.exact else spec
+    whole, stops = weights.newest_weights(spec, request.iteration), {spec.sampling.end_of_document, *request.stops}
     (gpt,) = gpt_model.build_model(spec, draw=False)
-    whole.fill(each_shard(gpt_model.sharded_weights(gpt)), masters=False)
+    whole.fill(each_shard(gpt_model.sharded_weights(gpt)), masters=request.exact)
     gpt.eval()
     made: list[list[int]] = []
     for prompt in request.prompts:
@@ -72,7 +76,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
             if not bool(torch.isfinite(choices).all()):
                 raise RefusedError(f"{whole.folder}: its weights give scores that are no numbers (NaN or infinite)")
             ids.append(gpt_model.draw_token(choices, generator, float(request.temperature), float(request.top_p)))
-            if ids[-1] == spec.sampling.end_of_document:
+            if ids[-1] in stops:
                 break
         made.append(ids[len(prompt) :])
     return {"iteration": whole.iteration, "folder": str(whole.folder), "ids": made}
@@ -135,7 +139,9 @@ def score(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Log likelihoods of `pairs` for each of `weights`; on the first rank."""
     from runbook.training.scoring import Scorer
 
-    return {"answers": [Scorer(spec, name).log_likelihoods(request.pairs) for name in request.weights]}
+    scorers = (Scorer(spec, name) for name in request.weights)
+    answers = [(scorer.iteration, scorer.log_likelihoods(request.pairs)) for scorer in scorers]
+    return {"iteration": answers[-1][0], "answers": [likelihoods for _, likelihoods in answers]}
 
 
 COMMANDS = {"sample": sample, "export": export, "import": import_, "score": score}

@@ -22,16 +22,20 @@ BATCH_TOKENS = 1024
 """Of one forward pass; each has the scores of the whole vocabulary."""
 
 
+def in_float32(spec: PhasePlan) -> PhasePlan:
+    """The same model in float32, without what only a training has."""
+    precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
+    return dataclasses.replace(spec, precision=precision, engine="megatron-core", tuning=Tuning(), recompute="none")
+
+
 class Scorer:
     """A model that is not trained any more; every method is called on every rank."""
 
     def __init__(self, spec: PhasePlan, name: str) -> None:
         """With the newest whole checkpoint (`trained`), or as drawn before the first step (`first`)."""
-        precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
-        # Without what only a training has.
-        spec = dataclasses.replace(spec, precision=precision, engine="megatron-core", tuning=Tuning(), recompute="none")
+        spec = in_float32(spec)
         whole = weights.newest_weights(spec) if name == "trained" else None
-        self.spec = spec
+        self.spec, self.iteration = spec, whole.iteration if whole else 0
         (self._gpt,) = gpt_model.build_model(spec, draw=whole is None)
         if whole:
             whole.fill(each_shard(gpt_model.sharded_weights(self._gpt)), masters=True)

@@ -131,11 +131,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     own = choice.stage_layers[stage]
     parameters = on_rank(shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=stage, layers=own).total
     states = state_bytes(
-        precision,
-        deepspeed=choice.deepspeed,
-        zero_stage=choice.zero_stage,
-        data=copies,
-        own_trainer=choice.own_trainer,
+        precision, deepspeed=choice.deepspeed, zero_stage=choice.zero_stage, data=copies, own_trainer=choice.own_trainer
     )
     host = 0.0
     if training.offload and choice.deepspeed and choice.zero_stage:  # ZeRO 2 hands over each gradient at once

@@ -11,12 +11,7 @@ from runbook.planning.cost.iteration import StepSetup, known
 from runbook.planning.layout import Choice
 from runbook.planning.sizes import same_fields
 
-CODE = {
-    "runbook": "eager",
-    "megatron-lm": "tuned",
-    "megatron-deepspeed": "unfused",
-    "nemo": "tuned",
-}
+CODE = {"runbook": "eager", "megatron-lm": "tuned", "megatron-deepspeed": "unfused", "nemo": "tuned"}
 """How well each framework's layers are fused (`iteration.Setup.code`)."""
 
 

@@ -14,6 +14,7 @@ from runbook.core.checks import Check, counted, judge
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
 from runbook.params import Settings
+from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
 from runbook.planning.plan_record import Plan
 from runbook.planning.token_files import split_shares
@@ -82,10 +83,7 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
 
 
 def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
-    """The built-in set: minimal pairs, and bits per byte of what was held out, by source.
-
-    On a CPU one process scores, where the training cut nothing; else as many as the training has.
-    """
+    """The built-in set: minimal pairs, and bits per byte of what was held out, by source."""
     tokenizer, spec = load_tokenizer(settings.run.data.tokenizer), plan.phases[FULL]
     texts, end = list(held_out_texts(folder, settings, plan)), spec.sampling.end_of_document
     for name, *sentences in minimal_pairs():
@@ -94,8 +92,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
     resumed = events_named(read_events(folder / spec.log.events, FULL), "resumed")
     weights = ["first", "trained"][any(event.iteration == 0 for event in resumed) :]  # imported weights are not drawn
     request = {"weights": weights, "pairs": [(text.context, text.ids) for text in texts]}
-    is_cut = spec.parallel.tensor * spec.parallel.pipeline > 1 or spec.device != "cpu"
-    answers = ask_trainer("score", folder, FULL, request, spec.parallel.world_size if is_cut else 1)["answers"]
+    answers = ask_trainer("score", folder, FULL, request, num_processes(spec))["answers"]
     known = [_measures(texts, [likelihood for likelihood, _ in answer]) for answer in answers]
     first = known[0] if known[1:] else {}
     rows: list[Row] = []
@@ -103,6 +100,12 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
         before = first.get((what, name), (0, None))[1]
         rows.append({"what": what, "measure": name, "samples": count, "before": before, "after": after})
     return rows
+
+
+def num_processes(spec: PhasePlan) -> int:
+    """On a CPU one scores, where the training cut nothing; else as many as the training has."""
+    is_cut = spec.parallel.tensor * spec.parallel.pipeline > 1 or spec.device != "cpu"
+    return spec.parallel.world_size if is_cut else 1
 
 
 def _measures(texts: Sequence[Text], likelihoods: Sequence[float]) -> dict[tuple[str, str], tuple[int, float]]:

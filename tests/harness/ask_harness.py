@@ -1,0 +1,23 @@
+"""Every answer of the harness on three small tasks, as JSON: of the trainer's model, or of an exported folder."""
+
+import json
+import sys
+from pathlib import Path
+
+from runbook import params
+from runbook.planning import FULL
+from runbook.workflow.run_files import read_plan_file
+from runbook_harness import scores
+from runbook_harness.trainer_model import TrainerModel
+
+if __name__ == "__main__":
+    run, tasks, exported = (Path(word) if word else None for word in sys.argv[1:])
+    plan, settings = read_plan_file(run), params.load(str(run / "run.yaml"))
+    model = "hf" if exported else TrainerModel(run, plan.phases[FULL], settings.run.data.tokenizer)
+    wish = scores.Wish(("toy_choice", "toy_text", "toy_write"), tasks, exported=exported)
+    found = scores.run_tasks(scores._task_manager(tasks), wish.tasks, model, wish)
+    answers = {
+        task: [each["resps"] for each in sorted(samples, key=lambda each: each["doc_id"])]
+        for task, samples in found["samples"].items()
+    }
+    print(json.dumps(answers))
