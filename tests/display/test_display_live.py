@@ -5,24 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
-from runbook.core.errors import RecordError
 from runbook.core.table import Table
 from runbook.display import Place, Progress
 from runbook.display.jupyter import kernel
-from runbook.display.jupyter.controls import (
-    WIDGET,
-    _buttons,
-    _take_typed,
-    as_text,
-    controls,
-    plain_buttons,
-    widget_bundle,
-)
+from runbook.display.jupyter.controls import WIDGET, as_text, controls, widget_bundle
 from runbook.display.jupyter.form import Answer, Field, Form, show_form
 from runbook.display.progress import MOST_POINTS, curve_html
 
@@ -65,35 +55,6 @@ def test_buttons_are_for_browsers_and_their_commands_for_all():
     bundle = widget_bundle(type("Widget", (), {"model_id": "7"})(), as_text(actions))
     assert bundle["text/plain"].startswith("Save and stop: ")
     assert bundle[WIDGET]["model_id"] == "7"
-
-
-def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeypatch):
-    """What a page sends of a field is answered: before that it sends nothing more of it."""
-    answers, noted = [], []
-    idle = SimpleNamespace(publish=lambda cause, kind, **content: answers.append((cause, kind, content)))
-    monkeypatch.setattr("runbook.display.jupyter.controls.page_kernel", lambda: idle)
-
-    def note(text):
-        if not text:
-            raise RecordError("a note has 1 to 10,000 characters")
-        noted.append(text)
-        return f"Noted: {text}"
-
-    row, clicks, fields = _buttons({"Stop": (str, "runbook cancel x"), "Note": (note, 'runbook note x "..."')})
-    ((comm, field),) = fields.items()
-    said = row.children[-1]
-    for typed in ("node n7 was", "node n7 was <replaced>"):
-        content = {"comm_id": comm, "data": {"method": "update", "state": {"value": typed}}}
-        assert _take_typed(fields, kernel.Message([], {"msg_type": "comm_msg", "msg_id": typed}, content))
-    assert [(cause["msg_id"], content) for cause, _, content in answers][1] == (typed, {"execution_state": "idle"})
-    press = [*clicks.values()][1]
-    press()
-    assert noted == [typed] and said.value == "Noted: node n7 was &lt;replaced&gt;" and field.value == ""
-    press()
-    assert said.value == "a note has 1 to 10,000 characters" and len(noted) == 1
-    other = kernel.Message([], {"msg_type": "comm_msg"}, {"comm_id": "another", "data": {"method": "update"}})
-    assert not _take_typed(fields, other)
-    assert plain_buttons(clicks, {"Stop": (str, "c"), "Note": (note, 'runbook note x "..."')}).count("<button") == 1
 
 
 def frames(kind: str, content: object) -> list[bytes]:

@@ -4,8 +4,7 @@
         ...
 
 A button works while its cell still runs where the kernel hears it then (`kernel`); with an older ipykernel only
-when the cell has ended. What it can do is therefore always written as a command too. Where that ends with "...", the
-action takes a text, which is typed beside its button.
+when the cell has ended. What it can do is therefore always written as a command too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,14 +16,12 @@ from threading import Thread
 from typing import Any
 
 from runbook.core.errors import RunbookError
-from runbook.display.jupyter.kernel import Message, listen, page_kernel
+from runbook.display.jupyter.kernel import Message, listen
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import Place, display_bundle, where_we_are
 
 Clicks = dict[str, Callable[[], None]]  # what a click does, by the id of the button's connection to the page
-Fields = dict[str, Any]  # where a text is typed, by the same id of each field
-Actions = Mapping[str, tuple[Callable[..., str], str]]
-TYPED = '"..."'
+Actions = Mapping[str, tuple[Callable[[], str], str]]
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -34,7 +31,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     if (place or where_we_are()) is not Place.BROWSER or find_spec("ipywidgets") is None:
         yield
         return
-    row, by_comm, fields = _buttons(actions)
+    row, by_comm = _buttons(actions)
     text = as_text(actions)
     handle = display_bundle(widget_bundle(row, text), updatable=True)
     # A page that is opened later can load no widget from a kernel that works: there plain buttons do the same.
@@ -42,7 +39,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     forget = show_to_new_pages(
         handle.display_id, lambda: {"text/plain": text}, lambda: {"text/plain": text, "text/html": plain}
     )
-    close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
+    close = listen(lambda message: _act_on_click(by_comm, message))
     try:
         yield
     finally:
@@ -61,22 +58,18 @@ def as_text(actions: Actions) -> str:
     return "; ".join(f"{name}: {command}" for name, (_, command) in actions.items())
 
 
-def _buttons(actions: Actions) -> tuple[Any, Clicks, Fields]:
-    """A row of buttons with a line for what they say, what a click on each does, and the fields by their ids."""
+def _buttons(actions: Actions) -> tuple[Any, Clicks]:
+    """A row of buttons with a line for what they say, and what a click on each does."""
     import ipywidgets
 
     said = ipywidgets.HTML("", layout={"margin": "0 0 0 1em"})
-    buttons, clicks, fields = [], Clicks(), Fields()
+    buttons, clicks = [], Clicks()
     for name, (action, command) in actions.items():
         button = ipywidgets.Button(description=name, tooltip=f"the same as: {command}", layout={"width": "auto"})
-        if command.endswith(TYPED):
-            field = ipywidgets.Text(placeholder=f"the same as: {command}", continuous_update=False)
-            action, fields[field.model_id] = partial(_act_on_typed, action, field), field
-            buttons.append(field)
         clicks[button.model_id] = partial(_act_and_say, action, said)
         button.on_click(lambda clicked: clicks[clicked.model_id]())
         buttons.append(button)
-    return ipywidgets.HBox([*buttons, said]), clicks, fields
+    return ipywidgets.HBox([*buttons, said]), clicks
 
 
 def plain_buttons(comms: Iterable[str], actions: Actions) -> str:
@@ -89,7 +82,6 @@ def plain_buttons(comms: Iterable[str], actions: Actions) -> str:
         f'<button type="button" class="jupyter-button" data-runbook-click="{escape(name)}" '
         f'title="the same as: {escape(command)}" style="padding:0 10px;line-height:28px">{escape(words)}</button>'
         for name, (words, (_, command)) in zip(comms, actions.items(), strict=True)
-        if not command.endswith(TYPED)
     )
 
 
@@ -101,24 +93,6 @@ def _act_on_click(clicks: Clicks, message: Message) -> bool:
         return False
     Thread(target=clicks[message.content["comm_id"]], daemon=True).start()
     return True
-
-
-def _take_typed(fields: Fields, message: Message) -> bool:
-    """Take what was typed in a field, and tell its page so: it sends nothing more of a field before that."""
-    data, kernel = message.content.get("data", {}), page_kernel()
-    field = fields.get(message.content.get("comm_id", ""))
-    if message.kind != "comm_msg" or field is None or data.get("method") != "update" or kernel is None:
-        return False
-    field.set_state(data.get("state", {}))
-    kernel.publish(message.header, "status", execution_state="idle")
-    return True
-
-
-def _act_on_typed(action: Callable[[str], str], field: Any) -> str:
-    """Hand on what was typed, and empty its field once that has worked."""
-    said = action(field.value)
-    field.value = ""
-    return said
 
 
 def widget_bundle(widget: Any, text: str) -> dict[str, object]:
