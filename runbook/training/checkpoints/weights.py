@@ -38,7 +38,9 @@ class WholeWeights:
         shards = torch_dist.StoredShards(self.folder / folders.SHARDS, self.metadata)
         weights = {}
         for name, key in self.stored_names(names, masters=masters).items():
-            weights[name] = finite(shards.read_whole(key), shards.folder, name)
+            weight = weights[name] = shards.read_whole(key)
+            if not weight.is_floating_point() or not bool(torch.isfinite(weight).all()):
+                raise RefusedError(f"{shards.folder}: {name} has values that are not finite floating-point numbers")
         return weights
 
     def fill(self, shards: Iterable[Shard], *, masters: bool) -> None:
@@ -51,13 +53,6 @@ class WholeWeights:
                         raise RefusedError(f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another model")
                     parts = zip(shard.global_offset, shard.local_shape, strict=True)
                     shard.data.copy_(value[tuple(slice(start, start + size) for start, size in parts)])
-
-
-def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
-    """The weight; `RefusedError` where it has other values than finite floating-point numbers."""
-    if not weight.is_floating_point() or not bool(torch.isfinite(weight.float()).all()):
-        raise RefusedError(f"{folder}: {name} has values that are not finite floating-point numbers")
-    return weight
 
 
 _FUSED_NORMS = {"input_layernorm": "self_attention.linear_qkv", "pre_mlp_layernorm": "mlp.linear_fc1"}
