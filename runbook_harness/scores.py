@@ -176,7 +176,7 @@ def _rows(found: Mapping[str, Any], about: Row, suffix: str) -> Iterator[Row]:
                 yield {
                     "what": what,
                     "measure": name if way == "none" else f"{name} ({way})",
-                    "samples": found["n-samples"][task]["effective"],
+                    "samples": measures["sample_len"],  # `n-samples` lacks groups of tasks
                     "before": None,
                     "after": value,
                     "standard error": error if isinstance(error, int | float) else None,
