@@ -59,7 +59,9 @@ def score(run_folder: Path, wish: Wish) -> Table:
     manager = _task_manager(wish.folder)
     names = _known_names(manager, wish.tasks)
     about = {"harness": version("lm_eval"), "limit": wish.limit, "shots": wish.shots}
-    about["training"] = phase_fingerprint(settings, plan, run_folder, PHASE)
+    saved = sorted((run_folder / plan.phases[FULL].checkpoint.folder).glob("iter_*/"))
+    # The second tells checkpoints of a training that still goes on apart.
+    about["training"] = f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {saved[-1].name if saved else ''}"
     path = run_folder / (EXPORTED if wish.exported else OURS)
     known = read_lines(path) if path.exists() else []
     kept: list[Row] = [row for row in known if row.get("training") == about["training"]]
@@ -76,8 +78,8 @@ def score(run_folder: Path, wish: Wish) -> Table:
             found = run_tasks(manager, left, model, wish, device)
             about["iteration"] = None if wish.exported else model.iteration
             rows = list(_rows(found, about, "exported folder" if wish.exported else ""))
-            again = {row["task"] for row in rows}
-            kept = [row for row in kept if row["task"] not in again] + rows
+            again = {row["what"] for row in rows}
+            kept = [row for row in kept if row["what"] not in again] + rows
             write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
             note_files(run_folder, [path])
     notes = (f"lm-evaluation-harness {about['harness']}", *filter(None, [said]))
@@ -176,7 +178,7 @@ def _rows(found: Mapping[str, Any], about: Row, suffix: str) -> Iterator[Row]:
                 yield {
                     "what": what,
                     "measure": name if way == "none" else f"{name} ({way})",
-                    "samples": measures["sample_len"],  # `n-samples` lacks groups of tasks
+                    "samples": measures.get("sample_len"),  # `n-samples` lacks groups of tasks
                     "before": None,
                     "after": value,
                     "standard error": error if isinstance(error, int | float) else None,

@@ -265,4 +265,5 @@ PHENOMENON = "right of this kind (share)"
 
 def read_scores(folder: Path) -> list[Row]:
     """The scores of a run's weights, before and after the training, the built-in ones first."""
-    return [row for path in sorted((folder / "evaluation").glob("*.jsonl")) for row in read_lines(path)]
+    rows = [row for path in sorted((folder / "evaluation").glob("*.jsonl")) for row in read_lines(path)]
+    return [{key: row[key] for key in ("what", "measure", "samples", "before", "after")} for row in rows]

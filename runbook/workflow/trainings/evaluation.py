@@ -139,7 +139,9 @@ def measure_built_in(folder: Path, settings: Settings, plan: Plan, *, is_here: b
     digest, path = phase_fingerprint(settings, plan, folder, PHASE), folder / BUILT_IN
     if not (missing := run_files.what_is_missing(folder, STEP, digest)):
         return f"{BUILT_IN}: done, verified."
-    path.unlink(missing_ok=True)  # scores of an earlier training
+    mark = run_files.read_mark(folder, STEP)
+    for old in folder.glob("evaluation/*.jsonl") if mark and mark.fingerprint != digest else (path,):
+        old.unlink(missing_ok=True)  # scores of an earlier training
     if not is_here or importlib.util.find_spec("torch") is None:
         why = "torch is not installed" if is_here else "this may be a login node"
         return (
