@@ -10,7 +10,6 @@ dead holder's lock; it is looked at again under that right, so two takers never 
 import contextlib
 import json
 import os
-import re
 import secrets
 import shlex
 import sys
@@ -18,6 +17,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from runbook.core import processes
 from runbook.core.atomic_files import write_text
@@ -35,7 +37,7 @@ WRITING_SECONDS = 5.0  # where there are no hard links a lock can be seen half-w
 class Holder:
     """Who holds a lock, since when, for what."""
 
-    token: str
+    token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # it becomes part of a file name
     what: str
     command: str
     user: str
@@ -48,6 +50,9 @@ class Holder:
         age = show_duration(max(0.0, time.time() - self.since))
         who = f"process {self.process.pid} of {self.user} on {self.process.host}"
         return f"{who}, {self.what}, since {since} ({age}): {self.command}"
+
+
+_HOLDER = TypeAdapter(Holder)
 
 
 def hold(run_folder: Path, what: str) -> contextlib.AbstractContextManager[str]:
@@ -171,14 +176,10 @@ def _read(path: Path) -> Holder | str | None:
     except FileNotFoundError:
         return None
     try:
-        content = json.loads(text)
-        if not re.fullmatch(r"[0-9a-f]{16}", content["token"]):  # it becomes part of a file name
-            raise ValueError(f"token {content['token']!r}")
-        what, command, user = (str(content[name]) for name in ("what", "command", "user"))
-        process = Identity.from_dict(content["process"])
-        return Holder(content["token"], what, command, user, float(content["since"]), process)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return f"{type(error).__name__}: {error}"
+        return _HOLDER.validate_json(text)
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+        return ": ".join(map(str, [*error["loc"], error["msg"]]))
 
 
 def _dead(holder: Holder) -> bool:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -39,12 +39,6 @@ class Identity:
     host: str
     namespace: str
     """Process numbers mean something only within one namespace: containers of one machine share its boot id."""
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, str | int]) -> Identity:
-        """What JSON says of one, or the text lines of a job's `started` file; else KeyError or ValueError."""
-        boot_id, host, namespace = (str(content[name]) for name in ("boot_id", "host", "namespace"))
-        return cls(int(content["pid"]), int(content["start"]), boot_id, host, namespace)
 
 
 def boot_id() -> str:

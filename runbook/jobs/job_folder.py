@@ -145,12 +145,15 @@ class Started:
     time: float
 
 
+_IDENTITY = TypeAdapter(Identity)
+
+
 def read_started(folder: JobFolder) -> Started | None:
     """What the job noted when it began, or None if it has not (or not fully) done so."""
     lines = (line.partition(" ") for line in _text(folder.started).splitlines())
     content = {key: value for key, _, value in lines}
     try:
-        return Started(content["job"], Identity.from_dict(content), float(content["time"]))
+        return Started(content["job"], _IDENTITY.validate_python(content), float(content["time"]))
     except (KeyError, ValueError):
         return None
 
@@ -190,7 +193,7 @@ def read_record(folder: JobFolder) -> JobRecord | None:
         return _RECORD.validate_json(text, strict=True) if text else None
     except ValidationError as invalid:
         error = invalid.errors()[0]
-        problem = ": ".join([*map(str, error["loc"]), error["msg"]])
+        problem = ": ".join(map(str, [*error["loc"], error["msg"]]))
         raise JobError(
             f"{folder.record} is not the record of a job ({problem}). It was changed by hand or the disk is damaged."
         ) from None

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 
 import pytest
+from pydantic import TypeAdapter
 
 from runbook.core import processes
 from runbook.core.errors import JobError
@@ -270,6 +271,6 @@ def test_last_words_are_those_at_the_end(tmp_path):
 
 def test_identities_survive_json():
     identity = processes.identify(os.getpid())
-    assert Identity.from_dict(json.loads(json.dumps(asdict(identity)))) == identity
+    assert TypeAdapter(Identity).validate_json(json.dumps(asdict(identity))) == identity
     assert identity.start > 0
     assert identity.boot_id == processes.boot_id()
