@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from runbook.core.table import Table
-from runbook.plan_file.schema import PhasePlan, Shape
+from runbook.plan_file.schema import PlannedParallel, Shape
 from runbook.planning.cost import flops
-from runbook.results.metrics import Summary
 from runbook.results.published_results import peak_tflops
 
 LUMI_CONVENTION = "megatron-deepspeed-f4"
@@ -28,7 +28,7 @@ class ThroughputRow:
     tensor: int
     data: int
     zero_stage: int
-    samples_per_second: float | None
+    samples_per_second: float | None = None
     name: str = field(default="", compare=False)
     """Of the run or variant."""
     convention: str = LUMI_CONVENTION
@@ -81,24 +81,20 @@ def speed(row: ThroughputRow, convention: str) -> float | None:
 
 
 def throughput_row(
-    spec: PhasePlan, summary: Summary | None, *, devices_per_node: int, name: str, source: str
+    shape: Shape, parallel: PlannedParallel, recompute: str, *, devices_per_node: int, **row: Any
 ) -> ThroughputRow:
-    """A phase of plan.json and what was measured of it; `summary` is None where it was not run."""
-    model, parallel = spec.model, spec.parallel
+    """A training by its shape and layout; `row` has its names, and what was measured or why it is refused."""
     world = parallel.world_size
     return ThroughputRow(
-        model=model.label or model.name,
-        shape=model,
+        shape=shape,
         nodes=max(1, -(-world // devices_per_node)) if devices_per_node else 1,
         devices=world,
         pipeline=parallel.pipeline,
         tensor=parallel.tensor,
         data=parallel.data * parallel.context,
         zero_stage=parallel.zero_stage,
-        samples_per_second=summary.samples_per_second if summary else None,
-        name=name,
-        convention=KEPT_CONVENTION if spec.recompute == "none" else LUMI_CONVENTION,
-        source=source,
+        convention=KEPT_CONVENTION if recompute == "none" else LUMI_CONVENTION,
+        **row,
     )
 
 

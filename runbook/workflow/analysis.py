@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from runbook import params
@@ -225,39 +226,22 @@ def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
 
 
 def _variant_row(settings: Settings, runs: Path) -> documents.ThroughputRow:
-    folder, name = runs / settings.name, settings.name
-    summary, source = None, "not run"
+    """The layout of a run or variant, with its measured speed or, where it was not run, why the plan refuses it."""
+    folder, name, per_node = runs / settings.name, settings.name, settings.site.hardware.devices_per_node
+    label = settings.model.label or settings.run.model
+    row = partial(documents.throughput_row, devices_per_node=per_node, name=name, model=label)
     if (folder / "plan.json").exists():
-        plan, source = read_plan_file(folder), f"{name}/plan.json"
+        plan, source, speed = read_plan_file(folder), f"{name}/plan.json", None
+        spec = plan.phases[FULL]
         with contextlib.suppress(RecordError):  # it has made no step yet
             one = training_results.read_results_folder(folder, plan, FULL)
             first, last = one.history.steps[0], one.history.steps[-1]
-            summary, source = one.summary, f"{name}/{one.history.source}:{first.line}-{last.line}"
-    else:
-        try:
-            plan = machine.make_plan_here(settings)
-        except PlanError as error:
-            return _refused_row(settings, str(error))
-    per_node = settings.site.hardware.devices_per_node
-    return documents.throughput_row(plan.phases[FULL], summary, devices_per_node=per_node, name=name, source=source)
-
-
-def _refused_row(settings: Settings, text: str) -> documents.ThroughputRow:
-    """A variant that the plan would not start, with the first reason."""
-    choice = full_choice(settings)
-    devices = choice.nodes * choice.devices_per_node
-    reasons = [line.strip().partition(". ")[2].partition(" Rule:")[0] for line in text.splitlines()[1:]]
-    return documents.ThroughputRow(
-        model=choice.model.label,
-        shape=choice.shape,
-        nodes=choice.nodes,
-        devices=devices,
-        pipeline=choice.pipeline,
-        tensor=choice.tensor,
-        data=devices // (choice.pipeline * choice.tensor),
-        zero_stage=choice.zero_stage,
-        samples_per_second=None,
-        name=settings.name,
-        refused=next(filter(None, reasons), "its values do not fit together"),
-        source="not run",
-    )
+            speed, source = one.summary.samples_per_second, f"{name}/{one.history.source}:{first.line}-{last.line}"
+        return row(spec.model, spec.parallel, spec.recompute, samples_per_second=speed, source=source)
+    refused, choice = "", full_choice(settings)
+    try:
+        machine.make_plan_here(settings)
+    except PlanError as error:
+        reasons = (line.strip().partition(". ")[2].partition(" Rule:")[0] for line in str(error).splitlines()[1:])
+        refused = next(filter(None, reasons), "its values do not fit together")
+    return row(choice.shape, choice.parallel, choice.training.recompute, refused=refused, source="not run")
