@@ -84,7 +84,7 @@ def show_throughput(open_phase: OpenPhase) -> View:
 
 def show_step_parts(open_phase: OpenPhase) -> View:
     """What a step of the training is made of, and whether a rank is slower than the others."""
-    one = read_results(open_phase, FULL)
+    one = read_results(open_phase.folder, open_phase.plan, FULL)
     tables = metrics.step_parts_table(one.history), metrics.straggler_table(one.history)
     return View([(one.step_time_figure(), "Seconds of each step by part."), *map(sourced, tables)])
 
@@ -97,7 +97,7 @@ def show_time_parts(open_phase: OpenPhase) -> View:
 
 def show_timeline(open_phase: OpenPhase) -> View:
     """Training, waiting for data, evaluations and saves over time; and the slowest steps with their reasons."""
-    one = read_results(open_phase, FULL)
+    one = read_results(open_phase.folder, open_phase.plan, FULL)
     slow = slow_steps_table(one.history, one.validation, one.events)
     return View(
         [(one.timeline_figure(), "What happened when; how long, in all, is in the tables above."), sourced(slow)]
@@ -106,7 +106,7 @@ def show_timeline(open_phase: OpenPhase) -> View:
 
 def show_gap(open_phase: OpenPhase) -> View:
     """Why a step takes longer than expected, in parts that add up to the gap, each with its sign and its remedy."""
-    one, settings = read_results(open_phase, FULL), open_phase.settings
+    one, settings = read_results(open_phase.folder, open_phase.plan, FULL), open_phase.settings
     cpu = full_choice(settings).on_cpu and one.planned.seconds_per_iteration  # measured: there is no model of a step
     words = [f"expected.seconds={one.planned.seconds_per_iteration:f}"] if cpu else []
     explanation = explain_log(open_phase.folder / one.phase_plan.log.metrics, settings, words)
@@ -126,7 +126,7 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
 
 def show_cost(open_phase: OpenPhase) -> View:
     """What the training cost, and what the paper's 300 billion tokens would at this speed."""
-    one = read_results(open_phase, FULL)
+    one = read_results(open_phase.folder, open_phase.plan, FULL)
     rates, account = training_results.device_rates(open_phase.settings), one.account
     view = View([sourced(wall_time.cost_table(one.summary, account, rates))] if account else [])
     goodput = account.goodput if account else None
@@ -136,7 +136,7 @@ def show_cost(open_phase: OpenPhase) -> View:
 
 def show_published(open_phase: OpenPhase) -> View:
     """Published results nearest in size, and whether they can be compared."""
-    one = read_results(open_phase, FULL)
+    one = read_results(open_phase.folder, open_phase.plan, FULL)
     device, precision = open_phase.settings.site.hardware.device, one.phase_plan.precision.format
     shape, peak = one.phase_plan.model, peak_of(open_phase.settings.site, precision)
     speed = run_tables.speed_table(one.summary, shape, device=device, precision=precision, own_peak=peak)
@@ -182,7 +182,7 @@ def finish(open_phase: OpenPhase) -> None:
 
 def both_trainings(open_phase: OpenPhase) -> list[TrainingResults]:
     """The results of the smoke test and of the training."""
-    return [read_results(open_phase, phase) for phase in TRAININGS]
+    return [read_results(open_phase.folder, open_phase.plan, phase) for phase in TRAININGS]
 
 
 def plan_check(one: TrainingResults) -> Check:
@@ -234,7 +234,7 @@ def _variant_row(settings: Settings, runs: Path) -> documents.ThroughputRow:
         plan, source, speed = read_plan_file(folder), f"{name}/plan.json", None
         spec = plan.phases[FULL]
         with contextlib.suppress(RecordError):  # it has made no step yet
-            one = training_results.read_results_folder(folder, plan, FULL)
+            one = read_results(folder, plan, FULL)
             first, last = one.history.steps[0], one.history.steps[-1]
             speed, source = one.summary.samples_per_second, f"{name}/{one.history.source}:{first.line}-{last.line}"
         return row(spec.model, spec.parallel, spec.recompute, samples_per_second=speed, source=source)

@@ -83,7 +83,7 @@ def _outcome(folder: Path) -> tuple[dict[int, str], list[training_results.Traini
     found = training_results.sample_rows(folder, plan.phases[FULL], run_files.tokenizer_of(folder))
     samples = {row["after iteration"]: f"{row['prompt']}{row['continuation']}" for row in found}
     phases = [phase for phase in (SMOKE, FULL) if (folder / plan.phases[phase].log.metrics).exists()]
-    trained = [training_results.read_results_folder(folder, plan, phase) for phase in phases]
+    trained = [training_results.read_results(folder, plan, phase) for phase in phases]
     tables = {one.phase: training_results.plan_versus_actual(one) for one in trained}
     rows = [{"phase": phase, **row} for phase, table in tables.items() for row in table if row["planned"] is not None]
     return samples, trained, rows

@@ -43,7 +43,8 @@ def show_expectation(open_phase: OpenPhase) -> View:
 
 def gate(open_phase: OpenPhase) -> Table:
     """Judge the test; the verdict is kept for the training phase."""
-    settings, test = open_phase.settings, training_results.read_results(open_phase, PHASE)
+    settings, plan = open_phase.settings, open_phase.plan
+    test = training_results.read_results(open_phase.folder, plan, PHASE)
     open_phase.session.add_results(test.results())
     checks = gates.smoke_gate(
         test.history,
@@ -57,7 +58,7 @@ def gate(open_phase: OpenPhase) -> Table:
     rows = [{"name": c.name, "verdict": c.verdict, "value": c.value, "rule": c.rule} for c in checks]
     content = {"verdict": verdict, "fingerprint": open_phase.fingerprint, "checks": rows}
     write_text(open_phase.folder / GATE, json.dumps(content, indent=1) + "\n")
-    machine.keep_calibration(settings, open_phase.plan, open_phase.folder, test.history)
+    machine.keep_calibration(settings, plan, open_phase.folder, test.history)
     open_phase.check(checks)
     return Table(outlook(open_phase), "What this means for the training")
 

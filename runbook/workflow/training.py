@@ -76,7 +76,7 @@ def continue_text(open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, 
 
 def judge(open_phase: OpenPhase) -> None:
     """Judge the finished run by its rules."""
-    run = training_results.read_results(open_phase, PHASE)
+    run = training_results.read_results(open_phase.folder, open_phase.plan, PHASE)
     open_phase.session.add_results(run.results())
     steps = gates.steps_check(run.history, open_phase.phase_plan.duration.iterations)
     checks = [steps, *gates.resume_check(run.history, run.events), *own_checkpoints(open_phase, run.events)]

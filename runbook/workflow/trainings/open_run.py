@@ -22,7 +22,7 @@ from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.run_files import read_plan_file, tokenizer_of
 from runbook.workflow.status import phases_table, run_folder
-from runbook.workflow.trainings.training_results import TrainingResults, read_results_folder, sample_rows
+from runbook.workflow.trainings.training_results import TrainingResults, read_results, sample_rows
 
 PARTS = ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
 SECTIONS = ("training", "parallel", "data", "jobs.training")
@@ -53,7 +53,7 @@ class OpenRun:
     @property
     def training(self) -> TrainingResults:
         """Steps, evaluations, events, numbers and figures; `RecordError` before the first step."""
-        return read_results_folder(self.folder, read_plan_file(self.folder), self.phase)
+        return read_results(self.folder, read_plan_file(self.folder), self.phase)
 
     @property
     def history(self) -> Any:

@@ -93,12 +93,7 @@ class TrainingResults:
         return {**planned, **measured, "warm_up_rule": WARM_UP_RULE}
 
 
-def read_results(open_phase: OpenPhase, phase: str) -> TrainingResults:
-    """The files of one training phase of this run."""
-    return read_results_folder(open_phase.folder, open_phase.plan, phase)
-
-
-def read_results_folder(folder: Path, plan: Plan, phase: str) -> TrainingResults:
+def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
     """The files of one training phase in a run's folder."""
     phase_plan = plan.phases[phase]
     log = phase_plan.log
@@ -144,7 +139,7 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
     """The loss curve of the open phase, or each phase named, over all restarts, beside ln(vocabulary), and in words."""
     view = View()
     for phase in phases or [open_phase.phase]:
-        trained = read_results(open_phase, phase)
+        trained = read_results(open_phase.folder, open_phase.plan, phase)
         summary = trained.summary
         caption = (
             f"{phase}: loss {summary.first_loss:.4g} at iteration {summary.first_iteration}, "
@@ -156,7 +151,7 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
 
 def show_account(open_phase: OpenPhase) -> View:
     """Where the wall time of the open phase went, its goodput among the results."""
-    one = read_results(open_phase, open_phase.phase)
+    one = read_results(open_phase.folder, open_phase.plan, open_phase.phase)
     if account := one.account:
         counts = {"lost_steps": account.lost_steps, "jobs": account.jobs}
         open_phase.session.add_results({"goodput": rounded(account.goodput or 0), **counts})
