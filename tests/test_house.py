@@ -130,7 +130,7 @@ def test_without_extras_everything_a_login_node_needs_is_imported():
             "runbook.jobs.render",
         ),
         *("runbook.jobs", "runbook.records.manifest", "runbook.results.log_readers", "runbook.cli.plan"),
-        *("runbook.cli.run", "runbook.cli.report", "runbook.cli.logs", "runbook.cli.plan"),
+        *("runbook.cli.run", "runbook.cli.report", "runbook.cli.plan"),
         *(
             "runbook.workflow.run",
             "runbook.workflow.plan_commands",

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from log_lines import parse_lines
 
-from runbook.cli.logs import summary
+from runbook.cli.report import summary
 from runbook.results.metrics import find_alarms
 
 

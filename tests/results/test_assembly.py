@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from log_lines import parse_lines
 
-from runbook.cli.logs import logs
+from runbook.cli.report import logs
 from runbook.core.errors import DataError
 from runbook.results.log_readers.exports import write_csv, write_json
 from runbook.results.log_readers.read import LogReader, parse_files

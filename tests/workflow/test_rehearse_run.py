@@ -8,6 +8,7 @@ import pytest
 
 from runbook.core import shell
 from runbook.core.errors import RunbookError
+from runbook.plan_file.json_records import as_json, from_json
 from runbook.workflow.plan_commands import load_plan
 from runbook.workflow.prerequisites.rehearsal import Rehearsal, rehearse_run
 
@@ -40,7 +41,7 @@ def test_every_stage_and_the_last_rank_are_counted(rehearsal):
 
 def test_the_text_and_the_json_say_the_same(rehearsal):
     found, _ = rehearsal
-    content = json.loads(json.dumps(found.as_dict()))
+    content = json.loads(json.dumps(as_json(found)))
     assert content["fits"] is found.fits is True
     text = found.as_text()
     assert all(finding in text for finding in content["findings"])
@@ -66,7 +67,7 @@ def test_the_step_is_replayed_from_what_was_counted(rehearsal):
 
 def test_a_kept_rehearsal_gives_the_same_text_and_pictures(rehearsal, tmp_path):
     found, _ = rehearsal
-    kept = Rehearsal.from_dict(json.loads(json.dumps(found.as_dict())))
+    kept = from_json(Rehearsal, json.loads(json.dumps(as_json(found))), name="it", failure="refused:")
     assert kept.as_text() == found.as_text()
     assert [path.name for path in kept.save_figures(tmp_path)] == [
         "memory.svg", "memory.png", "schedule.svg", "schedule.png",
@@ -99,7 +100,7 @@ def test_a_rank_outside_the_job_is_refused():
 
 def test_what_was_counted_can_be_kept(rehearsal):
     found, _ = rehearsal
-    kept = Rehearsal.from_dict(json.loads(json.dumps(found.as_dict())))
+    kept = from_json(Rehearsal, json.loads(json.dumps(as_json(found))), name="it", failure="refused:")
     assert kept == found and kept.as_text() == found.as_text()
 
 

@@ -113,16 +113,6 @@ class Rehearsal:
             found.append(f"a step takes {replay.text}")
         return found
 
-    def as_dict(self) -> dict[str, Any]:
-        """For --json."""
-        content: dict[str, Any] = as_json(self)
-        return content
-
-    @classmethod
-    def from_dict(cls, content: Any) -> Rehearsal:
-        """From `as_dict`; `RefusedError` where another version wrote it."""
-        return from_json(cls, content, name="the rehearsal", failure="another version wrote this rehearsal:")
-
     def tables(self) -> Iterator[Table]:
         """Memory, work and messages of each stage."""
         yield Table(

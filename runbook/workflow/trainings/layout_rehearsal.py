@@ -15,6 +15,7 @@ from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import layout_inputs
+from runbook.plan_file.json_records import as_json, from_json
 from runbook.planning import Check, Plan
 from runbook.records.manifest import note_files
 from runbook.records.twin import versions
@@ -93,7 +94,8 @@ def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
     """The rehearsal of the phase's very layout that is in the run's folder, compared with the devices of now."""
     try:
         content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
-        return replace(Rehearsal.from_dict(content), limit_bytes=usable_bytes(open_phase.settings.site))
+        kept = from_json(Rehearsal, content, name="the rehearsal", failure="another version wrote it:")
+        return replace(kept, limit_bytes=usable_bytes(open_phase.settings.site))
     except (OSError, ValueError, RefusedError):  # none, or one that another version wrote
         return None
 
@@ -120,7 +122,7 @@ def _rehearse(open_phase: OpenPhase) -> Rehearsal:
     else:
         found = rehearse(count=partial(_count_in_a_job, open_phase))
     path = _kept_path(open_phase)
-    write_text(path, json.dumps(found.as_dict(), indent=1) + "\n")
+    write_text(path, json.dumps(as_json(found), indent=1) + "\n")
     note_files(open_phase.folder, sorted(path.parent.iterdir()))
     return found
 
