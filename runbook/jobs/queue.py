@@ -174,7 +174,7 @@ class QueueScheduler(Scheduler):
     submit_seconds = SUBMIT_SECONDS
 
     def __init__(self, queue: Queue) -> None:
-        self._queue, self.kind = queue, queue.kind
+        self.queue, self.kind = queue, queue.kind
         self._answers: dict[str, tuple[float, QueueJob | None]] = {}
 
     def state(self, folder: JobFolder) -> JobStatus:
@@ -223,7 +223,7 @@ class QueueScheduler(Scheduler):
             if folder.rank_0.exists():  # what there is to save is saved: the queue would only cut the cleaning up short
                 processes.wait_until(ended, CLEANUP_SECONDS, interval=0.5)
         if is_pending or not ended():
-            self._queue.end(number)
+            self.queue.end(number)
             self._answers.clear()
             processes.wait_until(lambda: ended() or has_left(), 60, interval=0.5)
         return self.state(folder)
@@ -231,12 +231,8 @@ class QueueScheduler(Scheduler):
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
         folder.stop.touch()  # every rank sees it, and saves
 
-    def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """What the queue says of some of its partitions, as rows of a table."""
-        return self._queue.queues(names)
-
     def _start(self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]) -> str:
-        self._queue.refuse(folder.script.read_text(encoding="utf-8"))
+        self.queue.refuse(folder.script.read_text(encoding="utf-8"))
         dependencies = [self._number(other) for other in after]
         if after:  # the job itself asks them too: what a queue holds to be a good end of an array differs
             parts = [part for other in after for part in job_request.element_folders(other) or [other]]
@@ -245,10 +241,10 @@ class QueueScheduler(Scheduler):
         record = JobRecord(job_id="", kind=self.kind, token=token, submitted=time.time(), host=processes.host_name())
         record.write(folder)  # first: whatever happens next, the job can be found
         try:
-            number = self._queue.submit(folder, token, dependencies)
+            number = self.queue.submit(folder, token, dependencies)
         except LostAnswerError as lost:
             try:
-                found = self._queue.find(folder, token)
+                found = self.queue.find(folder, token)
             except QueueSilentError as silent:
                 raise JobError(
                     f"{lost} Whether the job is in the queue is not known: {silent} Submit again later: a job that is "
@@ -287,7 +283,7 @@ class QueueScheduler(Scheduler):
             return record.queue_id
         if began := job_folder.read_started(folder):
             return began.job_id.partition("-")[2]
-        return (self._queue.find(folder, record.token) or "") if record else ""
+        return (self.queue.find(folder, record.token) or "") if record else ""
 
     def _id(self, number: str) -> str:
         return f"{self.kind}-{number.partition('.')[0].removesuffix('[]')}"
@@ -347,7 +343,7 @@ class QueueScheduler(Scheduler):
         now = time.monotonic()
         asked, job = self._answers.get(number, (now - 2 * ASK_SECONDS, None))
         if now - asked >= ASK_SECONDS:
-            job = self._queue.ask(number)
+            job = self.queue.ask(number)
             self._answers[number] = (time.monotonic(), job)
         return job
 

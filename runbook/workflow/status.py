@@ -163,7 +163,7 @@ def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row
     if not names or not isinstance(scheduler, QueueScheduler):
         return []
     try:
-        return scheduler.queues(names)
+        return scheduler.queue.queues(names)
     except RunbookError as error:
         return [{"queue": ", ".join(names), "state": f"not known: {error}"}]
 
