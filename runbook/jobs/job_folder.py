@@ -135,6 +135,9 @@ def _job_folder(run_folder: Path, phase: str, number: int) -> JobFolder:
 FUTURE_SECONDS = 60.0
 """A heartbeat from another machine may lie this far in our future: clocks differ."""
 
+FRESH_SECONDS = 120.0
+"""Sign of life younger than this: the job runs, whatever its queue says. Network file systems are up to 60 s late."""
+
 
 @dataclass(frozen=True)
 class Started:

@@ -14,10 +14,16 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler, used_folder
-
-FRESH_SECONDS = 120.0
-"""Sign of life younger than this: a job on another host runs. Network file systems show changes up to 60 s late."""
+from runbook.jobs.job_folder import (
+    ACTIVE,
+    FRESH_SECONDS,
+    JobFolder,
+    JobRecord,
+    JobState,
+    JobStatus,
+    Scheduler,
+    used_folder,
+)
 
 START_SECONDS = 10.0
 """Within this time a started script has noted that it runs."""

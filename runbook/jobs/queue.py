@@ -152,9 +152,6 @@ class Queue(ABC):
 ALIVE_SECONDS = 20.0
 """A job whose sign of life is younger runs, without a question to the queue; it gives one every five seconds."""
 
-FRESH_SECONDS = 120.0
-"""A job that its queue does not know may still run while its sign of life is younger than this."""
-
 ASK_SECONDS = 5.0
 """A queue is asked about the same job no more often: it serves everybody."""
 
@@ -315,7 +312,7 @@ class QueueScheduler(Scheduler):
         seen = f"seen {show_duration(age)} ago" if age is not None else "no sign of life that could be dated"
         if began and age is not None and age < ALIVE_SECONDS:
             return self._status(folder, number, JobState.RUNNING, f"on {began.identity.host}, {seen}")
-        is_fresh = age is not None and age < FRESH_SECONDS
+        is_fresh = age is not None and age < job_folder.FRESH_SECONDS
         try:
             job = self._ask(number)
         except QueueSilentError as silent:
