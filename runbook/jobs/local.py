@@ -14,16 +14,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder
-from runbook.jobs.job_folder import (
-    ACTIVE,
-    FRESH_SECONDS,
-    JobFolder,
-    JobRecord,
-    JobState,
-    JobStatus,
-    Scheduler,
-    used_folder,
-)
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler, used_folder
 
 START_SECONDS = 10.0
 """Within this time a started script has noted that it runs."""
@@ -135,7 +126,7 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
         return state, f"process {identity.pid} on {identity.host}"
     if standing is Standing.ELSEWHERE:
         age = job_folder.heartbeat_age(folder)
-        if age is not None and age < FRESH_SECONDS:
+        if age is not None and age < job_folder.FRESH_SECONDS:
             return JobState.RUNNING, f"process {identity.pid} on {identity.host}, seen {show_duration(age)} ago"
         seen = "no sign of life that could be dated" if age is None else f"no sign of life for {show_duration(age)}"
         if folder.cancelled.exists():
