@@ -165,7 +165,7 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
         "ideal_goodput": round(ideal, 4),
         "goodput_of_ideal": round(goodput / ideal, 4),
         "wall_seconds": round(account.wall_seconds, 1),
-        "parts_seconds": {name: round(seconds, 2) for name, seconds in account.parts()},
+        "parts_seconds": {name: round(seconds, 2) for name, seconds in account.parts.items()},
         "ideal_parts": {name: round(value, 3) for name, value in vars(costs).items()},
         "detection_seconds": {"median": round(seen[len(seen) // 2], 2), "worst": round(seen[-1], 2)} if seen else {},
     }
@@ -221,7 +221,7 @@ class Costs:
         The goodput of a run that is interrupted as often, when nothing is wasted that need not be: noticing a failure
         costs nothing; one that comes before a job's first step costs the start as far as it had come.
         """
-        productive = account.productive_seconds
+        productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2
         lost = self.kills_in_training * (self.restart_seconds + half_interval) + self.start_seconds_lost
         return productive / (productive + lost + steps / SAVE_INTERVAL * self.save_seconds)
@@ -237,7 +237,7 @@ def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) ->
     saves = sum(training.steps / SAVE_INTERVAL + len(training.interruptions) for training in calm)
     return Costs(
         restart_seconds=mean(restarts),
-        save_seconds=sum(training.save_seconds for training in calm) / saves,
+        save_seconds=sum(training.parts["save stall"] for training in calm) / saves,
         kills_in_training=len(kills) - len(in_start),
         kills_in_start=len(in_start),
         start_seconds_lost=sum(one.at - began[one] for one in in_start),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import RecordError
-from runbook.core.json_lines import read_lines
+from runbook.core.json_lines import iterate_lines, read_lines
 from runbook.core.table import Row
 from runbook.plan_file.schema import RANK_TIMES
 
@@ -171,7 +171,7 @@ def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl", rank_time
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if (step := _step(_values(line), number)) is None:
+        if (step := _step(line, number)) is None:
             unread += 1
             continue
         before = kept.setdefault(step.iteration, step)
@@ -181,28 +181,21 @@ def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl", rank_time
     return History(tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source, tuple(rank_times))
 
 
-def _values(line: str) -> dict[str, Any]:
+def _step(line: str, number: int) -> Step | None:
+    """The step in a line; None where the line is cut off, holds something else, or lacks a field."""
     try:
         values = json.loads(line)
-    except ValueError:
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _step(values: Mapping[str, Any], number: int) -> Step | None:
-    try:
         return Step(**{key: values[key] for key in values.keys() & _STEP_FIELDS} | {"line": number})
-    except TypeError:  # it lacks a field
+    except (ValueError, AttributeError, TypeError):
         return None
 
 
 def _rank_times(path: Path) -> Iterator[RankTimes]:
     """The lines of a rank_times.jsonl, one by one; none where there is no file."""
-    with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as stream:
-        for values in map(_values, stream):
-            with contextlib.suppress(KeyError, TypeError):
-                iteration, steps, segment = (int(values[key]) for key in ("iteration", "steps", "segment"))
-                yield RankTimes(iteration, steps, segment, array("d", values["seconds"]))
+    for values in iterate_lines(path):
+        with contextlib.suppress(KeyError, TypeError):
+            iteration, steps, segment = (int(values[key]) for key in ("iteration", "steps", "segment"))
+            yield RankTimes(iteration, steps, segment, array("d", values["seconds"]))
 
 
 def read_metrics(path: Path) -> History:
@@ -230,9 +223,11 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
     return tuple(evaluations[n] for n in sorted(evaluations))
 
 
-def read_events(path: Path, phase: str = "") -> tuple[Event, ...]:
-    """Events as they were appended, those of one phase where `phase` is given; empty where none was written."""
-    return tuple(event for event in parse_events(read_lines(path)) if not phase or event.phase == phase)
+def read_events(path: Path, phase: str) -> tuple[Event, ...]:
+    """A phase's events since its last `begun`: what came before it belongs to a training that was set aside."""
+    events = [event for event in parse_events(read_lines(path)) if event.phase == phase]
+    first = max((place for place, event in enumerate(events) if event.name == "begun"), default=0)
+    return tuple(events[first:])
 
 
 def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:

@@ -8,7 +8,7 @@ save stall      time in which no step was made because a checkpoint was written
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,15 +39,8 @@ class WallTime:
     """Where the wall time of a logical run went; the parts add up to it."""
 
     wall_seconds: float
-    productive_seconds: float
-    data_wait_seconds: float
-    evaluation_seconds: float
-    save_seconds: float
-    lost_work_seconds: float
-    detection_seconds: float
-    restart_seconds: float
-    startup_seconds: float
-    other_seconds: float
+    parts: Mapping[str, float]
+    """Seconds by name, from wall time down to what was productive."""
     jobs: int
     steps: int
     lost_steps: int
@@ -59,21 +52,7 @@ class WallTime:
     @property
     def goodput(self) -> float | None:
         """Productive step time / wall time."""
-        return self.productive_seconds / self.wall_seconds if self.wall_seconds > 0 else None
-
-    def parts(self) -> list[tuple[str, float]]:
-        """(name, seconds), from wall time down to what was productive."""
-        return [
-            ("start-up", self.startup_seconds),
-            ("detection", self.detection_seconds),
-            ("restart", self.restart_seconds),
-            ("lost work", self.lost_work_seconds),
-            ("save stall", self.save_seconds),
-            ("evaluation", self.evaluation_seconds),
-            ("waiting for data", self.data_wait_seconds),
-            ("other", self.other_seconds),
-            ("productive", self.productive_seconds),
-        ]
+        return self.parts["productive"] / self.wall_seconds if self.wall_seconds > 0 else None
 
 
 def account_wall_time(
@@ -91,25 +70,25 @@ def account_wall_time(
     interruptions = _interruptions(steps, events)
     wait = sum(step.data_wait_seconds for step in history.steps)
     parts = {
-        "productive_seconds": sum(step.seconds for step in history.steps) - wait,
-        "data_wait_seconds": wait,
-        "evaluation_seconds": sum(one.seconds for one in validation),
-        "save_seconds": sum(event.stalled_seconds for event in events_named(events, "saved")),
-        "lost_work_seconds": sum(step.seconds for step in history.repeated),
-        "detection_seconds": sum(one.detection_seconds for one in interruptions),
-        "restart_seconds": sum(one.restart_seconds for one in interruptions),
-        "startup_seconds": max(0.0, first - begin),
+        "start-up": max(0.0, first - begin),
+        "detection": sum(one.detection_seconds for one in interruptions),
+        "restart": sum(one.restart_seconds for one in interruptions),
+        "lost work": sum(step.seconds for step in history.repeated),
+        "save stall": sum(event.stalled_seconds for event in events_named(events, "saved")),
+        "evaluation": sum(one.seconds for one in validation),
+        "waiting for data": wait,
     }
+    productive = sum(step.seconds for step in history.steps) - wait
+    other = max(0.0, end - begin - productive - sum(parts.values()))
     return WallTime(
         wall_seconds=end - begin,
-        other_seconds=max(0.0, end - begin - sum(parts.values())),
+        parts={**parts, "other": other, "productive": productive},
         jobs=max(len(submitted), history.num_segments),
         steps=len(history.steps),
         lost_steps=len(history.repeated),
         missing_steps=len(history.absent_up_to(history.steps[-1].iteration, history.steps[0].iteration)),
         interruptions=interruptions,
         waiting_seconds=sum(_queue_seconds(at, submitted, started) for at in submitted),
-        **parts,
     )
 
 
@@ -123,7 +102,7 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
             "share (%)": 100 * seconds / wall if wall else None,
             "as text": show_duration(seconds),
         }
-        for name, seconds in [("wall time", wall), *account.parts()]
+        for name, seconds in [("wall time", wall), *account.parts.items()]
     ]
     return Table(rows, title, source="metrics.jsonl, validation.jsonl, events.jsonl")
 
@@ -220,7 +199,7 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
     """Device-hours, energy and money of the run so far, by its wall time without waiting for a job to begin."""
     devices = summary.world_size
     hours = (account.wall_seconds - account.waiting_seconds) * devices / 3600
-    useful = account.productive_seconds * devices / 3600
+    useful = account.parts["productive"] * devices / 3600
     rows = [
         _cost_row("device-hours", hours, "h", f"wall time, jobs not yet begun left out, x {devices} devices"),
         _cost_row("device-hours in steps that count", useful, "h", "without restarts, saving, evaluation, waiting"),

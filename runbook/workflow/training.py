@@ -89,7 +89,7 @@ def judge(open_phase: OpenPhase) -> None:
 def stops(open_phase: OpenPhase) -> list[Event]:
     """Every time this training was stopped and had saved."""
     events = read_events(open_phase.folder / open_phase.phase_plan.log.events, PHASE)
-    return events_named(training_results.since_start(events), "stopped")
+    return events_named(events, "stopped")
 
 
 def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Check]:

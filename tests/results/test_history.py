@@ -63,5 +63,15 @@ def test_validation_keeps_the_last_of_an_iteration(tmp_path: Path):
 def test_events_of_one_phase(tmp_path: Path):
     path = tmp_path / "events.jsonl"
     path.write_text('{"event": "started", "phase": "03-smoke-test"}\n{"event": "started", "phase": "04-training"}\n')
-    assert len(read_events(path)) == 2
     assert [event.phase for event in read_events(path, "04-training")] == ["04-training"]
+
+
+def test_events_of_a_training_that_was_set_aside_do_not_count(tmp_path: Path):
+    def names_after(*names: str) -> list[str]:
+        lines = [json.dumps({"event": name, "phase": "04-training"}) for name in names]
+        (tmp_path / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        return [event.name for event in read_events(tmp_path / "events.jsonl", "04-training")]
+
+    assert names_after("begun", "saved", "stopped", "begun", "started", "saved") == ["begun", "started", "saved"]
+    assert names_after("saved", "stopped") == ["saved", "stopped"]
+    assert names_after() == []

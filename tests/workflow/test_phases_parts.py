@@ -15,7 +15,6 @@ from runbook.core.errors import DataError, ParamsError, RecordError
 from runbook.params.schema.run_file import PHASES
 from runbook.planning import make_plan
 from runbook.results.gates import credible_step_seconds
-from runbook.results.history import Event
 from runbook.tokens.sources.input_files import content_sample
 from runbook.tokens.tokenizer import load_tokenizer
 from runbook.workflow.open_phase import VERSIONS, OpenPhase, phase_fingerprint
@@ -23,7 +22,6 @@ from runbook.workflow.prerequisites import machine, token_files
 from runbook.workflow.run import RunRequest, expand_variants
 from runbook.workflow.run_files import changed_values, read_plan_file, with_prompt_ids, write_plan_file
 from runbook.workflow.trainings import training_results
-from runbook.workflow.trainings.training_results import since_start
 
 
 def settings_of(*words: str) -> params.Settings:
@@ -164,13 +162,6 @@ def test_a_plan_for_another_machine_does_not_reckon_with_this_one():
     assert measured.cores >= 1
     assert measured.memory_bytes > 2**28
     assert machine.measure_machine(site.model_copy(update={"scheduler": "slurm"})) is None
-
-
-def test_events_of_a_training_that_was_set_aside_do_not_count():
-    events = [Event(name) for name in ("begun", "saved", "stopped", "begun", "started", "saved")]
-    assert since_start(events) == tuple(events[3:])
-    assert since_start(events[1:3]) == tuple(events[1:3])
-    assert since_start([]) == ()
 
 
 def test_samples_are_text_again_and_a_half_written_one_waits(tmp_path):

@@ -128,7 +128,7 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
 def goodput_figure(account: WallTime, title: str = "Where the wall time went") -> Any:
     """A waterfall from the wall time down to the steps that count."""
     unit, scale = time_unit(account.wall_seconds)
-    *lost, kept = account.parts()
+    *lost, kept = account.parts.items()
     named, whole = [*((name, seconds) for name, seconds in lost if seconds > 0), kept], account.wall_seconds
     left = [whole - below for below in accumulate(seconds for _, seconds in named)]
     bars = [

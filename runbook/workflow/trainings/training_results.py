@@ -106,7 +106,7 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
         run_tables.planned_numbers(plan, phase),
         replace(_read_history(metrics, state and (state.st_mtime_ns, state.st_size)), source=log.metrics),
         read_validation(folder / log.validation),
-        since_start(read_events(folder / log.events, phase)),
+        read_events(folder / log.events, phase),
     )
 
 
@@ -123,16 +123,6 @@ def rounded(value: Any) -> Any:
     (10.859, 64633856, 'megatron-full')
     """
     return float(f"{value:.7g}") if isinstance(value, float) else value
-
-
-def since_start(events: Sequence[Event]) -> tuple[Event, ...]:
-    """The events of the training that is in the folder now, without those of one that was set aside.
-
-    >>> [event.name for event in since_start([Event("saved"), Event("begun"), Event("started")])]
-    ['begun', 'started']
-    """
-    first = max((place for place, event in enumerate(events) if event.name == "begun"), default=0)
-    return tuple(events[first:])
 
 
 def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
@@ -244,7 +234,7 @@ def _step_reason(one: TrainingResults) -> str:
 
 
 def _wall_reason(one: TrainingResults) -> str:
-    parts = one.account.parts() if one.account else []
+    parts = list(one.account.parts.items()) if one.account else []
     wall = sum(seconds for _, seconds in parts) or 1.0
     shares = [(name, seconds / wall) for name, seconds in parts if name != "productive" and seconds / wall >= 0.02]
     told = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares, key=lambda pair: -pair[1]))
