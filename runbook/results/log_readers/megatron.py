@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from runbook.results.log_readers.record import Assembly, LineReader, Record, milliseconds, number
+from runbook.results.log_readers.record import Assembly, LineReader, Record, number
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
 """Date of the commit (8873b55d6a) since which Megatron-LM counts only the causal half of the attention scores."""
 _BY_DATE = {False: "megatron-full", True: "megatron-full-or-causal"}
+_NUMBERS = {name: name for name in ("milliseconds", "seconds", "loss", "learning_rate", "loss_scale", "grad_norm")}
+_TOKEN_RATES = {"tokens_per_second": "tokens_per_second_per_device", "all_tokens_per_second": "tokens_per_second"}
 WHOLE = {
     "loss": re.compile(r"[eE][-+]\d\d$"),
     "learning_rate": re.compile(r"[eE][-+]\d\d$"),
@@ -353,20 +355,13 @@ class Megatron(LineReader):
         return meant if meant not in ("loss", "learning_rate") or self._exponents else None
 
     def _numbers(self, record: Record, values: dict[str, str]) -> None:
-        if "milliseconds" in values:
-            record.seconds = milliseconds(values["milliseconds"])
-        elif "seconds" in values:
-            record.seconds = number(values["seconds"])
-        elif "elapsed" in values:
+        if "elapsed" in values and "milliseconds" not in values and "seconds" not in values:
             record.mark("unknown_unit_of_time")
-        record.take("loss", values.get("loss"))
+        record.read(values, _NUMBERS)
         self._exponents = self._exponents or "E" in values.get("loss", "")
-        record.learning_rate = number(values.get("learning_rate"))
-        record.loss_scale = number(values.get("loss_scale"))
         if record.loss_scale is not None and record.loss_scale <= 0:
             record.loss_scale = None
             record.mark("no_loss_scale")
-        record.take("grad_norm", values.get("grad_norm"))
         if record.grad_norm == 0:
             record.grad_norm = None
             record.mark("no_grad_norm")
@@ -396,11 +391,7 @@ class Megatron(LineReader):
             record.mark("stale_grad_norm")
 
     def _rates(self, record: Record, values: dict[str, str], prefix: str) -> None:
-        if "tokens_per_second" in values:
-            record.tokens_per_second = number(values["tokens_per_second"])
-            record.mark("tokens_per_second_per_device")
-        elif "all_tokens_per_second" in values:
-            record.tokens_per_second = number(values["all_tokens_per_second"])
+        record.read(values, _TOKEN_RATES)
         if "tflops" in values:
             record.tflops = tera(values["tflops"])
         elif "tflops_lm" in values:

@@ -3,14 +3,19 @@
 import re
 from dataclasses import dataclass
 
-from runbook.results.log_readers.record import Assembly, LineReader, Record, milliseconds, number
+from runbook.results.log_readers.record import Assembly, LineReader, milliseconds, number
 
-_ITER = re.compile(r"\biter (\d+): loss ([-+\w.]+), time ([\d.]+)ms(?:, mfu (-?[\d.]+)%)?")
+_ITER = re.compile(r"\biter (?P<iteration>\d+): loss (?P<loss>[-+\w.]+), time (?P<milliseconds>[\d.]+)ms")
 _EVAL = re.compile(r"\bstep (\d+): train loss ([-+\w.]+), val loss ([-+\w.]+)")
-_LLAMA2C = re.compile(r"^\s*(\d+) \| loss ([-+\w.]+) \| lr ([-+\d.e]+) \| ([\d.]+)ms \| mfu")
+_LLAMA2C = re.compile(
+    r"^\s*(?P<iteration>\d+) \| loss (?P<loss>[-+\w.]+) \| lr (?P<learning_rate>[-+\d.e]+) "
+    r"\| (?P<milliseconds>[\d.]+)ms \| mfu"
+)
 _NANOCHAT = re.compile(r"\bstep\s+(\d+)(?:/\d+)?( \([\d.]+%\))? \| loss: ([-+\w.]+) \|(.*)")
 _LR = re.compile(r"\blr:? ([-+\d.e]+)")
 _PAIR = re.compile(r"([\w/ ]+): ([\d.,]+)")
+_NANOCHAT_NAMES = {"loss": "loss", "norm": "grad_norm", "dt": "milliseconds", "tok/sec": "tokens_per_second",
+                   "lr": "learning_rate"}  # fmt: skip
 
 
 @dataclass
@@ -27,44 +32,30 @@ class NanoGpt(LineReader):
                 out.restart()
                 return True
             return False
-        if found := _ITER.search(line):
-            self._keep(int(found[1]), found[2], milliseconds(found[3]), None, out)
-            if found[4] and float(found[4]) < 0:
+        if found := _ITER.search(line) or _LLAMA2C.search(line):
+            record = out.step(found["iteration"], found.groupdict())
+            if record.iteration == self._evaluated:
+                record.mark("seconds_include_evaluation")
+            out.add(record)
+            if "ms, mfu -" in line:
                 out.counts["mfu of -100 % is nanoGPT's sign for 'not measured yet'"] += 1
         elif found := _EVAL.search(line):
             self._evaluated = int(found[1])
             out.evaluate(int(found[1]), number(found[3]))
-        elif found := _LLAMA2C.search(line):
-            self._keep(int(found[1]), found[2], milliseconds(found[4]), float(found[3]), out)
         elif found := _NANOCHAT.search(line):
-            self._nanochat(found, out)
+            self.name = "nanochat" if found[2] else "build-nanogpt"
+            values = {key.strip(): value for key, value in _PAIR.findall(found[4])}
+            values |= {"loss": found[3], "lr": _group(_LR, found[4])}
+            out.add(out.step(found[1], values, _NANOCHAT_NAMES))
         else:
             return False
         return True
 
-    def _keep(self, iteration: int, loss: str, seconds: float | None, rate: float | None, out: Assembly) -> None:
-        record = Record(iteration, seconds=seconds, learning_rate=rate, line=out.line)
-        record.take("loss", loss)
-        if iteration == self._evaluated:
-            record.mark("seconds_include_evaluation")
-        out.add(record)
 
-    def _nanochat(self, found: re.Match[str], out: Assembly) -> None:
-        self.name = "nanochat" if found[2] else "build-nanogpt"
-        values = {key.strip(): value for key, value in _PAIR.findall(found[4])}
-        record = Record(int(found[1]), line=out.line)
-        record.take("loss", found[3])
-        record.take("grad_norm", values.get("norm"))
-        record.learning_rate = _group(_LR, found[4])
-        record.seconds = milliseconds(values.get("dt"))
-        record.tokens_per_second = number(values.get("tok/sec"))
-        out.add(record)
-
-
-def _group(pattern: re.Pattern[str], text: str) -> float | None:
-    """The number that the first group of a pattern has somewhere in the text."""
+def _group(pattern: re.Pattern[str], text: str) -> str | None:
+    """What the first group of a pattern is somewhere in the text."""
     found = pattern.search(text)
-    return number(found[1]) if found else None
+    return found[1] if found else None
 
 
 _MODDED_STEP = re.compile(r"^[^\w\"']*step:(\d+)/\d+ (.*)")
@@ -89,8 +80,7 @@ class Modded(LineReader):
         if "val_loss" in values:
             out.evaluate(iteration, number(values["val_loss"]))
             return True
-        record = Record(iteration, line=out.line)
-        record.take("loss", values.get("train_loss"))
+        record = out.step(iteration, {"loss": values.get("train_loss")})
         if "train_loss" not in values:
             record.mark("missing_loss")
         mean = milliseconds(values.get("step_avg"))
@@ -104,9 +94,12 @@ class Modded(LineReader):
 _LLMC_STEP = re.compile(r"\bstep\s+(\d+)(?:/\d+)?(?:\s*\||:)\s*(?:train )?loss ([-+\w.]+)(.*)")
 _MAIN = re.compile(r"^s:(\d+) (tel|trl|eval):([-+\w.]+)(?: lr:([-+\w.]+))?(?: norm:([-+\w.]+))?\s*$")
 _LLMC_VALIDATION = re.compile(r"^\s*val loss:? ([\d.]+)\s*$")
-_NORM = re.compile(r"\bnorm ([-+\w.]+)")
-_MILLISECONDS = re.compile(r"(?<![\w.])([\d.]+) ms\b")
-_TOKENS = re.compile(r"\b(\d+) tok/s\b")
+_LLMC_FIELDS = {
+    "milliseconds": re.compile(r"(?<![\w.])([\d.]+) ms\b"),
+    "grad_norm": re.compile(r"\bnorm ([-+\w.]+)"),
+    "learning_rate": _LR,
+    "tokens_per_second": re.compile(r"\b(\d+) tok/s\b"),
+}
 
 
 @dataclass
@@ -128,16 +121,10 @@ class LlmC(LineReader):
         return False
 
     def _step(self, found: re.Match[str], out: Assembly) -> bool:
-        elapsed = _MILLISECONDS.search(found[3])
-        if elapsed is None or number(found[2]) is None:
+        values = {name: _group(pattern, found[3]) for name, pattern in _LLMC_FIELDS.items()}
+        if values["milliseconds"] is None or number(found[2]) is None:
             return False
-        record = Record(int(found[1]), line=out.line)
-        record.take("loss", found[2])
-        record.seconds = milliseconds(elapsed[1])
-        record.take("grad_norm", _group(_NORM, found[3]))
-        record.learning_rate = _group(_LR, found[3])
-        record.tokens_per_second = _group(_TOKENS, found[3])
-        out.add(record)
+        out.add(out.step(found[1], {"loss": found[2], **values}))
         return True
 
     def _main(self, found: re.Match[str], out: Assembly) -> None:
@@ -146,7 +133,4 @@ class LlmC(LineReader):
         elif found[2] == "tel":
             out.evaluate(int(found[1]), number(found[3]))
         else:
-            record = Record(int(found[1]), line=out.line)
-            record.take("loss", found[3])
-            record.learning_rate, record.grad_norm = number(found[4]), number(found[5])
-            out.add(record)
+            out.add(out.step(found[1], {"loss": found[3], "learning_rate": found[4], "grad_norm": found[5]}))

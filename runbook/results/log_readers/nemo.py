@@ -17,16 +17,11 @@ _OPEN = re.compile(r"Epoch \d+:.*\d(?:/\d+|it) \[[^\]]*$")
 _FIELD = re.compile(r"([A-Za-z_][\w/ ]*?)=\s*([-+\w.]+)")
 _LINE = re.compile(r"Training epoch \d+, iteration (\d+)/\d+ \|.*")
 _REACHED = re.compile(r"global step (\d+): '?val_loss'? reached ([\d.]+)")
-_KNOWN = (
-    "lr",
-    "global_batch_size",
-    "global_step",
-    "reduced_train_loss",
-    "train_step_timing in s",
-    "consumed_samples",
-    "val_loss",
-    "grad_norm",
-)
+_NAMES = {
+    "reduced_train_loss": "loss", "lr": "learning_rate", "train_step_timing in s": "seconds",
+    "grad_norm": "grad_norm", "gradient_norm": "grad_norm", "loss_scale": "loss_scale",
+}  # fmt: skip
+_KNOWN = (*_NAMES, "global_batch_size", "global_step", "consumed_samples", "val_loss")
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -70,18 +65,12 @@ class Nemo1(LineReader):
         values = {key.strip(): value for key, value in _FIELD.findall(found["rest"])}
         done = int(found["done"])
         iteration, is_rounded = self._iteration(done, values.get("global_step"))
-        record = Record(iteration, line=out.line)
-        if is_rounded:
-            record.mark("rounded_iteration")
-        record.take("loss", values.get("reduced_train_loss"))
-        seconds, rate = values.get("train_step_timing in s"), float(found["rate"] or 0)
-        if seconds is not None:
-            record.seconds = number(seconds)
-        elif rate:
+        record = Record(iteration, line=out.line, states=("rounded_iteration",) if is_rounded else ())
+        record.read(values, _NAMES)
+        rate = float(found["rate"] or 0)
+        if rate and "train_step_timing in s" not in values:
             record.seconds = rate if found["unit"] == "s/it" else 1 / rate
             record.mark("seconds_is_running_average")
-        record.learning_rate = number(values.get("lr"))
-        record.grad_norm = number(values.get("grad_norm", values.get("gradient_norm")))
         self._keep(record, done, is_rounded, out)
         self.evaluate_once(record.iteration, values.get("val_loss"), out)
 
@@ -159,13 +148,9 @@ class Nemo2(LineReader):
         record = Record(iteration if step is None else int(step), line=out.line)
         if step is None:
             record.mark("iteration_of_epoch")
-        record.take("loss", values.get("reduced_train_loss"))
+        record.read(values, _NAMES)
         if "reduced_train_loss" not in values:
             record.mark("missing_loss")
-        record.learning_rate = number(values.get("lr"))
-        record.seconds = number(values.get("train_step_timing in s"))
-        record.take("grad_norm", values.get("grad_norm"))
-        record.loss_scale = number(values.get("loss_scale"))
         for key, value in values.items():
             if key.lower().startswith("tflops_per_gpu"):
                 record.tflops, record.tflops_convention = number(value), "nemo"

@@ -9,6 +9,10 @@ from runbook.results.log_readers.record import Assembly, LineReader, Record, mil
 
 _STEP = re.compile(r"(validate )?\bstep:\s*(\d+)\s+loss:\s*([-+\w.]+)(.*)")
 _FIELD = re.compile(r"([a-z_/()]+):\s*([-+\w.,]+)")
+_TORCHTITAN_NAMES = {
+    "loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate", "iter": "seconds", "tflops": "tflops",
+    "tps": "tokens_per_second_per_device", "wps": "tokens_per_second_per_device",
+}  # fmt: skip
 
 
 @dataclass
@@ -31,16 +35,7 @@ class Torchtitan(LineReader):
         if found[1]:
             out.evaluate(int(found[2]), number(found[3]))
             return True
-        record = Record(int(found[2]), line=out.line)
-        record.take("loss", found[3])
-        record.take("grad_norm", values.get("grad_norm"))
-        record.learning_rate = number(values.get("lr"))
-        record.seconds = number(values.get("iter"))
-        rate = values.get("tps", values.get("wps"))
-        if rate is not None:
-            record.tokens_per_second = number(rate)
-            record.mark("tokens_per_second_per_device")
-        record.tflops = number(values.get("tflops"))
+        record = out.step(found[2], values | {"loss": found[3]}, _TORCHTITAN_NAMES)
         if record.tflops is not None:
             record.tflops_convention = "torchtitan"
         out.add(record, line[: found.start()])
@@ -49,6 +44,7 @@ class Torchtitan(LineReader):
 
 _PAIR = re.compile(r"(?<![\w/])((?:train/|train_)?[a-z_]+(?:/[a-z_]+)?)=\s*([-+\w.]+)")
 _CLOCK = re.compile(r"(?<![\w/])(?:train/)?(?:iter|step|global_step)=\s*\d")
+_EZPZ_NAMES = {"loss": "loss", "lr": "learning_rate", "grad_norm": "grad_norm", "tflops": "tflops"}
 _TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
 
 
@@ -98,22 +94,25 @@ class Ezpz(LineReader):
         if "loss" not in values and "val_loss" in values:
             self.evaluate_once(int(step), values["val_loss"], out)
             return True
-        loss = number(values.get("loss", values.get("train_loss")))
-        if loss is None:
+        values.setdefault("loss", values.get("train_loss", ""))
+        if number(values["loss"]) is None:
             return False
-        record = Record(int(step), line=out.line)
-        record.take("loss", loss)
+        record = out.step(int(step), values, _EZPZ_NAMES)
         record.seconds = seconds_of(values.get("dt", ""), values.get("sps", ""))
         if record.seconds is None and _TIME.match(values.get("dt", "")):
             record.mark("unknown_unit_of_time")
-        record.learning_rate = number(values.get("lr"))
-        record.grad_norm = number(values.get("grad_norm"))
-        record.tflops = number(values.get("tflops"))
         if record.tflops is not None:
             record.tflops_convention = "ezpz"
         out.add(record, line)
         self.evaluate_once(record.iteration, values.get("val_loss"), out)
         return True
+
+
+_OWN_NAMES = {
+    **{name: name for name in ("loss", "grad_norm", "learning_rate", "loss_scale", "seconds", "skipped", "nan")},
+    "tokens_per_second": "tokens_per_second",
+    "tflops_per_device": "tflops",
+}
 
 
 @dataclass
@@ -138,13 +137,8 @@ class Own(LineReader):
             return True
         if "seconds" not in values or "loss" not in values:
             return False
-        record = Record(int(values["iteration"]), line=out.line)
-        record.take("loss", values["loss"])
-        record.take("grad_norm", values.get("grad_norm"))
-        record.learning_rate, record.loss_scale = values.get("learning_rate"), values.get("loss_scale")
-        record.seconds, record.tokens_per_second = values["seconds"], values.get("tokens_per_second")
-        record.tflops, record.tflops_convention = values.get("tflops_per_device"), values.get("tflops_convention")
-        record.skipped, record.nan = values.get("skipped"), values.get("nan")
+        record = out.step(values["iteration"], values, _OWN_NAMES)
+        record.tflops_convention = values.get("tflops_convention")
         if values.get("global_batch") and record.seconds:
             record.samples_per_second = values["global_batch"] / record.seconds
         if record.loss is None and not record.states:

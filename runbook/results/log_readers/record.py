@@ -5,6 +5,7 @@ import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from runbook.results.log_readers.known_failures import Failure
@@ -38,6 +39,25 @@ class Record:
             self.mark(f"{'nan' if math.isnan(value) else 'infinite'}_{name}")
             value = None
         setattr(self, name, value)
+
+    def read(self, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None) -> None:
+        """Take what a log says; `names` has our field for each of its words, and a number that is there stays.
+
+        `milliseconds` become seconds; `tokens_per_second_per_device` are a state as well.
+        """
+        for word, name in (names or {word: word for word in values}).items():
+            value = values.get(word)
+            if value is None:
+                continue
+            if name == "milliseconds":
+                name, value = "seconds", milliseconds(str(value))
+            elif name == "tokens_per_second_per_device":
+                self.mark(name)
+                name = "tokens_per_second"
+            if name in ("loss", "grad_norm"):
+                self.take(name, value)
+            elif getattr(self, name) is None:
+                setattr(self, name, number(value) if isinstance(value, str) else value)
 
     def mark(self, state: str) -> None:
         """Add a state."""
@@ -158,6 +178,14 @@ class Assembly:
         self._restarting = False
         self._new_file = False
         self._prefix = ""
+
+    def step(
+        self, iteration: str | int, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None
+    ) -> Record:
+        """The record of this line with its values, as `Record.read` takes them; `add` keeps it."""
+        record = Record(int(iteration), line=self.line)
+        record.read(values, names)
+        return record
 
     def restart(self) -> None:
         """The log says that training starts; what follows the next record belongs to a new segment."""
