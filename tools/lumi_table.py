@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runbook.core.table import Table
-from runbook.plan_file.schema import Shape
+from runbook.plan_file.schema import PlannedParallel, Shape
 from runbook.planning import sizes
 from runbook.planning.cost.memory import state_bytes
 from runbook.results.documents import LUMI_CONVENTION, ThroughputRow, results_table, speed
@@ -47,12 +47,17 @@ def lumi_rows() -> list[StatedRow]:
             own = ThroughputRow(
                 model=row["model"],
                 shape=gpt(*LUMI_MODELS[row["model"]], tensor=tensor),
-                nodes=int(row["nodes"]),
-                devices=int(row["nodes"]) * GCDS_PER_NODE,
-                pipeline=int(row["pipeline"]),
-                tensor=tensor,
-                data=int(row["data"]),
-                zero_stage=int(row["zero_stage"]),
+                parallel=PlannedParallel(
+                    tensor=tensor,
+                    pipeline=int(row["pipeline"]),
+                    virtual_pipeline=1,
+                    context=1,
+                    sequence=False,
+                    data=int(row["data"]),
+                    world_size=int(row["nodes"]) * GCDS_PER_NODE,
+                    zero_stage=int(row["zero_stage"]),
+                ),
+                devices_per_node=GCDS_PER_NODE,
                 samples_per_second=float(row["samples_per_second"]) if known else None,
             )
             stated = [float(row[name]) if known else None for name in ("tflops_per_gcd", "percent_of_peak")]
@@ -77,21 +82,21 @@ def judged_table(rows: Sequence[StatedRow]) -> Table:
 
 def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
     """Whether a row can be right, and where it cannot, why."""
-    row, tflops = one.row, speed(one.row, LUMI_CONVENTION)
+    row, cut, tflops = one.row, one.row.parallel, speed(one.row, LUMI_CONVENTION)
     if row.samples_per_second is None or tflops is None:
         return "never measured"
     if one in before:
         return f"printed twice: the same as row {before.index(one) + 1}"
-    ranks = row.pipeline * row.tensor * row.data
-    if ranks != row.devices:
-        text = f"cannot be right: PP x TP x DP = {ranks}, but there are {row.devices} devices"
+    ranks = cut.pipeline * cut.tensor * cut.data
+    if ranks != cut.world_size:
+        text = f"cannot be right: PP x TP x DP = {ranks}, but there are {cut.world_size} devices"
         if (fit := fitting(one)) is not None:
             tensor, padded = fit[0], fit[1].padded_vocabulary
             text += f"; TP {tensor} fills them, and {one.tflops} is its number (vocabulary padded to {padded})"
         return text
-    layout = {"tensor": row.tensor, "pipeline": row.pipeline}
-    states = state_bytes("fp16", deepspeed=True, zero_stage=row.zero_stage, data=row.data)
-    needed = states.total * max(sizes.on_rank(row.shape, **layout, stage=n).total for n in range(row.pipeline))
+    layout = {"tensor": cut.tensor, "pipeline": cut.pipeline}
+    states = state_bytes("fp16", deepspeed=True, zero_stage=cut.zero_stage, data=cut.data)
+    needed = states.total * max(sizes.on_rank(row.shape, **layout, stage=n).total for n in range(cut.pipeline))
     if needed > GCD_BYTES:
         return (
             f"cannot be right: weights, gradients and optimizer need {needed / 2**30:.1f} GiB of a device's "
@@ -107,9 +112,9 @@ def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
 
 def fitting(one: StatedRow) -> tuple[int, Shape] | None:
     """Where the layout does not fill the devices: the tensor size that does, if the stated speed is that size's."""
-    row = one.row
-    tensor, rest = divmod(row.devices, row.pipeline * row.data)
-    if rest or tensor == row.tensor or one.tflops is None:
+    row, cut = one.row, one.row.parallel
+    tensor, rest = divmod(cut.world_size, cut.pipeline * cut.data)
+    if rest or tensor == cut.tensor or one.tflops is None:
         return None
     shape = replace(row.shape, padded_vocabulary=sizes.padded_vocabulary(row.shape.vocabulary, tensor))
     found = speed(replace(row, shape=shape), LUMI_CONVENTION)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from runbook.core.table import Table
 from runbook.plan_file.schema import PlannedParallel, Shape
@@ -22,21 +21,21 @@ class ThroughputRow:
     model: str
     shape: Shape
     """With the vocabulary padded for this layout's tensor-parallel size."""
-    nodes: int
-    devices: int
-    pipeline: int
-    tensor: int
-    data: int
-    zero_stage: int
+    parallel: PlannedParallel
+    devices_per_node: int
+    recompute: str = "full"
     samples_per_second: float | None = None
     name: str = field(default="", compare=False)
     """Of the run or variant."""
-    convention: str = LUMI_CONVENTION
-    """Formula of T (TFLOP/s per device)."""
     refused: str = ""
     """Why the plan would not start it."""
     source: str = field(default="", compare=False)
     """File and line the samples/s come from."""
+
+    @property
+    def convention(self) -> str:
+        """Formula of T (TFLOP/s per device)."""
+        return KEPT_CONVENTION if self.recompute == "none" else LUMI_CONVENTION
 
 
 def results_table(rows: Sequence[ThroughputRow], *, device: str, precision: str, source: str) -> Table:
@@ -45,15 +44,15 @@ def results_table(rows: Sequence[ThroughputRow], *, device: str, precision: str,
     shown = []
     for row in rows:
         tflops, model = speed(row, row.convention), speed(row, flops.OURS)
-        refused = f"refused by the plan: {row.refused}" if row.refused else ""
+        cut, refused = row.parallel, f"refused by the plan: {row.refused}" if row.refused else ""
         shown.append(
             {
                 "Model Size": row.model,
-                "Nodes": row.nodes,
-                "PP": row.pipeline,
-                "TP": row.tensor,
-                "DP": row.data,
-                "Zero Stage": row.zero_stage,
+                "Nodes": -(-cut.world_size // (row.devices_per_node or cut.world_size)),
+                "PP": cut.pipeline,
+                "TP": cut.tensor,
+                "DP": cut.data * cut.context,
+                "Zero Stage": cut.zero_stage,
                 "T (samples/s)": row.samples_per_second,
                 "T (TFLOP/s per device)": tflops,
                 "% of peak": 100 * tflops / peak if tflops is not None and peak else None,
@@ -77,25 +76,7 @@ def speed(row: ThroughputRow, convention: str) -> float | None:
     """TFLOP/s per device; None where it was not measured."""
     if row.samples_per_second is None:
         return None
-    return flops.tflops_per_device(row.shape, row.samples_per_second, row.devices, convention)
-
-
-def throughput_row(
-    shape: Shape, parallel: PlannedParallel, recompute: str, *, devices_per_node: int, **row: Any
-) -> ThroughputRow:
-    """A training by its shape and layout; `row` has its names, and what was measured or why it is refused."""
-    world = parallel.world_size
-    return ThroughputRow(
-        shape=shape,
-        nodes=max(1, -(-world // devices_per_node)) if devices_per_node else 1,
-        devices=world,
-        pipeline=parallel.pipeline,
-        tensor=parallel.tensor,
-        data=parallel.data * parallel.context,
-        zero_stage=parallel.zero_stage,
-        convention=KEPT_CONVENTION if recompute == "none" else LUMI_CONVENTION,
-        **row,
-    )
+    return flops.tflops_per_device(row.shape, row.samples_per_second, row.parallel.world_size, convention)
 
 
 def scaling_table(points: Sequence[tuple[str, int, float]], *, source: str = "metrics.jsonl of each run") -> Table:

@@ -211,7 +211,7 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
     """One row for each, of what was not run as never measured; efficiency over the numbers of devices measured."""
     hardware, rows = runs_of[0].site.hardware, [_variant_row(one, runs) for one in runs_of]
     precision, source = str(runs_of[0].run.training.precision), "metrics.jsonl of each run"
-    points = [(one.name, one.devices, one.samples_per_second) for one in rows if one.samples_per_second]
+    points = [(one.name, one.parallel.world_size, one.samples_per_second) for one in rows if one.samples_per_second]
     table = documents.results_table(rows, device=hardware.device, precision=precision, source=source)
     return table, documents.scaling_table(points)
 
@@ -229,7 +229,7 @@ def _variant_row(settings: Settings, runs: Path) -> documents.ThroughputRow:
     """The layout of a run or variant, with its measured speed or, where it was not run, why the plan refuses it."""
     folder, name, per_node = runs / settings.name, settings.name, settings.site.hardware.devices_per_node
     label = settings.model.label or settings.run.model
-    row = partial(documents.throughput_row, devices_per_node=per_node, name=name, model=label)
+    row = partial(documents.ThroughputRow, label, devices_per_node=per_node, name=name)
     if (folder / "plan.json").exists():
         plan, source, speed = read_plan_file(folder), f"{name}/plan.json", None
         spec = plan.phases[FULL]
@@ -237,11 +237,11 @@ def _variant_row(settings: Settings, runs: Path) -> documents.ThroughputRow:
             one = read_results(folder, plan, FULL)
             first, last = one.history.steps[0], one.history.steps[-1]
             speed, source = one.summary.samples_per_second, f"{name}/{one.history.source}:{first.line}-{last.line}"
-        return row(spec.model, spec.parallel, spec.recompute, samples_per_second=speed, source=source)
+        return row(spec.model, spec.parallel, recompute=spec.recompute, samples_per_second=speed, source=source)
     refused, choice = "", full_choice(settings)
     try:
         machine.make_plan_here(settings)
     except PlanError as error:
         reasons = (line.strip().partition(". ")[2].partition(" Rule:")[0] for line in str(error).splitlines()[1:])
         refused = next(filter(None, reasons), "its values do not fit together")
-    return row(choice.shape, choice.parallel, choice.training.recompute, refused=refused, source="not run")
+    return row(choice.shape, choice.parallel, recompute=choice.training.recompute, refused=refused, source="not run")

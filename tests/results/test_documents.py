@@ -49,7 +49,8 @@ def test_lumi_percentages_are_hardware_flops_and_the_models_are_three_quarters()
 
 
 def test_our_own_runs_fill_the_same_table_without_stated_figures():
-    own = ThroughputRow("125M", gpt(12, 768, 12), 1, 8, 1, 1, 8, 1, 250.0)
+    cut = replace(lumi_rows()[0].row.parallel, pipeline=1, tensor=1, data=8, world_size=8)
+    own = ThroughputRow("125M", gpt(12, 768, 12), cut, 8, samples_per_second=250.0)
     (row,) = results_table([own], device="A100-80GB", precision="bf16", source="metrics.jsonl").rows
     assert row["verdict"] == "ok"
     assert row[COLUMN] == pytest.approx(tflops_per_device(own.shape, 250.0, 8, "megatron-deepspeed-f4"))
@@ -57,7 +58,9 @@ def test_our_own_runs_fill_the_same_table_without_stated_figures():
 
 def test_a_stated_speed_that_does_not_follow_is_said():
     (own, *_) = lumi_rows()
-    wrong = StatedRow(replace(own.row, tensor=2, samples_per_second=250.0), 99.0, 50.0)
+    wrong = StatedRow(
+        replace(own.row, parallel=replace(own.row.parallel, tensor=2), samples_per_second=250.0), 99.0, 50.0
+    )
     assert judged_table([wrong]).rows[0]["verdict"].startswith("stated 99.0, recomputed ")
 
 
