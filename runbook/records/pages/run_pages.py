@@ -188,7 +188,7 @@ def write_runs_index(runs_folder: Path) -> Path:
         head=head("Runs", script=True),
         rows=rows,
         names=[in_words(name) for name in KEY_NUMBERS],
-        num_phases=6,
+        num_phases=len(PHASES),
         written=f"{utc_now()[:19].replace('T', ' ')} UTC",
     )
     write_text(runs_folder / "index.html", text)
