@@ -27,7 +27,7 @@ from runbook.planning import FULL, SMOKE, plan_tables
 from runbook.planning.plan_tables import data_table, summary_table
 from runbook.planning.prediction.search import what_if, what_if_table
 from runbook.planning.site_limits import site_tables
-from runbook.results.figures import formulas, layout_figures, plan_figures
+from runbook.results.figures import formulas, plan_figures
 from runbook.workflow import plan_commands, report
 from runbook.workflow.open_phase import OpenPhase, bind_phase, runs_folder
 from runbook.workflow.prerequisites import machine
@@ -71,15 +71,15 @@ def show_layout(open_phase: OpenPhase) -> View:
     plan, training, time = open_phase.plan, open_phase.plan.phases[FULL], open_phase.plan.time[FULL]
     show_table(plan_tables.layout_table(plan))
     open_phase.check(plan.checks)
-    devices = layout_figures.device_figure(training, plan.computes_on.devices_per_node)
+    devices = plan_figures.device_figure(training, plan.computes_on.devices_per_node)
     view = View([Formula(*formulas.batch(plan, FULL))])
     view.append((devices, f"Which device holds what: {plan_tables.devices_sum(training)}."))
     if training.parallel.pipeline > 1 and time.parts and time.seconds_per_iteration:
-        pipeline = layout_figures.planned_pipeline_figure(training, time.parts, time.seconds_per_iteration)
+        pipeline = plan_figures.planned_pipeline_figure(training, time.parts, time.seconds_per_iteration)
         view.append(
             (pipeline, "What each stage does in a step, as planned; the rehearsal below counts each by itself.")
         )
-    rates = layout_figures.rate_figure({"smoke test": plan.phases[SMOKE], "training": training})
+    rates = plan_figures.rate_figure({"smoke test": plan.phases[SMOKE], "training": training})
     return View([*view, (rates, "The learning rate over the steps; its numbers are in the table.")])
 
 

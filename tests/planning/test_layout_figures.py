@@ -11,7 +11,7 @@ from latex2mathml.converter import convert
 
 from runbook.planning import make_plan
 from runbook.results.figures import formulas
-from runbook.results.figures.layout_figures import device_figure, planned_pipeline_figure, rate_figure
+from runbook.results.figures.plan_figures import device_figure, planned_pipeline_figure, rate_figure
 
 from .conftest import TWO_CORES, build
 from .test_plan_figures import large

@@ -17,6 +17,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.results.history import Step, ValidationLoss, events_named, read_events, read_metrics, read_validation
 from runbook.results.log_readers.record import KEYS, ParsedLog
 from runbook.results.metrics import find_alarms
+from runbook.results.step_tables import COLUMNS
 
 _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)
@@ -65,14 +66,10 @@ def write_csv(log: ParsedLog, stream: IO[str]) -> None:
 
 
 NUMBERS = {
-    "loss": "loss (nat/token)",
-    "grad_norm": "gradient norm",
-    "learning_rate": "learning rate",
-    "loss_scale": "loss scale",
-    "seconds": "step time (s)",
+    **{key: COLUMNS[key] for key in ("loss", "grad_norm", "learning_rate", "loss_scale", "seconds")},
     "samples_per_second": "throughput (samples/s)",
-    "tokens_per_second": "throughput (tokens/s)",
-    "tflops": "speed (TFLOP/s/device)",
+    "tokens_per_second": COLUMNS["tokens_per_second"],
+    "tflops": COLUMNS["tflops_per_device"],
 }
 """Numbers of a record that make a curve, and what they are called with their units."""
 WHOLE = ("iteration", "skipped", "nan", "segment")
