@@ -52,22 +52,18 @@ def published_results() -> tuple[Published, ...]:
     found = []
     for line, row in enumerate(read_table(RESULTS), start=2):
         billions, sequence = _number(row["params_b"]), _number(row["seq_len"])
+        same = {name: row[name] for name in ("model", "accelerator", "precision", "date", "confidence", "source")}
         found.append(
             Published(
-                model=row["model"],
+                **same,
                 parameters=billions * 1e9 if billions else None,
-                accelerator=row["accelerator"],
                 devices=row["n_accel"],
-                precision=row["precision"],
                 sequence_length=int(sequence) if sequence else None,
                 tokens_per_second_per_device=_number(row["tokens_s_per_accel"]),
                 tflops_per_device=_number(row["tflops_per_accel"]),
                 mfu_percent=_number(row["mfu_pct"]),
                 hfu_percent=_number(row["hfu_pct"]),
                 convention=row["flops_convention"] or "not stated",
-                date=row["date"],
-                confidence=row["confidence"],
-                source=row["source"],
                 line=line,
             )
         )

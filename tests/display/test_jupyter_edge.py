@@ -12,18 +12,30 @@ from types import SimpleNamespace
 import pytest
 
 from runbook.core import shell
-from runbook.display.jupyter import USED_OF_JUPYTERLAB, kernel, open_pages
-from runbook.display.jupyter.kernel import USED_OF_IPYKERNEL, USED_OF_IPYTHON, CellRequest, Message, PageKernel
+from runbook.display.jupyter import kernel, open_pages
+from runbook.display.jupyter.kernel import CellRequest, Message, PageKernel
 from runbook.display.jupyter.open_pages import ANSWER, QUESTION, CellDisplays
 
 PACKAGE = Path(kernel.__file__).parents[2]
 SCRIPT = (PACKAGE / "display" / "jupyter" / "lab" / "static" / "watching.js").read_text()
+EDGE = (PACKAGE / "display" / "jupyter" / "kernel.py").read_text()
+USED_OF_IPYKERNEL = {name for pair in re.findall(r"_kernel\.(\w+)|\(kernel, \"(\w+)\"", EDGE) for name in pair if name}
+"""Attributes of its kernel that the edge uses; and io_thread of the iopub_socket."""
+USED_OF_IPYTHON = ("display_pub", "events", "history_manager", "kernel")
+"""Attributes of its shell, in `records.session`, `display.output_place` and `display.jupyter.kernel`."""
+USED_OF_JUPYTERLAB = (
+    *("addWidgetExtension", "docRegistry", "sessionContext", "iopubMessage", "kernelChanged", "requestCommInfo"),
+    *("createComm", "clearExecution", "executionCount", "executionState", "outputArea", "scrollToItem"),
+    *("isDisposed", "onIOPub", "onReply", "onStdin"),
+)
+"""Members of JupyterLab 4's objects that watching.js uses."""
 
 
 def test_ipykernel_7_has_every_attribute_we_use():
     from ipykernel.ipkernel import IPythonKernel
 
     assert version("ipykernel").partition(".")[0] == "7", "read display/jupyter/kernel.py against the new version"
+    assert len(USED_OF_IPYKERNEL) >= 7, "the edge says by which names it knows the kernel"
     assert [name for name in USED_OF_IPYKERNEL if not hasattr(IPythonKernel, name)] == []
 
 
@@ -47,7 +59,7 @@ def test_jupyterlab_4_has_every_member_that_our_script_uses():
 
 def test_nothing_else_names_the_inside_of_ipykernel():
     # The other names stand for other things too: a client of a kernel asks for its kernel_info.
-    inside = set(USED_OF_IPYKERNEL) - {"session", "kernel_info", "get_parent"}
+    inside = USED_OF_IPYKERNEL - {"session", "kernel_info", "get_parent"}
     for path in PACKAGE.rglob("*.py"):
         names = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
         assert path.name == "kernel.py" or not names & inside, path
@@ -83,7 +95,7 @@ def around(monkeypatch):
         shell_channel_thread_main=lambda message: sent.append(("kernel", message)),
         shell_stream=Stream(),
     )
-    assert set(vars(ipykernel)) == set(USED_OF_IPYKERNEL)
+    assert set(vars(ipykernel)) == USED_OF_IPYKERNEL
     ended = []
     shell = SimpleNamespace(
         kernel=ipykernel,

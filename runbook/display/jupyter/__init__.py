@@ -3,10 +3,3 @@
 The edge is `kernel` (all we use of ipykernel's inside, and of IPython's) and lab/static/watching.js (all we use of
 JupyterLab's page). tests/display/test_jupyter_edge.py looks for every name in the installed versions.
 """
-
-USED_OF_JUPYTERLAB = (
-    *("addWidgetExtension", "docRegistry", "sessionContext", "iopubMessage", "kernelChanged", "requestCommInfo"),
-    *("createComm", "clearExecution", "executionCount", "executionState", "outputArea", "scrollToItem"),
-    *("isDisposed", "onIOPub", "onReply", "onStdin"),
-)
-"""Members of JupyterLab 4's objects that watching.js uses."""

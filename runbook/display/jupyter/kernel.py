@@ -16,14 +16,6 @@ from typing import Any
 
 from runbook.display.output_place import current_shell
 
-USED_OF_IPYKERNEL = (
-    *("get_parent", "iopub_socket", "kernel_info", "session"),  # and io_thread of the socket
-    *("shell_channel_thread", "shell_channel_thread_main", "shell_stream"),
-)
-"""Attributes of its kernel; tests/display/test_jupyter_edge.py looks for each in the installed version."""
-USED_OF_IPYTHON = ("display_pub", "events", "history_manager", "kernel")
-"""Attributes of its shell, also in `records.session` and `display.output_place`."""
-
 DELIMITER = b"<IDS|MSG>"
 """Between addresses and the signed parts of a message: signature, header, parent, metadata, content."""
 
