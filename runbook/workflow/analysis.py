@@ -23,7 +23,7 @@ from runbook.results.compare import compare, read_run
 from runbook.results.explain import Explanation, explain, facts_of_run, read_facts, read_words
 from runbook.results.figures import formulas, run_figures
 from runbook.results.log_readers.read import open_log, parse_files
-from runbook.results.step_tables import slow_steps_table
+from runbook.results.metrics import slow_steps_table
 from runbook.workflow import report
 from runbook.workflow.open_phase import OpenPhase, binder
 from runbook.workflow.prerequisites import machine

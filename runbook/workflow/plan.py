@@ -14,7 +14,7 @@ from runbook import params
 from runbook.core.atomic_files import write_text
 from runbook.core.errors import ParamsError, PlanError
 from runbook.display import Formula, Table, View, show_table, show_text
-from runbook.display.jupyter.form import Answer, Field, show_form
+from runbook.display.jupyter.widgets import Answer, Field, show_form
 from runbook.params import Settings
 from runbook.params.catalogues import read_datasets, read_models
 from runbook.params.editing import edited_text

@@ -36,7 +36,7 @@ from runbook.records.redaction import WHOLE_PATH, Redactor, keep_pictures
 from runbook.records.run_state import read_run, run_verdict
 from runbook.results import run_tables
 from runbook.results.history import PHENOMENON, read_scores
-from runbook.results.step_tables import history_frame
+from runbook.results.metrics import history_frame
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase
 from runbook.workflow.status import active_jobs

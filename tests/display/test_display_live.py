@@ -12,8 +12,7 @@ import pytest
 from runbook.core.table import Table
 from runbook.display import Place, Progress
 from runbook.display.jupyter import kernel
-from runbook.display.jupyter.controls import WIDGET, as_text, controls, widget_bundle
-from runbook.display.jupyter.form import Answer, Field, Form, show_form
+from runbook.display.jupyter.widgets import WIDGET, Answer, Field, Form, as_text, controls, show_form, widget_bundle
 from runbook.display.progress import MOST_POINTS, curve_html
 
 

@@ -16,7 +16,7 @@ import runbook
 from runbook.core import table
 from runbook.core.errors import ParamsError, PlanError, RecordError
 from runbook.results.history import History, RankTimes, Step
-from runbook.results.step_tables import slow_steps_table
+from runbook.results.metrics import slow_steps_table
 from runbook.workflow import analysis, plan
 
 THREE_LINES = {

@@ -16,8 +16,7 @@ from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.history import Step, ValidationLoss, events_named, read_events, read_metrics, read_validation
 from runbook.results.log_readers.record import KEYS, ParsedLog
-from runbook.results.metrics import find_alarms
-from runbook.results.step_tables import COLUMNS
+from runbook.results.metrics import COLUMNS, find_alarms
 
 _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)

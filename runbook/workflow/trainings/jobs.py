@@ -8,7 +8,7 @@ from typing import Any
 from runbook.core.atomic_files import make_dated_folder
 from runbook.core.errors import JobError
 from runbook.display import show_text
-from runbook.display.jupyter.controls import Actions, controls
+from runbook.display.jupyter.widgets import Actions, controls
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.render.training_job import render_job, write_job

@@ -17,7 +17,7 @@ from runbook.records.run_state import read_run
 from runbook.records.twin import find_twin
 from runbook.results import run_tables
 from runbook.results.figures import run_figures
-from runbook.results.step_tables import history_frame, slow_steps_table
+from runbook.results.metrics import history_frame, slow_steps_table
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.run_files import read_plan_file, tokenizer_of
