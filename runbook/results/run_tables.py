@@ -113,16 +113,15 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[str, float | None]:
     """What came true, under names with units: the right-hand side of `plan_versus_actual`."""
-    numbers: dict[str, float | None] = {
+    wall_time = {"wall time (s)": account.wall_seconds} if account is not None else {}
+    return {
         "iterations": summary.last_iteration, "processes": summary.world_size,
         "global batch (sequences)": summary.global_batch, "tokens consumed (tokens)": summary.consumed_tokens,
         "step time (s/iteration)": summary.seconds_per_iteration,
         "throughput (tokens/s)": summary.tokens_per_second, "speed (TFLOP/s/device)": summary.tflops_per_device,
         "first loss (nat/token)": summary.first_loss, "memory of a process (B)": summary.memory_bytes or None,
+        **wall_time,
     }  # fmt: skip
-    if account is not None:
-        numbers["wall time (s)"] = account.wall_seconds
-    return numbers
 
 
 def speed_table(summary: Summary, shape: Shape, *, device: str, precision: str, own_peak: float | None = None) -> Table:

@@ -249,12 +249,8 @@ def _entries(
     yield entry("block_start", begin, **where)
     for step in steps:
         done = step.consumed_tokens // spec.model.sequence_length
-        yield entry(
-            "tracked_stats",
-            step.time,
-            {"train_step_time": step.seconds, "reduced_train_loss": step.loss},
-            step=step.iteration,
-        )
+        stats = {"train_step_time": step.seconds, "reduced_train_loss": step.loss}
+        yield entry("tracked_stats", step.time, stats, step=step.iteration)
         if (one := evaluations.get(step.iteration)) is None:
             continue
         yield entry("block_stop", one.time - one.seconds, **where)

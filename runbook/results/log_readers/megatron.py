@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from runbook.results.log_readers.record import Assembly, LineReader, Record, number
+from runbook.results.log_readers.record import OVERFLOW, Assembly, LineReader, Record, number
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
@@ -155,7 +155,6 @@ _EVALUATION = re.compile(
     r"(?:.*?(?:PPL|ppl)(?: value)?[:=]\s*(?P<perplexity>[-+.\dEe]+))?"
 )
 _BRIDGE = re.compile(r"Step Time ?: ([\d.]+)s.*?GPU utilization: ([\d.]+)\s*(?:MODEL_)?TFLOP/s/GPU")
-_OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 _ARGUMENT = re.compile(r"(?:^|[\s:])([a-z][a-z0-9_]+) \.{3,} ?(\S.*?)\s*$")
 _STARTS = ("done with setup", "[before the start of training step]", "setting training iterations to")
 _REST_OF_NUMBER = re.compile(r"\s*[\d.eE+-]+\s*(?:\||$)")
@@ -440,7 +439,7 @@ class Megatron(LineReader):
             self.arguments[argument[1]] = argument[2]
             return True
         if "OVERFLOW!" in line:
-            if (overflow := _OVERFLOW.search(line)) and overflow[1] == "0":
+            if (overflow := OVERFLOW.search(line)) and overflow[1] == "0":
                 self._overflows += 1
             return False  # DeepSpeed's reader wants it as well
         if "Step Time" in line and (step := _BRIDGE.search(line)):

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.results.log_readers.record import Assembly, LineReader, Record, milliseconds, number
+from runbook.results.log_readers.record import OVERFLOW, Assembly, LineReader, Record, milliseconds, number
 
 _STEP = re.compile(r"(validate )?\bstep:\s*(\d+)\s+loss:\s*([-+\w.]+)(.*)")
 _FIELD = re.compile(r"([a-z_/()]+):\s*([-+\w.,]+)")
@@ -163,7 +163,6 @@ _TIMER = re.compile(
 )
 _WRAPPED = re.compile(r"epoch=\d+/micro_step=\d+/global_step=\d+,?\s*$")
 _STEP_LOG = re.compile(r"\[Rank \d+\] step=(\d+), skipped=(\d+), lr=\[([-\d.eE]+)")
-_OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 
 
 @dataclass
@@ -193,7 +192,7 @@ class DeepSpeed(LineReader):
             self._steps(steps, out)
         elif "skipped=" in line and (step := _STEP_LOG.search(line)):
             self._step(step, out)
-        elif "OVERFLOW!" in line and (overflow := _OVERFLOW.search(line)):
+        elif "OVERFLOW!" in line and (overflow := OVERFLOW.search(line)):
             self.flush(out)  # it is told before the other lines of its step
             self._overflow = self._overflow or overflow[1] == "0"
         else:

@@ -158,6 +158,7 @@ _RANK = re.compile(
     r"\[?(?:rank|default)[\s-]*(\d+)\]?|\bpid=(\d+)|^\s*(\d+):\s|^\s*\[?([A-Za-z][\w.-]*\d[\w.-]*(?::\d+)?)\]?:\s?"
     r"|^\s*[\w.-]+/(\d+)\s"
 )
+OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 CLOSE_LINES = 64
 """A record that repeats the last one within so many lines was printed by another rank, even where its clock differs."""
 
