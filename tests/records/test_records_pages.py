@@ -367,6 +367,7 @@ def test_index_lists_every_run_newest_first_and_needs_no_server(tmp_path):
     for word in ("1 of 7", "✗ fail", "3.618", "64633856", "04-training"):
         assert word in page.text
     assert "not-a-run" not in page.text
+    assert "of 6" not in page.text, "the column counts the same phases as the state"
     assert page.tags.count("button") == 11
     assert "No run yet" in Path(write_runs_index(tmp_path / "empty")).read_text()
 
