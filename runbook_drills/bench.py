@@ -24,7 +24,7 @@ import psutil
 
 from runbook import params
 from runbook.core.errors import JobError
-from runbook.core.json_lines import read_lines
+from runbook.core.files import read_lines
 from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import wait_until
 from runbook.jobs import get_scheduler

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from runbook.core import shell
 from runbook.core.errors import HeldError
-from runbook.core.json_lines import read_lines
+from runbook.core.files import read_lines
 from runbook.core.locks import hold
 from runbook.core.processes import wait_until
 from runbook.core.shell import Finished

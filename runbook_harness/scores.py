@@ -13,10 +13,9 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from runbook import params
-from runbook.core.atomic_files import write_text
 from runbook.core.checks import counted
 from runbook.core.errors import DataError, ParamsError
-from runbook.core.json_lines import read_lines
+from runbook.core.files import read_lines, write_text
 from runbook.core.table import Row, Table
 from runbook.planning import FULL
 from runbook.records.manifest import note_files

@@ -22,8 +22,8 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from runbook.core import processes
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import HeldError, JobError
+from runbook.core.files import write_text
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 

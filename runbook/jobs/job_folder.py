@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError
+from runbook.core.files import write_text
 from runbook.core.locks import hold_file
 from runbook.core.processes import Identity, boot_id, uptime_seconds
 

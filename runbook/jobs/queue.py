@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runbook.core import processes, shell
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ProgramError
+from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder, job_request
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler, used_folder

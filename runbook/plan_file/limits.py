@@ -92,14 +92,13 @@ def shape_rules(shape: Shape, parallel: PlannedParallel, model: str, keys: Keys 
         "layers divide by pipeline x virtual pipeline" + (", without those of the first and last stage" if own else ""),
         f"Choose stages so that their product divides {'what is left' if own else shape.layers}.",
     )
-    if shape.position_embedding == "learned":
-        yield (
-            "positions",
-            shape.sequence_length <= shape.positions,
-            f"sequences of {shape.sequence_length} tokens, {shape.positions} learned positions",
-            "a sequence is no longer than the model has positions",
-            f"Lower {keys.sequence_length} to {shape.positions}, or give model {model} more positions.",
-        )
+    yield (
+        "positions",
+        shape.sequence_length <= shape.positions,
+        f"sequences of {shape.sequence_length} tokens, {shape.positions} {shape.position_embedding} positions",
+        "a sequence is no longer than the model has positions",
+        f"Lower {keys.sequence_length} to {shape.positions}, or give model {model} more positions.",
+    )
 
 
 def sharing_rules(shape: Shape, parallel: PlannedParallel, program: str, keys: Keys = FULL_KEYS) -> Iterator[Rule]:
@@ -283,8 +282,6 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
         yield f"model.hidden {model.hidden} does not divide by heads {model.heads}"
     elif model.position_embedding == "rope" and model.hidden // model.heads % 2:
         yield f"model.position_embedding rope turns pairs of numbers, and a head has {model.hidden // model.heads}"
-    if model.position_embedding != "learned" and model.sequence_length > model.positions:
-        yield f"sequence_length {model.sequence_length} is longer than the model's {model.positions} positions"
     if model.vocabulary > model.padded_vocabulary:
         yield f"model.vocabulary {model.vocabulary} is larger than padded_vocabulary {model.padded_vocabulary}"
     outside = [token for token in phase.sampling.prompt_ids if not 0 <= token < model.vocabulary]

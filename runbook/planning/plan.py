@@ -1,26 +1,132 @@
 """The whole plan: every number computed from what a person chose, every rule checked; each training phase of it."""
 
 import dataclasses
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from runbook.core.checks import raise_if_failed
+from runbook.core.checks import Check, raise_if_failed
+from runbook.core.errors import RecordError
 from runbook.params.settings import Settings
 from runbook.plan_file import schema
 from runbook.plan_file.deepspeed import own_config
+from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import fingerprint
-from runbook.plan_file.schema import PlannedModel
+from runbook.plan_file.json_records import as_json, from_json
+from runbook.plan_file.schema import PhasePlan, PlannedModel, Shape
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.cpu import check_cpu
-from runbook.planning.cost.endurance import endurance, storage
-from runbook.planning.cost.speed import Calibrations, estimate
+from runbook.planning.cost.endurance import Endurance, Storage, endurance, storage
+from runbook.planning.cost.speed import Calibration, Calibrations, Speed, estimate
 from runbook.planning.cost.step_inputs import check_device, peak_of
 from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
-from runbook.planning.plan_record import SCHEMA, CatalogueModel, ComputesOn, Label, PhaseFlops, PhaseParameters, Plan
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
 from runbook.planning.site_limits import check_queues, check_volumes
-from runbook.planning.sizes import expected_first_loss, label_fits, label_text, on_rank, same_fields, whole
-from runbook.planning.token_files import GPT2_END_OF_DOCUMENT, DataPlan, check_data, check_epochs, data_work, plan_data
+from runbook.planning.sizes import Parameters, expected_first_loss, label_fits, label_text, on_rank, same_fields, whole
+from runbook.planning.token_files import (
+    GPT2_END_OF_DOCUMENT,
+    DataPlan,
+    PreparationCost,
+    check_data,
+    check_epochs,
+    data_work,
+    plan_data,
+)
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ComputesOn:
+    """The devices of a node, and who says so: the site's file, or the program that listed this machine's GPUs."""
+
+    device: str
+    devices_per_node: int
+    device_memory: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogueModel(Shape):
+    """The model as the catalogue has it, where 0 stands for a default, with the numbers of the training."""
+
+    name: str
+    label: str
+    parameters: int
+    source: str
+    note: str
+    training: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What people call a model, compared with its count of parameters."""
+
+    model: str
+    label: str
+    parameters: int
+    fits: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class PhaseParameters:
+    """Parameters of a phase's model by part and by rank, and the loss it begins with."""
+
+    whole: Parameters
+    per_rank_by_stage: tuple[int, ...]
+    padded_vocabulary: int
+    first_loss: float
+
+
+@dataclass(frozen=True)
+class PhaseFlops:
+    """FLOPs of a phase by convention; `convention` is the one that trainer and plan report in."""
+
+    convention: str
+    per_iteration: dict[str, float]
+    per_token: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The content of plan.json; sections by phase are under the phase's name."""
+
+    schema: int
+    run: str
+    site: str
+    variant: str
+    computes_on: ComputesOn
+    model: CatalogueModel
+    phases: dict[str, PhasePlan]
+    data: DataPlan
+    data_work: tuple[PreparationCost, ...]
+    labels: tuple[Label, ...]
+    parameters: dict[str, PhaseParameters]
+    memory: dict[str, memory.PhaseMemory]
+    flops: dict[str, PhaseFlops]
+    checkpoint: dict[str, Storage]
+    time: dict[str, Speed]
+    calibration: dict[str, Calibration | None]
+    endurance: Endurance
+    checks: tuple[Check, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, the caller's own copy."""
+        content: dict[str, Any] = as_json(self)
+        return content
+
+
+def parse_plan(text: str, source: Path) -> Plan:
+    """The plan in the text of a plan.json; `RecordError` names the file, every problem and the remedy."""
+    try:
+        return from_json(Plan, json.loads(text), name="plan.json", failure=f"{source} is not a plan of this version:")
+    except RefusedError as error:
+        raise RecordError(f"{error}\nDelete it and run 00-plan again.") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{source} is not JSON ({error}); delete it and run 00-plan again.") from error
 
 
 def make_plan(settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None) -> Plan:
@@ -47,7 +153,8 @@ def make_plan(settings: Settings, machine: Machine | None = None, measured: Cali
     if not computable:
         raise_if_failed(checks)
     plan = _plan(settings, data, (smoke, full), machine, measured or Calibrations(""))
-    checks += check_volumes(settings, plan)
+    checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
+    checks += check_volumes(settings, {"checkpoints": checkpoints, "data": data.estimated_bytes})
     raise_if_failed(checks)
     return replace(plan, checks=tuple(checks), memory=memories)
 
@@ -113,10 +220,10 @@ def _flops(choice: Choice) -> PhaseFlops:
     return PhaseFlops(flops.OURS, per_step, {name: value / tokens for name, value in per_step.items()})
 
 
-def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> schema.PhasePlan:
+def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
     """What the trainer reads; paths are relative to the folder of plan.json unless absolute."""
     training, length = choice.training, duration(choice)
-    phase = schema.PhasePlan(
+    phase = PhasePlan(
         phase=choice.phase,
         engine=training.engine,
         seed=training.seed,

@@ -8,10 +8,12 @@ from typing import Any
 from runbook.core.checks import Check, counted
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import show_bytes, show_count, show_device_hours, show_duration
-from runbook.plan_file.schema import PhasePlan
+from runbook.params.schema.site import Site
+from runbook.plan_file.schema import PhasePlan, Precision
 from runbook.planning.cost.flops import CONVENTIONS
 from runbook.planning.layout import FULL, SMOKE
-from runbook.planning.plan_record import Plan
+from runbook.planning.plan import Plan
+from runbook.planning.site_limits import tier_table
 
 PART_WORDS = {
     "matrices": "matrix products of the layers",
@@ -332,6 +334,36 @@ def places_table(plan: Plan) -> Table:
 def checks_table(plan: Plan) -> Table:
     """Every rule that was applied; a failing one never gets here."""
     return Table([asdict(check) for check in plan.checks], "Checks", [_verdicts(plan.checks)])
+
+
+def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table, ...]:
+    """What the site adds to a plan: checkpoint times by tier, and its document's own numbers."""
+    found = (tier_table(site, content.model.parameters, precision), documents_table(site, content))
+    return tuple(table for table in found if table.rows)
+
+
+def documents_table(site: Site, content: Plan) -> Table:
+    """What the site's document measured or advises, and what that makes of this run."""
+    rows = []
+    if site.advised_batch:
+        spec = content.phases[FULL]
+        world = spec.parallel.world_size
+        said = f"{site.advised_batch} x {world} devices = {site.advised_batch * world:,} sequences"
+        own = f"{spec.batch.global_:,} sequences"
+        rows.append({"what": "global batch, advised", "the document": said, "rate": "", "this run": own, "on": ""})
+    for one in site.timings:
+        rate = one.bytes / one.seconds if one.bytes else 0.0
+        size = content.data.estimated_bytes if rate and one.like == "data" else 0
+        rows.append(
+            {
+                "what": one.what,
+                "the document": (f"{show_bytes(one.bytes)} in " if rate else "") + show_duration(one.seconds),
+                "rate": f"{rate / 1e6:,.0f} MB/s" if rate else "",
+                "this run": f"{show_bytes(size)} in {show_duration(size / rate)}" if size else "",
+                "on": one.machine,
+            }
+        )
+    return Table(rows, "Beside it: the document's numbers", ["Measured or advised by its authors, not by us."])
 
 
 def devices_sum(phase: PhasePlan) -> str:

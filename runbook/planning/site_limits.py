@@ -5,14 +5,12 @@ from difflib import get_close_matches
 
 from runbook.core.checks import Check, counted, judge
 from runbook.core.table import UNKNOWN, Table
-from runbook.core.units import parse_duration, show_bytes, show_clock, show_count, show_duration
+from runbook.core.units import parse_duration, show_bytes, show_clock, show_count
 from runbook.params.schema.run_file import JOB_SECTIONS, Job
 from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
 from runbook.params.settings import Settings
 from runbook.plan_file.schema import Precision
 from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes
-from runbook.planning.layout import FULL
-from runbook.planning.plan_record import Plan
 
 
 def check_queues(settings: Settings) -> list[Check]:
@@ -94,7 +92,7 @@ def chosen_tier(site: Site, wanted: str) -> tuple[str, Tier | None]:
     return next(iter(tiers.items()), ("", None))
 
 
-def check_volumes(settings: Settings, content: Plan) -> list[Check]:
+def check_volumes(settings: Settings, wants: Mapping[str, int]) -> list[Check]:
     """Each shared file system against what is put there; one that is too small is warned of, since it can grow."""
     wanted = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, wanted)
@@ -103,8 +101,6 @@ def check_volumes(settings: Settings, content: Plan) -> list[Check]:
         tiers = ", ".join(_tiers(settings.site)) or "none"
         rule = "the tier is one of the site's"
         checks.append(Check("storage tier", "fail", f"jobs.storage={wanted}", rule, f"The tiers are: {tiers}."))
-    checkpoints = sum(store.disk_bytes for store in content.checkpoint.values())
-    wants = {"checkpoints": checkpoints, "data": content.data.estimated_bytes}
     for key, volume in settings.site.volumes.items():
         if kinds := [kind for kind in volume.holds if kind in wants]:
             checks.append(_volume(key, volume, name, {kind: wants[kind] for kind in kinds}))
@@ -123,33 +119,3 @@ def _volume(key: str, volume: Volume, tier: str, wants: Mapping[str, int]) -> Ch
         return Check(name, "unknown", value, rule, "02-data counts the text.")
     remedy = f"Deploy at least {show_bytes(needed * 1.1)}, or lower training.keep_checkpoints."
     return judge(name, needed <= size, value, rule, remedy, otherwise="warn")
-
-
-def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table, ...]:
-    """What the site adds to a plan: checkpoint times by tier, and its document's own numbers."""
-    found = (tier_table(site, content.model.parameters, precision), documents_table(site, content))
-    return tuple(table for table in found if table.rows)
-
-
-def documents_table(site: Site, content: Plan) -> Table:
-    """What the site's document measured or advises, and what that makes of this run."""
-    rows = []
-    if site.advised_batch:
-        spec = content.phases[FULL]
-        world = spec.parallel.world_size
-        said = f"{site.advised_batch} x {world} devices = {site.advised_batch * world:,} sequences"
-        own = f"{spec.batch.global_:,} sequences"
-        rows.append({"what": "global batch, advised", "the document": said, "rate": "", "this run": own, "on": ""})
-    for one in site.timings:
-        rate = one.bytes / one.seconds if one.bytes else 0.0
-        size = content.data.estimated_bytes if rate and one.like == "data" else 0
-        rows.append(
-            {
-                "what": one.what,
-                "the document": (f"{show_bytes(one.bytes)} in " if rate else "") + show_duration(one.seconds),
-                "rate": f"{rate / 1e6:,.0f} MB/s" if rate else "",
-                "this run": f"{show_bytes(size)} in {show_duration(size / rate)}" if size else "",
-                "on": one.machine,
-            }
-        )
-    return Table(rows, "Beside it: the document's numbers", ["Measured or advised by its authors, not by us."])

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import RecordError
-from runbook.core.json_lines import read_lines
+from runbook.core.files import read_lines, write_text
 from runbook.core.locks import hold_file
 from runbook.core.processes import user_name
 from runbook.core.units import in_words

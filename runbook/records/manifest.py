@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 
-from runbook.core.atomic_files import free_name, name_time, sha256_of, write_text
 from runbook.core.errors import RecordError
+from runbook.core.files import free_name, name_time, sha256_of, write_text
 from runbook.params.schema.run_file import PHASES
 from runbook.records.twin import Twin, find_twin, phases_done, read_twin
 

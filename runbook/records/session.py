@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runbook.core.atomic_files import utc_now
 from runbook.core.checks import Check
 from runbook.core.errors import RecordError
+from runbook.core.files import utc_now
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import note_files, set_aside
 from runbook.records.twin import Cell, Twin, open_twin, plain, twin_path, verdict_of, write_twin

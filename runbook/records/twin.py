@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core import shell
-from runbook.core.atomic_files import write_text
 from runbook.core.checks import Check
 from runbook.core.errors import ProgramError, RecordError
+from runbook.core.files import write_text
 from runbook.params.schema.run_file import PHASES
 from runbook.params.secrets import mask
 from runbook.records.engine.execution_end import ExecutionState

@@ -15,7 +15,7 @@ from runbook.core.errors import RecordError
 from runbook.core.table import Row, Table
 from runbook.core.units import show_change
 from runbook.params.yaml12 import dotted
-from runbook.planning.plan_record import parse_plan
+from runbook.planning.plan import parse_plan
 from runbook.results.history import History, read_events, read_metrics, read_scores, read_validation
 from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time

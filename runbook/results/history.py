@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import RecordError
-from runbook.core.json_lines import iterate_lines, read_lines
+from runbook.core.files import iterate_lines, read_lines
 from runbook.core.table import Row
 from runbook.plan_file.schema import RANK_TIMES
 

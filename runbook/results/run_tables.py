@@ -8,7 +8,7 @@ from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_count
 from runbook.plan_file.schema import Shape
 from runbook.planning.cost.flops import CONVENTIONS, tflops_per_device
-from runbook.planning.plan_record import Plan
+from runbook.planning.plan import Plan
 from runbook.results.history import History, Step, ValidationLoss, by_segment
 from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
 from runbook.results.published_results import PEAKS, RESULTS, Published, nearest, peak_tflops, same_device

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runbook.core.atomic_files import sha256_of
 from runbook.core.checks import Check, judge
 from runbook.core.errors import DataError
+from runbook.core.files import sha256_of
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.options import Manifest, TokenFiles, read_manifest
 from runbook.tokens.tokenizer import load_tokenizer

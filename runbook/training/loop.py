@@ -21,9 +21,8 @@ from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.training import cpu, samples, token_files
 from runbook.training.checkpoints import folders, state
 from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, TrainingProgress
-from runbook.training.engines.engine import OptimizerUpdate, TrainingEngine
+from runbook.training.engines.engine import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, OptimizerUpdate, TrainingEngine
 from runbook.training.engines.gpt_model import DTYPES, draw_token
-from runbook.training.engines.step_clock import COMMUNICATION, COMPUTE, DATA, OPTIMIZER
 from runbook.training.health import faults
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
@@ -36,8 +35,8 @@ from runbook.training.process_groups import (
     wait_for_gpu,
 )
 from runbook.training.ranks import on_gpu
-from runbook.training.read_ahead import ReadAhead
 from runbook.training.report import StepRecord, TrainingReport, say
+from runbook.training.samples import ReadAhead
 from runbook.training.token_files import DataParallelShare
 
 SMOKE_PHASE = "03-smoke-test"

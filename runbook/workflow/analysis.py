@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from runbook import params
-from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import PlanError, RecordError
+from runbook.core.files import write_text
 from runbook.core.table import Table
 from runbook.display import Formula, View
 from runbook.params import Settings

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.core import shell
-from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import ParamsError, ProgramError
+from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Progress, show_table, show_text

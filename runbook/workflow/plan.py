@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from runbook import params
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import ParamsError, PlanError
+from runbook.core.files import write_text
 from runbook.display import Formula, Table, View, show_table, show_text
 from runbook.display.jupyter.widgets import Answer, Field, show_form
 from runbook.params import Settings
@@ -26,7 +26,6 @@ from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
 from runbook.planning import FULL, SMOKE, plan_tables
 from runbook.planning.plan_tables import data_table, summary_table
 from runbook.planning.prediction.search import what_if, what_if_table
-from runbook.planning.site_limits import site_tables
 from runbook.results.figures import formulas, plan_figures
 from runbook.workflow import plan_commands, report
 from runbook.workflow.open_phase import OpenPhase, bind_phase, runs_folder
@@ -106,7 +105,7 @@ def show_time(open_phase: OpenPhase) -> View:
 def show_storage(open_phase: OpenPhase) -> View:
     """Bytes of checkpoints and data, and what preparing the text takes, our way and the documents'."""
     plan, settings = open_phase.plan, open_phase.settings
-    beside = site_tables(settings.site, plan, settings.run.training.precision)
+    beside = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
     return View([plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)])
 
 

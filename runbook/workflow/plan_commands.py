@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from runbook import params
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import ParamsError
+from runbook.core.files import write_text
 from runbook.core.units import show_bytes, show_duration
 from runbook.display import CheckTable, Table
 from runbook.jobs.job_folder import JobFolder
@@ -28,7 +28,6 @@ from runbook.planning.layout import Choice, full_choice
 from runbook.planning.prediction.predict import Prediction, check_columns, predict_rows
 from runbook.planning.prediction.search import Candidate, Search, growth, search, what_if, what_if_table
 from runbook.planning.schedule import duration
-from runbook.planning.site_limits import site_tables
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.run_files import write_plan_file
@@ -80,7 +79,7 @@ def plan_text(settings: Settings, plan: Plan) -> str:
         [{"key": key, "here": settings.value(key), "because": why} for key, why in changed],
         f"Changed because the run file was written for another site than {settings.site.site}",
     )
-    site = site_tables(settings.site, plan, settings.run.training.precision)
+    site = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
     tables = [*([rehearsal] if changed else []), *plan_tables.tables(plan), *site, others]
     end = f"The scripts, word for word: runbook render {settings.run.run} --out DIR"
     return "\n\n".join([title, *(table.as_text() for table in tables), end])

@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from runbook import params
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, RecordError
+from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.display import Table, show_text, sparkline
 from runbook.display.output_place import ENGINE_VARIABLE

@@ -185,7 +185,7 @@ def expand_variants(run: str, all_variants: bool) -> list[str]:
 
 
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
-"""As `core.atomic_files` names them: the number is the writer's process."""
+"""As `core.files` names them: the number is the writer's process."""
 _ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "history"})
 """Folders whose own readers clean up: the trainer and the tokenizer."""
 

@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from runbook import params
-from runbook.core.atomic_files import sha256_of, write_text
 from runbook.core.errors import RecordError
+from runbook.core.files import sha256_of, write_text
 from runbook.params import Settings
 from runbook.params.layers import GIVEN
 from runbook.params.schema.keys import EXCLUSIVE
 from runbook.params.yaml12 import dotted, nest, write_tree
-from runbook.planning.plan_record import Plan, parse_plan
+from runbook.planning.plan import Plan, parse_plan
 from runbook.records.manifest import note_files
 from runbook.tokens.tokenizer import load_tokenizer
 

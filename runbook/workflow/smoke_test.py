@@ -3,7 +3,7 @@
 import json
 import math
 
-from runbook.core.atomic_files import write_text
+from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Formula, Table, View

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook import params
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ParamsError, RunbookError
+from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Table

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from toy_project import PHASES, Ended, Toy, json_of, kernels_below, kill, losses, tree, wait_until
 
-from runbook.core.json_lines import read_lines
+from runbook.core.files import read_lines
 from runbook.core.processes import process_tree
 from runbook.records.manifest import verify_run
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from made_run import TWIN, write_run
 
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import RecordError
+from runbook.core.files import write_text
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import (
     Finding,

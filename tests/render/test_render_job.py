@@ -7,8 +7,8 @@ import pytest
 from sites import settings_of
 
 from runbook.core import shell
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ParamsError
+from runbook.core.files import write_text
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.task_job import Task, render_task
 from runbook.jobs.render.training_job import RenderedJob, render_job, write_job

@@ -8,7 +8,8 @@ from write_pages import MODELS, storage_page
 from runbook.core.errors import PlanError
 from runbook.jobs.render.preparation import preparation_files
 from runbook.planning import make_plan
-from runbook.planning.site_limits import documents_table, tier_table
+from runbook.planning.plan_tables import documents_table
+from runbook.planning.site_limits import tier_table
 from runbook.workflow.plan_commands import load_plan, plan_text
 
 

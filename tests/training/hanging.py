@@ -11,8 +11,7 @@ from torch.distributed import ProcessGroup
 from runbook.plan_file import schema
 from runbook.plan_file.schema import read_plan
 from runbook.training import process_groups
-from runbook.training.health import collectives
-from runbook.training.health.watchdog import make_watchdog
+from runbook.training.health.watchdog import make_watchdog, raise_timeouts
 from runbook.training.ranks import ranks_from
 
 PLACE = "RUNBOOK_TEST_HANGS_IN"
@@ -65,7 +64,7 @@ def main():
     process_groups.join_process_group(ranks, spec.limits.process_group_timeout_seconds)
     ProcessGroup.allreduce = send_on_the_network
     watchdog.join()
-    collectives.raise_timeouts(300)  # on a busy machine nothing else may end the ranks before the watchdog
+    raise_timeouts(300)  # on a busy machine nothing else may end the ranks before the watchdog
     heartbeat = watchdog.heartbeat
     for step in range(1, 1000):
         heartbeat.step(step)
@@ -107,7 +106,7 @@ def slow_first_rank():
 
     def join_and_be_impatient(*arguments):
         join(*arguments)
-        collectives.raise_timeouts(PATIENCE_SECONDS)
+        raise_timeouts(PATIENCE_SECONDS)
 
     process_groups.join_process_group = join_and_be_impatient
 

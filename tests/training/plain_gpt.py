@@ -15,7 +15,7 @@ def compare():
 
     from runbook.plan_file.schema import read_plan
     from runbook.training import cpu, process_groups, samples
-    from runbook.training.engines.step_clock import StepClock
+    from runbook.training.engines.engine import StepClock
     from runbook.training.loop import make_engine
     from runbook.training.ranks import ranks_from
     from runbook.training.token_files import DataParallelShare
@@ -188,7 +188,7 @@ def batches():
 
     from runbook.plan_file.schema import read_plan
     from runbook.training import cpu, process_groups, samples
-    from runbook.training.engines.step_clock import StepClock
+    from runbook.training.engines.engine import StepClock
     from runbook.training.ranks import ranks_from
     from runbook.training.token_files import DataParallelShare
 

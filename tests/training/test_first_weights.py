@@ -8,9 +8,12 @@ torch = pytest.importorskip("torch")
 mapping = pytest.importorskip("megatron.core.dist_checkpointing.mapping")
 numpy = pytest.importorskip("numpy")
 
+import warnings  # noqa: E402
 from types import SimpleNamespace  # noqa: E402
 
-from runbook.training.engines import first_weights  # noqa: E402
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # megatron-core's, at import
+    from runbook.training.engines import gpt_model
 
 MODEL = SimpleNamespace(init_std=0.02, layers=8)
 
@@ -20,7 +23,7 @@ def part(key, shape, rows, columns, seed=7, model=MODEL):
     height, width = shape[0] // rows[1], shape[1] // columns[1]
     cuts = ((0, *rows), (1, *columns))
     shard = mapping.ShardedTensor.from_rank_offsets(key, torch.empty(height, width), *cuts)
-    first_weights.fill_first_weights({key: shard}, model, seed)
+    gpt_model.fill_first_weights({key: shard}, model, seed)
     return shard.data
 
 
@@ -43,13 +46,13 @@ def test_rows_that_pad_a_vocabulary_change_no_other_row():
 
 
 def test_a_rank_draws_no_more_numbers_than_its_slice_has(monkeypatch):
-    drawn, normal_numbers = [], first_weights._normal_numbers
+    drawn, normal_numbers = [], gpt_model._normal_numbers
 
     def counted(philox, count, *rest):
         drawn.append(count)
         return normal_numbers(philox, count, *rest)
 
-    monkeypatch.setattr(first_weights, "_normal_numbers", counted)
+    monkeypatch.setattr(gpt_model, "_normal_numbers", counted)
     for rows, columns in (((1, 4), WHOLE), (WHOLE, (2, 4))):
         drawn.clear()
         assert part("w.weight", (512, 256), rows, columns).numel() == sum(drawn) == 512 * 256 // 4
@@ -75,7 +78,7 @@ def test_the_numbers_are_normal_with_gpt2s_widths_and_differ_by_name_and_seed():
 def test_norms_are_one_and_biases_zero():
     for key, expected in (("final_layernorm.weight", 1.0), ("linear_qkv.layer_norm_bias", 0.0), ("fc1.bias", 0.0)):
         shard = mapping.ShardedTensor.from_rank_offsets(key, torch.empty(5))
-        first_weights.fill_first_weights({key: shard}, MODEL, 7)
+        gpt_model.fill_first_weights({key: shard}, MODEL, 7)
         assert torch.equal(shard.data, torch.full((5,), expected))
 
 

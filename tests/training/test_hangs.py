@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from runbook.training.health.collectives import describe
+from runbook.training.health.watchdog import describe_collectives
 
 from . import hanging, specs
 
@@ -49,7 +49,9 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
     assert hang["stacks"].endswith("2.stack") and f"in {function}" in stacks
     in_none = "in no collective, after gloo:all_reduce 3 of group 0 (default_pg)"
     assert hang["collectives"]["2"] == in_none.replace("3", "4" if place == "save" else "3")
-    waits = describe(json.loads((job.folder / "job" / "ranks" / "0.collectives.json").read_text())["entries"])
+    waits = describe_collectives(
+        json.loads((job.folder / "job" / "ranks" / "0.collectives.json").read_text())["entries"]
+    )
     assert waits.startswith("in gloo:broadcast" if place == "save" else "in gloo:all_reduce 4 of group 0 (default_pg)")
     assert (
         hang["collectives"].get("0", waits) == waits and f"rank 2 is {in_none[:16]}" in (job.folder / "err").read_text()

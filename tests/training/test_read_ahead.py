@@ -1,14 +1,18 @@
 """Batches read ahead by a thread: the same ones in the same order, errors in their place, an end without waiting."""
 
 import threading
+import warnings
 
 import pytest
 import torch
 
 from runbook.plan_file.errors import TrainingError
-from runbook.training.engines.step_clock import DATA, StepClock
-from runbook.training.read_ahead import PIECE_TOKENS, ReadAhead
 from runbook.training.token_files import DataParallelShare
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # megatron-core's, at import
+    from runbook.training.engines.engine import DATA, StepClock
+    from runbook.training.samples import PIECE_TOKENS, ReadAhead
 
 COPIES, COPY, MICRO, END = 2, 1, 2, 240
 STRIDE = COPIES * MICRO

@@ -136,7 +136,7 @@ def changed(section, key, value, **options):
         (
             changed("model", "sequence_length", 64, model={"position_embedding": "rope"}),
             1,
-            "sequence_length 64 is longer than the model's 32 positions",
+            "sequences of 64 tokens, 32 rope positions: a sequence",
         ),
         (changed("model", "vocabulary", 300), 1, "model.vocabulary 300 is larger than padded_vocabulary 256"),
         (changed("sampling", "prompt_ids", [3, 250]), 1, "sampling.prompt_ids: 250 is not below the vocabulary of 250"),

@@ -1,10 +1,13 @@
 """Times of a step's parts on a GPU: a real training whose clock is given events of a stream that is not there."""
 
 import os
+import warnings
 
 import pytest
 
-from runbook.training.engines.step_clock import COMPUTE, StepClock
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # megatron-core's, at import
+    from runbook.training.engines.engine import COMPUTE, StepClock
 
 from . import specs
 
@@ -35,7 +38,7 @@ def on_a_gpu():
     import torch
 
     from runbook.plan_file import rank_times
-    from runbook.training import read_ahead
+    from runbook.training import samples
     from runbook.training.engines import engine, megatron_engine
 
     def queue(module, name, seconds):
@@ -49,7 +52,7 @@ def on_a_gpu():
         setattr(module, name, with_work)
 
     engine.StepClock = lambda _: StepClock(Event)
-    queue(read_ahead.ReadAhead, "_wait_for_batch", COPY)
+    queue(samples.ReadAhead, "_wait_for_batch", COPY)
     queue(megatron_engine, "_forward_loss", FORWARD * (1 + int(os.environ["RANK"])))
     queue(megatron_engine, "finalize_model_grads", REDUCTION)
     queue(megatron_engine.MegatronEngine, "update", OPTIMIZER)

@@ -15,11 +15,10 @@ import pytest
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.rank_times import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import parse
-from runbook.training.health import collectives, faults, heartbeat, stopping, watchdog
-from runbook.training.health.collectives import message_key
+from runbook.training.health import faults, heartbeat, stopping, watchdog
 from runbook.training.health.heartbeat import HangLimits, Heartbeat, HeartbeatFile, HeartbeatWriter, uptime
 from runbook.training.health.stopping import StopConditions
-from runbook.training.health.watchdog import find_hangs, make_watchdog, overslept, silent_ranks
+from runbook.training.health.watchdog import find_hangs, make_watchdog, message_key, overslept, silent_ranks
 from runbook.training.ranks import Ranks
 from runbook_drills import faults as drilled_faults
 from runbook_drills.bench import read_heartbeats
@@ -269,7 +268,7 @@ def test_without_a_job_folder_there_is_no_watch():
 def test_a_rank_says_what_collective_it_is_in_while_it_is_stuck_and_not_once_it_got_on(monkeypatch, tmp_path):
     clock, written = [1000.0], []
     monkeypatch.setattr(heartbeat, "uptime", lambda: clock[0])
-    monkeypatch.setattr(collectives, "write_record", lambda path: written.append(path) or f"in {len(written)}")
+    monkeypatch.setattr(watchdog, "write_collectives", lambda path: written.append(path) or f"in {len(written)}")
     environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
     watch = make_watchdog(parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), environment)
     watch._reports = object()
@@ -298,7 +297,7 @@ def test_on_a_gpu_nccl_records_and_torch_writes_the_record_into_the_job_unless_t
         watch.stop()
         assert [os.environ.get(f"TORCH_{name}") for name in names] == values
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "50")
-    collectives.switch_on(tmp_path)
+    watchdog.switch_recorder_on(tmp_path)
     assert os.environ["TORCH_FR_BUFFER_SIZE"] == "50"
 
 
@@ -307,10 +306,10 @@ def test_of_nccl_s_record_the_oldest_collective_under_way_is_shown():
         numbers = {"collective_seq_id": number, "p2p_seq_id": p2p, "is_p2p": bool(p2p)}
         return {**numbers, "profiling_name": name, "process_group": ["3", "dp"], "state": state, "retired": retired}
 
-    assert collectives.describe([]) == ""
+    assert watchdog.describe_collectives([]) == ""
     done = [entry(5, "completed", retired=True), entry(6, "completed", retired=False)]
     under_way = [entry(6, "started", retired=False, name="nccl:send 0->1", p2p=9), entry(7, "scheduled", retired=False)]
-    assert collectives.describe(done + under_way) == (
+    assert watchdog.describe_collectives(done + under_way) == (
         "in nccl:send 0->1 9 of group 3 (dp) (started), after nccl:_all_gather_base 6 of group 3 (dp)"
     )
 
@@ -318,7 +317,7 @@ def test_of_nccl_s_record_the_oldest_collective_under_way_is_shown():
 def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypatch, tmp_path):
     """Or else they would end what the watchdog lets live, or a hung rank before the watchdog has named it."""
     raised, clock = [], [1000.0]
-    monkeypatch.setattr(collectives, "raise_timeouts", raised.append)
+    monkeypatch.setattr(watchdog, "raise_timeouts", raised.append)
     monkeypatch.setattr(heartbeat, "uptime", lambda: clock[0])
     watch = make_watchdog(parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), {"RUNBOOK_JOB_FOLDER": "/j"})
     watch._reports = object()
@@ -417,4 +416,4 @@ def test_a_record_of_collectives_that_cannot_be_read_does_not_end_the_watch(monk
         return answer
 
     monkeypatch.setattr("torch._C._distributed_c10d._dump_fr_trace_json", dump)
-    assert collectives.write_record(tmp_path / "ranks" / "1.collectives.json") == ""
+    assert watchdog.write_collectives(tmp_path / "ranks" / "1.collectives.json") == ""

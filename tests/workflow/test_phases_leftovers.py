@@ -11,9 +11,9 @@ from runbook.workflow.run import remove_leftovers
 KILLED_WHILE_WRITING = """
 import os, sys
 from pathlib import Path
-from runbook.core import atomic_files
+from runbook.core import files
 os.fsync = lambda descriptor: os.kill(os.getpid(), 9)
-atomic_files.write_text(Path(sys.argv[1]), "half")
+files.write_text(Path(sys.argv[1]), "half")
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runbook.core.json_lines import Tail, read_lines
+from runbook.core.files import Tail, read_lines
 
 
 def test_each_line_is_read_once_and_a_half_line_waits_for_its_end(tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook import params
-from runbook.core.atomic_files import write_text
+from runbook.core.files import write_text
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
 from runbook.workflow import open_phase as phases
 from runbook.workflow import run_files

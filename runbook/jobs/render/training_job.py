@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ParamsError
+from runbook.core.files import write_text
 from runbook.frameworks import training_arguments
 from runbook.frameworks.megatron import OWN_DEEPSPEED, deepspeed_file, deepspeed_name
 from runbook.jobs.job_folder import JobFolder
@@ -15,7 +15,7 @@ from runbook.jobs.render.templating import environment_groups, fill, quote, site
 from runbook.params import Settings
 from runbook.params.settings import require_values
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning.plan_record import Plan
+from runbook.planning.plan import Plan
 
 QUEUE_GRACE_SECONDS = 240
 """Time to save between being asked to stop and being killed; less than the queue's warning before its limit."""

@@ -62,7 +62,6 @@ class Saves:
     write_seconds: float
     best_interval_seconds: float | None = None
     """By Daly, where the failure rate is known."""
-    best_interval_iterations: int | None = None
     added_share: float | None = None
     """At the best interval, relative to the steps: writing, and steps done again after failures."""
     added_share_as_chosen: float | None = None
@@ -144,7 +143,6 @@ def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> E
         return replace(
             saves,
             best_interval_seconds=four_digits(best),
-            best_interval_iterations=max(1, round(best / step)) if best and step else None,
             added_share=four_digits(added_share(write, best, between)),
             added_share_as_chosen=None if interval is None else four_digits(added_share(write, interval, between)),
         )

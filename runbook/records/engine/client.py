@@ -37,8 +37,8 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.execute import ERROR_ANCHOR_MSG, ERROR_MARKER_TAG, ERROR_STYLE, raise_for_execution_errors
 from papermill.iorw import LocalHandler, papermill_io
 
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import RunbookError
+from runbook.core.files import write_text
 from runbook.core.shell import how_it_ended
 from runbook.records import twin
 from runbook.records.engine.execution_end import ExecutionState, SignalTrap

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runbook.core.atomic_files import utc_now, write_text
 from runbook.core.errors import RecordError, RunbookError
+from runbook.core.files import utc_now, write_text
 from runbook.params import parameters_cell as notebook_parameters
 from runbook.records import twin as ipynb
 from runbook.records.engine.execution_end import ExecutionState, NotebookInterrupted, NotebookStopped

@@ -12,7 +12,7 @@ from html import escape, unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runbook.core.atomic_files import write_text
+from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.params.schema.run_file import PHASES
 from runbook.records import twin as ipynb

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from runbook.core.atomic_files import write_text
+from runbook.core.files import write_text
 from runbook.core.table import html_with_code
 from runbook.core.units import in_words, show_quantity
 from runbook.records.twin import Twin

@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from runbook.core.atomic_files import utc_now, write_text
 from runbook.core.checks import counted
 from runbook.core.curves import MOST_POINTS, loss_curve, sparkline, thin
 from runbook.core.errors import RecordError
+from runbook.core.files import utc_now, write_text
 from runbook.core.table import Row
 from runbook.core.units import four_digits, in_words, show_change, show_count, show_duration, unit_of
 from runbook.params.schema.run_file import PHASES
 from runbook.planning import FULL
-from runbook.planning.plan_record import parse_plan
+from runbook.planning.plan import parse_plan
 from runbook.records.logbook import write_logbook
 from runbook.records.manifest import note_files
 from runbook.records.pages.html_rewriting import Rewriter

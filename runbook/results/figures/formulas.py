@@ -1,7 +1,7 @@
 """Formulas with the numbers of a plan put in: each in LaTeX, and in words for a terminal and a log."""
 
 from runbook.core.units import show_bytes, show_count, show_duration
-from runbook.planning.plan_record import Plan
+from runbook.planning.plan import Plan
 
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import IO
 
-from runbook.core.atomic_files import replacing, write_text
 from runbook.core.errors import DataError
+from runbook.core.files import replacing, write_text
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.history import Step, ValidationLoss, events_named, read_events, read_metrics, read_validation
 from runbook.results.log_readers.record import KEYS, ParsedLog

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from runbook.core.atomic_files import replacing, sha256_of, write_text
 from runbook.core.errors import DataError, HeldError
+from runbook.core.files import replacing, sha256_of, write_text
 from runbook.core.units import show_bytes
 from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
 from runbook.tokens.indexed_files import read_header, write_index

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from runbook.core.atomic_files import sha256_of
 from runbook.core.errors import DataError
+from runbook.core.files import sha256_of
 from runbook.params.schema.entries import TOKENIZED, Dataset, SourceFile
 from runbook.tokens.pipeline.options import TokenFiles
 from runbook.tokens.sources.input_files import find_inputs, natural_key, path_inside

@@ -10,8 +10,8 @@ from typing import Any
 from runbook import params
 from runbook.adopt.adoption import Adoption
 from runbook.adopt.adoption import adopt as adopt_text
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import ParamsError, RunbookError
+from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.display import Table
 from runbook.workflow.plan_commands import render_all

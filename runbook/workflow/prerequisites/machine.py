@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import RecordError
+from runbook.core.files import write_text
 from runbook.params import Settings
 from runbook.params.schema.site import Site
 from runbook.plan_file.json_records import as_json

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import runbook
 from runbook import params
-from runbook.core.atomic_files import make_dated_folder, write_text
 from runbook.core.errors import ParamsError, RunbookError
+from runbook.core.files import make_dated_folder, write_text
 from runbook.params.project import find_run_file, variant_names
 from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file

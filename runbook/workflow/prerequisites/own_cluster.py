@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook import params
-from runbook.core.atomic_files import write_text
 from runbook.core.checks import counted
 from runbook.core.errors import ParamsError
+from runbook.core.files import write_text
 from runbook.core.units import show_clock
 from runbook.jobs.cluster_facts import Cluster, ask_cluster
 from runbook.jobs.job_request import NodeKind

@@ -30,8 +30,7 @@ from runbook.planning.cost.memory import RESERVE
 from runbook.planning.cost.replay import Replay, stage_times
 from runbook.planning.cost.step_inputs import memory_of, modelled_device, setup_for
 from runbook.planning.layout import FULL, full_choice, smoke_choice
-from runbook.planning.plan import make_plan
-from runbook.planning.plan_record import Plan
+from runbook.planning.plan import Plan, make_plan
 from runbook.workflow.prerequisites import machine
 
 TOLERANCE = 0.05

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook import params
-from runbook.core.atomic_files import write_text
 from runbook.core.checks import Check, counted, judge
+from runbook.core.files import write_text
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
 from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
-from runbook.planning.plan_record import Plan
+from runbook.planning.plan import Plan
 from runbook.planning.token_files import split_shares
 from runbook.records.manifest import note_files
 from runbook.results.history import PHENOMENON, events_named, read_events, read_scores

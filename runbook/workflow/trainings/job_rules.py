@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core import processes
-from runbook.core.atomic_files import write_text
 from runbook.core.checks import judge
 from runbook.core.errors import JobError
-from runbook.core.json_lines import iterate_lines, read_lines
+from runbook.core.files import iterate_lines, read_lines, write_text
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json

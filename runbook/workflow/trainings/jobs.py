@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runbook.core.atomic_files import make_dated_folder
 from runbook.core.errors import JobError
+from runbook.core.files import make_dated_folder
 from runbook.display import show_text
 from runbook.display.jupyter.widgets import Actions, controls
 from runbook.jobs import get_scheduler, job_folder

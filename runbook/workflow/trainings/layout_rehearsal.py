@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runbook.core.atomic_files import write_text
 from runbook.core.errors import JobError, ProgramError, RunbookError
+from runbook.core.files import write_text
 from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
 from runbook.plan_file.errors import RefusedError

@@ -11,7 +11,7 @@ import psutil
 
 from runbook.core import shell
 from runbook.core.errors import ProgramError
-from runbook.core.json_lines import Tail
+from runbook.core.files import Tail
 from runbook.core.table import Row
 from runbook.core.units import four_digits, show_bytes, show_duration
 from runbook.display import Progress, show_text, sparkline

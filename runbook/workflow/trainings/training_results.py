@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.checks import counted
-from runbook.core.json_lines import read_lines
+from runbook.core.files import read_lines
 from runbook.core.table import Row, Table
 from runbook.core.units import show_count, show_device_hours, show_duration, show_quantity
 from runbook.display import View
@@ -15,7 +15,7 @@ from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.speed import Speed
-from runbook.planning.plan_record import Plan
+from runbook.planning.plan import Plan
 from runbook.results import run_tables, wall_time
 from runbook.results.figures import run_figures
 from runbook.results.history import (
