@@ -29,7 +29,7 @@ COMMANDS = {
     "sample": ("runbook.cli.run:sample", "Let a trained model continue a text."),
     "evaluate": ("runbook_harness.command:evaluate", "Score a run's weights: minimal pairs, held-out text, tasks."),
     "export": ("runbook.cli.run:export", "Write a run's weights as a Hugging Face folder (safetensors)."),
-    "import": ("runbook.cli.run:import_", "Begin a run with the weights of a Hugging Face folder."),
+    "import": ("runbook.cli.run:import_", "Begin a run with weights of Hugging Face or Megatron-LM."),
     "adopt": ("runbook.cli.plan:adopt", "Turn someone's job script into a run file; tell what it has of known errors."),
     "data": ("runbook.cli.data:data", "Tokenize, verify and show training data without a notebook."),
     "drill": ("runbook.cli.plan:drill", "Break a small training on purpose, in twenty ways, and judge its end."),

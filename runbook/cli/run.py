@@ -154,17 +154,21 @@ def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int 
     "source",
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with config.json and .safetensors files.",
+    help="Folder with config.json and .safetensors files, or of a Megatron-LM checkpoint.",
 )
 @_PHASE
 @on_run_folder
 def import_(folder: Path, source: Path, phase: str) -> None:
-    """Let RUN begin with the weights of a Hugging Face folder (.safetensors alone); only before its first step.
+    """Let RUN begin with the weights of another program; only before its first step.
 
-    Reads gpt2, llama, mistral and qwen2 without a sliding window, arcee, starcoder2 and stablelm, for any layout and
-    engine. The model's values, the vocabulary and the tokenizer have to be the run's; each difference is named.
+    Of Hugging Face (.safetensors alone) it reads gpt2, llama, mistral and qwen2 without a sliding window, arcee,
+    starcoder2 and stablelm; of Megatron-LM, torch_dist folders and mp_rank_XX files of any layout, without running
+    code from them. The model's values, the vocabulary and the tokenizer have to be the run's; each difference is
+    named. A Megatron-LM checkpoint has no tokenizer: whether it is the run's, nobody can say.
     """
     from runbook.workflow.trainings import weights
 
     began = weights.import_weights(folder, source, phase)
     click.echo(f"{began}: the training of {folder.name} begins from it")
+    if not (source / "config.json").is_file():
+        click.echo("The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained with.")

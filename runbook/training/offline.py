@@ -122,14 +122,17 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Begin the training from a Hugging Face folder: a checkpoint of iteration 0 that has weights alone."""
-    from runbook.training.checkpoints import folders, hugging_face, state
+    """Begin the training from another program's folder: a checkpoint of iteration 0 that has weights alone."""
+    from runbook.training.checkpoints import folders, hugging_face, megatron, state
 
     root = spec.path(spec.checkpoint.folder)
     if folders.has_checkpoints(root):
         raise RefusedError(f"{root} has checkpoints already: weights are imported only before the first step")
-    imported: Any = hugging_face.ImportedWeights(Path(request.source), spec.model)
-    engine: Any = "hugging-face"  # which has no optimizer state for the plan's
+    source = Path(request.source)
+    is_megatron = not (source / "config.json").is_file()
+    read: Any = megatron.MegatronWeights if is_megatron else hugging_face.ImportedWeights
+    imported = read(source, spec.model)
+    engine: Any = "megatron-lm" if is_megatron else "hugging-face"  # which has no optimizer state for the plan's
     spec = dataclasses.replace(spec, engine=engine)
     saved = state.PendingSave(spec, imported, state.TrainingProgress(), in_background=False).finish()
     return {"iteration": 0, "folder": str(saved.folder), "bytes": saved.bytes}

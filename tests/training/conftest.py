@@ -1,5 +1,7 @@
 """One warm trainer for all tests, and a corpus small enough to write in a moment."""
 
+import json
+
 import pytest
 
 from . import specs
@@ -28,3 +30,17 @@ def run(tmp_path, corpus):
     for path in corpus.iterdir():
         (tmp_path / "data" / path.name).symlink_to(path)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def offline(zygote):
+    """One request to runbook.training.offline, in a forked process: exit code, and answer or error."""
+
+    def ask(command, folder, world_size=1, **request):
+        (folder / "request.json").write_text(json.dumps({"command": command, **request}))
+        for name in ("out", "err"):
+            (folder / name).unlink(missing_ok=True)
+        done = zygote.start(folder, None, world_size=world_size, patch="training.plain_gpt:offline").wait()
+        return max(done.codes), json.loads(done.out) if set(done.codes) == {0} else done.err
+
+    return ask

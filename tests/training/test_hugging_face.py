@@ -19,20 +19,6 @@ pytestmark = pytest.mark.training
 NOT_FINITE = "has values that are not finite floating-point numbers"
 
 
-@pytest.fixture(scope="module")
-def offline(zygote):
-    """One request to runbook.training.offline, in a forked process: exit code, and answer or error."""
-
-    def ask(command, folder, world_size=1, **request):
-        (folder / "request.json").write_text(json.dumps({"command": command, **request}))
-        for name in ("out", "err"):
-            (folder / name).unlink(missing_ok=True)
-        done = zygote.start(folder, None, world_size=world_size, patch="training.plain_gpt:offline").wait()
-        return max(done.codes), json.loads(done.out) if set(done.codes) == {0} else done.err
-
-    return ask
-
-
 LLAMA = {
     "position_embedding": "rope", "normalization": "rmsnorm", "activation": "swiglu", "biases": False,
     "tied_embeddings": False, "kv_heads": 2, "ffn_hidden": 96, "layers": 2,

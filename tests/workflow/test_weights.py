@@ -74,7 +74,9 @@ def test_a_failed_export_leaves_nothing_and_another_ones_leftover_alone(folder, 
 def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    with pytest.raises(DataError, match=r"has no config\.json"):
+    with pytest.raises(
+        DataError, match=r"has no config\.json, as a Hugging Face .* none of latest_checkpointed_iterat"
+    ):
         weights.import_weights(folder, theirs)
     (theirs / "config.json").write_text("{}")
     tokenizer = json.loads(tokenizer_files("gpt2")["tokenizer.json"])
@@ -87,6 +89,22 @@ def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_pa
     ):
         weights.import_weights(folder, theirs)
     assert [command for command, _ in trainer] == ["import"]
+
+
+@pytest.mark.parametrize(
+    "file", ["latest_checkpointed_iteration.txt", "common.pt", "mp_rank_00_001/model_optim_rng.pt"]
+)
+def test_a_megatron_checkpoint_is_imported_with_a_word_about_its_tokenizer(file, folder, trainer, tmp_path):
+    (tmp_path / "theirs" / file).parent.mkdir(parents=True)
+    (tmp_path / "theirs" / file).write_text("")
+    words = ["import", folder.name, "--runs", str(folder.parent), "--from", str(tmp_path / "theirs")]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert done.output == (
+        "f: the training of run begins from it\n"
+        "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained with.\n"
+    )
+    assert trainer == [("import", {"source": str(tmp_path / "theirs")})]
 
 
 def test_prompts_of_options_and_a_file_are_continued_together(folder, trainer, tmp_path):

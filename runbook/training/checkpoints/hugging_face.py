@@ -4,7 +4,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +15,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PlannedModel
 from runbook.training.checkpoints import folders
-from runbook.training.checkpoints.weights import WholeWeights, stored_key
+from runbook.training.checkpoints.weights import WholeWeights, finite, stored_key
 from runbook.training.engines.engine import CommonState, Shards, State
 
 _NOT_OURS = (
@@ -23,7 +23,7 @@ _NOT_OURS = (
     "scale_attn_by_inverse_layer_idx",
 )  # fmt: skip
 """Keys that make another model where they are set."""
-_PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
+PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
 """What a folder may hold besides weights: masks and angles that older versions saved, a copy of a tied head."""
@@ -110,6 +110,14 @@ def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
     return shape if matrix else shape[:1]
 
 
+def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
+    """Every weight of a model of ours, whether or not `transformers` has one like it."""
+    names = [name for name, _ in _their_names(model, kinds()["gpt2"])]  # which has all of our modules
+    rotary = model.position_embedding == "rope"
+    names = [name for name in names if not _lacks_bias(name, model) and not (rotary and "position" in name)]
+    return {name: _our_shape(name, model) for name in names}
+
+
 def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch.Tensor]:
     """One of our weights as `transformers` keeps it.
 
@@ -118,7 +126,7 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
     three matrices, and a gate apart from what it gates. Rotary pairs are (i, i + size / 2) in both.
     """
     joins = model.position_embedding == "learned"
-    parts = [value[: model.vocabulary] if name in _PADDED else value]
+    parts = [value[: model.vocabulary] if name in PADDED else value]
     if "linear_qkv" in name:
         groups = value.view(model.kv_heads, -1, model.head_size, *value.shape[1:])
         parts = [groups[:, rows].flatten(0, 2) for rows in (slice(-2), slice(-2, -1), slice(-1, None))]
@@ -140,7 +148,7 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
         groups = [part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]) for part in parts]
         return torch.cat(groups, 1).flatten(0, 2)
     value = torch.cat(parts)
-    if name in _PADDED:
+    if name in PADDED:
         value = torch.nn.functional.pad(value, (0, 0, 0, model.padded_vocabulary - len(value)))
     return value.contiguous()
 
@@ -220,12 +228,42 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
     stream.write(len(text).to_bytes(8, "little") + text)
 
 
-class ImportedWeights:
-    """The weights of a Hugging Face folder as a state to save: each is read when it is written."""
+def check_shapes(
+    folder: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], ignored: tuple[str, ...]
+) -> None:
+    """`RefusedError` where a weight is missing, has another shape, or has no place in our model."""
+    for name, shape in wanted.items():
+        if not found.get(name):
+            raise RefusedError(f"{folder} has no weight {name}")
+        if found[name] != shape:
+            raise RefusedError(f"{folder}: {name} is {found[name]}, and the plan's model has {shape}")
+    if left := sorted(name for name in found.keys() - wanted.keys() if not name.endswith(ignored)):
+        raise RefusedError(f"{folder} has weights that the plan's model lacks: {', '.join(left[:4])}")
+
+
+class SourceWeights:
+    """Weights of another program as a state to save, each of which `read_weight` reads when it is written."""
+
+    def __init__(self, model: PlannedModel, names: Iterable[str]) -> None:
+        """Those of our weights that are read from there."""
+        self.model, self._ours = model, {stored_key(ours): ours for ours in names}
+
+    def sharded_state(self) -> State:
+        """All weights by their shapes alone."""
+        shapes = {key: torch.empty(_our_shape(ours, self.model), device="meta") for key, ours in self._ours.items()}
+        return {"model0": Shards({key: ShardedTensor.from_rank_offsets(key, shape) for key, shape in shapes.items()})}
+
+    def common_state(self) -> CommonState:
+        """No step was made."""
+        return CommonState(0, {})
+
+
+class ImportedWeights(SourceWeights):
+    """The weights of a Hugging Face folder."""
 
     def __init__(self, folder: Path, model: PlannedModel) -> None:
         """Compare config.json, names and shapes with the plan's model; `RefusedError` names each difference."""
-        self.model, biased, self._files = model, _check_config(folder, model), _SafetensorsFiles(folder)
+        biased, self._files = _check_config(folder, model), _SafetensorsFiles(folder)
         known = dict(_their_names(model, kinds()[kind_of(model)]))
         for ours in known:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
@@ -237,22 +275,13 @@ class ImportedWeights:
             if bool(self._files.read(name).any()):
                 raise RefusedError(f"{folder}: {name} is not zero, and the plan's model has no such bias")
         self._names = {ours: names for ours, names in known.items() if ours not in absent}
-        self._ours = {stored_key(ours): ours for ours in self._names}
+        super().__init__(model, self._names)
 
     def read_weight(self, key: str) -> torch.Tensor:
-        """The weight that a checkpoint has under this key."""
+        """Its parts there, joined as ours is; zeros where the folder lacks a bias."""
         ours = self._ours[key]
         parts = [self._files.read(name) for name in self._names[ours]]
         return to_ours(ours, parts, self.model) if parts else torch.zeros(_our_shape(ours, self.model))
-
-    def sharded_state(self) -> State:
-        """All weights by their shapes alone."""
-        shapes = {key: torch.empty(_our_shape(ours, self.model), device="meta") for key, ours in self._ours.items()}
-        return {"model0": Shards({key: ShardedTensor.from_rank_offsets(key, shape) for key, shape in shapes.items()})}
-
-    def common_state(self) -> CommonState:
-        """No step was made."""
-        return CommonState(0, {})
 
 
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
@@ -316,23 +345,13 @@ class _SafetensorsFiles:
 
     def check(self, wanted: dict[str, tuple[int, ...]]) -> None:
         """`RefusedError` where a tensor is missing, has another shape, or has no place in our model."""
-        for name, shape in wanted.items():
-            if _plain(name) not in self._files:
-                raise RefusedError(f"{self._folder} has no weight {name}")
-            file, there = self._files[_plain(name)]
-            if (found := tuple(file.get_slice(there).get_shape())) != shape:
-                raise RefusedError(f"{self._folder}: {name} is {found}, and the plan's model has {shape}")
-        left = self._files.keys() - {_plain(name) for name in wanted}
-        if left := {name for name in left if not name.endswith(_BUFFERS)}:
-            raise RefusedError(f"{self._folder} has weights that the plan's model lacks: {', '.join(sorted(left)[:4])}")
+        shapes = {name: tuple(file.get_slice(there).get_shape()) for name, (file, there) in self._files.items()}
+        check_shapes(self._folder, {name: shapes.pop(_plain(name), ()) for name in wanted} | shapes, wanted, _BUFFERS)
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor in float32."""
         file, there = self._files[_plain(name)]
-        value: torch.Tensor = file.get_tensor(there)
-        if not value.is_floating_point() or not bool(torch.isfinite(value.float()).all()):
-            raise RefusedError(f"{self._folder}: {name} has values that are not finite floating-point numbers")
-        return value.float()
+        return finite(file.get_tensor(there), self._folder, name).float()
 
 
 def _plain(name: str) -> str:

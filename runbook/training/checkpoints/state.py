@@ -146,6 +146,8 @@ class PendingSave:
             yield
         except TrainingError as error:
             run_on_first_rank(lambda: shutil.rmtree(self._part, ignore_errors=True))
+            if isinstance(error, RefusedError):  # imported weights, of which one cannot be taken
+                raise
             failure = TrainingError(
                 f"checkpoint {self._part.with_suffix('')} of {self._needed:,} bytes could not be written: {error}. "
                 f"Nothing of it is left, earlier checkpoints are untouched. Make room (the disk, the quota), then run "

@@ -7,17 +7,21 @@ torch's reader takes a whole stored tensor into memory for any part of it. `Stor
 alone, so that each rank needs no room but its own, and all copies together read each number once.
 
 torch writes `.metadata` of a `torch_dist` folder as a pickle. It is read here with only the classes that describe
-tensors, and a checkpoint that asks for another one is refused with its name.
+tensors, and a checkpoint that asks for another one is refused with its name. What Megatron-LM's files hold besides (its
+arguments' enums, plans of who wrote what) becomes objects that do nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import hashlib
 import itertools
 import math
 import pickle
+import re
+import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -32,7 +36,7 @@ from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.utils import _create_file_view
 
-from runbook.plan_file.errors import RefusedError, TrainingError
+from runbook.plan_file.errors import RefusedError
 from runbook.training.checkpoints import folders
 from runbook.training.engines.engine import Shard, State, each_shard
 from runbook.training.process_groups import device, gather_on_first_rank, run_on_all_ranks, run_on_first_rank
@@ -65,7 +69,8 @@ class ShardWriter:
             _copy_to_host(tensors)
         shapes = {shard.key for shard in tensors if shard.data.is_meta}
         size = sum(shard.data.nbytes for shard in tensors)
-        self._num_files = min(MOST_FILES, 1 + size // FILE_BYTES) if on_gpu() else 1
+        most = 1 + size // FILE_BYTES if on_gpu() or read else 1
+        self._num_files, self._num_threads = (most, 1) if read else (min(MOST_FILES, most), min(MOST_FILES, most))
         self._writer = FileSystemWriter(folder, sync_files=True)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
@@ -95,7 +100,7 @@ class ShardWriter:
         """Write this rank's files, each by a thread, with fsync, and sum them up on the way."""
         items = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
         parts = [part for part in enumerate(items) if part[1]]
-        with ThreadPoolExecutor(self._num_files) as threads:  # torch's own would lose the error of any but the first
+        with ThreadPoolExecutor(self._num_threads) as threads:  # torch's own would lose the error of any but the first
             each = threads.map if len(parts) > 1 else map
             results = [result for written in each(self._write_file, parts) for result in written]
         names = sorted({result.storage_data.relative_path for result in results})
@@ -124,7 +129,10 @@ class ShardWriter:
 
 
 FILE_BYTES, MOST_FILES = 2**30, 4
-"""A rank on a GPU writes another file, by another thread, for so many bytes; on a CPU one, since its cores compute."""
+"""A rank on a GPU writes another file, by another thread, for so many bytes; on a CPU one, since its cores compute.
+
+Of weights that are read when they are written, torch keeps a whole file's in memory: they get as many as it takes.
+"""
 STAGING_BYTES = 64 * 2**20
 
 
@@ -188,7 +196,7 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 PIECE_BYTES = 16 * 2**20
 """So much of a file is on the host at once, on its way to where it belongs; a power of two for file systems' blocks."""
 
-_READ_ERRORS = (
+READ_ERRORS = (
     RuntimeError, ValueError, TypeError, LookupError, AttributeError, OSError, EOFError, AssertionError,
     pickle.UnpicklingError,
 )  # fmt: skip
@@ -274,7 +282,7 @@ class StoredShards:
         size = tuple(getattr(described, "size", ()))
         if size != tuple(piece.global_shape) or len(size) > 2:
             there = f"is {size}, not {tuple(piece.global_shape)}" if size else "is missing"
-            raise TrainingError(f"{self.folder} does not fit this model: {piece.key} {there}")
+            raise RefusedError(f"{self.folder} does not fit this model: {piece.key} {there}")
         sizes, filled = {chunk.offsets: chunk.sizes for chunk in described.chunks}, 0
         part = Box.of(piece.global_offset, piece.local_shape)
         for index, place in self._places_of(piece.key):
@@ -293,11 +301,11 @@ class StoredShards:
                         _copy(stream, where, chunk, common, described.properties.dtype, target)
                         filled += target.numel()
         if filled != into.numel():
-            raise TrainingError(f"{self.folder} does not fit this model: a part of {piece.key} is missing")
+            raise RefusedError(f"{self.folder} does not fit this model: a part of {piece.key} is missing")
 
     def _places_of(self, key: str) -> list[tuple[metadata.MetadataIndex, Any]]:
         if key not in self._places:
-            raise TrainingError(f"{self.folder} does not fit this model: {key} is missing")
+            raise RefusedError(f"{self.folder} does not fit this model: {key} is missing")
         return self._places[key]
 
     @functools.cached_property
@@ -314,7 +322,7 @@ class StoredShards:
         try:
             with path.open("rb") as stream:
                 yield stream, _create_file_view(stream, place.offset, place.length)
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             reason = f"{type(error).__name__}: {error}"
             raise RefusedError(f"{path} holds a tensor that cannot be read: {key}: {reason}") from error
 
@@ -324,8 +332,9 @@ def _data_offset(item: Any, item_bytes: int, chunk: Box, dtype: torch.dtype) -> 
     like = torch.load(item, map_location="meta", weights_only=True)
     item.seek(0)
     offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
-    shape = Box.of((0,), like.shape)[2:]
-    if like.dtype != dtype or shape != chunk[2:] or not like.is_contiguous() or like.storage_offset():
+    # megatron-core puts a one before the shape of a layer's weight
+    shape, described = ([length for length in each if length != 1] for each in (like.shape, chunk[2:]))
+    if like.dtype != dtype or shape != described or not like.is_contiguous() or like.storage_offset():
         raise ValueError(f"it is {tuple(like.shape)} of {like.dtype}, and described as {chunk[2:]} of {dtype}")
     if offset + like.numel() * dtype.itemsize > item_bytes:
         raise ValueError(f"it has {item_bytes} bytes, too few for {tuple(like.shape)} of {dtype}")
@@ -368,11 +377,28 @@ _CLASSES |= {
 }
 
 
+_NOT_NEEDED = (
+    "megatron.", "torch.", "numpy.", "transformer_engine.", "pathlib.", "signal.", "enum.", "types.SimpleNamespace",
+    "_io.BytesIO",
+)  # fmt: skip
+"""Where classes and functions come from that Megatron-LM's files name besides tensors; none of them is called."""
+
+
+class Placeholder:
+    """Takes the place of what a pickle names and nobody needs: whatever is done with it, nothing happens."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __setstate__(self, _: object) -> None: ...
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         known = _CLASSES.get((module, name))
         if known is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             known = getattr(torch, name)
+        if known is None and f"{module}.{name}".startswith(_NOT_NEEDED):
+            return Placeholder
         if known is None:
             raise RefusedError(
                 f"the checkpoint's .metadata asks for {module}.{name}, which describes no tensor: it may be made to "
@@ -386,34 +412,48 @@ def read_metadata(stream: BinaryIO) -> metadata.Metadata:
     try:
         description = _Unpickler(stream).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
-        raise TrainingError(f"the checkpoint's .metadata cannot be read: {type(error).__name__}: {error}") from error
+        raise RefusedError(f"the checkpoint's .metadata cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(description, metadata.Metadata):
-        raise TrainingError(
+        raise RefusedError(
             f"the checkpoint's .metadata holds {type(description).__name__}, not torch's description of one"
         )
     return description
 
 
-def check_shards(folder: Path, files: Collection[str]) -> metadata.Metadata:
-    """What `.metadata` says; refuse what is more than data, leads elsewhere, or is not in `files`."""
+def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
+    """What `.metadata` says; refuse what is more than data, leads elsewhere, or is not in `files`, if there are any."""
     with (folder / ".metadata").open("rb") as stream:
         description = read_metadata(stream)
     _check_shard_files(folder, description, files)
     _check_tensor_sizes(folder, description)
-    common = folder / "common.pt"
-    try:
-        torch.load(common, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise RefusedError(
-            f"{common} is more than data, and is not read: {error}. Take another checkpoint, and ask where this one "
-            f"comes from"
-        ) from error
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
-        raise TrainingError(f"{common} cannot be read: {type(error).__name__}: {error}") from error
+    read_pickle(folder / "common.pt")
     return description
 
 
-def _check_shard_files(folder: Path, description: metadata.Metadata, files: Collection[str]) -> None:
+def read_pickle(path: Path) -> Any:
+    """What `torch.save` wrote, its tensors where they are in the file; `RefusedError` where it is more than data."""
+    known = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()  # megatron-core adds classes of its own, which would be made
+    try:
+        is_zip = zipfile.is_zipfile(path)
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if is_zip else []
+        allowed = [(Placeholder, name) for name in names if name.startswith(_NOT_NEEDED)]
+        with torch.serialization.safe_globals([argparse.Namespace, *allowed]):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        reason = f"it asks for {named[1]}" if named else "its pickle has steps that data does not need"
+        raise RefusedError(
+            f"{path} is more than data, and is not read: {reason}. Take another checkpoint, and ask where this one "
+            f"comes from"
+        ) from error
+    except READ_ERRORS as error:
+        raise RefusedError(f"{path} cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
+    finally:
+        torch.serialization.add_safe_globals(known)
+
+
+def _check_shard_files(folder: Path, description: metadata.Metadata, files: Collection[str] | None) -> None:
     """Every shard is a file in the folder whose checksum was compared, and `.metadata` is one itself."""
     places = description.storage_data
     if not isinstance(places, dict) or not all(isinstance(place, filesystem._StorageInfo) for place in places.values()):
@@ -424,7 +464,7 @@ def _check_shard_files(folder: Path, description: metadata.Metadata, files: Coll
                 f"{folder / '.metadata'} names the file {name!r}, which is not in its folder: it is not read. Take "
                 "another checkpoint, and ask where this one comes from"
             )
-        if name not in files:
+        if files is not None and name not in files:
             raise RefusedError(
                 f"{folder / name} has no checksum in the checkpoint's metadata.json, so nobody can say whether it is "
                 "whole: it is not read"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
@@ -20,11 +20,11 @@ class WholeWeights:
 
     folder: Path
     iteration: int
-    metadata: Metadata
+    shards: torch_dist.StoredShards
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
         """The names under which weights are stored: where `masters`, as the optimizer has them, if it has them."""
-        known, stored = self.metadata.state_dict_metadata, {}
+        known, stored = self.shards.description.state_dict_metadata, {}
         for name in names:
             key = stored_key(name)
             if not isinstance(known.get(key), TensorStorageMetadata):
@@ -35,13 +35,8 @@ class WholeWeights:
 
     def read(self, names: Iterable[str], *, masters: bool) -> dict[str, torch.Tensor]:
         """These weights; `RefusedError` where one is missing or damaged."""
-        shards = torch_dist.StoredShards(self.folder / folders.SHARDS, self.metadata)
-        weights = {}
-        for name, key in self.stored_names(names, masters=masters).items():
-            weight = weights[name] = shards.read_whole(key)
-            if not weight.is_floating_point() or not bool(torch.isfinite(weight).all()):
-                raise RefusedError(f"{shards.folder}: {name} has values that are not finite floating-point numbers")
-        return weights
+        stored = self.stored_names(names, masters=masters)
+        return {name: finite(self.shards.read_whole(key), self.shards.folder, name) for name, key in stored.items()}
 
     def fill(self, shards: Iterable[Shard], *, masters: bool) -> None:
         """Copy a rank's part of each weight into its place, one weight in memory at a time."""
@@ -53,6 +48,13 @@ class WholeWeights:
                         raise RefusedError(f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another model")
                     parts = zip(shard.global_offset, shard.local_shape, strict=True)
                     shard.data.copy_(value[tuple(slice(start, start + size) for start, size in parts)])
+
+
+def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
+    """The weight; `RefusedError` where it has other values than finite floating-point numbers."""
+    if not weight.is_floating_point() or not bool(torch.isfinite(weight.float()).all()):
+        raise RefusedError(f"{folder}: {name} has values that are not finite floating-point numbers")
+    return weight
 
 
 _FUSED_NORMS = {"input_layernorm": "self_attention.linear_qkv", "pre_mlp_layernorm": "mlp.linear_fc1"}
@@ -81,8 +83,9 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
         if problem:
             problems.append(problem)
             continue
-        described = torch_dist.check_shards(candidate.folder / folders.SHARDS, candidate.shards())
-        return WholeWeights(candidate.folder, candidate.iteration, described)
+        folder = candidate.folder / folders.SHARDS
+        shards = torch_dist.StoredShards(folder, torch_dist.check_shards(folder, candidate.shards()))
+        return WholeWeights(candidate.folder, candidate.iteration, shards)
     available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
     wanted = f"no whole checkpoint of iteration {iteration}" if iteration else "no whole checkpoint"
     raise RefusedError("\n  ".join([f"{root} has {wanted} (there are: {available})", *problems]))

@@ -21,6 +21,7 @@ from runbook.workflow.run_files import read_plan_file, tokenizer_of
 
 TRAINED = "04-training"
 REFUSED = 2
+_FOLDER_FILES = ("config.json", "latest_checkpointed_iteration.txt", "common.pt", "mp_rank_*/model_optim_rng.pt")
 LIMIT_SECONDS = 24 * 3600.0
 """Longer than any model takes; Ctrl-C ends it."""
 
@@ -124,9 +125,12 @@ def _model_card(folder: Path, settings: Settings, spec: PhasePlan, exported: Exp
 
 
 def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
-    """Let the run begin with the weights of a Hugging Face folder; returns the checkpoint's folder."""
-    if not (source / "config.json").is_file():
-        raise DataError(f"{source} has no config.json: give the folder of a Hugging Face model.")
+    """Let the run begin with a Hugging Face model's or a Megatron-LM checkpoint's weights; the new checkpoint."""
+    if not any(path.is_file() for name in _FOLDER_FILES for path in source.glob(name)):
+        raise DataError(
+            f"{source} has no config.json, as a Hugging Face model's folder, and none of "
+            f"{', '.join(_FOLDER_FILES[1:])}, as a Megatron-LM checkpoint's: give one of these folders."
+        )
     _compare_tokenizers(tokenizer_of(folder), source)
     return str(ask_trainer("import", folder, phase, {"source": str(source.absolute())})["folder"])
 

@@ -1,0 +1,354 @@
+"""Megatron-LM's checkpoints as the beginning of a training: every layout, bit for bit; hostile files run nothing."""
+
+import json
+import os
+import pickle
+import shutil
+import warnings
+from argparse import Namespace
+
+import numpy
+import pytest
+
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import parse, read_plan
+
+from . import specs
+from .test_hugging_face import LLAMA, NOT_FINITE, Evil
+
+pytestmark = pytest.mark.training
+torch = pytest.importorskip("torch")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # megatron-core's, at import
+    from runbook.training.checkpoints import torch_dist, weights
+    from runbook.training.checkpoints.hugging_face import our_shapes
+    from runbook.training.checkpoints.megatron import MegatronWeights
+
+    from . import megatron_files, plain_gpt
+
+GPT = {}
+MODELS = {"gpt": GPT, "llama": LLAMA}
+
+
+@pytest.fixture(scope="module")
+def saved(zygote, tmp_path_factory):
+    """A Megatron-LM checkpoint of a model, by format and layout: its folder."""
+    done = {}
+
+    def get(model, form, tensor=1, pipeline=1, virtual=1, padded=256, dtype="float32", **arguments):
+        key = (model, form, tensor, pipeline, virtual, padded, dtype)
+        if key not in done:
+            folder = tmp_path_factory.mktemp("saved")
+            wish = {"format": form, "dtype": dtype, "arguments": arguments}
+            (folder / "save.json").write_text(json.dumps(wish))
+            shape = {**MODELS[model], "padded_vocabulary": padded}
+            content = specs.spec(tensor=tensor, pipeline=pipeline, virtual_pipeline=virtual, model=shape)
+            job = zygote.start(folder, content, patch="training.megatron_files:save").wait()
+            assert job.code == 0, job.err
+            done[key] = folder / "megatron"
+        return done[key]
+
+    return get
+
+
+def expected_weights(model):
+    """All weights of the whole model, without the rows of the padded vocabulary."""
+    shapes = our_shapes(model)
+    for name, shape in shapes.items():
+        padded = (model.padded_vocabulary, *shape[1:]) if shape[0] == model.padded_vocabulary else shape
+        yield name, megatron_files.random_weight(weights.stored_key(name), padded)
+
+
+FORMS = [
+    ("gpt", "torch_dist", {"tensor": 2, "pipeline": 2}),
+    ("gpt", "torch_dist", {}),
+    ("gpt", "torch", {"tensor": 2, "pipeline": 2}),
+    ("gpt", "torch", {}),
+    ("gpt", "old", {"tensor": 2, "pipeline": 2}),
+    ("gpt", "old", {}),
+    ("llama", "torch_dist", {"tensor": 2, "pipeline": 2}),
+    ("llama", "torch_dist", {"tensor": 2, "dtype": "bfloat16"}),
+    ("llama", "torch", {"tensor": 2, "dtype": "bfloat16"}),
+    ("llama", "torch", {"pipeline": 2}),
+    ("llama", "old", {"tensor": 2, "pipeline": 2}),
+    ("gpt", "torch", {"pipeline": 2, "virtual": 2, "tensor": 2}),
+    ("gpt", "torch_dist", {"pipeline": 2, "virtual": 2}),
+]
+
+
+@pytest.mark.parametrize(("model", "form", "layout"), FORMS)
+def test_every_weight_comes_over_bit_for_bit(model, form, layout, saved, offline, tmp_path):
+    source = saved(model, form, **layout)
+    plan = specs.write_plan(tmp_path, specs.spec(model=MODELS[model]))
+    code, answer = offline("import", tmp_path, source=str(source))
+    assert code == 0, answer
+    spec, dtype = read_plan(plan, "04-training"), getattr(torch, layout.get("dtype", "float32"))
+    imported = weights.newest_weights(spec)
+    found = imported.read(our_shapes(spec.model), masters=False)
+    assert imported.iteration == 0 and len(found) > 14
+    for name, whole in expected_weights(spec.model):
+        rows = 250 if len(whole) == 256 and whole.dim() == 2 and "layers" not in name else len(whole)
+        assert torch.equal(found[name][:rows], whole[:rows].to(dtype).float()), name
+        assert not found[name][rows:].any()
+    assert "has checkpoints already" in offline("import", tmp_path, source=str(source))[1]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_imported_model_gives_the_logits_of_a_plain_one_and_the_first_loss(
+    model, saved, offline, zygote, corpus, tmp_path
+):
+    (tmp_path / "data").symlink_to(corpus)
+    content = specs.spec(model=MODELS[model], iterations=1)
+    plan = specs.write_plan(tmp_path, content)
+    code, answer = offline("import", tmp_path, source=str(saved(model, "torch_dist", tensor=2, pipeline=2)))
+    assert code == 0, answer
+    planned = read_plan(plan, "04-training").model
+    plain = {name: whole[:250] if len(whole) == 256 and name.endswith("word_embeddings.weight") else whole
+             for name, whole in expected_weights(planned)}  # fmt: skip
+    plain["output_layer.weight"] = plain.get("output_layer.weight", plain["embedding.word_embeddings.weight"])[:250]
+    tokens = torch.from_numpy(numpy.random.default_rng(3).integers(0, 250, (2, 32)))
+    numpy.save(tmp_path / "tokens.npy", tokens.numpy())
+    ours = zygote.start(tmp_path, None, world_size=1, patch="training.plain_gpt:logits").wait()
+    assert ours.codes == [0], ours.err
+    found = numpy.load(tmp_path / "logits.npy")[..., :250]
+    assert numpy.abs(found - plain_gpt.plain_forward(plain, tokens, planned).numpy()).max() < 1e-5
+    assert numpy.abs(found).max() > 0.3
+    read = zygote.start(tmp_path, None, world_size=1, patch="training.plain_gpt:batches").wait()
+    assert read.codes == [0], read.err
+    batch, labels = torch.from_numpy(numpy.load(tmp_path / "batches.npy")[0])
+    logits = plain_gpt.plain_forward(plain, batch, planned)
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert abs(zygote.train(tmp_path, None, world_size=1).losses()[0] - float(expected)) < 1e-5
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A checkpoint of one rank, and what reads it for a plan's model: weights and arguments may be changed."""
+
+    def read(model=GPT, plan=None, weights_=None, **changes):
+        shape = parse(specs.spec(model=model), tmp_path).model
+        content = {"checkpoint_version": 3.0, "args": megatron_files.arguments(shape)} | {
+            key: changes.pop(key) for key in ("checkpoint_version", "args") if key in changes
+        }
+        if isinstance(content["args"], Namespace):
+            vars(content["args"]).update(changes)
+        full = {weights.stored_key(name): whole for name, whole in expected_weights(shape)} | (weights_ or {})
+        content["model"] = {name: value for name, value in full.items() if value is not None}
+        path = tmp_path / "release" / "mp_rank_00" / "model_optim_rng.pt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(content, path)
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text("release\n")
+        planned = shape if plan is None else parse(specs.spec(model=plan), tmp_path).model
+        imported = MegatronWeights(tmp_path, planned)
+        return {key: imported.read_weight(key) for key in map(weights.stored_key, our_shapes(planned))}
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "says"),
+    [
+        (GPT, {"num_layers": 6}, r"num_layers 6 \(plan: 4\)"),
+        (GPT, {"hidden_size": 128, "kv_channels": 32}, r"hidden_size 128 \(plan: 64\), kv_channels 32 \(plan: 16\)"),
+        (GPT, {"max_position_embeddings": 64}, r"max_position_embeddings 64 \(plan: 32\)"),
+        (GPT, {"padded_vocab_size": 384}, r"padded_vocab_size 384 \(plan: 256\)"),
+        (GPT, {"swiglu": True}, r"swiglu True \(plan: False\)"),
+        (GPT, {"bias_gelu_fusion": False}, r"bias_gelu_fusion False \(plan: True\)"),
+        (GPT, {"squared_relu": True}, r"squared_relu True \(plan: None\)"),
+        (GPT, {"position_embedding_type": "rope"}, r"position_embedding_type rope \(plan: learned_absolute\)"),
+        (GPT, {"normalization": "RMSNorm"}, r"normalization RMSNorm \(plan: LayerNorm\)"),
+        (GPT, {"norm_epsilon": 1e-6}, r"norm_epsilon 1e-06 \(plan: 1e-05\)"),
+        (GPT, {"apply_layernorm_1p": True}, r"apply_layernorm_1p True \(plan: None\)"),
+        (GPT, {"qk_layernorm": True}, r"qk_layernorm True \(plan: None\)"),
+        (GPT, {"num_experts": 8}, r"num_experts 8 \(plan: None\)"),
+        (GPT, {"window_size": [128, 0]}, r"window_size \[128, 0\] \(plan: None\)"),
+        (GPT, {"add_bias_linear": False, "add_qkv_bias": False}, r"add_bias_linear False \(plan: True\)"),
+        (GPT, {"untie_embeddings_and_output_weights": True}, r"output_weights True \(plan: False\)"),
+        (GPT, {"softmax_type": "learnable"}, r"softmax_type learnable \(plan: vanilla\)"),
+        (LLAMA, {"rotary_base": 500_000}, r"rotary_base 500000 \(plan: 10000.0\)"),
+        (LLAMA, {"rotary_percent": 0.5}, r"rotary_percent 0.5 \(plan: 1.0\)"),
+        (LLAMA, {"group_query_attention": False}, r"num_query_groups 4 \(plan: 2\)"),
+        (LLAMA, {"add_qkv_bias": True}, r"add_qkv_bias True \(plan: False\)"),
+        (GPT, {"checkpoint_version": 2.0}, r"checkpoint_version 2\.0, and 3 is read: older ones order weights"),
+        (GPT, {"checkpoint_version": None}, "checkpoint_version None, and 3 is read"),
+        (GPT, {"args": None}, "has no args, which would say what model its weights are of"),
+        (GPT, {"num_layers": torch.ones(3)}, "cannot be read: RuntimeError"),
+    ],
+)
+def test_a_model_that_computes_something_else_is_refused_with_both_values(model, changes, says, made):
+    made(model)
+    with pytest.raises(RefusedError, match=says):
+        made(model, **changes)
+
+
+def test_arguments_that_older_versions_lack_mean_what_they_did(made):
+    made(GPT, **dict.fromkeys(("swiglu", "normalization", "add_bias_linear", "rotary_base", "norm_epsilon")),
+         position_embedding_type=None, layernorm_epsilon=1e-5)  # fmt: skip
+    made(LLAMA, position_embedding_type=None, use_rotary_position_embeddings=True)
+    made(GPT, padded_vocab_size=250, weights_={"embedding.word_embeddings.weight": torch.ones(250, 64)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"decoder.layers.2.mlp.linear_fc1.weight": None}, "has no weight decoder.layers.2.mlp.linear_fc1.weight"),
+        ({"decoder.final_layernorm.bias": torch.ones(63)}, r"bias is \(63,\), and the plan's model has \(64,\)"),
+        ({"embedding.word_embeddings.weight": torch.ones(128, 64)}, r"is \(128, 64\), and the plan's .* \(256, 64\)"),
+        ({"decoder.layers.4.mlp.linear_fc1.weight": torch.ones(256, 64)}, r"lacks: decoder\.layers\.4\.mlp"),
+        ({"decoder.layers.0.self_attention.q_layernorm.weight": torch.ones(16)}, r"lacks: decoder\.layers\.0\.self_a"),
+        ({"decoder.final_layernorm.bias": torch.full((64,), float("inf"))}, NOT_FINITE),
+        ({"decoder.final_layernorm.bias": torch.ones(64, dtype=torch.int64)}, NOT_FINITE),
+        ({"decoder.final_layernorm.bias": torch.ones(64).to_sparse()}, "has no weight decoder.final_layernorm.bias"),
+        ({"decoder.final_layernorm.bias": "text"}, "has no weight decoder.final_layernorm.bias"),
+    ],
+)
+def test_weights_that_are_not_the_models_are_refused(changes, says, made):
+    with pytest.raises(RefusedError, match=says):
+        made(GPT, weights_=changes)
+
+
+def test_states_without_weights_are_left_out(made):
+    others = {"decoder.layers.0.mlp.linear_fc1._extra_state": torch.ones(9, dtype=torch.uint8)}
+    others["rotary_pos_emb.inv_freq"] = torch.ones(8)
+    assert made(LLAMA, weights_=others)
+
+
+@pytest.fixture
+def copied(saved, tmp_path):
+    """A copy of a saved checkpoint, to be spoiled."""
+
+    def get(*words, **layout):
+        shutil.copytree(saved(*words, **layout), tmp_path / "theirs")
+        specs.write_plan(tmp_path, specs.spec())
+        return tmp_path / "theirs"
+
+    return get
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("form", "file"),
+    [("torch_dist", ".metadata"), ("torch_dist", "common.pt"), ("torch", "mp_rank_00/model_optim_rng.pt")],
+)
+def test_a_hostile_pickle_runs_nothing(form, file, whole, copied, offline, tmp_path):
+    folder = copied("gpt", form)
+    path, evil = folder / "iter_0000007" / file, Evil(tmp_path / "owned")
+    if file == ".metadata" and not whole:
+        metadata = pickle.loads(path.read_bytes())
+        metadata.all_local_plans = [evil]
+        path.write_bytes(pickle.dumps(metadata))
+    elif whole:
+        path.write_bytes(pickle.dumps(evil))
+    else:
+        content = torch.load(path, weights_only=False)
+        content["args"].extra = evil
+        torch.save(content, path)
+    is_named = "asks for posix.mkdir" if file == ".metadata" or not whole else "more than data, and is not read"
+    code, answer = offline("import", tmp_path, source=str(folder))
+    assert code == 2 and is_named in answer and "Traceback" not in answer and len(answer) < 500, answer
+    assert not (tmp_path / "owned").exists() and not list(tmp_path.glob("checkpoints/*"))
+
+
+class Loads:
+    """Asks for a function of a package that is known, which would run code."""
+
+    def __reduce__(self):
+        return torch.hub.load_state_dict_from_url, ("http://127.0.0.1:9/x", "/tmp", None, False)
+
+
+def test_a_function_that_is_known_is_not_called_either(copied, offline, tmp_path):
+    folder = copied("gpt", "torch")
+    path = folder / "iter_0000007" / "mp_rank_00" / "model_optim_rng.pt"
+    content = torch.load(path, weights_only=False)
+    torch.save({**content, "opt_param_scheduler": Loads()}, path)
+    known = torch.serialization.get_safe_globals()
+    made = torch_dist.read_pickle(path)["opt_param_scheduler"]
+    assert type(made) is torch_dist.Placeholder and vars(made) == {}
+    assert {*map(str, torch.serialization.get_safe_globals())} == {*map(str, known)}
+    code, answer = offline("import", tmp_path, source=str(folder / "iter_0000007"))
+    assert code == 0, answer
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.98])
+@pytest.mark.parametrize(("form", "pattern"), [
+    ("torch_dist", ".metadata"), ("torch_dist", "common.pt"), ("torch_dist", "*.distcp"), ("torch", "mp_rank_01/*.pt"),
+])  # fmt: skip
+def test_a_file_that_is_cut_short_is_refused(form, pattern, share, copied, offline, tmp_path):
+    folder = copied("gpt", form, **({"tensor": 2} if form == "torch" else {}))
+    path = max((folder / "iter_0000007").glob(pattern), key=lambda each: each.stat().st_size)
+    os.truncate(path, int(path.stat().st_size * share))
+    code, answer = offline("import", tmp_path, source=str(folder))
+    assert code == 2 and path.name in answer and "Traceback" not in answer and len(answer) < 800, answer
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
+def test_a_folder_that_lacks_files_is_refused(copied, offline, tmp_path):
+    folder = copied("gpt", "torch", tensor=2, pipeline=2)
+    shutil.rmtree(folder / "iter_0000007" / "mp_rank_01_001")
+    assert "mp_rank_01_001/model_optim_rng.pt" in offline("import", tmp_path, source=str(folder))[1]
+    (folder / "latest_checkpointed_iteration.txt").write_text("9")
+    assert "names '9', and " in offline("import", tmp_path, source=str(folder))[1]
+    (folder / "latest_checkpointed_iteration.txt").unlink()
+    assert "has neither common.pt nor mp_rank_00/" in offline("import", tmp_path, source=str(folder))[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("chunk", "a part of decoder.layers.1.self_attention.linear_qkv.weight is missing"),
+        ("layers", "of 2 layers in one piece: only one is read"),
+        ("elsewhere", "names the file '../x.distcp', which is not in its folder"),
+        ("size", "bytes, and the folder holds"),
+        ("nonsense", "cannot be read: "),
+    ],
+)
+def test_shards_that_are_not_as_described_are_refused(change, says, copied, offline, tmp_path):
+    folder = copied("gpt", "torch_dist", tensor=2, pipeline=2)
+    path, key = folder / "iter_0000007" / ".metadata", "decoder.layers.self_attention.linear_qkv.weight"
+    metadata = pickle.loads(path.read_bytes())
+    described = metadata.state_dict_metadata[key]
+    index = next(each for each in metadata.storage_data if each.fqn == key and tuple(each.offset) == (1, 0, 0))
+    if change == "chunk":
+        del metadata.storage_data[index]
+    elif change == "layers":
+        for chunk in described.chunks:
+            chunk.sizes = torch.Size((2, *chunk.sizes[1:]))
+    elif change == "elsewhere":
+        metadata.storage_data[index].relative_path = "../x.distcp"
+    elif change == "size":
+        described.size = torch.Size((4, 2**40, 64))
+    else:
+        described.chunks = [None]
+    path.write_bytes(pickle.dumps(metadata))
+    code, answer = offline("import", tmp_path, source=str(folder))
+    assert code == 2 and says in answer and "Traceback" not in answer, answer
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
+def test_a_value_that_is_not_finite_leaves_nothing_behind(copied, offline, tmp_path):
+    folder = copied("gpt", "torch")
+    path = folder / "iter_0000007" / "mp_rank_00" / "model_optim_rng.pt"
+    content = torch.load(path, weights_only=False)
+    content["model"]["decoder.layers.3.mlp.linear_fc2.weight"][1, 2] = float("nan")
+    torch.save(content, path)
+    code, answer = offline("import", tmp_path, source=str(folder))
+    assert code == 2 and f"decoder.layers.3.mlp.linear_fc2.weight {NOT_FINITE}" in answer
+    assert "Make room" not in answer and not list(tmp_path.glob("checkpoints/*"))
+
+
+@pytest.mark.parametrize("form", ["torch_dist", "torch"])
+def test_one_weight_is_in_memory_at_a_time(form, saved, zygote, tmp_path):
+    """A model of 113 MB, and one of 7 MB, in files of 8 MB, one of which torch keeps while it is written."""
+    grown = {}
+    for layers in (1, 16):
+        folder, shape = tmp_path / str(layers), {"layers": layers, "hidden": 384, "ffn_hidden": 1536}
+        folder.mkdir()
+        MODELS[f"layers {layers}"] = shape
+        source = saved(f"layers {layers}", form)
+        specs.write_plan(folder, specs.spec(model=shape))
+        (folder / "request.json").write_text(json.dumps({"command": "import", "source": str(source)}))
+        done = zygote.start(folder, None, world_size=1, patch="training.megatron_files:import_measured").wait()
+        assert done.code == 0, done.err
+        grown[layers] = int((folder / "peak").read_text())
+    assert sum(path.stat().st_size for path in source.rglob("*") if path.is_file()) > 110e6
+    assert grown[16] - grown[1] < 40e6
