@@ -1,6 +1,7 @@
 """Checkpoints as Megatron-LM writes them, of weights that follow from their names; run in forked ranks."""
 
 import json
+import multiprocessing
 import os
 import sys
 import zlib
@@ -126,6 +127,9 @@ def save():
         torch.save({**content, "rng_state": [{"random": torch.get_rng_state()}]}, path / "model_optim_rng.pt")
     (root / "latest_checkpointed_iteration.txt").write_text("7")
     torch.distributed.barrier()
+    for process in multiprocessing.active_children():  # megatron-core's writer has one, which would outlive this rank
+        process.terminate()
+        process.join()
     return 0
 
 
