@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,13 @@ def test_validation_keeps_the_last_of_an_iteration(tmp_path: Path):
     path.write_text("\n".join(json.dumps(line | {"loss": loss}) for loss in (6.0, 5.5)) + '\n{"half')
     assert [one.loss for one in read_validation(path)] == [5.5]
     assert read_validation(tmp_path / "absent.jsonl") == ()
+
+
+def test_an_evaluation_that_gave_no_number_has_a_loss_that_is_none(tmp_path):
+    path = tmp_path / "validation.jsonl"
+    path.write_text('{"iteration": 4, "loss": null, "perplexity": null, "samples": 8, "seconds": 1.0}\n')
+    (one,) = read_validation(path)
+    assert math.isnan(one.loss) and math.isnan(one.perplexity)
 
 
 def test_events_of_one_phase(tmp_path: Path):
