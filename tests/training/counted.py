@@ -92,7 +92,7 @@ def rehearsed():
 def resumed():
     """A rank that resumes writes what it reads of the checkpoint, and holds at most, next to the training's state."""
     from runbook.training.checkpoints import state, torch_dist
-    from runbook.training.engines import first_weights
+    from runbook.training.engines import gpt_model
     from runbook.training.rehearsal.counter import OperatorCounter
     from runbook.training.rehearsal.rank import _Rehearsal
 
@@ -114,4 +114,4 @@ def resumed():
         return loaded
 
     state._load_candidate, torch_dist.read_bytes = counted_load, counted_read
-    first_weights._normal_numbers = None  # where a checkpoint is loaded, nothing is drawn
+    gpt_model._normal_numbers = None  # where a checkpoint is loaded, nothing is drawn
