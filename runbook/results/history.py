@@ -218,8 +218,8 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
         with contextlib.suppress(TypeError):  # a line that lacks a field
-            known = {key: value for key, value in values.items() if key in names}
-            one = ValidationLoss(**{key: math.nan if value is None else value for key, value in known.items()})
+            known: Any = {key: math.nan if value is None else value for key, value in values.items() if key in names}
+            one = ValidationLoss(**known)
             evaluations[one.iteration] = one
     return tuple(evaluations[n] for n in sorted(evaluations))
 
