@@ -6,6 +6,7 @@
     kill, stop, hang, raise, term, usr1, exit    at the beginning of a step
     slow                                         every step takes `factor` times as long, counting the `slow` faults
                                                  before this one; with `seconds`, each step takes that much longer
+    leak                                         every step keeps `bytes` more of the host's memory
     nan, spike                                   what the loss of a step is taken for; spike: `factor` times it
     full                                         no file can grow beyond `bytes` from this step on, as on a full disk
     clock                                        the clock jumps by `seconds` at the beginning of a step
@@ -55,6 +56,7 @@ class Faults:
         self._faults = faults
         self._saves = 0
         self._step_began = 0.0
+        self._leaked: list[bytes] = []
 
     def has(self, kind: str) -> bool:
         """Whether there is one of this kind."""
@@ -69,6 +71,8 @@ class Faults:
         for fault in self._faults:
             if fault.kind in _AT_STEP and "step" in fault.where and fault.holds("step", iteration):
                 _AT_STEP[fault.kind](fault)
+            if fault.kind == "leak":
+                self._leaked.append(b"x" * int(fault.number("bytes", 1e6)))
         self._step_began = time.monotonic()
 
     def loss(self, loss: float, iteration: int) -> float:
@@ -101,7 +105,7 @@ def _parse(text: str) -> Fault:
     """
     kind, _, rest = text.strip().partition(":")
     pairs = dict(pair.strip().partition("=")[::2] for pair in rest.split(",") if pair.strip())
-    kinds = [*_AT_STEP, "slow", "nan", "spike", "save", "fp16"]
+    kinds = [*_AT_STEP, "slow", "leak", "nan", "spike", "save", "fp16"]
     if kind not in kinds or not pairs.keys() <= set(_KEYS):
         raise RefusedError(
             f"{VARIABLE}: {text.strip()!r} is no fault; the kinds are {', '.join(kinds)}, their words "

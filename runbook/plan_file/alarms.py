@@ -10,12 +10,14 @@ deviations, the standard deviation of normal noise). The trainer looks at each s
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, nan
+from itertools import combinations
+from math import inf, isfinite, log10, nan
 from statistics import median
 from typing import Any
 
+Show = Callable[[float], str]
 WINDOW = 40
 ENOUGH = 10  # records that tell how noisy a curve is
 UNKNOWN_NOISE = 0.40  # with fewer, a jump is at least this share of the loss
@@ -26,6 +28,10 @@ BACK_SHARE = 0.02
 BLOCK = 20  # records whose median is the level of a metric
 RISE_SHARE = 0.04
 FLAT_SHARE, FLAT_RECORDS = 0.25, 200
+LEVELS = 40  # medians of a block each: enough for a slope
+RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = 0.9, 0.75, 6.0  # pairs of levels that rise; newer slope against older; rise
+DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
+WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = 5.0, 0.2, 5.0  # least window, part of a step, times the usual
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,16 @@ def spread_of(values: Sequence[float]) -> float:
     """Standard deviation of normal noise with the same median deviation; outliers do not move it."""
     middle = median(values)
     return 1.4826 * median(abs(value - middle) for value in values)
+
+
+def in_bytes(count: float) -> str:
+    """Bytes in a unit of their size.
+
+    >>> in_bytes(512), in_bytes(3.2e9), in_bytes(4.5e15)
+    ('512 B', '3.2 GB', '4500 TB')
+    """
+    power = min(4, int(log10(max(1.0, abs(count)))) // 3)
+    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def _make(
@@ -139,21 +155,118 @@ class LossWatch:
             self._next_look = 2 * count
 
 
+class GrowthWatch:
+    """Finds steady growth of a number over `LEVELS` levels, each the median of so many records.
+
+    What fills up or warms up grows ever more slowly, and noise wanders back: neither is steady. `widens`: to levels of
+    twice as many records each time, so that the whole training is looked at; else the newest ones are.
+    """
+
+    def __init__(self, metric: str, block: int = BLOCK, *, widens: bool = False, show: Show = "{:.4g}".format) -> None:
+        self._metric, self._block, self._widens, self._show = metric, block, widens, show
+        self._records, self._levels = list[float](), list[tuple[int, float]]()
+
+    def look(self, iteration: int, value: float) -> Alarm | None:
+        """The growth as a drift, once it is known: from the usual value to the value, between the two iterations."""
+        self._records.append(value)
+        if len(self._records) < self._block:
+            return None
+        self._levels.append((iteration, median(self._records)))
+        self._records = []
+        if len(self._levels) < LEVELS:
+            return None
+        levels, self._levels = self._levels, self._levels[LEVELS // 2 :]
+        if self._widens:
+            self._block, self._levels = 2 * self._block, levels[1::2]
+        return self._judge(levels)
+
+    def _judge(self, levels: Sequence[tuple[int, float]]) -> Alarm | None:
+        half, slopes = LEVELS // 2, _slopes(levels)
+        slope, older, newer = median(slopes), median(_slopes(levels[:half])), median(_slopes(levels[half:]))
+        if sum(one > 0 for one in slopes) < RISING_PAIRS * len(slopes) or newer < STEADY_SHARE * older:
+            return None
+        since, iteration = levels[0][0], levels[-1][0]
+        starts = [level - slope * (at - since) for at, level in levels]
+        first, rise, spread, show = median(starts), slope * (iteration - since), spread_of(starts), self._show
+        if rise < RISE_SPREADS * spread:
+            return None
+        name, steps = self._metric.replace("_", " "), iteration - since
+        evidence = (
+            f"{name} grew from {show(first)} to {show(first + rise)} over {steps} iterations, {show(slope)} each, "
+            f"steadily: the spread around that line is {show(spread)}"
+        )
+        return Alarm("drift", self._metric, iteration, since, first + rise, first, evidence)
+
+
+def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
+    """Between all pairs of levels; their median is Theil and Sen's slope, which outliers do not move."""
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(levels, 2)]
+
+
+class WaitWatch:
+    """Waiting for data, window by window; a file system that is slow makes it many times what it usually is."""
+
+    def __init__(self) -> None:
+        self._window, self._waits, self._num_slow = list[tuple[float, float]](), deque[float](maxlen=WINDOW), 0
+
+    def look(self, iteration: int, seconds: float, waited: float) -> Iterator[Alarm]:
+        """Whether the file system has become slow, now that the waiting of this step is known."""
+        self._window.append((seconds, waited))
+        count, whole = len(self._window), sum(one for one, _ in self._window)
+        if count < ENOUGH or whole < WAIT_SECONDS:
+            return
+        wait, self._window = sum(one for _, one in self._window) / count, []
+        if len(self._waits) < ENOUGH or wait < max(WAIT_SHARE * whole / count, SLOW_FACTOR * median(self._waits)):
+            self._waits.append(wait)
+            self._num_slow = 0
+            return
+        self._num_slow += 1
+        if self._num_slow == CONFIRMING:
+            what = f"each of {count} steps waits so long, {wait * count / whole:.0%} of its time"
+            yield _make("slow file system", "data_wait_seconds", iteration, wait, self._waits, what)
+
+
 class MetricWatch:
     """The metrics of one training; a new start gives a new curve."""
 
     def __init__(self) -> None:
-        self.loss = LossWatch()
         self._first, self._is_finite = inf, True
+        self._saves = deque[float](maxlen=WINDOW)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.loss, self._waits = LossWatch(), WaitWatch()
+        self._drifts = {name: GrowthWatch(name, widens=True) for name in DRIFT_SHARES}
 
     def look(self, step: Any) -> Iterator[Alarm]:
         """What is wrong now that a step is known; it may lack any of the numbers."""
         iteration, loss = step.iteration, step.loss
         if iteration < self._first:
-            self._first, self.loss = iteration, LossWatch()
+            self._first = iteration
+            self._begin()
         was_finite = self._is_finite
         self._is_finite = not getattr(step, "nan", 0) and "nan_loss" not in getattr(step, "states", ())
         if was_finite and not self._is_finite:
             yield Alarm("NaN", "loss", iteration, iteration, nan, nan, "the loss is no finite number")
         if loss is not None and isfinite(loss):
             yield from self.loss.look(iteration, loss)
+        yield from self._look_at_times(step)
+
+    def _look_at_times(self, step: Any) -> Iterator[Alarm]:
+        """Drift of the gradient norm and of the time of a step (of a sequence, while the batch ramps up); waiting."""
+        seconds, iteration = getattr(step, "seconds", None) or nan, step.iteration
+        per_sequence = seconds / (getattr(step, "global_batch", 0) or 1)
+        norm = getattr(step, "grad_norm", None) or nan
+        for (name, share), value in zip(DRIFT_SHARES.items(), (norm, per_sequence), strict=True):
+            drift = self._drifts[name].look(iteration, value) if isfinite(value) else None
+            if drift and drift.value > (1 + share) * drift.usual:
+                yield drift
+        if isfinite(seconds):
+            yield from self._waits.look(iteration, seconds, getattr(step, "data_wait_seconds", 0.0))
+
+    def look_at_save(self, iteration: int, seconds: float) -> Iterator[Alarm]:
+        """Whether a save took many times as long as those before it."""
+        if len(self._saves) >= CONFIRMING and seconds > SLOW_FACTOR * median(self._saves) + WAIT_SECONDS:
+            yield _make("slow file system", "save_seconds", iteration, seconds, self._saves, "so long a save took")
+        else:
+            self._saves.append(seconds)

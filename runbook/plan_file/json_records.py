@@ -30,9 +30,13 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
         if stream.seek(0, 2):
             stream.seek(-1, 2)
             torn = b"" if stream.read(1) == b"\n" else b"\n"
-        # JSON has no NaN: it becomes null.
-        line = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-        stream.write(torn + json.dumps(line).encode() + b"\n")
+        stream.write(torn + as_line(record) + b"\n")
+
+
+def as_line(record: Mapping[str, object]) -> bytes:
+    """A record as JSON, which has no NaN: it becomes null."""
+    line = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return json.dumps(line).encode()
 
 
 def as_json(value: Any) -> Any:

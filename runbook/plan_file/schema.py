@@ -372,6 +372,14 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class PlannedAlerts:
+    """Where alarms are sent: a reference to the webhook's address, and a command; empty: nowhere."""
+
+    webhook: str = field(default="", metadata=OMIT_DEFAULT)
+    command: str = field(default="", metadata=OMIT_DEFAULT)
+
+
+@dataclass(frozen=True)
 class Sampling:
     """The text that the model continues before and after training."""
 
@@ -406,6 +414,7 @@ class PhasePlan:
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
     """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values."""
+    alerts: PlannedAlerts = field(default=PlannedAlerts(), metadata=OMIT_DEFAULT)
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
     """The folder of plan.json, which its relative paths start from."""

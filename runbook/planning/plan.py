@@ -267,6 +267,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         ),
         fingerprint="",
         tuning=choice.tuning,
+        alerts=schema.PlannedAlerts(**settings.run.alerts.model_dump()),
     )
     phase = dataclasses.replace(phase, fingerprint=fingerprint(phase))
     return dataclasses.replace(phase, deepspeed=own_config(phase) if choice.own_trainer and choice.deepspeed else {})

@@ -24,7 +24,9 @@ from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, Tr
 from runbook.training.engines.engine import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, OptimizerUpdate, TrainingEngine
 from runbook.training.engines.gpt_model import DTYPES, draw_token
 from runbook.training.health import faults
+from runbook.training.health.disk import DiskWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
+from runbook.training.health.memory import MemoryWatch
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
 from runbook.training.process_groups import (
     device,
@@ -78,6 +80,7 @@ class TrainingLoop:
         self.saved_iteration = -1
         self.pending: PendingSave | None = None
         self.stepper = Stepper(spec, self.engine, stopping)
+        self.disk = DiskWatch(spec)
         self.stragglers = StragglerDetector(spec.parallel.pipeline)
         self.bad_steps = BadStepPolicy(spec)
         self.newest = deque[BadStep](maxlen=CONFIRMING)
@@ -202,7 +205,11 @@ class TrainingLoop:
                 self.report.straggler(slow)
         was_computed = bool(record.parts) or record.loss is not None  # else it was passed over
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
-        self.report.alarms(alarms)
+        if self.report.ranks.is_last:
+            self.report.alarms(alarms)
+        self.report.alarms(self.stepper.memory.agree(self.stepper.leaks))
+        if self.report.ranks.rank == 0:
+            self.report.alarms(self.disk.look(record.iteration, record.seconds))
         steps = [bad] if bad else self._spike(record, alarms)
         action = self._answer(steps) if steps else ""
         self.report.step(record, self.progress.skipped, self.progress.nan)
@@ -283,6 +290,9 @@ class TrainingLoop:
         pending, self.pending = self.pending, None
         saved = pending.finish()
         self.stopping.saved(saved.seconds)
+        self.disk.saved(saved.bytes)
+        if self.report.ranks.is_last:
+            self.report.alarms(self.stepper.watch.look_at_save(saved.iteration, saved.seconds))
         self.report.event("saved", **{**vars(saved), "folder": self._relative(saved.folder)})
 
     def _prove_smoke_test(self, train: Any) -> None:
@@ -346,6 +356,8 @@ class Stepper:
         self.scale = math.inf  # loss scale after the last step
         self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged
         self.rank_times: ExchangedTimes | None = None  # of all ranks, after a step that exchanges them
+        self.memory = MemoryWatch(spec)
+        self.leaks: list[float] = []  # of all ranks, bytes a step; after a step that exchanges them
         self._own_seconds: list[float] = []  # of the steps since the last exchange
 
     def step(self, train: Any, progress: TrainingProgress) -> tuple[StepRecord, int, BadStep | None]:
@@ -376,6 +388,7 @@ class Stepper:
             parts |= {} if self.clock.is_late else {OPTIMIZER: self.clock.take()[OPTIMIZER]}
             bad = self._judge(loss, update, progress, size, jumped)
         memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+        self.memory.look(progress.iteration + 1, time.monotonic() - start)
         if on_gpu():
             memory_bytes = torch.cuda.max_memory_allocated()
         is_finite = math.isfinite(loss)
@@ -435,17 +448,17 @@ class Stepper:
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
         own, ranks, rank = self._own_seconds, torch.distributed.get_world_size(), torch.distributed.get_rank()
         exchanges = bool(own) and iteration % exchange_interval(ranks) == 0
-        times = torch.zeros(ranks if exchanges else 0, dtype=torch.float64)
+        times = torch.zeros((2, ranks) if exchanges else 0, dtype=torch.float64)
         if exchanges:
-            times[rank] = sum(own) / len(own)
+            times[:, rank] = torch.tensor([sum(own) / len(own), self.memory.bytes_per_step])
         values = torch.tensor([own_loss if holds else 0.0, *requests], dtype=torch.float64)
-        message = torch.cat([values, times]).to(device())
+        message = torch.cat([values, times.flatten()]).to(device())
         torch.distributed.all_reduce(message)
         loss, clock, *rest = message.tolist()
-        counts, seconds = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
-        self.rank_times = None
+        counts, both = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
+        self.rank_times, self.leaks = None, both[ranks:]
         if exchanges:
-            self.rank_times = ExchangedTimes(iteration, len(own), seconds)
+            self.rank_times = ExchangedTimes(iteration, len(own), both[:ranks])
             own.clear()
         signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
         return loss / (count * self.copies), signals[0] if signals else -int(clock > 0)

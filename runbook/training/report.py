@@ -9,7 +9,7 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from runbook.plan_file.alarms import Alarm
 from runbook.plan_file.json_records import append_line
 from runbook.plan_file.rank_times import ExchangedTimes, Straggler
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
+from runbook.training.health.alerts import AlertSender
 from runbook.training.ranks import Ranks
 
 
@@ -60,6 +61,7 @@ class TrainingReport:
         self._unwritable: set[Path] = set()
         self._interval: list[StepRecord] = []
         self._board: Any = None
+        self.alerts = AlertSender(spec, say)
 
     def begin(self, segment: int) -> None:
         """Open what is kept open; called when training really begins, so that a refusal leaves nothing behind."""
@@ -77,6 +79,8 @@ class TrainingReport:
         if self.ranks.rank == 0:
             record = {"time": time.time(), "event": event, "phase": self.spec.phase, **fields}
             self._append(self.spec.log.events, record)
+            if event == "failed":
+                self.alerts.send(f"the training failed: {fields['message']}", record)
 
     def earlier_starts(self) -> int:
         """How many segments this training had before: its starts and rollbacks in events.jsonl; call it on rank 0."""
@@ -149,24 +153,29 @@ class TrainingReport:
             line = {"iteration": times.iteration, "steps": times.steps, "segment": self.segment, "seconds": seconds}
             self._append(self.spec.log.rank_times, line)
 
-    def alarms(self, alarms: Sequence[Alarm]) -> None:
-        """What goes wrong by the numbers of the rank that writes them."""
-        for alarm in alarms if self.ranks.is_last else ():
-            say(f"ALARM {alarm.kind} at iteration {alarm.iteration}: {alarm.evidence}")
-            record = {"time": time.time(), "event": "alarm", "phase": self.spec.phase, **vars(alarm)}
-            self._append(self.spec.log.events, record)
+    def alarms(self, alarms: Iterable[Alarm]) -> None:
+        """What goes wrong, from the one rank that knows or is to say it."""
+        for alarm in alarms:
+            text = f"ALARM {alarm.kind} at iteration {alarm.iteration}: {alarm.evidence}"
+            self._warn(text, event="alarm", **vars(alarm))
+
+    def _warn(self, text: str, **event: Any) -> None:
+        """Say it in the log, append the event and send it to who wants to know."""
+        say(text)
+        record = {"time": time.time(), "phase": self.spec.phase, "host": socket.gethostname(), **event}
+        self._append(self.spec.log.events, record)
+        self.alerts.send(text, record)
 
     def straggler(self, slow: Straggler) -> None:
         """A rank is slow, as all know: it says so itself, since it knows its machine."""
         if self.ranks.rank == slow.rank:
             host = socket.gethostname()
-            say(
+            text = (
                 f"rank {slow.rank} on {host} is slow: it computes {slow.seconds_per_step:.3f} s a step, the others of "
                 f"its stage {slow.others_seconds_per_step:.3f} s, for {slow.windows} looks in a row"
             )
             facts = {key: value for key, value in vars(slow).items() if key != "windows"}
-            record = {"time": time.time(), "event": "straggler", "phase": self.spec.phase, "host": host, **facts}
-            self._append(self.spec.log.events, record)
+            self._warn(text, event="straggler", **facts)
 
     def _tflops(self, step: StepRecord) -> float:
         """TFLOP/s of each device."""
@@ -189,7 +198,8 @@ class TrainingReport:
             self._append(self.spec.log.samples, record)
 
     def close(self) -> None:
-        """Flush TensorBoard's file."""
+        """Flush TensorBoard's file, and wait a moment for alarms that are being sent."""
+        self.alerts.close()
         if self._board is not None:
             with contextlib.suppress(OSError):
                 self._board.close()

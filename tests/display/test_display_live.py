@@ -5,14 +5,29 @@ from __future__ import annotations
 import base64
 import json
 import re
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
+from runbook.core.errors import RecordError
+from runbook.core.processes import wait_until
 from runbook.core.table import Table
 from runbook.display import Place, Progress
 from runbook.display.jupyter import kernel
-from runbook.display.jupyter.widgets import WIDGET, Answer, Field, Form, as_text, controls, show_form, widget_bundle
+from runbook.display.jupyter.widgets import (
+    WIDGET,
+    Answer,
+    Field,
+    Form,
+    _buttons,
+    _take_typed,
+    as_text,
+    controls,
+    plain_buttons,
+    show_form,
+    widget_bundle,
+)
 from runbook.display.progress import MOST_POINTS, curve_html
 
 
@@ -54,6 +69,37 @@ def test_buttons_are_for_browsers_and_their_commands_for_all():
     bundle = widget_bundle(type("Widget", (), {"model_id": "7"})(), as_text(actions))
     assert bundle["text/plain"].startswith("Save and stop: ")
     assert bundle[WIDGET]["model_id"] == "7"
+
+
+def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeypatch):
+    """What a page sends of a field is answered: before that it sends nothing more of it."""
+    answers, noted = [], []
+    idle = SimpleNamespace(publish=lambda cause, kind, **content: answers.append((cause, kind, content)))
+    monkeypatch.setattr("runbook.display.jupyter.widgets.page_kernel", lambda: idle)
+
+    def note(text):
+        if not text:
+            raise RecordError("a note has 1 to 10,000 characters")
+        noted.append(text)
+        return f"Noted: {text}"
+
+    row, clicks, fields = _buttons({"Stop": (str, "runbook cancel x"), "Note": (note, 'runbook note x "..."')})
+    ((comm, field),) = fields.items()
+    said = row.children[-1]
+    for typed in ("node n7 was", "node n7 was <replaced>"):
+        content = {"comm_id": comm, "data": {"method": "update", "state": {"value": typed}}}
+        assert _take_typed(fields, kernel.Message([], {"msg_type": "comm_msg", "msg_id": typed}, content))
+    assert [(cause["msg_id"], content) for cause, _, content in answers][1] == (typed, {"execution_state": "idle"})
+    press = [*clicks.values()][1]
+    press()
+    assert field.value == "", "the next note may be typed at once"
+    assert wait_until(lambda: said.value == "Noted: node n7 was &lt;replaced&gt;", 10) and noted == [typed]
+    press()
+    assert wait_until(lambda: said.value == "a note has 1 to 10,000 characters", 10) and len(noted) == 1
+    other = kernel.Message([], {"msg_type": "comm_msg"}, {"comm_id": "another", "data": {"method": "update"}})
+    assert not _take_typed(fields, other)
+    assert plain_buttons(clicks, {"Stop": (str, "c"), "Note": (note, 'runbook note x "..."')}).count("<button") == 1
+    row.close_all()
 
 
 def frames(kind: str, content: object) -> list[bytes]:

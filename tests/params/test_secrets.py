@@ -16,6 +16,8 @@ TOKENS = [
     "glpat-" + "z" * 20,
     "sk-" + "q" * 40,
     "-----BEGIN RSA PRIVATE KEY-----",
+    "https://hooks.slack.com/services/" + "T0B0" * 4,
+    "https://discord.com/api/webhooks/1234/" + "aB3" * 6,
     "sig=" + "A1%2B" * 10,
 ]
 
@@ -30,6 +32,13 @@ def test_a_token_anywhere_in_a_run_file_is_refused_and_not_repeated(project: Pat
     assert "write env:NAME or file:PATH" in str(error.value)
     assert token not in str(error.value)
     assert token[:8] not in str(error.value) or token.startswith("-----")
+
+
+def test_the_address_of_a_webhook_is_named_and_not_written(project: Path):
+    with pytest.raises(ParamsError, match="write env:NAME or file:PATH: the address is a secret"):
+        load("toy", project=project, set_words=["alerts.webhook=chat.example.org/x"])
+    settings = load("toy", project=project, set_words=["alerts.webhook=env:ALARM_ADDRESS"])
+    assert settings.run.alerts.webhook == "env:ALARM_ADDRESS"
 
 
 def test_site_files_and_catalogues_are_searched_too(project: Path):

@@ -31,6 +31,19 @@ EVENTS = [
     ),
     (
         {
+            "event": "alarm",
+            "kind": "disk low",
+            "metric": "free_bytes",
+            "iteration": 2,
+            "since": 2,
+            "value": 6e6,
+            "usual": 2e6,
+            "evidence": "6 MB of 100 MB are free",
+        },
+        "Disk low at iteration 2: 6 MB of 100 MB are free",
+    ),
+    (
+        {
             "event": "bad_step",
             "iteration": 29070,
             "what": "the loss",

@@ -1,5 +1,6 @@
 """Alarms: silent on healthy curves, no later than people on trainings that went wrong; each names its evidence."""
 
+import math
 import random
 from itertools import count
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import pytest
 from log_lines import parse_lines
 
 from runbook.cli.report import summary
+from runbook.plan_file.alarms import GrowthWatch, MetricWatch
 from runbook.results.metrics import find_alarms
 
 
@@ -87,6 +89,88 @@ def test_a_loss_that_falls_no_more_is_a_plateau_and_one_that_is_none_is_told_onc
     assert {(one.kind, one.metric) for one in find_alarms(steps(flat))} == {("plateau", "loss")}
     rows = [SimpleNamespace(iteration=n, loss=None if n > 5 else 3.0, nan=int(n > 5)) for n in range(1, 20)]
     assert kinds(find_alarms(rows)) == [("NaN", "loss", 6, 6)]
+
+
+def rows_of(**columns):
+    """Steps of 2 s each with a loss of 3, and what is given by name."""
+    length = len(next(iter(columns.values())))
+    usual = {"loss": [3.0] * length, "seconds": [2.0] * length, "data_wait_seconds": [0.01] * length}
+    names = usual | columns
+    rows = zip(*names.values(), strict=True)
+    return [SimpleNamespace(iteration=n, **dict(zip(names, row, strict=True))) for n, row in enumerate(rows, 1)]
+
+
+def not_of_the_loss(rows):
+    return [alarm for alarm in find_alarms(rows) if alarm.metric != "loss"]
+
+
+@pytest.mark.parametrize(("metric", "usual"), [("grad_norm", 0.5), ("seconds", 2.0)])
+def test_a_number_that_creeps_up_is_a_drift_and_its_evidence_is_named(metric, usual):
+    source = random.Random(4)
+    creeping = [usual * (1 + n / 1000) * source.lognormvariate(0, 0.1) for n in range(1600)]
+    alarm = not_of_the_loss(rows_of(**{metric: creeping}))[0]
+    assert (alarm.kind, alarm.metric.split("_per")[0], alarm.iteration) == (
+        "drift",
+        metric,
+        800 if metric == "seconds" else 1600,
+    )
+    assert alarm.usual == pytest.approx(usual, rel=0.1) and alarm.value > 1.25 * alarm.usual
+    assert f"grew from {alarm.usual:.4g} to {alarm.value:.4g} over " in alarm.evidence
+    assert "each, steadily: the spread around that line is 0.0" in alarm.evidence
+    assert not_of_the_loss(rows_of(seconds=[2.0 + n / 100 for n in range(900)], global_batch=range(200, 1100))) == []
+
+
+def test_what_warms_up_or_jumps_once_or_wanders_is_no_growth():
+    """Caches that fill, an allocator's steps, an epoch's rhythm and the noise of a shared machine."""
+
+    def growths(values, **how):
+        watch = GrowthWatch("memory", **how)
+        return [growth for n, value in enumerate(values, 1) if (growth := watch.look(n, value))]
+
+    for widens, steps in ((False, range(1, 801)), (True, range(1, 8001))):
+        for healthy in (
+            [1 - math.exp(-n / 800) for n in steps],
+            [math.log(n) for n in steps],
+            [n**0.4 for n in steps],
+            [float(n > 300) + float(n > 600) for n in steps],
+            [math.sin(n / 300) for n in steps],
+            [5.0 for _ in steps],
+        ):
+            assert growths(healthy, widens=widens) == []
+    found = []
+    for seed in range(200):
+        source, level, values = random.Random(seed), 0.0, []
+        for _ in range(3200):
+            level = 0.98 * level + source.gauss(0, 1)
+            values.append(level)
+        found += growths(values, widens=True)
+    assert len(found) <= 2, "of 600 looks at noise that wanders"
+    leak = [100.0 + 3 * n + random.Random(n).gauss(0, 20) for n in range(1, 801)]
+    (growth,) = growths(leak)
+    assert (growth.value - growth.usual) / 780 == pytest.approx(3, rel=0.01)
+    assert (growth.since, growth.iteration) == (20, 800)
+
+
+def test_a_file_system_that_becomes_slow_is_reported_once():
+    waits = [0.01] * 300 + [1.0] * 100 + [0.02] * 100 + [1.5] * 100
+    alarms = not_of_the_loss(rows_of(data_wait_seconds=waits))
+    assert [(alarm.kind, alarm.iteration) for alarm in alarms] == [("slow file system", 330), ("slow file system", 530)]
+    assert alarms[0].evidence == (
+        "data wait seconds 1: each of 10 steps waits so long, 50% of its time; the 30 before have the median 0.01 and "
+        "the spread 0"
+    )
+    single = [5.0 if n % 97 == 0 else 0.01 for n in range(600)]
+    assert not_of_the_loss(rows_of(data_wait_seconds=single)) == [], "a shuffled index is read now and then"
+    assert not_of_the_loss(rows_of(data_wait_seconds=[1.0] * 600)) == [], "always so: 05-analysis shows it"
+
+
+def test_a_save_that_takes_many_times_as_long_is_reported():
+    watch = MetricWatch()
+    told = [[*watch.look_at_save(n, seconds)] for n, seconds in enumerate([3.0, 4.0, 3.0, 12.0, 61.0, 3.5])]
+    assert [len(alarms) for alarms in told] == [0, 0, 0, 0, 1, 0]
+    assert told[4][0].evidence == (
+        "save seconds 61: so long a save took; the 4 before have the median 3.5 and the spread 0.74"
+    )
 
 
 def test_a_log_file_shows_its_alarms():

@@ -71,7 +71,13 @@ def no_room():
 
 def no_space():
     """A disk that says it is full."""
-    usage = type("Usage", (), {"free": 1000})
+    usage = type("Usage", (), {"free": 1000, "total": 2000})
+    state.shutil.disk_usage = lambda path: usage
+
+
+def little_space():
+    """A disk with room for two saves of the tiny model, which grows no fuller meanwhile."""
+    usage = type("Usage", (), {"free": 6_000_000, "total": 100_000_000})
     state.shutil.disk_usage = lambda path: usage
 
 

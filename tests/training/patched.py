@@ -20,3 +20,12 @@ def main():
     module, _, name = os.environ.pop(PATCH, "").partition(":")
     code = getattr(importlib.import_module(module), name)() if module else None
     return trainer.main() if code is None else code
+
+
+def little_memory():
+    """A machine with 100 MB left, and levels of two steps, so that a short training shows a leak."""
+    from runbook.plan_file.alarms import GrowthWatch
+    from runbook.training.health import memory
+
+    memory.GrowthWatch = lambda metric, show: GrowthWatch(metric, 2, show=show)
+    memory.host_bytes_left = lambda: 100_000_000

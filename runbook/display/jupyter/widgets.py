@@ -4,7 +4,8 @@
         ...
 
 A button works while its cell still runs where the kernel hears it then (`kernel`); with an older ipykernel only
-when the cell has ended. What it can do is therefore always written as a command too.
+when the cell has ended. What it can do is therefore always written as a command too. Where that command ends with
+"...", the action takes a text, which is typed beside its button.
 
     show_form(sections, consider, write, table)
 
@@ -25,12 +26,14 @@ from typing import Any
 
 from runbook.core.errors import RunbookError
 from runbook.core.table import Table
-from runbook.display.jupyter.kernel import Message, listen
+from runbook.display.jupyter.kernel import Message, listen, page_kernel
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import BAD, Place, display_bundle, show_table, where_we_are
 
 Clicks = dict[str, Callable[[], None]]  # what a click does, by the id of the button's connection to the page
-Actions = Mapping[str, tuple[Callable[[], str], str]]
+TextFields = dict[str, Any]  # the widget in which a text is typed, by the id of its connection
+Actions = Mapping[str, tuple[Callable[..., str], str]]
+TYPED = '"..."'
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -40,7 +43,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     if (place or where_we_are()) is not Place.BROWSER or find_spec("ipywidgets") is None:
         yield
         return
-    row, by_comm = _buttons(actions)
+    row, by_comm, fields = _buttons(actions)
     text = as_text(actions)
     handle = display_bundle(widget_bundle(row, text), updatable=True)
     # A page that is opened later can load no widget from a kernel that works: there plain buttons do the same.
@@ -48,7 +51,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     forget = show_to_new_pages(
         handle.display_id, lambda: {"text/plain": text}, lambda: {"text/plain": text, "text/html": plain}
     )
-    close = listen(lambda message: _act_on_click(by_comm, message))
+    close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
     try:
         yield
     finally:
@@ -67,18 +70,23 @@ def as_text(actions: Actions) -> str:
     return "; ".join(f"{name}: {command}" for name, (_, command) in actions.items())
 
 
-def _buttons(actions: Actions) -> tuple[Any, Clicks]:
-    """A row of buttons with a line for what they say, and what a click on each does."""
+def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
+    """A row of buttons with a line for what they say, what a click on each does, and the fields for texts."""
     import ipywidgets
 
     said = ipywidgets.HTML("", layout={"margin": "0 0 0 1em"})
-    buttons, clicks = [], Clicks()
+    widgets, clicks, fields = [], Clicks(), TextFields()
     for name, (action, command) in actions.items():
         button = ipywidgets.Button(description=name, tooltip=f"the same as: {command}", layout={"width": "auto"})
-        clicks[button.model_id] = partial(_act_and_say, action, said)
+        field = None
+        if command.endswith(TYPED):
+            field = ipywidgets.Text(placeholder=f"the same as: {command}", continuous_update=False)
+            fields[field.model_id] = field
+            widgets.append(field)
+        clicks[button.model_id] = partial(_act, action, said, field)
         button.on_click(lambda clicked: clicks[clicked.model_id]())
-        buttons.append(button)
-    return ipywidgets.HBox([*buttons, said]), clicks
+        widgets.append(button)
+    return ipywidgets.HBox([*widgets, said]), clicks, fields
 
 
 def plain_buttons(comms: Iterable[str], actions: Actions) -> str:
@@ -91,16 +99,28 @@ def plain_buttons(comms: Iterable[str], actions: Actions) -> str:
         f'<button type="button" class="jupyter-button" data-runbook-click="{escape(name)}" '
         f'title="the same as: {escape(command)}" style="padding:0 10px;line-height:28px">{escape(words)}</button>'
         for name, (words, (_, command)) in zip(comms, actions.items(), strict=True)
+        if not command.endswith(TYPED)
     )
 
 
 def _act_on_click(clicks: Clicks, message: Message) -> bool:
-    """Do what a click asks for in a thread of its own: the thread that heard it has other messages to pass on."""
+    """Do what a click asks for; whether the message was one."""
     data = message.content.get("data", {})
     clicked = message.kind == "comm_msg" and data.get("content", {}).get("event") == "click"
     if not clicked or message.content.get("comm_id") not in clicks:
         return False
-    Thread(target=clicks[message.content["comm_id"]], daemon=True).start()
+    clicks[message.content["comm_id"]]()
+    return True
+
+
+def _take_typed(fields: TextFields, message: Message) -> bool:
+    """Take what was typed in a field, and tell its page that it may send what is typed next."""
+    data, kernel = message.content.get("data", {}), page_kernel()
+    field = fields.get(message.content.get("comm_id", ""))
+    if message.kind != "comm_msg" or field is None or data.get("method") != "update" or kernel is None:
+        return False
+    field.set_state(data.get("state", {}))
+    kernel.publish(message.header, "status", execution_state="idle")
     return True
 
 
@@ -109,12 +129,25 @@ def widget_bundle(widget: Any, text: str) -> dict[str, object]:
     return {"text/plain": text, WIDGET: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
-def _act_and_say(action: Callable[[], str], said: Any) -> None:
+def _act(action: Callable[..., str], said: Any, field: Any) -> None:
+    """Start the action of a click, with the text that its field holds now: the next one may be typed at once.
+
+    It has a thread of its own: the thread that heard the click has other messages to pass on.
+    """
+    texts = [] if field is None else [field.value]
+    if field is not None:
+        field.value = ""
+    Thread(target=_act_and_say, args=(action, texts, said, field), daemon=True).start()
+
+
+def _act_and_say(action: Callable[..., str], texts: list[str], said: Any, field: Any) -> None:
     said.value = "..."
     try:
-        said.value = escape(action())
+        said.value = escape(action(*texts))
     except RunbookError as error:
         said.value = escape(str(error))
+        if field is not None and not field.value:
+            field.value = texts[0]  # to be mended and sent again
 
 
 @dataclass(frozen=True)

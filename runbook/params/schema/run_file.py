@@ -17,6 +17,7 @@ from runbook.params.schema.value_types import (
     NonNegative,
     Positive,
     Seconds,
+    SecretReference,
     Strict,
     Whole,
     WholeOrZero,
@@ -341,6 +342,15 @@ class Jobs(Strict):
     """04-training."""
 
 
+class Alerts(Strict):
+    """Where our own trainer sends what it warns of; it goes on whether that works or not."""
+
+    webhook: SecretReference = ""
+    """Where an address that alarms are posted to as JSON is kept (env:NAME or file:PATH); empty: none."""
+    command: str = ""
+    """A command that gets the text of each alarm on its standard input, such as: mail -s alarm ada@example.org."""
+
+
 class Run(Strict):
     """A run file: what a person chose."""
 
@@ -356,6 +366,8 @@ class Run(Strict):
     """How the model is cut over the devices."""
     training: Training = Training()
     """What is trained for how long, in which steps."""
+    alerts: Alerts = Alerts()
+    """Where alarms are sent."""
     jobs: Jobs = Jobs()
     """What each phase asks of the scheduler."""
 

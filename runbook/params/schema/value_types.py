@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from runbook.core.units import parse_bytes, parse_count, parse_duration
+from runbook.params.secrets import is_reference
 
 
 class Strict(BaseModel):
@@ -58,7 +59,16 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _secret_reference(text: str) -> str:
+    if text and not is_reference(text):
+        raise ValueError(
+            "write env:NAME or file:PATH: the address is a secret, and a run file is copied to its records"
+        )
+    return text
+
+
 Name = Annotated[str, AfterValidator(_name)]
+SecretReference = Annotated[str, AfterValidator(_secret_reference)]
 Count = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**18)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
 Seconds = Annotated[int, BeforeValidator(parse_duration), Field(ge=0)]

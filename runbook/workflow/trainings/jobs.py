@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.render.training_job import render_job, write_job
 from runbook.plan_file.schema import PhasePlan
+from runbook.records.logbook import add_note
 from runbook.records.manifest import move_files
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase
@@ -104,6 +106,7 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
     actions: Actions = {
         "Save and stop": (lambda: stop_jobs(open_phase.folder, scheduler), f"runbook cancel {name} --gently"),
         "Cancel at once": (lambda: cancel_jobs(open_phase.folder, scheduler), f"runbook cancel {name}"),
+        "Note": (partial(add_note, open_phase.folder), f'runbook note {name} "..."'),
     }
     submitted = json.loads(folder.record.read_text()).get("submitted", 0) if folder.record.exists() else 0
 

@@ -1,0 +1,114 @@
+"""Alarms sent elsewhere: once each, never in the training's way, and no word of an address in any log."""
+
+import json
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+
+import pytest
+
+from runbook.plan_file import schema
+from runbook.training.health.alerts import AlertSender
+
+from . import specs
+
+pytestmark = pytest.mark.training
+SPIKE_AT_12 = {"RUNBOOK_FAULTS": "spike:step=12,factor=3"}
+SPIKE = {"RUNBOOK_FAULTS": "spike:step=6,factor=3"}
+
+
+@pytest.fixture
+def webhook():
+    """A server of this machine that keeps what is posted to it; `/gone` is not there, `/slow` gives no answer."""
+    posted, ended = [], Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            posted.append((self.path, self.headers["Content-Type"], content))
+            if self.path == "/slow":
+                ended.wait(60)
+            self.send_response(404 if self.path == "/gone" else 200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", posted
+    ended.set()
+    server.shutdown()
+    server.server_close()
+
+
+def train(zygote, run, alerts, **extra):
+    job = zygote.train(run, specs.spec(iterations=8, alerts=alerts), extra=extra)
+    assert job.code == 0, job.err
+    return job
+
+
+def test_an_alarm_is_posted_and_piped_once_and_a_healthy_training_is_silent(zygote, run, webhook):
+    address, posted = webhook
+    alerts = {"webhook": "env:ALARM_ADDRESS", "command": f"tee -a '{run / 'mails of ada'}'"}
+    assert train(zygote, run, alerts, ALARM_ADDRESS=f"{address}/secret").events("alarm") == []
+    assert posted == [] and not (run / "mails of ada").exists()
+    (run / "events.jsonl").unlink()
+    job = zygote.train(
+        run, specs.spec(iterations=16, alerts=alerts), extra=SPIKE_AT_12 | {"ALARM_ADDRESS": f"{address}/secret"}
+    )
+    (event,) = job.events("alarm")
+    text = f"{run.name}: ALARM spike at iteration 12: {event['evidence']}"
+    assert posted == [("/secret", "application/json", {**event, "run": run.name, "text": text})]
+    assert (run / "mails of ada").read_text() == f"{text}\n"
+    assert "secret" not in job.out + job.err + (run / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("/gone", "HTTPError 404"), (":1/x", "URLError [Errno 111] Connection refused"), ("", "holds no http")],
+)
+def test_a_channel_that_fails_is_said_once_without_its_address(zygote, run, webhook, path, words):
+    address = {"/gone": f"{webhook[0]}/gone", "": "ftp://hidden"}.get(path, f"http://127.0.0.1{path}")
+    (run / "address").write_text(f"{address}\n")
+    alerts = {"webhook": f"file:{run / 'address'}", "command": "false"}
+    job = train(zygote, run, alerts, **SPIKE)
+    said = [line for line in job.out.splitlines() if "could not send" in line]
+    assert sorted(said)[0] == "alerts.command could not send an alarm, and the training goes on: CalledProcessError 1"
+    assert len(said) == 2 and words in sorted(said)[1]
+    assert address not in job.out + job.err and len(job.metrics) == 8
+
+
+def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):
+    address, posted = webhook
+    monkeypatch.setenv("ALARM_ADDRESS", f"{address}/slow")
+    monkeypatch.setattr("runbook.training.health.alerts.CHANNEL_SECONDS", 1.0)
+    said = []
+    alerts = AlertSender(schema.parse(specs.spec(alerts={"webhook": "env:ALARM_ADDRESS"})), said.append)
+    start = time.monotonic()
+    for number in range(3):
+        alerts.send(f"alarm {number}", {"event": "alarm"})
+    assert time.monotonic() - start < 0.5
+    alerts.close()
+    assert time.monotonic() - start < 5 and len(posted) == 3
+    assert said == ["alerts.webhook could not send an alarm, and the training goes on: TimeoutError "]
+
+
+def test_what_is_posted_is_json_where_a_number_is_none(webhook, monkeypatch):
+    address, posted = webhook
+    monkeypatch.setenv("ALARM_ADDRESS", address)
+    alerts = AlertSender(schema.parse(specs.spec(alerts={"webhook": "env:ALARM_ADDRESS"})), pytest.fail)
+    alerts.send("the loss is no number", {"event": "alarm", "value": float("nan")})
+    alerts.close()
+    assert [content["value"] for _, _, content in posted] == [None]
+
+
+def test_a_training_that_fails_sends_why(zygote, run, webhook):
+    address, posted = webhook
+    content = specs.spec(iterations=8, alerts={"webhook": "env:ALARM_ADDRESS"})
+    job = zygote.train(run, content, extra={"RUNBOOK_FAULTS": "raise:step=3", "ALARM_ADDRESS": address})
+    assert job.code == 1
+    assert [content["text"] for _, _, content in posted] == [
+        f"{run.name}: the training failed: RuntimeError: a fault on purpose (RUNBOOK_FAULTS)"
+    ]
