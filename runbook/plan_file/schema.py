@@ -327,7 +327,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Log:
-    """Files that a run writes its progress to."""
+    """Where a run reports its progress: files, and who is told of alarms."""
 
     interval: int
     metrics: str
@@ -339,6 +339,9 @@ class Log:
     """A device's peak by its datasheet in this number format; 0: not known."""
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
     """What the longest matrix product reached on this machine; 0: not measured."""
+    alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
+    """Where the address is kept that alarms are posted to (env:NAME or file:PATH)."""
+    alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
 
     @property
     def rank_times(self) -> str:
@@ -369,14 +372,6 @@ class Limits:
     """This many such steps in a row, or rollbacks in a segment, end the training all the same."""
     spike_policy: SpikePolicy = field(default="note", metadata=OMIT_DEFAULT)
     """What follows a finite loss that jumps out of its curve."""
-
-
-@dataclass(frozen=True)
-class PlannedAlerts:
-    """Where alarms are sent: a reference to the webhook's address, and a command; empty: nowhere."""
-
-    webhook: str = field(default="", metadata=OMIT_DEFAULT)
-    command: str = field(default="", metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -414,7 +409,6 @@ class PhasePlan:
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
     """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values."""
-    alerts: PlannedAlerts = field(default=PlannedAlerts(), metadata=OMIT_DEFAULT)
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
     """The folder of plan.json, which its relative paths start from."""

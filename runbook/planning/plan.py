@@ -267,7 +267,6 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         ),
         fingerprint="",
         tuning=choice.tuning,
-        alerts=schema.PlannedAlerts(**settings.run.alerts.model_dump()),
     )
     phase = dataclasses.replace(phase, fingerprint=fingerprint(phase))
     return dataclasses.replace(phase, deepspeed=own_config(phase) if choice.own_trainer and choice.deepspeed else {})
@@ -326,6 +325,8 @@ def _log(settings: Settings, choice: Choice) -> schema.Log:
         events="events.jsonl",
         tensorboard=_place(settings, choice, "tensorboard", "tensorboard", in_run="tensorboard"),
         peak_tflops=peak or 0.0,
+        alarm_webhook=choice.training.alarm_webhook,
+        alarm_command=choice.training.alarm_command,
     )
 
 

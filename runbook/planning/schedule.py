@@ -80,6 +80,8 @@ def _options(choice: Choice) -> Iterator[Check]:
         "nan_policy": training.nan_policy != "stop",
         "nan_limit": training.nan_limit != 3,
         "spike_policy": training.spike_policy != "note",
+        "alarm_webhook": bool(training.alarm_webhook),
+        "alarm_command": bool(training.alarm_command),
         "keep_every": training.keep_every > 0,
         "async_save": training.async_save,
         "resume_changed": training.resume_changed,

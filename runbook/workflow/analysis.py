@@ -23,7 +23,6 @@ from runbook.results.compare import compare, read_run
 from runbook.results.explain import Explanation, explain, facts_of_run, read_facts, read_words
 from runbook.results.figures import formulas, run_figures
 from runbook.results.log_readers.read import open_log, parse_files
-from runbook.results.metrics import slow_steps_table
 from runbook.workflow import report
 from runbook.workflow.open_phase import OpenPhase, binder
 from runbook.workflow.prerequisites import machine
@@ -96,12 +95,9 @@ def show_time_parts(open_phase: OpenPhase) -> View:
 
 
 def show_timeline(open_phase: OpenPhase) -> View:
-    """Training, waiting for data, evaluations and saves over time; and the slowest steps with their reasons."""
+    """Training, waiting for data, evaluations and saves over time."""
     one = read_results(open_phase.folder, open_phase.plan, FULL)
-    slow = slow_steps_table(one.history, one.validation, one.events)
-    return View(
-        [(one.timeline_figure(), "What happened when; how long, in all, is in the tables above."), sourced(slow)]
-    )
+    return View([(one.timeline_figure(), "What happened when; how long, in all, is in the tables above.")])
 
 
 def show_gap(open_phase: OpenPhase) -> View:

@@ -13,7 +13,7 @@ from runbook.core.checks import counted, judge
 from runbook.core.errors import DataError
 from runbook.core.table import Row
 from runbook.core.units import show_bytes
-from runbook.display import Formula, Progress, Table, View, show_html, show_table, show_text
+from runbook.display import CheckTable, Formula, Progress, Table, View, show_html, show_table, show_text
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import FULL, Check
@@ -42,7 +42,7 @@ SHADES = ("rgba(0,114,178,.28)", "rgba(230,159,0,.32)", "rgba(0,158,115,.28)", "
 bind = binder(PHASE)
 
 
-def show_source(open_phase: OpenPhase) -> None:
+def show_source(open_phase: OpenPhase) -> CheckTable:
     """Where the text comes from, and whether every file is the promised one."""
     texts = open_phase.settings.texts
     for text in texts:
@@ -58,7 +58,7 @@ def show_source(open_phase: OpenPhase) -> None:
             share = text.weight / sum(one.weight for one in texts)
             rows.append(("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)"))
         show_table([{"what": what, "value": value} for what, value in rows], title="The text")
-    open_phase.check([check for text in texts for check in source_checks(open_phase, text)])
+    return open_phase.check([check for text in texts for check in source_checks(open_phase, text)])
 
 
 def fetch(open_phase: OpenPhase) -> None:
@@ -101,24 +101,25 @@ def tokenize(open_phase: OpenPhase) -> None:
         show_text(f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is shown below.")
 
 
-def verify(open_phase: OpenPhase) -> None:
+def verify(open_phase: OpenPhase) -> CheckTable:
     """Hold the token files against their manifests and against themselves."""
     if open_phase.plan.data.mock:
-        open_phase.check([Check("token files", "unknown", "mock data", "there are no token files")])
-        return
+        return open_phase.check([Check("token files", "unknown", "mock data", "there are no token files")])
     found = token_prefixes_of(open_phase)
-    for prefix in found:
-        named = f"{prefix.name}: " if len(found) > 1 else ""
-        open_phase.check([replace(check, name=f"{named}{check.name}") for check in verify_tokens(prefix)])
+    names = {prefix: f"{prefix.name}: " if len(found) > 1 else "" for prefix in found}
+    verdicts = open_phase.check(
+        [replace(check, name=name + check.name) for prefix, name in names.items() for check in verify_tokens(prefix)]
+    )
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
     readers = [IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
     manifests = [read_manifest(prefix) for prefix in found if prefix not in ready]
-    names = ("documents", "tokens", "text_bytes", "skipped_records", "empty") if manifests else ()
-    sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in names}
+    counted_keys = ("documents", "tokens", "text_bytes", "skipped_records", "empty") if manifests else ()
+    sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in counted_keys}
     sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
     sums["tokens"] = sums.get("tokens", 0) + sum(reader.num_tokens for reader in readers)
     open_phase.session.add_results(sums)
     open_phase.session.plan["tokens"] = open_phase.plan.data.estimated_tokens or None
+    return verdicts
 
 
 def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:

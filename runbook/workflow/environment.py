@@ -11,7 +11,7 @@ from runbook.core.errors import ParamsError, ProgramError
 from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
-from runbook.display import Progress, show_table, show_text
+from runbook.display import CheckTable, Progress, show_table, show_text
 from runbook.jobs.render.preparation import FLEET, SetupStep, preparation_files, setup_steps, step_script
 from runbook.jobs.render.training_job import PACKAGE
 from runbook.params import Settings, resolve_secret
@@ -49,12 +49,12 @@ def prepare(open_phase: OpenPhase) -> None:
     open_phase.session.add_results({"set_up": steps})
 
 
-def check_site(open_phase: OpenPhase) -> None:
+def check_site(open_phase: OpenPhase) -> CheckTable:
     """Values, secrets, modules, queue, image, locks: what can be asked from here."""
-    open_phase.check(site_checks(open_phase.settings))
+    return open_phase.check(site_checks(open_phase.settings))
 
 
-def check_nodes(open_phase: OpenPhase) -> None:
+def check_nodes(open_phase: OpenPhase) -> CheckTable:
     """Ask the nodes themselves, by a probe that is started as the trainer is; all of it is kept in the record."""
     facts = probe_phase(open_phase)
     packages = facts[0]["packages"] if facts else {}
@@ -64,12 +64,12 @@ def check_nodes(open_phase: OpenPhase) -> None:
     if measured := [one for one in checks if one.name in MEASURED and facts]:
         show_table([{"what": one.name, "found": one.value} for one in measured], title="What was measured now")
     # The record's verdicts are to be the same whenever nothing changed: its figures are under "nodes".
-    open_phase.check(
+    return open_phase.check(
         [replace(one, value="as measured") if one in measured and one.verdict == "pass" else one for one in checks]
     )
 
 
-def check_machine(open_phase: OpenPhase) -> None:
+def check_machine(open_phase: OpenPhase) -> CheckTable:
     """Disk, cores and matrix instructions against the plan."""
     settings, plan, folder = open_phase.settings, open_phase.plan, open_phase.folder
     checks = [writable_check(folder), *space_checks(settings, plan, folder)]
@@ -80,7 +80,7 @@ def check_machine(open_phase: OpenPhase) -> None:
         checks.append(judge("cores", enough, f"{machine.cores} cores", rule, otherwise="warn"))
         if settings.run.training.precision == "bf16":
             checks.append(matrix_check(machine.flags))
-    open_phase.check(checks)
+    return open_phase.check(checks)
 
 
 def set_up(settings: Settings, folder: Path) -> list[Row]:

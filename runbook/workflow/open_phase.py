@@ -13,7 +13,7 @@ from runbook import params
 from runbook.core.errors import ParamsError, RecordError
 from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.core.table import Row
-from runbook.display import show_checks, show_table, show_text
+from runbook.display import CheckTable, show_checks, show_table, show_text
 from runbook.display.output_place import Place, where_we_are
 from runbook.params import Settings
 from runbook.params.layers import GIVEN_BEFORE
@@ -64,8 +64,8 @@ class OpenPhase:
         line = {"time": time.time(), "event": event, "phase": self.phase, **facts}
         append_line(self.folder / self.phase_plan.log.events, line)
 
-    def check(self, checks: Sequence[Check]) -> None:
-        """Show checks, keep them in the record, and stop where one failed."""
+    def check(self, checks: Sequence[Check]) -> CheckTable:
+        """Show checks, keep them in the record, and stop where one failed; they are a table to use elsewhere."""
         for check in checks:
             self.session.check(check)
         show_checks(checks)
@@ -74,6 +74,7 @@ class OpenPhase:
                 f"{len(failed)} of {len(checks)} checks failed: "
                 + "; ".join(f"{check.name}: {check.value} (rule: {check.rule})" for check in failed)
             )
+        return CheckTable(checks)
 
 
 def runs_folder(project: Path) -> Path:

@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Sequence
 
 from runbook.core.errors import JobError
-from runbook.display import Table, View, show_table, show_text
+from runbook.display import CheckTable, Table, View, show_table, show_text
 from runbook.jobs.job_folder import JobState
 from runbook.planning import Check
 from runbook.results import gates
@@ -22,9 +22,9 @@ PHASE = "04-training"
 bind = binder(PHASE)
 
 
-def check_ready(open_phase: OpenPhase) -> None:
+def check_ready(open_phase: OpenPhase) -> CheckTable:
     """The smoke test's verdict and the token files; a failed or absent one stops here."""
-    open_phase.check(job_rules.readiness_checks(open_phase))
+    return open_phase.check(job_rules.readiness_checks(open_phase))
 
 
 def rehearse_stop(open_phase: OpenPhase) -> None:
@@ -74,7 +74,7 @@ def continue_text(open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, 
     show_table([row], title="From the newest checkpoint")
 
 
-def judge(open_phase: OpenPhase) -> None:
+def judge(open_phase: OpenPhase) -> CheckTable:
     """Judge the finished run by its rules."""
     run = training_results.read_results(open_phase.folder, open_phase.plan, PHASE)
     open_phase.session.add_results(run.results())
@@ -83,7 +83,7 @@ def judge(open_phase: OpenPhase) -> None:
     if steps.verdict == "pass":  # else the first of what is left is compared with the last
         enough = open_phase.phase_plan.duration.tokens >= 100_000  # in a shorter run the loss has only to fall at all
         checks += gates.learning_check(run.history, smallest_fall=0.30 if enough else 0.0)
-    open_phase.check(checks)
+    return open_phase.check(checks)
 
 
 def stops(open_phase: OpenPhase) -> list[Event]:

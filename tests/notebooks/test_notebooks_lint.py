@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import io
 import re
 import tokenize
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import pytest
 
+from runbook.core.table import Table
+from runbook.display import CheckTable, View
 from runbook.params import PARAMETERS
 from runbook.params.schema.run_file import PHASES, Run
 
@@ -94,6 +99,13 @@ def test_every_parameters_line_is_one_that_papermill_can_read(notebook):
         assert "|" not in line, line
 
 
+def phase_of(notebook: nbformat.NotebookNode) -> ModuleType:
+    """The module that a notebook calls `phase`."""
+    bind = code_of(notebook)[1].source
+    (module,) = re.findall(r"^from runbook\.(workflow(?:\.trainings)? import \w+) as phase$", bind, re.MULTILINE)
+    return importlib.import_module(f"runbook.{module.replace(' import ', '.')}")
+
+
 def test_the_parameters_cell_is_the_same_in_all():
     assert len({parameters_cell(nbformat.read(path, as_version=4)) for path in MASTERS}) == 1
 
@@ -121,10 +133,27 @@ def test_cells_hold_calls_and_no_programs(notebook):
             assert len(cell.source.splitlines()) <= 5, cell.id
 
 
-def test_each_cell_after_the_first_two_is_one_call_to_the_phase(notebook):
+def test_each_cell_after_the_first_two_is_one_call_and_what_it_gives_has_a_name(notebook):
+    """A cell shows what it gives by naming it once more; what was shown meanwhile is not shown twice."""
+    names = set(re.findall(r"^(\w+) = ", code_of(notebook)[1].source, re.MULTILINE))
     for cell in code_of(notebook)[2:]:
-        (statement,) = ast.parse(cell.source).body
-        assert re.fullmatch(r"phase\.\w+\(open_phase\)", ast.unparse(statement)), cell.source
+        call, *shown = ast.parse(cell.source).body
+        name = ast.unparse(call.targets[0]) if isinstance(call, ast.Assign) else ""
+        source = re.match(r"(?:phase\.\w+\(open_phase\)$|(\w+)\.)", ast.unparse(call.value))
+        assert source and (source[1] is None or source[1] in names), cell.source
+        assert len(shown) <= 1 and all(name and name in ast.unparse(line) for line in shown), cell.source
+        assert name not in names, cell.source
+        names |= {name} - {""}
+
+
+def test_what_a_phase_gives_is_named_in_its_notebook(notebook):
+    phase = phase_of(notebook)
+    for cell in code_of(notebook)[2:]:
+        for name in re.findall(r"phase\.(\w+)\(open_phase\)", cell.source):
+            gives = inspect.signature(getattr(phase, name)).return_annotation
+            is_named, is_shown = " = " in cell.source, "\n" in cell.source
+            assert is_named == (gives in (View, Table, CheckTable)), cell.source
+            assert is_shown == (gives in (View, Table)), f"checks show themselves while they are made: {cell.source}"
 
 
 def test_code_has_no_trailing_comment_that_explains_what_it_does(notebook):
@@ -168,11 +197,7 @@ def test_what_a_notebook_names_exists(path):
 
 
 def test_every_call_is_one_the_phase_has(notebook):
-    import importlib
-
-    bind = code_of(notebook)[1].source
-    (module,) = re.findall(r"^from runbook\.(workflow(?:\.trainings)? import \w+) as phase$", bind, re.MULTILINE)
-    phase = importlib.import_module(f"runbook.{module.replace(' import ', '.')}")
+    phase = phase_of(notebook)
     called = [name for cell in code_of(notebook) for name in re.findall(r"phase\.(\w+)\(", cell.source)]
     assert called[0] == "bind"
     assert called[-1] == "finish"

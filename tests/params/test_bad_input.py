@@ -56,7 +56,7 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("training.tensor=2", "Did you mean parallel.tensor or training.smoke.tensor?"),
         ("training.learning_rat=1", "Did you mean training.learning_rate?"),
         ("parallell={tensor: 2}", "Did you mean parallel?"),
-        ("zzzz=1", "there is no such key. A run file has run, site, model, data, parallel, training, alerts, jobs."),
+        ("zzzz=1", "there is no such key. A run file has run, site, model, data, parallel, training, jobs."),
         ("jobs.smok.nodes=1", "'smok' is not a phase; the phases are 00-plan"),
         ("jobs.partition=gpu", "each phase has its own. Did you mean jobs.training.partition?"),
         ("jobs.walltme=1h", "each phase has its own. Did you mean jobs.training.walltime?"),

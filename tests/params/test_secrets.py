@@ -36,9 +36,9 @@ def test_a_token_anywhere_in_a_run_file_is_refused_and_not_repeated(project: Pat
 
 def test_the_address_of_a_webhook_is_named_and_not_written(project: Path):
     with pytest.raises(ParamsError, match="write env:NAME or file:PATH: the address is a secret"):
-        load("toy", project=project, set_words=["alerts.webhook=chat.example.org/x"])
-    settings = load("toy", project=project, set_words=["alerts.webhook=env:ALARM_ADDRESS"])
-    assert settings.run.alerts.webhook == "env:ALARM_ADDRESS"
+        load("toy", project=project, set_words=["training.alarm_webhook=chat.example.org/x"])
+    settings = load("toy", project=project, set_words=["training.alarm_webhook=env:ALARM_ADDRESS"])
+    assert settings.run.training.alarm_webhook == "env:ALARM_ADDRESS"
 
 
 def test_site_files_and_catalogues_are_searched_too(project: Path):

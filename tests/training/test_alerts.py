@@ -44,19 +44,19 @@ def webhook():
 
 
 def train(zygote, run, alerts, **extra):
-    job = zygote.train(run, specs.spec(iterations=8, alerts=alerts), extra=extra)
+    job = zygote.train(run, specs.spec(iterations=8, log=alerts), extra=extra)
     assert job.code == 0, job.err
     return job
 
 
 def test_an_alarm_is_posted_and_piped_once_and_a_healthy_training_is_silent(zygote, run, webhook):
     address, posted = webhook
-    alerts = {"webhook": "env:ALARM_ADDRESS", "command": f"tee -a '{run / 'mails of ada'}'"}
+    alerts = {"alarm_webhook": "env:ALARM_ADDRESS", "alarm_command": f"tee -a '{run / 'mails of ada'}'"}
     assert train(zygote, run, alerts, ALARM_ADDRESS=f"{address}/secret").events("alarm") == []
     assert posted == [] and not (run / "mails of ada").exists()
     (run / "events.jsonl").unlink()
     job = zygote.train(
-        run, specs.spec(iterations=16, alerts=alerts), extra=SPIKE_AT_12 | {"ALARM_ADDRESS": f"{address}/secret"}
+        run, specs.spec(iterations=16, log=alerts), extra=SPIKE_AT_12 | {"ALARM_ADDRESS": f"{address}/secret"}
     )
     (event,) = job.events("alarm")
     text = f"{run.name}: ALARM spike at iteration 12: {event['evidence']}"
@@ -72,10 +72,13 @@ def test_an_alarm_is_posted_and_piped_once_and_a_healthy_training_is_silent(zygo
 def test_a_channel_that_fails_is_said_once_without_its_address(zygote, run, webhook, path, words):
     address = {"/gone": f"{webhook[0]}/gone", "": "ftp://hidden"}.get(path, f"http://127.0.0.1{path}")
     (run / "address").write_text(f"{address}\n")
-    alerts = {"webhook": f"file:{run / 'address'}", "command": "false"}
+    alerts = {"alarm_webhook": f"file:{run / 'address'}", "alarm_command": "false"}
     job = train(zygote, run, alerts, **SPIKE)
     said = [line for line in job.out.splitlines() if "could not send" in line]
-    assert sorted(said)[0] == "alerts.command could not send an alarm, and the training goes on: CalledProcessError 1"
+    assert (
+        sorted(said)[0]
+        == "training.alarm_command could not send an alarm, and the training goes on: CalledProcessError 1"
+    )
     assert len(said) == 2 and words in sorted(said)[1]
     assert address not in job.out + job.err and len(job.metrics) == 8
 
@@ -85,20 +88,20 @@ def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):
     monkeypatch.setenv("ALARM_ADDRESS", f"{address}/slow")
     monkeypatch.setattr("runbook.training.health.alerts.CHANNEL_SECONDS", 1.0)
     said = []
-    alerts = AlertSender(schema.parse(specs.spec(alerts={"webhook": "env:ALARM_ADDRESS"})), said.append)
+    alerts = AlertSender(schema.parse(specs.spec(log={"alarm_webhook": "env:ALARM_ADDRESS"})), said.append)
     start = time.monotonic()
     for number in range(3):
         alerts.send(f"alarm {number}", {"event": "alarm"})
     assert time.monotonic() - start < 0.5
     alerts.close()
     assert time.monotonic() - start < 5 and len(posted) == 3
-    assert said == ["alerts.webhook could not send an alarm, and the training goes on: TimeoutError "]
+    assert said == ["training.alarm_webhook could not send an alarm, and the training goes on: TimeoutError "]
 
 
 def test_what_is_posted_is_json_where_a_number_is_none(webhook, monkeypatch):
     address, posted = webhook
     monkeypatch.setenv("ALARM_ADDRESS", address)
-    alerts = AlertSender(schema.parse(specs.spec(alerts={"webhook": "env:ALARM_ADDRESS"})), pytest.fail)
+    alerts = AlertSender(schema.parse(specs.spec(log={"alarm_webhook": "env:ALARM_ADDRESS"})), pytest.fail)
     alerts.send("the loss is no number", {"event": "alarm", "value": float("nan")})
     alerts.close()
     assert [content["value"] for _, _, content in posted] == [None]
@@ -106,7 +109,7 @@ def test_what_is_posted_is_json_where_a_number_is_none(webhook, monkeypatch):
 
 def test_a_training_that_fails_sends_why(zygote, run, webhook):
     address, posted = webhook
-    content = specs.spec(iterations=8, alerts={"webhook": "env:ALARM_ADDRESS"})
+    content = specs.spec(iterations=8, log={"alarm_webhook": "env:ALARM_ADDRESS"})
     job = zygote.train(run, content, extra={"RUNBOOK_FAULTS": "raise:step=3", "ALARM_ADDRESS": address})
     assert job.code == 1
     assert [content["text"] for _, _, content in posted] == [

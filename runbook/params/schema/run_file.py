@@ -184,6 +184,10 @@ class Training(Strict):
     """So many such steps in a row (or rollbacks in one job) stop the training all the same."""
     spike_policy: SpikePolicy = "note"
     """A finite loss that jumps: note it, skip each such batch, or rollback to the last save if it lasts."""
+    alarm_webhook: SecretReference = ""
+    """Where an address is kept that alarms are posted to as JSON (env:NAME or file:PATH); empty: none."""
+    alarm_command: str = ""
+    """A command that gets the text of each alarm on its standard input, such as: mail -s alarm ada@example.org."""
     log_interval: Whole = 1
     """Steps between log lines."""
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000
@@ -342,15 +346,6 @@ class Jobs(Strict):
     """04-training."""
 
 
-class Alerts(Strict):
-    """Where our own trainer sends what it warns of; it goes on whether that works or not."""
-
-    webhook: SecretReference = ""
-    """Where an address that alarms are posted to as JSON is kept (env:NAME or file:PATH); empty: none."""
-    command: str = ""
-    """A command that gets the text of each alarm on its standard input, such as: mail -s alarm ada@example.org."""
-
-
 class Run(Strict):
     """A run file: what a person chose."""
 
@@ -366,8 +361,6 @@ class Run(Strict):
     """How the model is cut over the devices."""
     training: Training = Training()
     """What is trained for how long, in which steps."""
-    alerts: Alerts = Alerts()
-    """Where alarms are sent."""
     jobs: Jobs = Jobs()
     """What each phase asks of the scheduler."""
 

@@ -28,9 +28,10 @@ class AlertSender:
 
     def send(self, text: str, event: Mapping[str, object]) -> None:
         """Send a text, to the webhook with the event it is about, in a thread for each channel."""
-        run, alerts = self.spec.root.resolve().name, self.spec.alerts
-        for key, channel in (("alerts.webhook", post), ("alerts.command", pipe)):
-            if address := getattr(alerts, key.partition(".")[2]):
+        run, log = self.spec.root.resolve().name, self.spec.log
+        channels = (("alarm_webhook", post, log.alarm_webhook), ("alarm_command", pipe, log.alarm_command))
+        for key, channel, address in channels:
+            if address:
                 arguments = (key, channel, address, {"run": run, "text": f"{run}: {text}", **event})
                 self._threads.append(Thread(target=self._send, args=arguments, daemon=True))
                 self._threads[-1].start()
@@ -43,7 +44,9 @@ class AlertSender:
                 # Not the error's own text: it may hold the address.
                 names = ("code", "reason", "returncode", "strerror")
                 detail = next((value for name in names if (value := getattr(error, name, None))), "")
-                self._say(f"{key} could not send an alarm, and the training goes on: {type(error).__name__} {detail}")
+                self._say(
+                    f"training.{key} could not send an alarm, and the training goes on: {type(error).__name__} {detail}"
+                )
 
     def close(self) -> None:
         """Wait a moment for what is on its way."""
@@ -56,7 +59,7 @@ def post(reference: str, content: Mapping[str, object]) -> None:
     """POST as JSON to the address that `env:NAME` or `file:PATH` holds."""
     kind, _, place = reference.partition(":")
     address = os.environ.get(place, "") if kind == "env" else Path(place).expanduser().read_text("utf-8")
-    if not address.startswith(("http://", "https://")):
+    if not address.strip().startswith(("http://", "https://")):
         raise URLError(f"{reference} holds no http:// or https:// address")
     request = urllib.request.Request(address.strip(), as_line(content), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=CHANNEL_SECONDS):

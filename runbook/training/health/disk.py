@@ -43,7 +43,9 @@ class DiskWatch:
         if urgency > self._urgency:
             hours = (fails - iteration) * self._seconds / 3600
             full = (
-                f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit" if fails else "all saves fit"
+                f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
+                if fails
+                else "all saves fit"
             )
             evidence = (
                 f"{in_bytes(usage.free)} of {in_bytes(usage.total)} are free where {self.spec.checkpoint.folder} is; "

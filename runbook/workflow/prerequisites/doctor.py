@@ -110,7 +110,7 @@ def secret_checks(settings: Settings) -> list[Check]:
     """Passwords that the set-up and the text's source ask for; no value is shown."""
     references = {step.secret: step.title for step in settings.site.preparation if step.secret}
     references |= {text.dataset.token: f"the text {text.name}" for text in settings.texts if text.dataset.token}
-    references |= {settings.run.alerts.webhook: "alarms"} if settings.run.alerts.webhook else {}
+    references |= {webhook: "alarms"} if (webhook := settings.run.training.alarm_webhook) else {}
     checks = []
     for reference, use in references.items():
         kind, _, place = reference.partition(":")
