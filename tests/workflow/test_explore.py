@@ -142,7 +142,8 @@ def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
     shutil.copytree(here.parent, tmp_path / "runs")
     monkeypatch.setenv("RUNBOOK_RUNS", str(tmp_path / "runs"))
     open_phase = open_run("05-analysis", *WORDS, runs=tmp_path / "runs")
-    for show in (analysis.show_timeline, analysis.show_step_parts, analysis.show_gap):
+    assert [type(figure).__name__ for figure in analysis.show_timeline(open_phase).figures] == ["Figure"]
+    for show in (analysis.show_step_parts, analysis.show_gap):
         view = show(open_phase)
         assert [type(figure).__name__ for figure in view.figures] == ["Figure"]
         assert len(view.tables[0].to_frame()) > 0
