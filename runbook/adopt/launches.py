@@ -138,12 +138,6 @@ class DocumentCall:
     command: StartedProgram
 
 
-def run_of_signs(script: Script) -> str:
-    """The document whose machine a page, or a script that prepares one, clearly speaks of; else empty."""
-    site, score = _most_signs(script, SITE_SIGNS)
-    return next(run for place, run, *_ in DOCUMENTS if place == site) if score >= 4 else ""
-
-
 def site_of(script: Script, sites: Collection[str]) -> str:
     """The site with most signs; a Slurm script is never PBS's, and the other way round."""
     return _most_signs(script, sites)[0]
@@ -174,7 +168,7 @@ def framework_of(launches: Sequence[Launch]) -> str:
     return "megatron-deepspeed" if by_folder else "megatron-lm"
 
 
-def document_calls(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
+def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
     """Starts of the documents' own scripts among the commands of a job."""
     return [
         DocumentCall(run, called, command)
@@ -185,9 +179,12 @@ def document_calls(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
     ]
 
 
-def run_of_knobs(script: Script) -> str:
-    """The run whose script reads most of the names that are set; empty where none does."""
+def run_of(script: Script) -> str:
+    """The run whose script reads most of the names that are set, else whose machine the text clearly speaks of."""
     names = {setting.name for setting in script.settings}
     names |= {name for command in script.commands for name in command.environment}
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
-    return run if names & knobs else ""
+    if names & knobs:
+        return run
+    site, score = _most_signs(script, SITE_SIGNS)
+    return next(run for place, run, *_ in DOCUMENTS if place == site) if score >= 4 else ""
