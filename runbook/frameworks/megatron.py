@@ -97,10 +97,16 @@ def _is(path: str, *values: object) -> Callable[[PhasePlan], bool]:
     return lambda phase: attrgetter(path)(phase) in values
 
 
+def _is_not(path: str, usual: object) -> Callable[[PhasePlan], bool]:
+    """The phases whose plan has another value there."""
+    return lambda phase: attrgetter(path)(phase) != usual
+
+
 _FP16 = _is("precision.format", "fp16")
 _ROTARY = _is("model.position_embedding", "rope")
+_IN_8_BITS, _OWN_EPSILON = _is_not("precision.fp8", "none"), _is_not("model.norm_epsilon", 1e-5)
 _RMS = _is("model.normalization", "rmsnorm")
-_ONE_STAGE = _is("parallel.pipeline", 1)
+_ONE_STAGE, _CUTS_CONTEXT = _is("parallel.pipeline", 1), _is_not("parallel.context", 1)
 _RECOMPUTES, _RECOMPUTES_ALL = _is("recompute", "selective", "full"), _is("recompute", "full")
 
 
@@ -116,11 +122,6 @@ def _grouped(phase: PhasePlan) -> bool:
     return phase.model.kv_heads != phase.model.heads
 
 
-def _own_epsilon(phase: PhasePlan) -> bool:
-    """Whether the norms' epsilon is another than every framework's own."""
-    return phase.model.norm_epsilon != 1e-5
-
-
 def _own_base(phase: PhasePlan) -> bool:
     return _ROTARY(phase) and phase.model.rope_base != 10_000
 
@@ -132,16 +133,8 @@ def _no_qkv_biases(run: PhaseRun) -> None:
     )
 
 
-def _cuts_context(phase: PhasePlan) -> bool:
-    return phase.parallel.context > 1
-
-
 def _recomputes_groups(phase: PhasePlan) -> bool:
     return phase.recompute == "full" and phase.tuning.recompute_num_layers > 1
-
-
-def _in_8_bits(phase: PhasePlan) -> bool:
-    return phase.precision.fp8 != "none"
 
 
 def _recipe(run: PhaseRun) -> str:
@@ -291,7 +284,7 @@ MEGATRON_LM = (
         write=lambda run: run.phase.model.layers // (run.phase.parallel.pipeline * run.phase.parallel.virtual_pipeline),
         when=lambda phase: phase.parallel.virtual_pipeline > 1,
     ),
-    Option("context-parallel-size", "parallel.context", whole, "parallel.context", _cuts_context),
+    Option("context-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT),
     Option(
         "use-distributed-optimizer",
         "parallel.zero_stage",
@@ -303,7 +296,7 @@ MEGATRON_LM = (
     Option("position-embedding-type", "model.position_embedding", _kind, "model.position_embedding", _ROTARY),
     Option("rotary-base", "model.rope_base", whole, "model.rope_base", _own_base),
     Option("normalization", "model.normalization", _kind, lambda run: "RMSNorm", _RMS),
-    Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _own_epsilon),
+    Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     Option("add-qkv-bias", "model.qkv_biases", None, "model.qkv_biases", means=True),
     Option(
         "attention-backend", "training.attention", _READ_BACKENDS, lambda run: _BACKENDS.get(_attention(run), "auto")
@@ -317,8 +310,8 @@ MEGATRON_LM = (
     Option("overlap-param-gather", "training.overlap_weights", None, "tuning.overlap_weights", means=True),
     Option("tp-comm-overlap", "training.overlap_tensor", None, "tuning.overlap_tensor", means=True),
     Option("enable-cuda-graph", "training.cuda_graphs", None, "tuning.cuda_graphs", means=True),
-    Option("fp8-format", write=lambda run: "hybrid", when=_in_8_bits, ours="goes with training.fp8"),
-    Option("fp8-recipe", "training.fp8", str, _recipe, _in_8_bits),
+    Option("fp8-format", write=lambda run: "hybrid", when=_IN_8_BITS, ours="goes with training.fp8"),
+    Option("fp8-recipe", "training.fp8", str, _recipe, _IN_8_BITS),
     Option("no-overlap-p2p-communication", "training.overlap_pipeline", None, "tuning.overlap_pipeline", means="never"),
     _always("manual-gc", "goes with training.gc_interval", "tuning.gc_interval"),
     chosen("manual-gc-interval", "training.gc_interval", whole),
@@ -338,14 +331,14 @@ MEGATRON_DEEPSPEED = (
     Option("train-tokens", "training.tokens", whole, _train_tokens),
     Option("lr-decay-tokens", "training.decay_tokens", whole, _in("tokens", "learning_rate.decay_samples")),
     Option("lr-warmup-tokens", "training.warmup_tokens", whole, _warmup_tokens),
-    Option("ds-sequence-parallel-size", "parallel.context", whole, "parallel.context", _cuts_context),
+    Option("ds-sequence-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT),
     Option("num-key-value-heads", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
     Option(
         "use-rotary-position-embeddings", "model.position_embedding", None, "model.position_embedding", means="rope"
     ),
     Option("rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _own_base),
     Option("normalization", "model.normalization", _kind, "model.normalization", _RMS),
-    Option("layernorm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _own_epsilon),
+    Option("layernorm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     Option("add-qkv-bias", write=_no_qkv_biases, when="model.qkv_biases"),
     Option("use-flash-attn-v1", "training.attention", None, _attention, means="flash1"),
     Option("use-flash-attn-v2", "training.attention", None, _attention, means="flash2"),
