@@ -11,7 +11,7 @@ from runbook.planning.cost.flops import CONVENTIONS, tflops_per_device
 from runbook.planning.plan import Plan
 from runbook.results.history import History, Step, ValidationLoss, by_segment
 from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
-from runbook.results.published_results import PEAKS, RESULTS, Published, nearest, peak_tflops, same_device
+from runbook.results.published_results import PEAKS, RESULTS, Published, nearest, same_device
 from runbook.results.wall_time import WallTime
 
 Numbers = Mapping[str, float | None]
@@ -124,9 +124,8 @@ def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[st
     }  # fmt: skip
 
 
-def speed_table(summary: Summary, shape: Shape, *, device: str, precision: str, own_peak: float | None = None) -> Table:
+def speed_table(summary: Summary, shape: Shape, *, device: str, precision: str, peak: float | None) -> Table:
     """The same speed as TFLOP/s in every convention, with MFU or HFU where the device's peak is known."""
-    peak = own_peak or peak_tflops(device, precision)
     rows = []
     for name, convention in CONVENTIONS.items():
         value = None
@@ -157,16 +156,13 @@ def _peak_note(peak: float | None, device: str, precision: str) -> tuple[str, ..
     return (f"peak of {device} in {precision}: {peak:g} TFLOP/s, dense",)
 
 
-def published_table(
-    summary: Summary, *, parameters: int, device: str, precision: str, own_peak: float | None = None
-) -> Table:
+def published_table(summary: Summary, *, parameters: int, device: str, precision: str, peak: float | None) -> Table:
     """This run first, then the published results most like it.
 
     Speeds are compared in tokens/s/device, and only where device and size allow it; a row that cannot be compared is
     context, and says why.
     """
     speed, length = summary.tokens_per_second_per_device, summary.sequence_length
-    peak = own_peak or peak_tflops(device, precision)
     known = CONVENTIONS.get(summary.tflops_convention)
     share = 100 * summary.tflops_per_device / peak if summary.tflops_per_device is not None and peak else None
     own = Published(

@@ -139,9 +139,9 @@ def show_published(open_phase: OpenPhase) -> View:
     one = read_results(open_phase.folder, open_phase.plan, FULL)
     device, precision = open_phase.settings.site.hardware.device, one.phase_plan.precision.format
     shape, peak = one.phase_plan.model, peak_of(open_phase.settings.site, precision)
-    speed = run_tables.speed_table(one.summary, shape, device=device, precision=precision, own_peak=peak)
+    speed = run_tables.speed_table(one.summary, shape, device=device, precision=precision, peak=peak)
     table = run_tables.published_table(
-        one.summary, parameters=shape.parameters, device=device, precision=precision, own_peak=peak
+        one.summary, parameters=shape.parameters, device=device, precision=precision, peak=peak
     )
     drawn = (run_figures.published_figure(table), "Tokens per second and device; the numbers are in the table below.")
     share = (run_figures.mfu_figure(table), "Share of the peak; the numbers are in the table below.")
