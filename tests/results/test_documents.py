@@ -86,7 +86,7 @@ def test_scaling_of_the_lumi_document():
 
 def test_projection_needs_a_price_for_a_cost_and_says_what_it_leaves_out(history):
     summary = summarize(history, sequence_length=128)
-    best = projection_table(summary, target_tokens=44_236_800)
+    best = projection_table(summary, target_tokens=44_236_800, goodput=None, rates=Rates())
     assert {row["what"]: row["value"] for row in best.rows}["time"] == pytest.approx(1.0)
     found = {row["what"]: row["value"] for row in best.rows}
     assert list(found) == ["tokens", "speed", "time", "device-hours", "energy", "cost"]
