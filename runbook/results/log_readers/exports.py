@@ -85,15 +85,11 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {key: (pa.int64(), [getattr(record, key) for record in log.records]) for key in WHOLE}
-    columns |= {key: (pa.float64(), [getattr(record, key) for record in log.records]) for key in NUMBERS}
-    columns |= {
-        "tflops_convention": (pa.string(), [record.tflops_convention for record in log.records]),
-        "states": (pa.string(), [" ".join(record.states) for record in log.records]),
-        "source": (pa.string(), [log.source(record) for record in log.records]),
-    }
+    kinds = dict.fromkeys(WHOLE, pa.int64()) | dict.fromkeys(NUMBERS, pa.float64()) | {"tflops_convention": pa.string()}
+    arrays = {key: pa.array([getattr(record, key) for record in log.records], kind) for key, kind in kinds.items()}
+    arrays["states"] = pa.array([" ".join(record.states) for record in log.records], pa.string())
+    arrays["source"] = pa.array([log.source(record) for record in log.records], pa.string())
     told = {key: json.dumps(value) for key, value in (("files", log.files), ("units", NUMBERS), ("notes", log.notes))}
-    arrays = {key: pa.array(values, kind) for key, (kind, values) in columns.items()}
     table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
     pq.write_table(table, stream, compression="zstd")
 
