@@ -89,8 +89,7 @@ def throughput_figure(
         for before, after in pairwise(timed):
             if after.segment != before.segment:
                 axes.axvline((after.time - after.seconds - begin) / scale, color=GREY, linestyle=":")
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel=f"time since the first step began ({unit})", ylabel="throughput (tokens/s)")
+        axes.set(xlabel=f"time since the first step began ({unit})", ylabel="throughput (tokens/s)", ylim=(0, None))
         axes.legend(loc="lower right")
         return figure
 
@@ -277,8 +276,7 @@ def scaling_figure(table: Table) -> Any:
         for row, place in zip(table.rows, zip(devices, speeds, strict=True), strict=True):
             near = {"xytext": (4, -12), "textcoords": "offset points", "fontsize": 8}
             axes.annotate(f"{row['efficiency (%)']:.1f} %", place, **near)
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel="devices", ylabel="speed (samples/s)")
+        axes.set(xlabel="devices", ylabel="speed (samples/s)", ylim=(0, None))
         axes.legend()
         return figure
 
