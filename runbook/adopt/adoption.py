@@ -173,8 +173,8 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
         launch.programs == ["torchrun"] and not option(launch.part("torchrun"), "nproc-per-node")
     ):
         why = f"{launch.programs[0]} starts one process unless something else is given"
-        findings.take("jobs.training.devices_per_node", 1, launch.line, why, over=False)
-        findings.take("jobs.training.nodes", 1, launch.line, why, over=False)
+        findings.take("jobs.training.devices_per_node", 1, launch.command.line, why, over=False)
+        findings.take("jobs.training.nodes", 1, launch.command.line, why, over=False)
 
 
 _BESIDE_OPTIONS = {
