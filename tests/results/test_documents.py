@@ -8,8 +8,8 @@ from lumi_table import ROUNDING, StatedRow, gpt, judged_table, lumi_rows
 from write_pages import lumi_page
 
 from runbook.planning.cost.flops import flops, tflops_per_device
-from runbook.results.documents import ThroughputRow, results_table, scaling_table
 from runbook.results.metrics import summarize
+from runbook.results.run_tables import ThroughputRow, results_table, scaling_table
 from runbook.results.wall_time import Rates, account_wall_time, cost_table, projection_table
 
 COLUMN = "T (TFLOP/s per device)"
