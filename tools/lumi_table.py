@@ -11,7 +11,7 @@ from runbook.core.table import Table
 from runbook.plan_file.schema import PlannedParallel, Shape
 from runbook.planning import sizes
 from runbook.planning.cost.memory import state_bytes
-from runbook.results.documents import LUMI_CONVENTION, ThroughputRow, results_table, speed
+from runbook.results.run_tables import LUMI_CONVENTION, ThroughputRow, results_table
 
 TABLE = Path(__file__).with_name("lumi_table.csv")
 """The table as it stands in the document (its unit "FLOP/s" is TFLOP/s)."""
@@ -82,7 +82,7 @@ def judged_table(rows: Sequence[StatedRow]) -> Table:
 
 def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
     """Whether a row can be right, and where it cannot, why."""
-    row, cut, tflops = one.row, one.row.parallel, speed(one.row, LUMI_CONVENTION)
+    row, cut, tflops = one.row, one.row.parallel, one.row.tflops(LUMI_CONVENTION)
     if row.samples_per_second is None or tflops is None:
         return "never measured"
     if one in before:
@@ -117,5 +117,5 @@ def fitting(one: StatedRow) -> tuple[int, Shape] | None:
     if rest or tensor == cut.tensor or one.tflops is None:
         return None
     shape = replace(row.shape, padded_vocabulary=sizes.padded_vocabulary(row.shape.vocabulary, tensor))
-    found = speed(replace(row, shape=shape), LUMI_CONVENTION)
+    found = replace(row, shape=shape).tflops(LUMI_CONVENTION)
     return (tensor, shape) if found is not None and round(found, 2) == one.tflops else None

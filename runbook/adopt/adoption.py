@@ -10,17 +10,7 @@ from typing import Any
 from runbook.adopt import job_environment, options
 from runbook.adopt.findings import CarriedValue, Findings, KnownError
 from runbook.adopt.known_errors import Evidence, errors_in
-from runbook.adopt.launches import (
-    DocumentCall,
-    Launch,
-    document_calls,
-    framework_of,
-    launches_of,
-    option,
-    run_of_knobs,
-    run_of_signs,
-    site_of,
-)
+from runbook.adopt.launches import DocumentCall, Launch, calls_of, framework_of, launches_of, option, run_of, site_of
 from runbook.adopt.script import Script, Word, options_of
 from runbook.adopt.trace import follow
 from runbook.core.errors import ParamsError
@@ -53,8 +43,8 @@ def adopt(
     files: Sequence[tuple[str, str]], name: str, project: Path, beside: Mapping[str, str] | None = None
 ) -> Adoption:
     """Run the first script in a sandbox, with the others and the files `beside` it at hand; read what it started."""
-    script = follow(files, beside or {}, lambda commands: bool(launches_of(commands) or document_calls(commands)))
-    launches, calls = launches_of(script.commands), document_calls(script.commands)
+    script = follow(files, beside or {}, lambda commands: bool(launches_of(commands) or calls_of(commands)))
+    launches, calls = launches_of(script.commands), calls_of(script.commands)
     base = _base(script, launches, calls)
     if not (launches or base):
         raise ParamsError(
@@ -85,7 +75,7 @@ def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCa
             return "aws-pile-175b"
     if any(len(launch.arguments) > 3 for launch in launches):
         return ""
-    return run_of_knobs(script) or run_of_signs(script)
+    return run_of(script)
 
 
 def _base_settings(
@@ -183,8 +173,8 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
         launch.programs == ["torchrun"] and not option(launch.part("torchrun"), "nproc-per-node")
     ):
         why = f"{launch.programs[0]} starts one process unless something else is given"
-        findings.take("jobs.training.devices_per_node", 1, launch.line, why, over=False)
-        findings.take("jobs.training.nodes", 1, launch.line, why, over=False)
+        findings.take("jobs.training.devices_per_node", 1, launch.command.line, why, over=False)
+        findings.take("jobs.training.nodes", 1, launch.command.line, why, over=False)
 
 
 _BESIDE_OPTIONS = {

@@ -87,12 +87,9 @@ def take_modules(script: Script, findings: Findings) -> None:
                 findings.leave(line, text, f"write it under setup of {findings.site_file}")
 
 
-_LAUNCHERS = (
-    ("deepspeed", ("deepspeed",)),
-    ("torchrun", ("torchrun",)),
-    ("mpiexec", ("mpiexec", "mpirun", "aprun")),
-    ("srun", ("srun",)),
-)
+_LAUNCHERS = ("deepspeed", "torchrun", "mpiexec", "mpirun", "aprun", "srun")
+"""Of several around a training the first one counts."""
+_OUR_NAME = {"mpirun": "mpiexec", "aprun": "mpiexec"}
 _COUNTS = (
     (("torchrun",), ("nnodes",), "jobs.training.nodes"),
     (("torchrun",), ("nproc-per-node",), "jobs.training.devices_per_node"),
@@ -106,9 +103,9 @@ _COUNTS = (
 
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
     """Launcher, container image and mounts, nodes and devices that the launch names."""
-    started = next((launcher for launcher, names in _LAUNCHERS if set(names) & set(launch.programs)), None)
+    started = next((_OUR_NAME.get(name, name) for name in _LAUNCHERS if name in launch.programs), None)
     if started and started != findings.site.launcher:
-        findings.take("jobs.launcher", started, launch.line, " ".join(launch.programs))
+        findings.take("jobs.launcher", started, launch.command.line, " ".join(launch.programs))
     for programs, names, key in _COUNTS:
         value = option(launch.part(*programs), *names)
         if value and value.text.isdigit() and int(value.text) > 0 and not script.assumed(value, key):

@@ -276,7 +276,9 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
 def _steps(evidence: Evidence) -> Iterator[KnownError]:
     """19: more than one training step in a job, and folders of a person."""
     outside_queue = [call.command for call in evidence.calls if call.command.name not in ("sbatch", "qsub")]
-    starts = sorted({command.line for command in outside_queue} or {launch.line for launch in evidence.launches})
+    starts = sorted(
+        {command.line for command in outside_queue} or {launch.command.line for launch in evidence.launches}
+    )
     if len(starts) > 1 and evidence.script.directives:
         problem = f"lines {', '.join(map(str, starts))} each start a training: the job runs them one after another"
         yield KnownError(19, starts[1], problem, "one training step in a job")
@@ -330,7 +332,7 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
             yield KnownError(27, image.line, problem, "jobs.image: registry#name:tag, or a .sqsh file")
         if "srun" in launch.programs and directives and not asks:
             remedy = "devices are always asked for: devices_per_node"
-            yield KnownError(27, launch.line, "no GPUs are asked for", remedy)
+            yield KnownError(27, launch.command.line, "no GPUs are asked for", remedy)
 
 
 DETECTORS = (

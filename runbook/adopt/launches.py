@@ -9,7 +9,6 @@ from pathlib import Path
 
 from runbook.adopt.options import count_known
 from runbook.adopt.script import Script, StartedProgram, Word
-from runbook.adopt.trace import launch_chain
 
 _TRAINS = re.compile(r"(pretrain|train|finetune)\w*\.py$|megatron_gpt_pretraining\.py$")
 _NEVER = re.compile(r"(preprocess|convert|merge|download|tokenize|evaluate|generate|server|setup|test)\w*\.py$")
@@ -32,11 +31,6 @@ class Launch:
     script: Word
     arguments: tuple[Word, ...]
     command: StartedProgram
-
-    @property
-    def line(self) -> int:
-        """Where the command begins."""
-        return self.command.line
 
     def part(self, *names: str) -> tuple[Word, ...]:
         """The options of the first of these programs; none where it is not there."""
@@ -74,7 +68,7 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
     trains = _TRAINS.search(script.text) or (launcher and script.text.endswith("main.py"))
     if not trains and (_NEVER.search(script.text) or count_known(arguments) < _ENOUGH_OPTIONS):
         return None
-    chain = launch_chain(command, commands)
+    chain = _programs_around(command, commands)
     kinds = ("step", "container", "wrapper", "starter")
     parts = [(program_name(outer.words[0]), outer.words[1 : 1 + outer.own]) for outer in chain if outer.kind in kinds]
     if place:
@@ -85,6 +79,17 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
         parts.append((name, own))
     line = (chain[0].line if chain else 0) or command.line
     return Launch(tuple(parts), script, arguments, replace(command, line=line))
+
+
+def _programs_around(command: StartedProgram, commands: Sequence[StartedProgram]) -> list[StartedProgram]:
+    """The programs around a command, outermost first."""
+    by_identity = {program.identity: program for program in commands}
+    chain: list[StartedProgram] = []
+    parent = by_identity.get(command.parent)
+    while parent and parent not in chain:
+        chain.insert(0, parent)
+        parent = by_identity.get(parent.parent)
+    return chain
 
 
 def program_name(word: Word) -> str:
@@ -138,12 +143,6 @@ class DocumentCall:
     command: StartedProgram
 
 
-def run_of_signs(script: Script) -> str:
-    """The document whose machine a page, or a script that prepares one, clearly speaks of; else empty."""
-    site, score = _most_signs(script, SITE_SIGNS)
-    return next(run for place, run, *_ in DOCUMENTS if place == site) if score >= 4 else ""
-
-
 def site_of(script: Script, sites: Collection[str]) -> str:
     """The site with most signs; a Slurm script is never PBS's, and the other way round."""
     return _most_signs(script, sites)[0]
@@ -174,7 +173,7 @@ def framework_of(launches: Sequence[Launch]) -> str:
     return "megatron-deepspeed" if by_folder else "megatron-lm"
 
 
-def document_calls(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
+def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
     """Starts of the documents' own scripts among the commands of a job."""
     return [
         DocumentCall(run, called, command)
@@ -185,9 +184,12 @@ def document_calls(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
     ]
 
 
-def run_of_knobs(script: Script) -> str:
-    """The run whose script reads most of the names that are set; empty where none does."""
+def run_of(script: Script) -> str:
+    """The run whose script reads most of the names that are set, else whose machine the text clearly speaks of."""
     names = {setting.name for setting in script.settings}
     names |= {name for command in script.commands for name in command.environment}
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
-    return run if names & knobs else ""
+    if names & knobs:
+        return run
+    site, score = _most_signs(script, SITE_SIGNS)
+    return next(run for place, run, *_ in DOCUMENTS if place == site) if score >= 4 else ""

@@ -44,12 +44,10 @@ class LineNumbers:
     @property
     def places(self) -> dict[int, str]:
         """How each line is called: `line 12`, or `payload.sh:12` where there are several files."""
-        ends = [*list(self.first.values())[1:], len(self.lines) + 1]
-        files = zip(self.first.items(), ends, strict=True)
         places = {0: "line 0"}
-        for (name, first), end in files:
+        for name, first in self.first.items():  # a later file takes its lines from the one before
             sign = "line " if len(self.first) == 1 else f"{name}:"
-            places |= {number: f"{sign}{number - first + 1}" for number in range(first, end)}
+            places |= {number: f"{sign}{number - first + 1}" for number in range(first, len(self.lines) + 1)}
         last = places[max(places)]
         return defaultdict(lambda: last, places)  # a line after the last is called as the last
 
@@ -337,14 +335,3 @@ def _unquoted(text: str) -> str | None:
     except ValueError:
         return None
     return words[0] if len(words) == 1 else "" if not words else None
-
-
-def launch_chain(command: StartedProgram, commands: Sequence[StartedProgram]) -> list[StartedProgram]:
-    """The programs around a command, outermost first."""
-    by_identity = {program.identity: program for program in commands}
-    chain: list[StartedProgram] = []
-    parent = by_identity.get(command.parent)
-    while parent and parent not in chain:
-        chain.insert(0, parent)
-        parent = by_identity.get(parent.parent)
-    return chain

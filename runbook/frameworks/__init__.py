@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from runbook.core.errors import ParamsError
 from runbook.frameworks import megatron, nemo
-from runbook.frameworks.options import Option, PhaseRun
+from runbook.frameworks.options import PhaseRun
 from runbook.params import Settings
 from runbook.params.schema.keys import all_keys
 from runbook.plan_file.schema import PhasePlan, Tuning
@@ -19,10 +19,8 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     training = settings.run.training
     if training.framework != "runbook":
         _refuse_unknown(settings)
-    if training.framework == "nemo":
-        return nemo.arguments(PhaseRun(settings, phase))
-    if training.framework != "runbook":
-        return megatron.arguments(PhaseRun(settings, phase))
+        write = nemo.arguments if training.framework == "nemo" else megatron.arguments
+        return write(PhaseRun(settings, phase))
     if training.offload:
         raise ParamsError(
             "training.offload=true: our own trainer keeps the optimizer's states on the device. Set training.offload "
@@ -31,6 +29,7 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     return ["plan.json", "--phase", phase.phase]
 
 
+_TABLES = {"megatron-lm": megatron.MEGATRON_LM, "megatron-deepspeed": megatron.MEGATRON_DEEPSPEED, "nemo": nemo.OPTIONS}
 _TUNED = (
     *(f"training.{member.name}" for member in fields(Tuning)),
     *("training.fp8", "parallel.context", "parallel.first_stage_layers", "parallel.last_stage_layers"),
@@ -40,10 +39,7 @@ _TUNED = (
 def _refuse_unknown(settings: Settings) -> None:
     """`ParamsError` where a tuning was chosen that the framework's table has no option for."""
     framework = settings.run.training.framework
-    options: tuple[Option, ...] = megatron.MEGATRON_LM
-    if framework != "megatron-lm":
-        options = nemo.OPTIONS if framework == "nemo" else megatron.MEGATRON_DEEPSPEED
-    has = {key for option in options for key in option.keys}
+    has = {key for option in _TABLES[framework] for key in option.keys}
     if framework == "megatron-deepspeed":
         has.add("training.overlap_gradients")  # overlap_comm of DeepSpeed's file
     if framework != "nemo":

@@ -6,34 +6,16 @@ ALCF forks of it.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
 from runbook.core.errors import ParamsError
-from runbook.frameworks.options import (
-    RAMP_KEYS,
-    Option,
-    PhaseRun,
-    always,
-    by_name,
-    chosen,
-    evaluation_batches,
-    evaluation_interval,
-    minutes,
-    one_of,
-    own_epsilon,
-    ramp,
-    text,
-    three_shares,
-    tokenizer_file,
-    weighted,
-    whole,
-    written,
-)
+from runbook.frameworks.options import RAMP_KEYS, Option, PhaseRun, chosen, minutes, one_of, text, whole, written
 from runbook.params import Settings
 from runbook.plan_file.deepspeed import deepspeed_config
-from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.schema import PhasePlan, Source
 
 OWN_DEEPSPEED = "deepspeed.json"
 """Name of the file in the folder of a job of our own trainer."""
@@ -115,10 +97,16 @@ def _is(path: str, *values: object) -> Callable[[PhasePlan], bool]:
     return lambda phase: attrgetter(path)(phase) in values
 
 
+def _is_not(path: str, usual: object) -> Callable[[PhasePlan], bool]:
+    """The phases whose plan has another value there."""
+    return lambda phase: attrgetter(path)(phase) != usual
+
+
 _FP16 = _is("precision.format", "fp16")
 _ROTARY = _is("model.position_embedding", "rope")
+_IN_8_BITS, _OWN_EPSILON = _is_not("precision.fp8", "none"), _is_not("model.norm_epsilon", 1e-5)
 _RMS = _is("model.normalization", "rmsnorm")
-_ONE_STAGE = _is("parallel.pipeline", 1)
+_ONE_STAGE, _CUTS_CONTEXT = _is("parallel.pipeline", 1), _is_not("parallel.context", 1)
 _RECOMPUTES, _RECOMPUTES_ALL = _is("recompute", "selective", "full"), _is("recompute", "full")
 
 
@@ -145,16 +133,8 @@ def _no_qkv_biases(run: PhaseRun) -> None:
     )
 
 
-def _cuts_context(phase: PhasePlan) -> bool:
-    return phase.parallel.context > 1
-
-
 def _recomputes_groups(phase: PhasePlan) -> bool:
     return phase.recompute == "full" and phase.tuning.recompute_num_layers > 1
-
-
-def _in_8_bits(phase: PhasePlan) -> bool:
-    return phase.precision.fp8 != "none"
 
 
 def _recipe(run: PhaseRun) -> str:
@@ -166,6 +146,31 @@ def _recipe(run: PhaseRun) -> str:
 def _one_text(phase: PhasePlan) -> bool:
     """Whether the split divides each token file, because no whole file is held out."""
     return bool(phase.data.train) and not phase.data.held_out
+
+
+def _always(name: str, ours: str, when: str | Callable[[PhasePlan], object] | None = None) -> Option:
+    """An option without a value that is given whatever the run file says, in all phases or those of `when`."""
+    return Option(name, write=lambda run: True, when=when, ours=ours)
+
+
+def _three_shares(text: str) -> str:
+    """Megatron's --split with all three shares; it takes one or two as well.
+
+    >>> _three_shares("'98, 2'"), _three_shares("949,50,1")
+    ('98,2,0', '949,50,1')
+    """
+    shares = [share.strip() for share in re.split(r"[,/]", text.strip("'\" "))]
+    numbers = [float(share) for share in shares]
+    if not 0 < len(numbers) <= 3:
+        raise ValueError(text)
+    return ",".join([*shares, "0", "0"][:3])
+
+
+def _weighted(sources: tuple[Source, ...]) -> tuple[object, ...] | None:
+    """Weight and prefix of each file, in turn; a single file goes without a weight."""
+    if len(sources) == 1:
+        return (sources[0].prefix,)
+    return tuple(word for source in sources for word in (source.weight, source.prefix)) or None
 
 
 _SCHEDULES = one_of({name: name for name in ("cosine", "linear", "constant")})
@@ -202,7 +207,7 @@ _MODEL = (
 _TRAINING = (
     Option("micro-batch-size", "training.micro_batch", whole, "batch.micro"),
     Option("global-batch-size", "training.global_batch", whole, "batch.global_"),
-    Option("rampup-batch-size", RAMP_KEYS, whole, ramp, "batch.ramp.start"),
+    Option("rampup-batch-size", RAMP_KEYS, whole, lambda run: run.ramp, "batch.ramp.start"),
     Option("train-iters", "training.iterations", whole, _in("iters", "duration.samples")),
     Option("train-samples", "training.samples", whole, _in("samples", "duration.samples")),
     Option("lr", "training.learning_rate", float, "learning_rate.peak"),
@@ -236,21 +241,21 @@ _TRAINING = (
     ),
 )
 _DATA = (
-    Option("train-data-path", write=lambda run: weighted(run.phase.data.train), when="data.held_out"),
-    Option("valid-data-path", write=lambda run: weighted(run.phase.data.validation), ours=_HELD_OUT),
-    Option("test-data-path", write=lambda run: weighted(run.phase.data.test), ours=_HELD_OUT),
-    Option("data-path", write=lambda run: weighted(run.phase.data.train), when=_one_text),
-    Option("split", "data.split", three_shares, "data.split", _one_text),
+    Option("train-data-path", write=lambda run: _weighted(run.phase.data.train), when="data.held_out"),
+    Option("valid-data-path", write=lambda run: _weighted(run.phase.data.validation), ours=_HELD_OUT),
+    Option("test-data-path", write=lambda run: _weighted(run.phase.data.test), ours=_HELD_OUT),
+    Option("data-path", write=lambda run: _weighted(run.phase.data.train), when=_one_text),
+    Option("split", "data.split", _three_shares, "data.split", _one_text),
     Option("tokenizer-type", write=lambda run: "GPT2BPETokenizer"),
-    Option("vocab-file", write=lambda run: tokenizer_file(run, "vocab.json"), ours="GPT-2's vocab.json is shipped"),
-    Option("merge-file", write=lambda run: tokenizer_file(run, "merges.txt"), ours="GPT-2's merges.txt is shipped"),
+    Option("vocab-file", write=lambda run: run.tokenizer_file("vocab.json"), ours="GPT-2's vocab.json is shipped"),
+    Option("merge-file", write=lambda run: run.tokenizer_file("merges.txt"), ours="GPT-2's merges.txt is shipped"),
 )
 _CACHE = Option("data-cache-path", write="data.cache", ours="a folder of the run's own")
 # A training that saves nothing gets no folder: these programs save at their end wherever --save is given.
 _OUTPUTS = (
     Option("log-interval", "training.log_interval", whole, "log.interval"),
-    Option("eval-interval", "training.eval_interval", whole, lambda run: evaluation_interval(run.phase)),
-    Option("eval-iters", "training.eval_iterations", whole, lambda run: evaluation_batches(run.phase)),
+    Option("eval-interval", "training.eval_interval", whole, lambda run: run.evaluation_interval),
+    Option("eval-iters", "training.eval_iterations", whole, lambda run: run.evaluation_batches),
     Option(
         "save-interval",
         "training.save_interval",
@@ -261,7 +266,7 @@ _OUTPUTS = (
     Option("save", write="checkpoint.folder", when="checkpoint.saves", ours=_OWN_FOLDERS),
     Option("load", write="checkpoint.folder", when="checkpoint.saves", ours=_OWN_CHECKPOINT),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
-    always("exit-signal-handler", "always given"),  # asked to stop, it saves and ends
+    _always("exit-signal-handler", "always given"),  # asked to stop, it saves and ends
     Option("exit-interval", "training.exit_interval", whole, "limits.exit_interval", "limits.exit_interval"),
     Option(
         "exit-duration-in-mins",
@@ -279,19 +284,19 @@ MEGATRON_LM = (
         write=lambda run: run.phase.model.layers // (run.phase.parallel.pipeline * run.phase.parallel.virtual_pipeline),
         when=lambda phase: phase.parallel.virtual_pipeline > 1,
     ),
-    Option("context-parallel-size", "parallel.context", whole, "parallel.context", _cuts_context),
+    Option("context-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT),
     Option(
         "use-distributed-optimizer",
         "parallel.zero_stage",
         write=lambda run: min(1, run.phase.parallel.zero_stage),
         means=1,
     ),
-    always("group-query-attention", "goes with training.shape.kv_heads", _grouped),
+    _always("group-query-attention", "goes with training.shape.kv_heads", _grouped),
     Option("num-query-groups", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
     Option("position-embedding-type", "model.position_embedding", _kind, "model.position_embedding", _ROTARY),
     Option("rotary-base", "model.rope_base", whole, "model.rope_base", _own_base),
     Option("normalization", "model.normalization", _kind, lambda run: "RMSNorm", _RMS),
-    Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", own_epsilon),
+    Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     Option("add-qkv-bias", "model.qkv_biases", None, "model.qkv_biases", means=True),
     Option(
         "attention-backend", "training.attention", _READ_BACKENDS, lambda run: _BACKENDS.get(_attention(run), "auto")
@@ -305,17 +310,17 @@ MEGATRON_LM = (
     Option("overlap-param-gather", "training.overlap_weights", None, "tuning.overlap_weights", means=True),
     Option("tp-comm-overlap", "training.overlap_tensor", None, "tuning.overlap_tensor", means=True),
     Option("enable-cuda-graph", "training.cuda_graphs", None, "tuning.cuda_graphs", means=True),
-    Option("fp8-format", write=lambda run: "hybrid", when=_in_8_bits, ours="goes with training.fp8"),
-    Option("fp8-recipe", "training.fp8", str, _recipe, _in_8_bits),
+    Option("fp8-format", write=lambda run: "hybrid", when=_IN_8_BITS, ours="goes with training.fp8"),
+    Option("fp8-recipe", "training.fp8", str, _recipe, _IN_8_BITS),
     Option("no-overlap-p2p-communication", "training.overlap_pipeline", None, "tuning.overlap_pipeline", means="never"),
-    always("manual-gc", "goes with training.gc_interval", "tuning.gc_interval"),
+    _always("manual-gc", "goes with training.gc_interval", "tuning.gc_interval"),
     chosen("manual-gc-interval", "training.gc_interval", whole),
     *_DATA,
     _CACHE,
     Option("mock-data", "data.dataset", write=lambda run: "mock" if run.phase.data.mock else "", means="mock"),
     *_OUTPUTS,
     Option("ckpt-format", write=lambda run: "torch_dist", ours="torch_dist is always given"),
-    always("log-throughput", "always given"),
+    _always("log-throughput", "always given"),
 )
 
 MEGATRON_DEEPSPEED = (
@@ -326,14 +331,14 @@ MEGATRON_DEEPSPEED = (
     Option("train-tokens", "training.tokens", whole, _train_tokens),
     Option("lr-decay-tokens", "training.decay_tokens", whole, _in("tokens", "learning_rate.decay_samples")),
     Option("lr-warmup-tokens", "training.warmup_tokens", whole, _warmup_tokens),
-    Option("ds-sequence-parallel-size", "parallel.context", whole, "parallel.context", _cuts_context),
+    Option("ds-sequence-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT),
     Option("num-key-value-heads", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
     Option(
         "use-rotary-position-embeddings", "model.position_embedding", None, "model.position_embedding", means="rope"
     ),
     Option("rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _own_base),
     Option("normalization", "model.normalization", _kind, "model.normalization", _RMS),
-    Option("layernorm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", own_epsilon),
+    Option("layernorm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     Option("add-qkv-bias", write=_no_qkv_biases, when="model.qkv_biases"),
     Option("use-flash-attn-v1", "training.attention", None, _attention, means="flash1"),
     Option("use-flash-attn-v2", "training.attention", None, _attention, means="flash2"),
@@ -343,18 +348,18 @@ MEGATRON_DEEPSPEED = (
     _CACHE,
     *_OUTPUTS,
     # The scheduler's numbers come from this list, not from the checkpoint: a changed length is then possible.
-    always("override-opt_param-scheduler", "always given"),
-    always("deepspeed", "given by the framework megatron-deepspeed"),
+    _always("override-opt_param-scheduler", "always given"),
+    _always("deepspeed", "given by the framework megatron-deepspeed"),
     Option(
         "deepspeed_config",
         write=lambda run: deepspeed_name(run.settings, run.phase),
         ours="written from the run file, with a name of its own for each job",
     ),
     Option("zero-stage", "parallel.zero_stage", whole, "parallel.zero_stage"),
-    always("no-pipeline-parallel", "given where parallel.pipeline is 1, unless the site leaves it out", _ONE_STAGE),
+    _always("no-pipeline-parallel", "given where parallel.pipeline is 1, unless the site leaves it out", _ONE_STAGE),
     Option("checkpoint-activations", "training.recompute", None, lambda run: "full", _RECOMPUTES, means="full"),
     Option("checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _recomputes_groups),
-    always("deepspeed-activation-checkpointing", "goes with training.recompute", _RECOMPUTES),
+    _always("deepspeed-activation-checkpointing", "goes with training.recompute", _RECOMPUTES),
     Option("cpu-optimizer", "training.offload", None, lambda run: run.training.offload, means=True),
 )
 
@@ -376,7 +381,21 @@ _ONLY_READ = (
 )
 """Older names, and options that change nothing here."""
 
-OPTIONS = by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
+
+def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:
+    """Options to read, by name in one spelling (dashes); of two with one name the first that says more than its name.
+
+    >>> _by_name([Option("zero_stage", "parallel.zero_stage", int)])["zero-stage"].key
+    'parallel.zero_stage'
+    """
+    options: dict[str, Option] = {}
+    for option in (option for table in tables for option in table):
+        if option.key or option.ours:
+            options.setdefault(option.name.replace("_", "-"), option)
+    return options
+
+
+OPTIONS = _by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
 """What a command line of either may say, by name with dashes."""
 
 

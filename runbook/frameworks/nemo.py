@@ -3,22 +3,7 @@
 import re
 
 from runbook.core.units import parse_duration
-from runbook.frameworks.options import (
-    RAMP_KEYS,
-    Option,
-    PhaseRun,
-    chosen,
-    evaluation_batches,
-    evaluation_interval,
-    one_of,
-    own_epsilon,
-    ramp,
-    text,
-    tokenizer_file,
-    truth,
-    whole,
-    written,
-)
+from runbook.frameworks.options import RAMP_KEYS, Option, PhaseRun, chosen, one_of, text, truth, whole, written
 
 NULL = object()
 """Written as Hydra's null; None is not written."""
@@ -74,9 +59,9 @@ OPTIONS = (
     Option("trainer.precision", "training.precision", one_of(_PRECISIONS), _precision),
     Option("trainer.max_steps", "training.iterations", whole, "duration.iterations"),
     Option("trainer.log_every_n_steps", "training.log_interval", whole, "log.interval"),
-    Option("trainer.val_check_interval", "training.eval_interval", whole, lambda run: evaluation_interval(run.phase)),
-    Option("trainer.limit_val_batches", "training.eval_iterations", whole, lambda run: evaluation_batches(run.phase)),
-    Option("trainer.limit_test_batches", write=lambda run: evaluation_batches(run.phase)),
+    Option("trainer.val_check_interval", "training.eval_interval", whole, lambda run: run.evaluation_interval),
+    Option("trainer.limit_val_batches", "training.eval_iterations", whole, lambda run: run.evaluation_batches),
+    Option("trainer.limit_test_batches", write=lambda run: run.evaluation_batches),
     Option("trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"),
     # The experiment manager's callback saves, not Lightning's.
     Option("trainer.enable_checkpointing", write=lambda run: False),
@@ -106,7 +91,7 @@ OPTIONS = (
     Option("model.hidden_size", "training.shape.hidden", whole, "model.hidden"),
     Option("model.ffn_hidden_size", "training.shape.ffn_hidden", whole, "model.ffn_hidden"),
     Option("model.num_attention_heads", "training.shape.heads", whole, "model.heads"),
-    Option("model.layernorm_epsilon", write="model.norm_epsilon", when=own_epsilon),
+    Option("model.layernorm_epsilon", write="model.norm_epsilon", when=lambda phase: phase.model.norm_epsilon != 1e-5),
     Option("model.init_method_std", "training.init_std", float, "model.init_std"),
     Option("model.hidden_dropout", "training.dropout", float, "model.dropout"),
     Option("model.sequence_parallel", "parallel.sequence", truth, "parallel.sequence"),
@@ -124,8 +109,8 @@ OPTIONS = (
     ),
     chosen("model.optim.overlap_grad_sync", "training.overlap_gradients", truth),
     Option("model.gradient_accumulation_fusion", "training.fuse_gradients", _read_fusion, _fusion),
-    Option("model.tokenizer.vocab_file", write=lambda run: tokenizer_file(run, "vocab.json")),
-    Option("model.tokenizer.merge_file", write=lambda run: tokenizer_file(run, "merges.txt")),
+    Option("model.tokenizer.vocab_file", write=lambda run: run.tokenizer_file("vocab.json")),
+    Option("model.tokenizer.merge_file", write=lambda run: run.tokenizer_file("merges.txt")),
     Option("model.native_amp_init_scale", "training.initial_loss_scale", float, "precision.initial_loss_scale"),
     Option("model.native_amp_growth_interval", "training.loss_scale_window", whole, "precision.loss_scale_window"),
     Option("model.hysteresis", "training.loss_scale_hysteresis", whole, "precision.hysteresis"),
@@ -157,7 +142,7 @@ OPTIONS = (
     ),
     Option("model.optim.sched.constant_steps", write=_constant_steps),
     Option("model.optim.sched.min_lr", "training.min_learning_rate", float, "learning_rate.minimum"),
-    Option("model.rampup_batch_size", RAMP_KEYS, whole, ramp, "batch.ramp.start"),
+    Option("model.rampup_batch_size", RAMP_KEYS, whole, lambda run: run.ramp, "batch.ramp.start"),
     Option("model.num_micro_batches_with_partial_activation_checkpoints", write=_interleaved),
     Option("model.activations_checkpoint_layers_per_pipeline", write=_interleaved),
     Option("model.data.data_impl", write=lambda run: "mmap" if run.phase.data.train else "mock"),

@@ -1,6 +1,5 @@
 """Options of a training framework: its name for each, our key, how the value is written and read back."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from operator import attrgetter
@@ -9,7 +8,7 @@ from typing import Any
 from runbook.core.errors import ParamsError
 from runbook.params import Settings
 from runbook.params.schema.run_file import Job, Training
-from runbook.plan_file.schema import PhasePlan, Source
+from runbook.plan_file.schema import PhasePlan
 
 RAMP_KEYS = "training.rampup_start training.rampup_increment training.rampup_samples"
 
@@ -32,6 +31,31 @@ class PhaseRun:
     def job(self) -> Job:
         """What the phase asks of the scheduler."""
         return self.settings.job(self.phase.phase)
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Steps between two evaluations; a training without any has its length, for programs that take no 0."""
+        return self.phase.evaluation.interval or self.phase.duration.iterations
+
+    @property
+    def evaluation_batches(self) -> int:
+        """Batches of an evaluation; 0 where there is none."""
+        return self.phase.evaluation.iterations if self.phase.evaluation.interval else 0
+
+    @property
+    def ramp(self) -> tuple[int, ...]:
+        """Start, increment and samples of the batch ramp."""
+        return astuple(self.phase.batch.ramp)
+
+    def tokenizer_file(self, name: str) -> str:
+        """A file of GPT-2's tokenizer: where the site keeps it, else in the run's folder."""
+        tokenizer = self.settings.run.data.tokenizer
+        if tokenizer != "gpt2":
+            raise ParamsError(
+                f"data.tokenizer={tokenizer} with training.framework={self.training.framework}: "
+                "only GPT-2's vocabulary and merges are rendered for it. Set data.tokenizer to gpt2."
+            )
+        return f"{self.settings.site.paths.get('tokenizer', 'data/gpt2').rstrip('/')}/{name}"
 
 
 @dataclass(frozen=True)
@@ -75,33 +99,10 @@ def chosen(name: str, key: str, read: Reader) -> Option:
     return Option(name, key, read, path, path)
 
 
-def own_epsilon(phase: PhasePlan) -> bool:
-    """Whether the norms' epsilon is another than every framework's own."""
-    return phase.model.norm_epsilon != 1e-5
-
-
-def always(name: str, ours: str, when: str | Callable[[PhasePlan], object] | None = None) -> Option:
-    """An option without a value that is given whatever the run file says, in all phases or those of `when`."""
-    return Option(name, write=lambda run: True, when=when, ours=ours)
-
-
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
     """Name and value of each option that this phase needs, in the table's order."""
     values = {option.name: option.value(run) for option in table}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def by_name(*tables: Iterable[Option]) -> dict[str, Option]:
-    """Options to read, by name in one spelling (dashes); of two with one name the first that says more than its name.
-
-    >>> by_name([Option("zero_stage", "parallel.zero_stage", int)])["zero-stage"].key
-    'parallel.zero_stage'
-    """
-    options: dict[str, Option] = {}
-    for option in (option for table in tables for option in table):
-        if option.key or option.ours:
-            options.setdefault(option.name.replace("_", "-"), option)
-    return options
 
 
 def text(value: object) -> str:
@@ -138,48 +139,3 @@ def minutes(text: str) -> int:
 def one_of(names: Mapping[str, str]) -> Reader:
     """A reader of words that stand for other words."""
     return lambda text: names[text.strip("\"'").lower()]
-
-
-def three_shares(text: str) -> str:
-    """Megatron's --split with all three shares; it takes one or two as well.
-
-    >>> three_shares("'98, 2'"), three_shares("949,50,1")
-    ('98,2,0', '949,50,1')
-    """
-    shares = [share.strip() for share in re.split(r"[,/]", text.strip("'\" "))]
-    numbers = [float(share) for share in shares]
-    if not 0 < len(numbers) <= 3:
-        raise ValueError(text)
-    return ",".join([*shares, "0", "0"][:3])
-
-
-def weighted(sources: tuple[Source, ...]) -> tuple[object, ...] | None:
-    """Weight and prefix of each file, in turn; a single file goes without a weight."""
-    if len(sources) == 1:
-        return (sources[0].prefix,)
-    return tuple(word for source in sources for word in (source.weight, source.prefix)) or None
-
-
-def evaluation_interval(phase: PhasePlan) -> int:
-    """Steps between two evaluations; a training without any has its length, for programs that take no 0."""
-    return phase.evaluation.interval or phase.duration.iterations
-
-
-def evaluation_batches(phase: PhasePlan) -> int:
-    """Batches of an evaluation; 0 where there is none."""
-    return phase.evaluation.iterations if phase.evaluation.interval else 0
-
-
-def ramp(run: PhaseRun) -> tuple[int, ...]:
-    """Start, increment and samples of the batch ramp."""
-    return astuple(run.phase.batch.ramp)
-
-
-def tokenizer_file(run: PhaseRun, name: str) -> str:
-    """A file of GPT-2's tokenizer: where the site keeps it, else in the run's folder."""
-    if run.settings.run.data.tokenizer != "gpt2":
-        raise ParamsError(
-            f"data.tokenizer={run.settings.run.data.tokenizer} with training.framework={run.training.framework}: "
-            "only GPT-2's vocabulary and merges are rendered for it. Set data.tokenizer to gpt2."
-        )
-    return f"{run.settings.site.paths.get('tokenizer', 'data/gpt2').rstrip('/')}/{name}"

@@ -152,17 +152,16 @@ def step_parts_table(history: History) -> Table:
         return Table((), title, ("no step was timed",), source=history.source)
     split = [parts_of(step) for step in steps]
     total = sum(step.seconds for step in steps)
-    rows = []
-    for name in PARTS:
-        seconds = [parts[name] for parts in split]
-        rows.append(
-            {
-                "part": name,
-                "median (s/iteration)": statistics.median(seconds),
-                "longest (s/iteration)": max(seconds),
-                "share of step time (%)": 100 * sum(seconds) / total if total else None,
-            }
-        )
+    seconds_of = {name: [parts[name] for parts in split] for name in PARTS}
+    rows = [
+        {
+            "part": name,
+            "median (s/iteration)": statistics.median(seconds),
+            "longest (s/iteration)": max(seconds),
+            "share of step time (%)": 100 * sum(seconds) / total if total else None,
+        }
+        for name, seconds in seconds_of.items()
+    ]
     note = "this trainer told no parts but the waiting for data: the rest is other"
     if any(step.forward_backward_seconds for step in steps):
         note = "communication that the engine does not measure apart is in computing"

@@ -1,13 +1,14 @@
-"""Tables of a run: its numbers, plan versus actual, published results, and the numbers behind each figure."""
+"""Tables of runs: numbers, plan versus actual, published results, variants, scaling, and the numbers behind figures."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_count
-from runbook.plan_file.schema import Shape
-from runbook.planning.cost.flops import CONVENTIONS, tflops_per_device
+from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.planning.cost.flops import CONVENTIONS, OURS, tflops_per_device
 from runbook.planning.plan import Plan
 from runbook.results.history import History, Step, ValidationLoss, by_segment
 from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
@@ -124,9 +125,8 @@ def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[st
     }  # fmt: skip
 
 
-def speed_table(summary: Summary, shape: Shape, *, device: str, precision: str, own_peak: float | None = None) -> Table:
+def speed_table(summary: Summary, shape: Shape, *, device: str, precision: str, peak: float | None) -> Table:
     """The same speed as TFLOP/s in every convention, with MFU or HFU where the device's peak is known."""
-    peak = own_peak or peak_tflops(device, precision)
     rows = []
     for name, convention in CONVENTIONS.items():
         value = None
@@ -157,16 +157,13 @@ def _peak_note(peak: float | None, device: str, precision: str) -> tuple[str, ..
     return (f"peak of {device} in {precision}: {peak:g} TFLOP/s, dense",)
 
 
-def published_table(
-    summary: Summary, *, parameters: int, device: str, precision: str, own_peak: float | None = None
-) -> Table:
+def published_table(summary: Summary, *, parameters: int, device: str, precision: str, peak: float | None) -> Table:
     """This run first, then the published results most like it.
 
     Speeds are compared in tokens/s/device, and only where device and size allow it; a row that cannot be compared is
     context, and says why.
     """
     speed, length = summary.tokens_per_second_per_device, summary.sequence_length
-    peak = own_peak or peak_tflops(device, precision)
     known = CONVENTIONS.get(summary.tflops_convention)
     share = 100 * summary.tflops_per_device / peak if summary.tflops_per_device is not None and peak else None
     own = Published(
@@ -276,3 +273,98 @@ def throughput_table(history: History, *, sequence_length: int, planned: float |
             }
         )
     return Table(rows, "Throughput in numbers", ("medians after warm-up",), source=history.source)
+
+
+LUMI_CONVENTION = "megatron-deepspeed-f4"
+"""LUMI's script recomputes activations, so its log counts the forward pass twice: hardware FLOP/s, not the model's."""
+KEPT_CONVENTION = "megatron-deepspeed-f3"
+"""What the same log says of a run that keeps its activations."""
+
+
+@dataclass(frozen=True)
+class ThroughputRow:
+    """One run or variant as the LUMI document's table has it."""
+
+    model: str
+    shape: Shape
+    """With the vocabulary padded for this layout's tensor-parallel size."""
+    parallel: PlannedParallel
+    devices_per_node: int
+    recompute: str = "full"
+    samples_per_second: float | None = None
+    name: str = field(default="", compare=False)
+    """Of the run or variant."""
+    refused: str = ""
+    """Why the plan would not start it."""
+    source: str = field(default="", compare=False)
+    """File and line the samples/s come from."""
+
+    @property
+    def convention(self) -> str:
+        """Formula of T (TFLOP/s per device)."""
+        return KEPT_CONVENTION if self.recompute == "none" else LUMI_CONVENTION
+
+    def tflops(self, convention: str) -> float | None:
+        """TFLOP/s per device; None where it was not measured."""
+        if self.samples_per_second is None:
+            return None
+        return tflops_per_device(self.shape, self.samples_per_second, self.parallel.world_size, convention)
+
+
+def results_table(rows: Sequence[ThroughputRow], *, device: str, precision: str, source: str) -> Table:
+    """The LUMI document's table for any runs: its columns, from samples/s, and the verdict of a row."""
+    peak = peak_tflops(device, precision)
+    shown = []
+    for row in rows:
+        tflops, model = row.tflops(row.convention), row.tflops(OURS)
+        cut, refused = row.parallel, f"refused by the plan: {row.refused}" if row.refused else ""
+        shown.append(
+            {
+                "Model Size": row.model,
+                "Nodes": -(-cut.world_size // (row.devices_per_node or cut.world_size)),
+                "PP": cut.pipeline,
+                "TP": cut.tensor,
+                "DP": cut.data * cut.context,
+                "Zero Stage": cut.zero_stage,
+                "T (samples/s)": row.samples_per_second,
+                "T (TFLOP/s per device)": tflops,
+                "% of peak": 100 * tflops / peak if tflops is not None and peak else None,
+                "MFU (%)": 100 * model / peak if model is not None and peak else None,
+                "verdict": refused or ("never measured" if tflops is None else "ok"),
+                "run": row.name,
+                "source": row.source or source,
+            }
+        )
+    conventions = sorted({row.convention for row in rows} or {LUMI_CONVENTION})
+    hardware = any(CONVENTIONS[name].kind == "hardware" for name in conventions)
+    counted = " (recomputed work counted: % of peak is HFU)" if hardware else ""
+    notes = (
+        f"TFLOP/s in the convention {' or '.join(conventions)}{counted}; MFU in the convention {OURS}",
+        f"peak of {device} in {precision}: " + (f"{peak:g} TFLOP/s" if peak else "not known"),
+    )
+    return Table(shown, "Training throughput", notes, source=source)
+
+
+def scaling_table(points: Sequence[tuple[str, int, float]], *, source: str = "metrics.jsonl of each run") -> Table:
+    """Efficiency of each point (label, devices, samples/s): samples/s/device over that of the fewest devices.
+
+    >>> round(scaling_table([("1 node", 8, 2.686), ("2 nodes", 16, 4.711)]).rows[1]["efficiency (%)"], 1)
+    87.7
+    """
+    if not points:
+        return Table((), "Scaling", ("no point was given",), source=source)
+    ordered = sorted(points, key=lambda point: point[1])
+    label, fewest, slowest = ordered[0]
+    rows = [
+        {
+            "run": name,
+            "devices": devices,
+            "speed (samples/s)": speed,
+            "speed (samples/s/device)": speed / devices,
+            "speed-up": speed / slowest,
+            "ideal speed-up": devices / fewest,
+            "efficiency (%)": 100 * speed / devices / (slowest / fewest),
+        }
+        for name, devices, speed in ordered
+    ]
+    return Table(rows, "Scaling", (f"against {label} with {fewest} devices",), source=source)

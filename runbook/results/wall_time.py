@@ -208,9 +208,7 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
     return Table(rows, "What it cost", source="metrics.jsonl, events.jsonl")
 
 
-def projection_table(
-    summary: Summary, *, target_tokens: int, goodput: float | None = None, rates: Rates | None = None
-) -> Table:
+def projection_table(summary: Summary, *, target_tokens: int, goodput: float | None, rates: Rates) -> Table:
     """What it takes to train on a number of tokens at this speed; without a `goodput` it is the best case."""
     speed, days, hours = summary.tokens_per_second, None, None
     if speed:
@@ -221,7 +219,7 @@ def projection_table(
         _cost_row("speed", speed, "tokens/s", "median after warm-up"),
         _cost_row("time", days, "days", ""),
         _cost_row("device-hours", hours, "h", f"{summary.world_size} devices"),
-        *_energy_and_money(hours, rates or Rates()),
+        *_energy_and_money(hours, rates),
     ]
     best = "without evaluation, checkpoints and restarts: the best case"
     note = f"with a goodput of {goodput:.1%}" if goodput else best

@@ -18,7 +18,7 @@ from runbook.params.project import project_root
 from runbook.planning import FULL, SMOKE, Check
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import full_choice
-from runbook.results import documents, gates, metrics, run_tables, wall_time
+from runbook.results import gates, metrics, run_tables, wall_time
 from runbook.results.compare import compare, read_run
 from runbook.results.explain import Explanation, explain, facts_of_run, read_facts, read_words
 from runbook.results.figures import formulas, run_figures
@@ -135,9 +135,9 @@ def show_published(open_phase: OpenPhase) -> View:
     one = read_results(open_phase.folder, open_phase.plan, FULL)
     device, precision = open_phase.settings.site.hardware.device, one.phase_plan.precision.format
     shape, peak = one.phase_plan.model, peak_of(open_phase.settings.site, precision)
-    speed = run_tables.speed_table(one.summary, shape, device=device, precision=precision, own_peak=peak)
+    speed = run_tables.speed_table(one.summary, shape, device=device, precision=precision, peak=peak)
     table = run_tables.published_table(
-        one.summary, parameters=shape.parameters, device=device, precision=precision, own_peak=peak
+        one.summary, parameters=shape.parameters, device=device, precision=precision, peak=peak
     )
     drawn = (run_figures.published_figure(table), "Tokens per second and device; the numbers are in the table below.")
     share = (run_figures.mfu_figure(table), "Share of the peak; the numbers are in the table below.")
@@ -208,8 +208,8 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
     hardware, rows = runs_of[0].site.hardware, [_variant_row(one, runs) for one in runs_of]
     precision, source = str(runs_of[0].run.training.precision), "metrics.jsonl of each run"
     points = [(one.name, one.parallel.world_size, one.samples_per_second) for one in rows if one.samples_per_second]
-    table = documents.results_table(rows, device=hardware.device, precision=precision, source=source)
-    return table, documents.scaling_table(points)
+    table = run_tables.results_table(rows, device=hardware.device, precision=precision, source=source)
+    return table, run_tables.scaling_table(points)
 
 
 def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
@@ -221,11 +221,11 @@ def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
     return Table(shown, found.title, (*found.notes, f"as CSV: {path}")).as_text()
 
 
-def _variant_row(settings: Settings, runs: Path) -> documents.ThroughputRow:
+def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
     """The layout of a run or variant, with its measured speed or, where it was not run, why the plan refuses it."""
     folder, name, per_node = runs / settings.name, settings.name, settings.site.hardware.devices_per_node
     label = settings.model.label or settings.run.model
-    row = partial(documents.ThroughputRow, label, devices_per_node=per_node, name=name)
+    row = partial(run_tables.ThroughputRow, label, devices_per_node=per_node, name=name)
     if (folder / "plan.json").exists():
         plan, source, speed = read_plan_file(folder), f"{name}/plan.json", None
         spec = plan.phases[FULL]

@@ -8,8 +8,8 @@ from lumi_table import ROUNDING, StatedRow, gpt, judged_table, lumi_rows
 from write_pages import lumi_page
 
 from runbook.planning.cost.flops import flops, tflops_per_device
-from runbook.results.documents import ThroughputRow, results_table, scaling_table
 from runbook.results.metrics import summarize
+from runbook.results.run_tables import ThroughputRow, results_table, scaling_table
 from runbook.results.wall_time import Rates, account_wall_time, cost_table, projection_table
 
 COLUMN = "T (TFLOP/s per device)"
@@ -86,7 +86,7 @@ def test_scaling_of_the_lumi_document():
 
 def test_projection_needs_a_price_for_a_cost_and_says_what_it_leaves_out(history):
     summary = summarize(history, sequence_length=128)
-    best = projection_table(summary, target_tokens=44_236_800)
+    best = projection_table(summary, target_tokens=44_236_800, goodput=None, rates=Rates())
     assert {row["what"]: row["value"] for row in best.rows}["time"] == pytest.approx(1.0)
     found = {row["what"]: row["value"] for row in best.rows}
     assert list(found) == ["tokens", "speed", "time", "device-hours", "energy", "cost"]

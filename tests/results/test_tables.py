@@ -26,8 +26,8 @@ def test_every_table_becomes_a_frame_and_csv(summary, history, spec):
     tables = [
         numbers_table(summary),
         wall_time_table(account_wall_time(history)),
-        speed_table(summary, spec.model, device="cpu", precision="bf16"),
-        published_table(summary, parameters=7_274_368, device="cpu", precision="bf16"),
+        speed_table(summary, spec.model, device="cpu", precision="bf16", peak=None),
+        published_table(summary, parameters=7_274_368, device="cpu", precision="bf16", peak=None),
         plan_versus_actual({"processes": spec.parallel.world_size}, actual_numbers(summary)),
     ]
     for table in tables:
@@ -62,7 +62,7 @@ def test_plan_json_is_read_under_the_names_of_the_results(plan, summary):
 
 
 def test_cpu_run_is_set_beside_published_results_as_context_only(summary):
-    rows = published_table(summary, parameters=7_274_368, device="cpu", precision="bf16").rows
+    rows = published_table(summary, parameters=7_274_368, device="cpu", precision="bf16", peak=None).rows
     assert rows[0]["model"] == "this run"
     assert {row["comparable"] for row in rows[1:]} == {"no: this run used a CPU, shown as context only"}
     assert all(row["this run / published"] is None for row in rows)
@@ -70,7 +70,7 @@ def test_cpu_run_is_set_beside_published_results_as_context_only(summary):
 
 
 def test_same_device_and_size_is_compared_by_tokens(summary):
-    table = published_table(summary, parameters=124_000_000, device="A100-80GB", precision="bf16")
+    table = published_table(summary, parameters=124_000_000, device="A100-80GB", precision="bf16", peak=312.0)
     best = table.rows[1]
     assert (best["model"], best["device"], best["comparable"]) == ("MPT 125M", "A100-SXM4-80GB", "yes")
     assert best["this run / published"] == pytest.approx(256 / 141737)
@@ -78,13 +78,13 @@ def test_same_device_and_size_is_compared_by_tokens(summary):
 
 
 def test_another_size_on_the_same_device_is_not_compared(summary):
-    table = published_table(summary, parameters=3_000_000_000_000, device="H100-SXM", precision="bf16")
+    table = published_table(summary, parameters=3_000_000_000_000, device="H100-SXM", precision="bf16", peak=989.4)
     assert table.rows[1]["comparable"] == "no: another size; tokens/s depend on it"
 
 
 def test_our_own_convention_reproduces_itself_and_hardware_flops_get_no_mfu(summary, spec):
     rows = {row["convention"]: row for row in speed_table(
-        summary, spec.model, device="x", precision="bf16", own_peak=1.0).rows}  # fmt: skip
+        summary, spec.model, device="x", precision="bf16", peak=1.0).rows}  # fmt: skip
     assert rows["megatron-deepspeed-f4"]["MFU (%)"] is None
     assert rows["megatron-deepspeed-f4"]["HFU (%)"] > rows["megatron-full"]["MFU (%)"]
     assert rows["megatron-full"]["printed by the trainer (TFLOP/s/device)"] == 0.25
@@ -92,7 +92,7 @@ def test_our_own_convention_reproduces_itself_and_hardware_flops_get_no_mfu(summ
 
 
 def test_unknown_peak_is_not_guessed(summary, spec):
-    table = speed_table(summary, spec.model, device="TPU-9", precision="bf16")
+    table = speed_table(summary, spec.model, device="TPU-9", precision="bf16", peak=peak_tflops("TPU-9", "bf16"))
     assert {row["MFU (%)"] for row in table.rows} == {None}
     assert table.notes == ("no datasheet peak is known for TPU-9 in bf16: no MFU is given, none is guessed",)
 

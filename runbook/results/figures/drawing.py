@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runbook.core.curves import Points, thin
-
 # Okabe and Ito's palette: told apart under all common colour blindness; line style or marker tells them apart in print.
 BLUE, ORANGE, GREEN, VERMILION, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#666666"
 SERIES = ((BLUE, "-"), (VERMILION, "--"), (GREEN, "-."), (ORANGE, ":"), (SKY, "-"), (GREY, "--"))
@@ -60,22 +58,3 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
         vars(figure)["_repr_html_"] = partial(as_svg, figure)  # so that a notebook shows it where a cell ends with it
         yield figure, axes
-
-
-MOST_POINTS = 4000
-"""Points of one curve that are drawn: more cannot be told apart in print, and make an SVG of many megabytes."""
-
-
-def columns(points: Points) -> tuple[list[float], list[float]]:
-    """The curve as a list of places and one of values, thinned."""
-    kept = thin(points, MOST_POINTS)
-    return [x for x, _ in kept], [y for _, y in kept]
-
-
-def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which so many seconds are read, and how many seconds it has.
-
-    >>> time_unit(90), time_unit(7200), time_unit(90_000)
-    (('s', 1.0), ('min', 60.0), ('h', 3600.0))
-    """
-    return ("s", 1.0) if seconds < 300 else ("min", 60.0) if seconds < 4 * 3600 else ("h", 3600.0)

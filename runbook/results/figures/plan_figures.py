@@ -71,8 +71,7 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
             place = sequence_length.bit_length() - 1 + (sequence_length / 2 ** (sequence_length.bit_length() - 1) - 1)
             axes.axvline(place, color=VERMILION, linestyle="--", label=f"one sequence: {sequence_length:,} tokens")
             figure.legend(loc="outside lower center")
-        axes.set_xlabel("tokens in the document, each bar up to twice the one before")
-        axes.set_ylabel("documents")
+        axes.set(xlabel="tokens in the document, each bar up to twice the one before", ylabel="documents")
     return figure
 
 
@@ -128,10 +127,8 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
             axes.annotate("optimizer begins ", (computed, 0.5), xycoords=("data", "axes fraction"), ha="right", size=7)
             peak = stage["peak_bytes"] / GIB
             axes.set_title(f"stage {stage['stage']}: {peak:.1f} GiB in {stage['peak_moment']}", fontsize=9)
-            axes.set_xlim(0, 100)
-            axes.set_xlabel(f"allocations of a step of {stage['microbatches']} micro-batches (%)")
-        panels[0].set_ylabel("memory (GiB)")
-        panels[0].set_ylim(bottom=0)
+            axes.set(xlim=(0, 100), xlabel=f"allocations of a step of {stage['microbatches']} micro-batches (%)")
+        panels[0].set(ylabel="memory (GiB)", ylim=(0, None))
         for unused in panels[len(stages) :]:
             unused.set_visible(False)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -233,8 +230,6 @@ def rate_figure(phases: dict[str, PhasePlan]) -> Any:
             rates = [phase.learning_rate.at(phase.batch.samples_after(step)) for step in drawn]
             shares = [100 * step / steps for step in drawn]
             axes.plot(shares, rates, color=colour, linestyle=style, label=f"{words}: {steps:,} steps")
-        axes.set_xlabel("steps of the phase (%)")
-        axes.set_ylabel("learning rate")
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel="steps of the phase (%)", ylabel="learning rate", ylim=(0, None))
         figure.legend(loc="outside lower center", ncols=2)
     return figure

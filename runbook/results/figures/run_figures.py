@@ -6,22 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, cycle, pairwise
 from typing import Any
 
+from runbook.core.curves import Points, thin
 from runbook.core.table import Row, Table
 from runbook.core.units import show_duration
 from runbook.results.explain import Explanation
-from runbook.results.figures.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    MOST_POINTS,
-    ORANGE,
-    SERIES,
-    SKY,
-    VERMILION,
-    columns,
-    drawing,
-    time_unit,
-)
+from runbook.results.figures.drawing import BLUE, GREEN, GREY, ORANGE, SERIES, SKY, VERMILION, drawing
 from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
 from runbook.results.metrics import find_spikes, measured, parts_of
 from runbook.results.wall_time import WallTime
@@ -34,6 +23,23 @@ _PARTS = {
     "waiting for data": (ORANGE, "///"),
 }
 """Colour and hatch of each part of a step, from the bottom up."""
+MOST_POINTS = 4000
+"""Points of one curve that are drawn: more cannot be told apart in print, and make an SVG of many megabytes."""
+
+
+def _columns(points: Points) -> tuple[list[float], list[float]]:
+    """The curve as a list of places and one of values, thinned."""
+    kept = thin(points, MOST_POINTS)
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def _time_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which so many seconds are read, and how many seconds it has.
+
+    >>> _time_unit(90), _time_unit(7200), _time_unit(90_000)
+    (('s', 1.0), ('min', 60.0), ('h', 3600.0))
+    """
+    return ("s", 1.0) if seconds < 300 else ("min", 60.0) if seconds < 4 * 3600 else ("h", 3600.0)
 
 
 def loss_figure(
@@ -43,13 +49,13 @@ def loss_figure(
     with drawing(title) as (figure, axes):
         points = history.losses
         many = len(points) > 60
-        axes.plot(*columns(points), color=BLUE, linewidth=1.2, marker="" if many else ".", label="training loss")
+        axes.plot(*_columns(points), color=BLUE, linewidth=1.2, marker="" if many else ".", label="training loss")
         replaced = [(step.iteration, step.loss) for step in history.repeated if step.loss is not None]
         if replaced:
-            axes.plot(*columns(replaced), "x", color=SKY, markersize=4, label="replaced by a restart")
+            axes.plot(*_columns(replaced), "x", color=SKY, markersize=4, label="replaced by a restart")
         if validation:
             places = [(one.iteration, one.loss) for one in validation]
-            axes.plot(*columns(places), "D--", color=VERMILION, markersize=4, label="validation loss")
+            axes.plot(*_columns(places), "D--", color=VERMILION, markersize=4, label="validation loss")
         for number, first in enumerate(history.restarts):
             axes.axvline(first - 0.5, color=GREY, linestyle=":", label="restart" if number == 0 else None)
         if vocabulary:
@@ -57,7 +63,7 @@ def loss_figure(
             axes.axhline(start, color=GREEN, linestyle="-.", linewidth=1, label=f"ln {vocabulary} = {start:.2f}")
         jumps = [(spike.since, spike.value) for spike in find_spikes(points)]
         if jumps:
-            axes.plot(*columns(jumps), "v", color=VERMILION, markersize=6, label="spike")
+            axes.plot(*_columns(jumps), "v", color=VERMILION, markersize=6, label="spike")
         without = [step.iteration for step in history.steps if step.loss is None or not math.isfinite(step.loss)]
         without = without[:: -(-len(without) // MOST_POINTS) or 1]
         if without:
@@ -74,24 +80,27 @@ def throughput_figure(
     """Tokens per second of every step over time, its median, and what the plan said."""
     with drawing(title) as (figure, axes):
         timed = [step for step in history.steps if step.seconds > 0]
-        unit, scale = time_unit(timed[-1].time - timed[0].time if timed else 0)
+        unit, scale = _time_unit(timed[-1].time - timed[0].time if timed else 0)
         begin = timed[0].time - timed[0].seconds if timed else 0.0
         rates = [((step.time - begin) / scale, step.global_batch * sequence_length / step.seconds) for step in timed]
-        axes.plot(*columns(rates), ".", color=BLUE, markersize=4, label="one step")
+        axes.plot(*_columns(rates), ".", color=BLUE, markersize=4, label="one step")
         used = [step.global_batch * sequence_length / step.seconds for step in measured(history)]
-        if used:
-            middle = statistics.median(used)
-            axes.axhline(middle, color=BLUE, linewidth=1.2, label=f"median after warm-up: {middle:,.0f}")
-        if planned_tokens_per_second:
-            label = f"planned: {planned_tokens_per_second:,.0f}"
-            axes.axhline(planned_tokens_per_second, color=VERMILION, linestyle="--", label=label)
+        _levels(axes, used, planned_tokens_per_second, BLUE, "{:,.0f}")
         for before, after in pairwise(timed):
             if after.segment != before.segment:
                 axes.axvline((after.time - after.seconds - begin) / scale, color=GREY, linestyle=":")
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel=f"time since the first step began ({unit})", ylabel="throughput (tokens/s)")
+        axes.set(xlabel=f"time since the first step began ({unit})", ylabel="throughput (tokens/s)", ylim=(0, None))
         axes.legend(loc="lower right")
         return figure
+
+
+def _levels(axes: Any, values: Sequence[float], planned: float | None, colour: str, form: str) -> None:
+    """Lines at the median of the measured values and at the plan's, as far as there are any."""
+    if values:
+        middle = statistics.median(values)
+        axes.axhline(middle, color=colour, linewidth=1.2, label=f"median after warm-up: {form.format(middle)}")
+    if planned:
+        axes.axhline(planned, color=VERMILION, linestyle="--", label=f"planned: {form.format(planned)}")
 
 
 def step_time_figure(history: History, *, planned_seconds: float | None = None) -> Any:
@@ -113,12 +122,7 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
             else:
                 axes.bar(places, values, bottom=below, hatch=hatch, **look)
             below = above
-        used = [step.seconds for step in measured(history)]
-        if used:
-            middle = statistics.median(used)
-            axes.axhline(middle, color="black", linewidth=1.2, label=f"median after warm-up: {middle:.3g} s")
-        if planned_seconds:
-            axes.axhline(planned_seconds, color=VERMILION, linestyle="--", label=f"planned: {planned_seconds:.3g} s")
+        _levels(axes, [step.seconds for step in measured(history)], planned_seconds, "black", "{:.3g} s")
         axes.set(xlabel="iteration", ylabel="step time (s)")
         axes.set_ylim(top=1.45 * max((*below, planned_seconds or 0.0, 0.0)) or 1.0)
         axes.legend(loc="upper right", ncols=3, fontsize=8)
@@ -127,7 +131,7 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
 
 def goodput_figure(account: WallTime, title: str = "Where the wall time went") -> Any:
     """A waterfall from the wall time down to the steps that count."""
-    unit, scale = time_unit(account.wall_seconds)
+    unit, scale = _time_unit(account.wall_seconds)
     *lost, kept = account.parts.items()
     named, whole = [*((name, seconds) for name, seconds in lost if seconds > 0), kept], account.wall_seconds
     left = [whole - below for below in accumulate(seconds for _, seconds in named)]
@@ -174,7 +178,7 @@ def timeline_figure(
     with drawing("What happened when", height=2.6) as (figure, axes):
         steps = sorted((*history.steps, *history.repeated), key=lambda step: step.time)
         begin = steps[0].time - steps[0].seconds if steps else 0.0
-        unit, scale = time_unit(steps[-1].time - begin if steps else 0.0)
+        unit, scale = _time_unit(steps[-1].time - begin if steps else 0.0)
         rows = {
             "training": [(part[0].time - part[0].seconds, part[-1].time) for part in by_segment(steps)],
             "waiting for data": _waiting(steps),
@@ -242,14 +246,16 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     with drawing(title, panels=2) as (figure, (by_tokens, by_hours)):
-        unit, scale = time_unit(max((sum(step.seconds for step in one.steps) for one in histories.values()), default=0))
+        unit, scale = _time_unit(
+            max((sum(step.seconds for step in one.steps) for one in histories.values()), default=0)
+        )
         for (name, history), (colour, line) in zip(histories.items(), cycle(SERIES)):
             steps = [step for step in history.steps if step.loss is not None and math.isfinite(step.loss)]
             losses = [step.loss or 0.0 for step in steps]
             tokens = [float(step.consumed_tokens) for step in steps]
             hours = accumulate(step.seconds / scale for step in steps)
             for axes, places in ((by_tokens, tokens), (by_hours, hours)):
-                axes.plot(*columns(list(zip(places, losses, strict=True))), color=colour, linestyle=line, label=name)
+                axes.plot(*_columns(list(zip(places, losses, strict=True))), color=colour, linestyle=line, label=name)
         by_tokens.xaxis.set_major_locator(MaxNLocator(5))
         by_tokens.xaxis.set_major_formatter(EngFormatter())
         by_tokens.set(xlabel="tokens seen (tokens)", ylabel="loss (nat/token)")
@@ -270,8 +276,7 @@ def scaling_figure(table: Table) -> Any:
         for row, place in zip(table.rows, zip(devices, speeds, strict=True), strict=True):
             near = {"xytext": (4, -12), "textcoords": "offset points", "fontsize": 8}
             axes.annotate(f"{row['efficiency (%)']:.1f} %", place, **near)
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel="devices", ylabel="speed (samples/s)")
+        axes.set(xlabel="devices", ylabel="speed (samples/s)", ylim=(0, None))
         axes.legend()
         return figure
 

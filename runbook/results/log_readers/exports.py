@@ -85,15 +85,11 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {key: (pa.int64(), [getattr(record, key) for record in log.records]) for key in WHOLE}
-    columns |= {key: (pa.float64(), [getattr(record, key) for record in log.records]) for key in NUMBERS}
-    columns |= {
-        "tflops_convention": (pa.string(), [record.tflops_convention for record in log.records]),
-        "states": (pa.string(), [" ".join(record.states) for record in log.records]),
-        "source": (pa.string(), [log.source(record) for record in log.records]),
-    }
+    kinds = dict.fromkeys(WHOLE, pa.int64()) | dict.fromkeys(NUMBERS, pa.float64()) | {"tflops_convention": pa.string()}
+    arrays = {key: pa.array([getattr(record, key) for record in log.records], kind) for key, kind in kinds.items()}
+    arrays["states"] = pa.array([" ".join(record.states) for record in log.records], pa.string())
+    arrays["source"] = pa.array([log.source(record) for record in log.records], pa.string())
     told = {key: json.dumps(value) for key, value in (("files", log.files), ("units", NUMBERS), ("notes", log.notes))}
-    arrays = {key: pa.array(values, kind) for key, (kind, values) in columns.items()}
     table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
     pq.write_table(table, stream, compression="zstd")
 
@@ -193,24 +189,12 @@ def write_mllog(spec: PhasePlan, place: Path) -> str:
 def _values(spec: PhasePlan) -> dict[str, object]:
     """What is said once, before the first step."""
     batch, rate, adam, parallel = spec.batch, spec.learning_rate, spec.optimizer, spec.parallel
-    about = {"benchmark": "gpt3", "org": "none", "division": "open", "status": "research", "platform": spec.device}
-    learning_rate = {
-        "base_learning_rate": rate.peak,
-        "end_learning_rate": rate.minimum,
-        "learning_rate_decay_schedule": f"{rate.schedule} with linear warmup",
-        "learning_rate_warmup_steps": batch.iterations_within(rate.warmup_samples),
-        "learning_rate_decay_steps": batch.iterations_within(rate.decay_samples),
-    }
-    optimizer = {
-        "name": "adam",
-        "adam_beta_1": adam.beta1,
-        "adam_beta_2": adam.beta2,
-        "adam_epsilon": adam.epsilon,
-        "gradient_clip_norm": adam.clip_gradient,
-        "weight_decay": adam.weight_decay,
-    }
     return {
-        **{f"submission_{name}": value for name, value in about.items()},
+        "submission_benchmark": "gpt3",
+        "submission_org": "none",
+        "submission_division": "open",
+        "submission_status": "research",
+        "submission_platform": spec.device,
         "cache_clear": False,
         "seed": spec.seed,
         "global_batch_size": batch.global_,
@@ -220,7 +204,17 @@ def _values(spec: PhasePlan) -> dict[str, object]:
         "train_samples": spec.duration.samples,
         "eval_samples": spec.evaluation.iterations * batch.global_,
         "init_checkpoint_step": 0,
-        **{f"opt_{name}": value for name, value in (learning_rate | optimizer).items()},
+        "opt_base_learning_rate": rate.peak,
+        "opt_end_learning_rate": rate.minimum,
+        "opt_learning_rate_decay_schedule": f"{rate.schedule} with linear warmup",
+        "opt_learning_rate_warmup_steps": batch.iterations_within(rate.warmup_samples),
+        "opt_learning_rate_decay_steps": batch.iterations_within(rate.decay_samples),
+        "opt_name": "adam",
+        "opt_adam_beta_1": adam.beta1,
+        "opt_adam_beta_2": adam.beta2,
+        "opt_adam_epsilon": adam.epsilon,
+        "opt_gradient_clip_norm": adam.clip_gradient,
+        "opt_weight_decay": adam.weight_decay,
         "tensor_parallelism": parallel.tensor,
         "pipeline_parallelism": parallel.pipeline,
         "context_parallelism": parallel.context,

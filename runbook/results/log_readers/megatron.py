@@ -1,12 +1,12 @@
 """Log reader for Megatron-LM and its descendants: Megatron-DeepSpeed, gpt-neox, Bridge, Primus."""
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
-from runbook.results.log_readers.record import OVERFLOW, Assembly, LineReader, Record, number
+from runbook.results.log_readers.record import OVERFLOW, Assembly, LineReader, Record, number, whole
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
@@ -140,12 +140,6 @@ def tera(text: str) -> float | None:
     return None if value is None else round(value * 10.0 ** _POWERS[found[2].upper()], 12)
 
 
-def count(text: str | None) -> int | None:
-    """A whole number, or None where there is none."""
-    value = number(text)
-    return None if value is None or not math.isfinite(value) else int(value)
-
-
 _HEADER = re.compile(r"\biteration\s*=?\s*(\d+)\s*/\s*(?:\d+|infinity)\s*\|")
 _NEOX = re.compile(r"samples/sec:\s*([\d.]+)\s*\|\s*$")
 _EVALUATION = re.compile(
@@ -158,6 +152,8 @@ _BRIDGE = re.compile(r"Step Time ?: ([\d.]+)s.*?GPU utilization: ([\d.]+)\s*(?:M
 _ARGUMENT = re.compile(r"(?:^|[\s:])([a-z][a-z0-9_]+) \.{3,} ?(\S.*?)\s*$")
 _STARTS = ("done with setup", "[before the start of training step]", "setting training iterations to")
 _REST_OF_NUMBER = re.compile(r"\s*[\d.eE+-]+\s*(?:\||$)")
+_same_float = lru_cache(maxsize=1000)(float)
+"""A number that stays the same over many records is kept once."""
 
 
 @dataclass
@@ -187,7 +183,6 @@ class Megatron(LineReader):
     _overflows: int = 0
     _bridge: tuple[float, float] | None = None
     _printed_norm: str | None = None
-    _floats: dict[str, float] = field(default_factory=dict)
     _shared: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     _nvidia: bool = False
     _exponents: bool = False
@@ -218,8 +213,10 @@ class Megatron(LineReader):
             return False
         record = Record(int(texts["iteration"]), float(texts["loss"]), line=out.line)
         record.seconds = float(texts["milliseconds"] + "e-3" if "milliseconds" in texts else texts["seconds"])
-        record.learning_rate = self._same_float(texts.get("learning_rate"))
-        record.loss_scale = self._same_float(texts.get("loss_scale"))
+        if "learning_rate" in texts:
+            record.learning_rate = _same_float(texts["learning_rate"])
+        if "loss_scale" in texts:
+            record.loss_scale = _same_float(texts["loss_scale"])
         if norm is not None:
             record.grad_norm = float(norm)
         if record.loss_scale == 0 or record.grad_norm == 0:
@@ -233,17 +230,6 @@ class Megatron(LineReader):
         self._printed_norm = norm
         out.add(record, texts["prefix"])
         return True
-
-    def _same_float(self, text: str | None) -> float | None:
-        """The number; one that stays the same over many records is kept once."""
-        if text is None:
-            return None
-        known = self._floats.get(text)
-        if known is None:
-            if len(self._floats) > 1000:
-                self._floats.clear()
-            known = self._floats[text] = float(text)
-        return known
 
     def extend(self, line: str, out: Assembly) -> bool:
         """Join the line to the pending record where it is its rest; else hand the record on."""
@@ -367,7 +353,7 @@ class Megatron(LineReader):
 
     def _counters(self, record: Record, pending: _Pending, before: Record | None) -> None:
         values = pending.values
-        record.skipped, record.nan = count(values.get("skipped")), count(values.get("nan"))
+        record.skipped, record.nan = whole(values.get("skipped")), whole(values.get("nan"))
         if pending.overflows:
             record.mark("skipped_by_deepspeed")
             steps = pending.iteration - (before.iteration if before is not None else 0)

@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from runbook.results.log_readers.record import Assembly, Facts, LineReader, Record, Validation, number
+from runbook.results.log_readers.record import Assembly, Facts, LineReader, Record, Validation, number, whole
 
 MARK = ":::MLLOG"
 _ENTRY = json.JSONDecoder()
@@ -14,11 +14,6 @@ _LANGUAGE_MODEL = re.compile(r"gpt|llama|deepseek|mixtral|mistral|qwen|nemotron"
 _RENAMED = {"submission_benchmark": "benchmark", "max_sequence_length": "sequence_length", "run_start": "run_start_ms"}
 _FACTS = {*_RENAMED, "global_batch_size", "sequence_length", "seed"}
 _STATS = ("train_step_time", "train_step_timing", "train_step_timing in s"), ("reduced_train_loss", "train_loss")
-
-
-def _whole(value: object) -> int | None:
-    found = number(str(value))
-    return int(found) if found is not None and found == int(found) else None
 
 
 @dataclass
@@ -46,7 +41,7 @@ class MlPerf(LineReader):
         return MARK in line
 
     def _take(self, entry: dict[str, object], where: dict[str, object], out: Assembly) -> None:
-        key, value, time = str(entry.get("key")).strip(), entry.get("value"), _whole(entry.get("time_ms"))
+        key, value, time = str(entry.get("key")).strip(), entry.get("value"), whole(entry.get("time_ms"))
         facts = self.facts = self.facts or Facts()
         if key in _FACTS:
             if facts.run_stop_ms and time and time > facts.run_stop_ms:  # the next run in the same file
@@ -54,7 +49,7 @@ class MlPerf(LineReader):
                 self._kept, self._block, self._unit, self._timed = set(), {}, 0, False
                 out.restart()
             name = _RENAMED.get(key, key)
-            fact = time if key == "run_start" else value if key == "submission_benchmark" else _whole(value)
+            fact = time if key == "run_start" else value if key == "submission_benchmark" else whole(value)
             if getattr(facts, name) is None:
                 setattr(facts, name, fact)
         elif key == "run_stop" and facts.run_stop_ms is None:
@@ -67,8 +62,8 @@ class MlPerf(LineReader):
     def _iteration(self, where: dict[str, object], facts: Facts) -> int | None:
         """The step a position stands for; logs count samples, tokens (GPT-3) or steps."""
         batch, tokens = facts.global_batch_size, (facts.global_batch_size or 0) * (facts.sequence_length or 0)
-        samples = _whole(where.get("samples_count"))
-        position = samples or _whole(where.get("step", where.get("epoch_num")))
+        samples = whole(where.get("samples_count"))
+        position = samples or whole(where.get("step", where.get("epoch_num")))
         if not batch or not position:
             return None
         unit = next((unit for unit in (0 if samples else tokens, batch) if unit and position % unit == 0), 0)

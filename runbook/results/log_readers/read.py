@@ -7,7 +7,6 @@ import lzma
 import re
 import sys
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
@@ -144,8 +143,8 @@ class LogReader:
         self._last: tuple[LineReader, Assembly] | None = None
         """The reader of the last record, where Megatron's has found none: most logs are of one program throughout."""
         self.line = 0
-        self._near_misses: Counter[str] = Counter()
-        self._first_miss: dict[str, int] = {}
+        self._near_misses: dict[str, tuple[int, int]] = {}
+        """How many there are of each kind, and the line of the first."""
 
     def next_file(self, name: str) -> None:
         """What comes now is from this file."""
@@ -174,8 +173,8 @@ class LogReader:
                 self._miss(BROKEN_NUMBER)
 
     def _miss(self, kind: str) -> None:
-        self._near_misses[kind] += 1
-        self._first_miss.setdefault(kind, self.line)
+        count, first = self._near_misses.get(kind, (0, self.line))
+        self._near_misses[kind] = count + 1, first
 
     def _feed(self, line: str) -> None:
         if "\x1b" in line or "^[" in line or "1b[" in line or "\\033[" in line:
@@ -247,8 +246,8 @@ class LogReader:
         for reader, out in self.pairs:
             if out is not chosen and out.records:
                 yield f"{len(out.records)} records of {reader.name} tell the same steps in other words: left out"
-        for kind, count in self._near_misses.items():
-            yield f"{count} {kind}, the first at line {self._first_miss[kind]}"
+        for kind, (count, first) in self._near_misses.items():
+            yield f"{count} {kind}, the first at line {first}"
 
 
 def parse_files(paths: Sequence[Path]) -> ParsedLog:

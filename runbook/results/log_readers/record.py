@@ -139,6 +139,16 @@ def number(text: str | None) -> float | None:
         return float(match[1].replace(",", "")) if match else None
 
 
+def whole(value: object) -> int | None:
+    """The whole number of a value; None where it is another, or none at all.
+
+    >>> whole(" 12 "), whole(8.0), whole("0.5"), whole("nan"), whole(None)
+    (12, 8, None, None, None)
+    """
+    found = number(str(value))
+    return int(found) if found is not None and found.is_integer() else None
+
+
 def milliseconds(text: str | None) -> float | None:
     """Seconds; the exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit more.
 
