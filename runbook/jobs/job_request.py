@@ -1,8 +1,8 @@
 """What a job asks of its queue, array jobs included, and what the queue's limits say to that."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from runbook.adopt.script import directives_of
 from runbook.core.units import clock_seconds, show_duration
@@ -18,8 +18,8 @@ class JobRequest:
     account: str = ""
     nodes: int = 0
     seconds: int = 0
-    others: Mapping[str, str] = field(default_factory=dict)
-    """Every directive, by its name without dashes."""
+    array: str = ""
+    """The numbers of its elements, where it is an array."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,13 @@ def parse_job_request(script: str) -> JobRequest:
         account=directives.get("account") or directives.get("A", ""),
         nodes=int(nodes) if nodes.isdigit() else 0,
         seconds=clock_seconds(directives.get("time") or directives.get("walltime", "")),
-        others=directives,
+        array=directives.get("array") or directives.get("J", ""),
     )
+
+
+def read_job_request(folder: JobFolder) -> JobRequest:
+    """What the script in a job's folder asks for; nothing where there is no script."""
+    return parse_job_request(job_folder.read_text(folder.script))
 
 
 def whole_number(text: str) -> int:
@@ -121,11 +126,7 @@ _WORST = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED, JobState.STOPPE
 
 def element_folders(folder: JobFolder) -> list[JobFolder]:
     """Where each element of an array says how it does; empty for a job that is none."""
-    try:
-        others = parse_job_request(folder.script.read_text(encoding="utf-8", errors="replace")).others
-    except FileNotFoundError:
-        return []
-    indices = array_indices(others.get("array") or others.get("J", ""))
+    indices = array_indices(read_job_request(folder).array)
     return [JobFolder(folder.path / f"element-{index}") for index in indices]
 
 

@@ -13,7 +13,7 @@ from runbook.core.errors import JobError, ProgramError
 from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder, job_request
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler, used_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import QueueLimits
 
 SUBMIT_SECONDS = 60.0
@@ -259,19 +259,17 @@ class QueueScheduler(Scheduler):
         replace(record, job_id=job_id, queue_id=number).write(folder)
         return job_id
 
-    def _active_job(self, folder: JobFolder) -> str:
+    def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         record = job_folder.read_record(folder)
         number = self._number(folder)  # raises where the queue does not answer
-        if not number:  # its submission was cut off before the queue took it
+        if not number:  # the queue never took it
             folder.record.unlink()
-            return ""
+            return None
         status = self.state(folder)
-        if status.state not in ACTIVE:
-            raise used_folder(folder, status)
-        if record is None or not record.job_id:
+        if status.state in ACTIVE and (record is None or not record.job_id):
             record = replace(record or JobRecord(job_id=""), kind=self.kind, job_id=status.job_id, queue_id=number)
             record.write(folder)
-        return status.job_id
+        return status
 
     def _number(self, folder: JobFolder) -> str:
         """The queue's id of the folder's job; empty where the queue does not have it."""

@@ -15,7 +15,7 @@ from runbook.core.units import show_duration
 from runbook.display import Table
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
-from runbook.jobs.job_request import element_folders, parse_job_request
+from runbook.jobs.job_request import element_folders, read_job_request
 from runbook.jobs.queue import QueueScheduler
 from runbook.params.schema.run_file import PHASES
 from runbook.records.run_state import RunState, read_run, read_runs
@@ -124,17 +124,10 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
         "id": status.job_id,
         "state": str(status.state),
         "time": "" if began is None else show_duration((status.ended or time.time()) - began),
-        "partition": _partition(job),
+        "partition": read_job_request(job).partition,
         "nodes": _nodes(job),
         "why": status.reason,
     }
-
-
-def _partition(job: JobFolder) -> str:
-    """The partitions that the job's script asks for."""
-    if not job.script.exists():
-        return ""
-    return parse_job_request(job.script.read_text(encoding="utf-8", errors="replace")).partition
 
 
 def _nodes(job: JobFolder) -> str:
@@ -159,7 +152,7 @@ def _number(value: Any, form: str) -> str:
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
     """What the queue says of the partitions that these jobs ask for; empty on a machine without one."""
-    names = sorted({name for job in jobs for name in _partition(job).split(",") if name})
+    names = sorted({name for job in jobs for name in read_job_request(job).partition.split(",") if name})
     if not names or not isinstance(scheduler, QueueScheduler):
         return []
     try:
