@@ -83,6 +83,8 @@ class JobState(StrEnum):
 
 ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING})
 """The states in which a job may still change its run's files, as far as is known."""
+WORST_FIRST = (JobState.FAILED, JobState.TIMEOUT, JobState.LOST, JobState.CANCELLED, JobState.STOPPED, JobState.DONE)
+"""The ends of jobs, in the order in which those of an array's elements decide about its own."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from runbook.adopt.script import directives_of
 from runbook.core.units import clock_seconds, show_duration
 from runbook.jobs import job_folder
-from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
+from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,6 @@ def _problems_with(asked: JobRequest, queue: QueueLimits) -> list[str]:
     return [f"{problem} (the queue says: {queue.words})" if queue.words else problem for problem in problems]
 
 
-_WORST = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED, JobState.STOPPED, JobState.DONE)
-
-
 def element_folders(folder: JobFolder) -> list[JobFolder]:
     """Where each element of an array says how it does; empty for a job that is none."""
     indices = array_indices(read_job_request(folder).array)
@@ -152,7 +149,7 @@ def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     ends = [(part, end) for part in parts if (end := job_folder.read_end(part, job_id))]
     if len(ends) < len(parts):
         return None
-    part, worst = min(ends, key=lambda end: _WORST.index(end[1].state))
+    part, worst = min(ends, key=lambda end: WORST_FIRST.index(end[1].state))
     if worst.state is JobState.DONE:
         return worst
     return replace(

@@ -56,7 +56,9 @@ class Queue(ABC):
     """Who does not answer, in an error."""
     queue_word: str
     """What this kind of queue calls a partition."""
+    end_word: str
     programs: tuple[str, ...]
+    """The last one ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
     """The line of a submission's answer that holds the job's id, as its first group."""
@@ -116,6 +118,11 @@ class Queue(ABC):
             raise error(f"{problem or f'{self.speaker} does not answer.'} {self._last_words(answer)}")
         return answer.out
 
+    def end(self, job: str) -> None:
+        """Take a job out of the queue, or end it with all its processes: TERM, and KILL after the queue's own delay."""
+        problem = f"{self.name} did not {self.end_word} job {job}."
+        self.answer(self.programs[-1], job, accept=self.unknown_job, problem=problem, error=JobError)
+
     def _last_words(self, answer: shell.Finished) -> str:
         text = shell.last_lines(answer.err or answer.out, 6)
         return f"{answer.argv[0]} ended with {self.ending(answer.exit_code)} and said: {text or 'nothing'}"
@@ -139,10 +146,6 @@ class Queue(ABC):
     @abstractmethod
     def ask(self, job: str) -> QueueJob | None:
         """What the queue, or else its history, says of a job; None if neither knows it."""
-
-    @abstractmethod
-    def end(self, job: str) -> None:
-        """Take a job out of the queue, or end it with all its processes."""
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
