@@ -1,6 +1,5 @@
 """Jobs of a phase: submitted or found, watched to the end, resumed where they stopped."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,7 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
         "Save and stop": (lambda: stop_jobs(open_phase.folder, scheduler), f"runbook cancel {name} --gently"),
         "Cancel at once": (lambda: cancel_jobs(open_phase.folder, scheduler), f"runbook cancel {name}"),
     }
-    submitted = json.loads(folder.record.read_text()).get("submitted", 0) if folder.record.exists() else 0
+    submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
     def enough(rows: list[dict[str, Any]]) -> bool:  # not those of a job before it that is gone
         return bool(rows) and rows[-1].get("time", submitted) >= submitted and rows[-1]["iteration"] >= until
@@ -135,11 +134,10 @@ def resubmit(open_phase: OpenPhase) -> JobFolder:
 
 def training_outputs(open_phase: OpenPhase) -> list[Path]:
     """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
-    folder, log = open_phase.folder, open_phase.phase_plan.log
-    saved = sorted((folder / open_phase.phase_plan.checkpoint.folder).glob("iter_*/"))
-    named = [folder / name for name in (log.metrics, log.rank_times, log.validation, log.samples)]
-    files = [*named, *(saved[-1].rglob("*") if saved else ())]
-    return [path for path in files if path.is_file()]
+    folder, phase_plan = open_phase.folder, open_phase.phase_plan
+    saved = sorted((folder / phase_plan.checkpoint.folder).glob("iter_*/"))
+    written = [*training_paths(folder, phase_plan), *(saved[-1].rglob("*") if saved else ())]
+    return [path for path in written if path.is_file()]
 
 
 def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None) -> str:
