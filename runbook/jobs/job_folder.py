@@ -53,6 +53,8 @@ class JobFolder:
     # Made for the job to see, on any host:
     cancelled = _File("cancelled")
     stop = _File("stop")  # asks a queue's job to save and stop; every rank on every node sees it
+    # Made for whoever watches the job:
+    stop_requested = _File("stop_requested")  # when a person asked it to stop: it is not resumed
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path.absolute())  # the same folder, wherever this process goes

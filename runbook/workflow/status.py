@@ -24,8 +24,6 @@ from runbook.workflow.open_phase import runs_folder
 POLL_SECONDS = 0.5
 LIVING = (*ACTIVE, JobState.UNKNOWN)
 """States of a job that may still have to be ended."""
-STOP_MARK = "stop_requested"
-"""In the job's folder: whoever watches the job does not resume it."""
 
 
 def run_folder(name: str, runs: Path | None = None) -> Path:
@@ -210,21 +208,15 @@ def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
 
 
 def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
-    mark = job.path / STOP_MARK
-    write_text(mark, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
+    write_text(job.stop_requested, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
     try:
         scheduler.request_stop(job)
     except JobError:
         if scheduler.state(job).state in ACTIVE:
-            mark.unlink(missing_ok=True)
+            job.stop_requested.unlink(missing_ok=True)
             raise
         return f"{job.path.name}: it had ended by itself"
     return f"{job.path.name}: asked to save and stop; it ends with exit code 75 when it has saved"
-
-
-def stop_was_requested(job: JobFolder | None) -> bool:
-    """Whether somebody asked this job to stop."""
-    return job is not None and (job.path / STOP_MARK).exists()
 
 
 def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], None]) -> None:

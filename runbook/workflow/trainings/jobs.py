@@ -15,7 +15,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.records.manifest import move_files
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase
-from runbook.workflow.status import cancel_jobs, stop_jobs, stop_was_requested
+from runbook.workflow.status import cancel_jobs, stop_jobs
 from runbook.workflow.trainings import job_rules, layout_rehearsal, live_view
 from runbook.workflow.trainings.job_rules import Action, Attempt, Decision
 from runbook.workflow.trainings.task_jobs import end_text
@@ -87,7 +87,7 @@ def watch(open_phase: OpenPhase) -> None:
         decision = _judge(open_phase, status, attempts)
         if decision.action is Action.DONE:
             break
-        if decision.action is Action.STOP or stop_was_requested(_latest(open_phase)):
+        if decision.action is Action.STOP or _require_latest(open_phase).stop_requested.exists():
             raise JobError(failure_text(open_phase, status, decision))
         folder = resubmit(open_phase)
         show_text(f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}.")
