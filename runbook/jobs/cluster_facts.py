@@ -40,7 +40,7 @@ def ask_cluster() -> Cluster:
     if shutil.which("qsub"):
         text, silence = _ask(pbs.Pbs.limits_question)
         nodes, silent_nodes = _ask(("pbsnodes", "-a"))
-        queues, kinds = parse_pbs_queues(text), parse_pbsnodes(nodes)
+        kinds, queues = parse_pbsnodes(nodes), tuple(one for one in pbs.Pbs().parse_limits(text) if one.state == "UP")
         source = " and ".join(name for name, answer in (("qstat -Q", queues), ("pbsnodes", kinds)) if answer)
         return Cluster("pbs", source, queues, kinds, silence or silent_nodes)
     return Cluster("")
@@ -76,11 +76,6 @@ def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
             kinds=tuple(kinds[name].most_common()),
         )
     return tuple(queues.values())
-
-
-def parse_pbs_queues(text: str) -> tuple[QueueLimits, ...]:
-    """The queues of `qstat -Q -f` that take jobs of users and start them."""
-    return tuple(queue for queue in pbs.Pbs().parse_limits(text) if queue.state == "UP")
 
 
 def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:

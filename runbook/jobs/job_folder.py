@@ -53,6 +53,8 @@ class JobFolder:
     # Made for the job to see, on any host:
     cancelled = _File("cancelled")
     stop = _File("stop")  # asks a queue's job to save and stop; every rank on every node sees it
+    # Made for whoever watches the job:
+    stop_requested = _File("stop_requested")  # when a person asked it to stop: it is not resumed
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path.absolute())  # the same folder, wherever this process goes
@@ -83,6 +85,8 @@ class JobState(StrEnum):
 
 ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING})
 """The states in which a job may still change its run's files, as far as is known."""
+WORST_FIRST = (JobState.FAILED, JobState.TIMEOUT, JobState.LOST, JobState.CANCELLED, JobState.STOPPED, JobState.DONE)
+"""The ends of jobs, in the order in which those of an array's elements decide about its own."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ _IDENTITY = TypeAdapter(Identity)
 
 def read_started(folder: JobFolder) -> Started | None:
     """What the job noted when it began, or None if it has not (or not fully) done so."""
-    lines = (line.partition(" ") for line in _text(folder.started).splitlines())
+    lines = (line.partition(" ") for line in read_text(folder.started).splitlines())
     content = {key: value for key, _, value in lines}
     try:
         return Started(content["job"], _IDENTITY.validate_python(content), float(content["time"]))
@@ -191,7 +195,7 @@ _RECORD = TypeAdapter(JobRecord)
 
 def read_record(folder: JobFolder) -> JobRecord | None:
     """Content of job.json; None if there is none."""
-    text = _text(folder.record)
+    text = read_text(folder.record)
     try:
         return _RECORD.validate_json(text, strict=True) if text else None
     except ValidationError as invalid:
@@ -209,7 +213,7 @@ def heartbeat_age(folder: JobFolder) -> float | None:
     the clocks are left.
     """
     try:
-        unix, uptime, where = _text(folder.heartbeat).split()
+        unix, uptime, where = read_text(folder.heartbeat).split()
         age = uptime_seconds() - float(uptime) if where == boot_id() else time.time() - float(unix)
     except ValueError:
         return None
@@ -220,7 +224,7 @@ def last_seen(folder: JobFolder) -> float | None:
     """When the job last said that it lives, by its own machine's clock; its start where it said nothing since."""
     began = read_started(folder)
     try:
-        seen = float(_text(folder.heartbeat).split()[0])
+        seen = float(read_text(folder.heartbeat).split()[0])
     except (ValueError, IndexError):
         return began.time if began else None
     return seen if math.isfinite(seen) else None
@@ -228,7 +232,7 @@ def last_seen(folder: JobFolder) -> float | None:
 
 def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     """The status of a job that has written its exit code, or None."""
-    text = _text(folder.exit_code).strip()
+    text = read_text(folder.exit_code).strip()
     if not text.isascii() or not text.isdigit():
         return None
     code = int(text)
@@ -240,7 +244,7 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
         state = {0: JobState.DONE, 75: JobState.STOPPED}.get(code, JobState.FAILED)
     if code == 0:  # it was faster than the request to stop it
         state = JobState.DONE
-    status = status_by_files(folder, job_id, state, _text(folder.reason).strip() or f"exit code {code}")
+    status = status_by_files(folder, job_id, state, read_text(folder.reason).strip() or f"exit code {code}")
     return replace(status, exit_code=code, ended=folder.exit_code.stat().st_mtime)
 
 
@@ -261,7 +265,8 @@ def log_tail(path: Path, count: int = 12) -> list[str]:
         return []
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a job's file; empty where it was not written."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -288,8 +293,13 @@ class Scheduler(ABC):
         if not folder.script.is_file():
             raise JobError(f"{folder.script} does not exist: write the job (`write_job`) before submitting it.")
         with hold_file(folder.path / "submit.lock", f"submitting {folder.path}", wait_seconds=2 * self.submit_seconds):
-            if folder.was_submitted() and (job_id := self._active_job(folder)):
-                return job_id
+            if folder.was_submitted() and (status := self._existing_job(folder)):
+                if status.state in ACTIVE:
+                    return status.job_id
+                raise JobError(
+                    f"{folder.path} holds a job that is {status.state} ({status.reason}); its files are kept as they "
+                    "are. Submit the next one from the folder that `next_job_folder` names."
+                )
             phase = re.sub(r"-\d+$", "", folder.path.name)
             others = [other for other in submitted_job_folders(folder.run_folder, phase) if other.path != folder.path]
             earlier = [(other, self.state(other)) for other in others]
@@ -317,8 +327,8 @@ class Scheduler(ABC):
         """End the job with everything it started, first gently; what had ended before keeps its state."""
 
     @abstractmethod
-    def _active_job(self, folder: JobFolder) -> str:
-        """The id of the folder's active job; empty where it never began, `used_folder` raised where it has ended."""
+    def _existing_job(self, folder: JobFolder) -> JobStatus | None:
+        """Where the folder's job stands; None where its submission was cut off before it began."""
 
     @abstractmethod
     def _start(self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]) -> str:
@@ -327,11 +337,3 @@ class Scheduler(ABC):
     @abstractmethod
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
         """Ask an active job to save and stop."""
-
-
-def used_folder(folder: JobFolder, status: JobStatus) -> JobError:
-    """The error for a folder whose job has ended: its files are evidence."""
-    return JobError(
-        f"{folder.path} holds a job that is {status.state} ({status.reason}); its files are kept as they are. "
-        "Submit the next one from the folder that `next_job_folder` names."
-    )

@@ -1,13 +1,13 @@
 """What a job asks of its queue, array jobs included, and what the queue's limits say to that."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from runbook.adopt.script import directives_of
 from runbook.core.units import clock_seconds, show_duration
 from runbook.jobs import job_folder
-from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
+from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class JobRequest:
     account: str = ""
     nodes: int = 0
     seconds: int = 0
-    others: Mapping[str, str] = field(default_factory=dict)
-    """Every directive, by its name without dashes."""
+    array: str = ""
+    """The numbers of its elements, where it is an array."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,13 @@ def parse_job_request(script: str) -> JobRequest:
         account=directives.get("account") or directives.get("A", ""),
         nodes=int(nodes) if nodes.isdigit() else 0,
         seconds=clock_seconds(directives.get("time") or directives.get("walltime", "")),
-        others=directives,
+        array=directives.get("array") or directives.get("J", ""),
     )
+
+
+def read_job_request(folder: JobFolder) -> JobRequest:
+    """What the script in a job's folder asks for; nothing where there is no script."""
+    return parse_job_request(job_folder.read_text(folder.script))
 
 
 def whole_number(text: str) -> int:
@@ -116,16 +121,9 @@ def _problems_with(asked: JobRequest, queue: QueueLimits) -> list[str]:
     return [f"{problem} (the queue says: {queue.words})" if queue.words else problem for problem in problems]
 
 
-_WORST = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED, JobState.STOPPED, JobState.DONE)
-
-
 def element_folders(folder: JobFolder) -> list[JobFolder]:
     """Where each element of an array says how it does; empty for a job that is none."""
-    try:
-        others = parse_job_request(folder.script.read_text(encoding="utf-8", errors="replace")).others
-    except FileNotFoundError:
-        return []
-    indices = array_indices(others.get("array") or others.get("J", ""))
+    indices = array_indices(read_job_request(folder).array)
     return [JobFolder(folder.path / f"element-{index}") for index in indices]
 
 
@@ -151,7 +149,7 @@ def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     ends = [(part, end) for part in parts if (end := job_folder.read_end(part, job_id))]
     if len(ends) < len(parts):
         return None
-    part, worst = min(ends, key=lambda end: _WORST.index(end[1].state))
+    part, worst = min(ends, key=lambda end: WORST_FIRST.index(end[1].state))
     if worst.state is JobState.DONE:
         return worst
     return replace(

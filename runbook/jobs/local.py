@@ -14,7 +14,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler, used_folder
+from runbook.jobs.job_folder import JobFolder, JobRecord, JobState, JobStatus, Scheduler
 
 START_SECONDS = 10.0
 """Within this time a started script has noted that it runs."""
@@ -76,13 +76,9 @@ class LocalScheduler(Scheduler):
                 f"job has. See {folder.err}."
             )
 
-    def _active_job(self, folder: JobFolder) -> str:
+    def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         status = self.state(folder)
-        if status.state in ACTIVE:
-            return status.job_id
-        if folder.started.exists() or status.state is JobState.UNKNOWN:
-            raise used_folder(folder, status)
-        return ""
+        return status if folder.started.exists() or not status.final else None
 
     def _start(self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]) -> str:
         assert not after, "only the jobs of a queue wait for each other"

@@ -5,7 +5,6 @@ import pwd
 import re
 from collections.abc import Sequence
 
-from runbook.core.errors import JobError
 from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import JobFolder, JobState
@@ -122,7 +121,7 @@ _QUEUE_OR_HISTORY = ((), ("-x",))
 class Pbs(Queue):
     """The programs of PBS, as they stand on the PATH of a login node."""
 
-    kind, name, speaker, queue_word = "pbs", "PBS", "PBS", "queue"
+    kind, name, speaker, queue_word, end_word = "pbs", "PBS", "PBS", "queue", "delete"
     programs = ("qsub", "qstat", "qdel")
     limits_question = ("qstat", "-Q", "-f")
     job_id_line = re.compile(r"(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)")  # 1701.polaris-pbs-01, 12[].pbs
@@ -160,10 +159,6 @@ class Pbs(Queue):
                 text = self.answer("qstat", *options, "-f", *names, accept=self.unknown_job)
                 jobs |= {job.job: job for job in parse_jobs(text)}
         return list(jobs.values())
-
-    def end(self, job: str) -> None:
-        """`qdel`: TERM, and KILL after the queue's kill_delay."""
-        self.answer("qdel", job, accept=self.unknown_job, problem=f"PBS did not delete job {job}.", error=JobError)
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
         """`qstat -Q`: whether each queue is open, its limit, and how many jobs it holds."""

@@ -13,7 +13,7 @@ from runbook.core.errors import JobError, ProgramError
 from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder, job_request
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler, used_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import QueueLimits
 
 SUBMIT_SECONDS = 60.0
@@ -56,7 +56,9 @@ class Queue(ABC):
     """Who does not answer, in an error."""
     queue_word: str
     """What this kind of queue calls a partition."""
+    end_word: str
     programs: tuple[str, ...]
+    """The last one ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
     """The line of a submission's answer that holds the job's id, as its first group."""
@@ -116,6 +118,11 @@ class Queue(ABC):
             raise error(f"{problem or f'{self.speaker} does not answer.'} {self._last_words(answer)}")
         return answer.out
 
+    def end(self, job: str) -> None:
+        """Take a job out of the queue, or end it with all its processes: TERM, and KILL after the queue's own delay."""
+        problem = f"{self.name} did not {self.end_word} job {job}."
+        self.answer(self.programs[-1], job, accept=self.unknown_job, problem=problem, error=JobError)
+
     def _last_words(self, answer: shell.Finished) -> str:
         text = shell.last_lines(answer.err or answer.out, 6)
         return f"{answer.argv[0]} ended with {self.ending(answer.exit_code)} and said: {text or 'nothing'}"
@@ -139,10 +146,6 @@ class Queue(ABC):
     @abstractmethod
     def ask(self, job: str) -> QueueJob | None:
         """What the queue, or else its history, says of a job; None if neither knows it."""
-
-    @abstractmethod
-    def end(self, job: str) -> None:
-        """Take a job out of the queue, or end it with all its processes."""
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
@@ -259,19 +262,17 @@ class QueueScheduler(Scheduler):
         replace(record, job_id=job_id, queue_id=number).write(folder)
         return job_id
 
-    def _active_job(self, folder: JobFolder) -> str:
+    def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         record = job_folder.read_record(folder)
         number = self._number(folder)  # raises where the queue does not answer
-        if not number:  # its submission was cut off before the queue took it
+        if not number:  # the queue never took it
             folder.record.unlink()
-            return ""
+            return None
         status = self.state(folder)
-        if status.state not in ACTIVE:
-            raise used_folder(folder, status)
-        if record is None or not record.job_id:
+        if status.state in ACTIVE and (record is None or not record.job_id):
             record = replace(record or JobRecord(job_id=""), kind=self.kind, job_id=status.job_id, queue_id=number)
             record.write(folder)
-        return status.job_id
+        return status
 
     def _number(self, folder: JobFolder) -> str:
         """The queue's id of the folder's job; empty where the queue does not have it."""

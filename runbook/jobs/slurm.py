@@ -9,7 +9,7 @@ from dataclasses import replace
 from runbook.core.errors import JobError
 from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
-from runbook.jobs.job_folder import JobFolder, JobState
+from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState
 from runbook.jobs.job_request import QueueLimits, whole_number
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 
@@ -109,15 +109,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
     """One entry for all elements of an array: it runs while one does, and its end is the worst of theirs."""
-    ends = (JobState.FAILED, JobState.TIMEOUT, JobState.LOST, JobState.CANCELLED, JobState.STOPPED, JobState.DONE)
-    order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *ends)
+    order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)
 
 
 class Slurm(Queue):
     """The programs of Slurm, as they stand on the PATH of a login node."""
 
-    kind, name, speaker, queue_word = "slurm", "Slurm", "Slurm's controller", "partition"
+    kind, name, speaker, queue_word, end_word = "slurm", "Slurm", "Slurm's controller", "partition", "cancel"
     programs = ("sbatch", "squeue", "scontrol", "scancel")
     limits_question = ("scontrol", "--oneliner", "--all", "show", "partition")
     job_id_line = re.compile(r"(\d+)(?:;.*)?")  # of sbatch --parsable, perhaps with the cluster's name
@@ -175,11 +174,6 @@ class Slurm(Queue):
         problem = "The controller has forgotten the job, and sacct does not answer."
         ended = self.answer(*_SACCT, f"--jobs={job}", accept=self.no_history, problem=problem)
         return together([entry for entry in parse_jobs(ended, SACCT_COLUMNS) if _whole(entry.job) == job])
-
-    def end(self, job: str) -> None:
-        """`scancel`: TERM, and KILL after the cluster's KillWait."""
-        problem = f"Slurm did not cancel job {job}."
-        self.answer("scancel", job, accept=self.unknown_job, problem=problem, error=JobError)
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
         """`sinfo`: how many nodes of each partition are in which state."""

@@ -21,7 +21,7 @@ from runbook.params import Settings
 from runbook.params.catalogues import read_models
 from runbook.params.problems import differences
 from runbook.params.project import find_run_file, project_root
-from runbook.params.settings import require_values, with_placeholders
+from runbook.params.settings import with_placeholders
 from runbook.params.yaml12 import read_text
 from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
 from runbook.planning.layout import Choice, full_choice
@@ -49,11 +49,10 @@ def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
 
 def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False) -> list[Path]:
     """Write what would be submitted into `out`; a value nobody gave is refused, or with `placeholders` marked."""
-    settings, plan = load_plan(run, set_words)
+    settings = params.load(run, set_words=set_words)
     if placeholders:
         settings = with_placeholders(settings)
-        plan = machine.make_plan_here(settings)
-    require_values(settings)
+    plan = machine.make_plan_here(settings)
     jobs = render_jobs(settings, plan)
     write_plan_file(settings, plan, out)
     if asks_for_queue(settings, "02-data"):

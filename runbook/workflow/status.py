@@ -15,7 +15,7 @@ from runbook.core.units import show_duration
 from runbook.display import Table
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
-from runbook.jobs.job_request import element_folders, parse_job_request
+from runbook.jobs.job_request import element_folders, read_job_request
 from runbook.jobs.queue import QueueScheduler
 from runbook.params.schema.run_file import PHASES
 from runbook.records.run_state import RunState, read_run, read_runs
@@ -24,8 +24,6 @@ from runbook.workflow.open_phase import runs_folder
 POLL_SECONDS = 0.5
 LIVING = (*ACTIVE, JobState.UNKNOWN)
 """States of a job that may still have to be ended."""
-STOP_MARK = "stop_requested"
-"""In the job's folder: whoever watches the job does not resume it."""
 
 
 def run_folder(name: str, runs: Path | None = None) -> Path:
@@ -124,17 +122,10 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
         "id": status.job_id,
         "state": str(status.state),
         "time": "" if began is None else show_duration((status.ended or time.time()) - began),
-        "partition": _partition(job),
+        "partition": read_job_request(job).partition,
         "nodes": _nodes(job),
         "why": status.reason,
     }
-
-
-def _partition(job: JobFolder) -> str:
-    """The partitions that the job's script asks for."""
-    if not job.script.exists():
-        return ""
-    return parse_job_request(job.script.read_text(encoding="utf-8", errors="replace")).partition
 
 
 def _nodes(job: JobFolder) -> str:
@@ -159,7 +150,7 @@ def _number(value: Any, form: str) -> str:
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
     """What the queue says of the partitions that these jobs ask for; empty on a machine without one."""
-    names = sorted({name for job in jobs for name in _partition(job).split(",") if name})
+    names = sorted({name for job in jobs for name in read_job_request(job).partition.split(",") if name})
     if not names or not isinstance(scheduler, QueueScheduler):
         return []
     try:
@@ -217,21 +208,15 @@ def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
 
 
 def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
-    mark = job.path / STOP_MARK
-    write_text(mark, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
+    write_text(job.stop_requested, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
     try:
         scheduler.request_stop(job)
     except JobError:
         if scheduler.state(job).state in ACTIVE:
-            mark.unlink(missing_ok=True)
+            job.stop_requested.unlink(missing_ok=True)
             raise
         return f"{job.path.name}: it had ended by itself"
     return f"{job.path.name}: asked to save and stop; it ends with exit code 75 when it has saved"
-
-
-def stop_was_requested(job: JobFolder | None) -> bool:
-    """Whether somebody asked this job to stop."""
-    return job is not None and (job.path / STOP_MARK).exists()
 
 
 def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.jobs.cluster_facts import SINFO, parse_pbs_queues, parse_pbsnodes, parse_sinfo
+from runbook.jobs.cluster_facts import SINFO, ask_cluster, parse_pbsnodes, parse_sinfo
 from runbook.jobs.job_request import NodeKind
 from runbook.jobs.pbs import Pbs
 from runbook.params.problems import FILL_IN
@@ -247,10 +247,15 @@ def test_partitions_that_are_down_and_slices_of_gpus_are_left_out():
     assert queues["slices"].kinds[0][0].devices == 0
 
 
-def test_hosts_of_pbs_are_counted_once_and_closed_queues_left_out():
+def test_hosts_of_pbs_are_counted_once():
     kinds = parse_pbsnodes((SAMPLES / "pbsnodes.txt").read_text())
     assert kinds == ((NodeKind(4, "", 64, 527953920 * 2**10), 2), (NodeKind(0, "", 64, 263976960 * 2**10), 1))
-    assert [queue.name for queue in parse_pbs_queues((SAMPLES / "pbs-qstat-queues.txt").read_text())] == ["debug"]
+
+
+def test_closed_queues_of_pbs_are_left_out(programs):
+    programs("qsub")
+    programs("qstat", (SAMPLES / "pbs-qstat-queues.txt").read_text(), Pbs.limits_question[1:])
+    assert [queue.name for queue in ask_cluster().queues] == ["debug"]
 
 
 def test_a_clone_takes_the_site_into_its_own_params(runbook, programs, tmp_path, monkeypatch):

@@ -66,11 +66,11 @@ def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(runs, q
     assert status.stop_jobs(open_phase.folder, queue) == "No job of this run is running; none was stopped."
     jobs.launch(open_phase)
     folder = jobs._latest(open_phase)
-    assert not status.stop_was_requested(folder)
+    assert not folder.stop_requested.exists()
     said = status.stop_jobs(open_phase.folder, queue)
     assert said == "04-training: asked to save and stop; it ends with exit code 75 when it has saved"
     assert queue.calls[-1] == "SIGTERM 04-training"
-    assert status.stop_was_requested(folder)
+    assert folder.stop_requested.exists()
     before = len(queue.calls)
     with pytest.raises(Exception, match="ended as stopped"):
         jobs.watch(open_phase)

@@ -1,6 +1,5 @@
 """Jobs of a phase: submitted or found, watched to the end, resumed where they stopped."""
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from runbook.records.logbook import add_note
 from runbook.records.manifest import move_files
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase
-from runbook.workflow.status import cancel_jobs, stop_jobs, stop_was_requested
+from runbook.workflow.status import cancel_jobs, stop_jobs
 from runbook.workflow.trainings import job_rules, layout_rehearsal, live_view
 from runbook.workflow.trainings.job_rules import Action, Attempt, Decision
 from runbook.workflow.trainings.task_jobs import end_text
@@ -90,7 +89,7 @@ def watch(open_phase: OpenPhase) -> None:
         decision = _judge(open_phase, status, attempts)
         if decision.action is Action.DONE:
             break
-        if decision.action is Action.STOP or stop_was_requested(_latest(open_phase)):
+        if decision.action is Action.STOP or _require_latest(open_phase).stop_requested.exists():
             raise JobError(failure_text(open_phase, status, decision))
         folder = resubmit(open_phase)
         show_text(f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}.")
@@ -108,7 +107,7 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
         "Cancel at once": (lambda: cancel_jobs(open_phase.folder, scheduler), f"runbook cancel {name}"),
         "Note": (partial(add_note, open_phase.folder), f'runbook note {name} "..."'),
     }
-    submitted = json.loads(folder.record.read_text()).get("submitted", 0) if folder.record.exists() else 0
+    submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
     def enough(rows: list[dict[str, Any]]) -> bool:  # not those of a job before it that is gone
         return bool(rows) and rows[-1].get("time", submitted) >= submitted and rows[-1]["iteration"] >= until
@@ -138,11 +137,10 @@ def resubmit(open_phase: OpenPhase) -> JobFolder:
 
 def training_outputs(open_phase: OpenPhase) -> list[Path]:
     """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
-    folder, log = open_phase.folder, open_phase.phase_plan.log
-    saved = sorted((folder / open_phase.phase_plan.checkpoint.folder).glob("iter_*/"))
-    named = [folder / name for name in (log.metrics, log.rank_times, log.validation, log.samples)]
-    files = [*named, *(saved[-1].rglob("*") if saved else ())]
-    return [path for path in files if path.is_file()]
+    folder, phase_plan = open_phase.folder, open_phase.phase_plan
+    saved = sorted((folder / phase_plan.checkpoint.folder).glob("iter_*/"))
+    written = [*training_paths(folder, phase_plan), *(saved[-1].rglob("*") if saved else ())]
+    return [path for path in written if path.is_file()]
 
 
 def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None) -> str:
