@@ -139,7 +139,8 @@ def _count_in_a_job(open_phase: OpenPhase, plan: Plan, phase: str, ranks: Sequen
     places = [path.relative_to(open_phase.folder).as_posix() for path in (input, out)]
     words = [open_phase.settings.site.python or "python3", "-m", "runbook.training.rehearsal", places[0]]
     words += ["--phase", phase, "--ranks", ",".join(map(str, ranks)), "--out", places[1]]
-    task = Task("rehearse a layout", tuple(words), in_container=True, part=f"rehearsal-{input.name[:8]}")
+    part = f"rehearsal-plan{input.name[:8]}"  # eight digits alone would be taken for the number of an attempt
+    task = Task("rehearse a layout", tuple(words), in_container=True, part=part)
     try:
         task_jobs.run_tasks(replace(open_phase, phase=JOB_PHASE), [task])
     except JobError as error:
