@@ -266,21 +266,12 @@ class GptWithLoss(torch.nn.Module):
         return output if loss_mask is None else engine.mean_loss(output, loss_mask)
 
 
-_GROUPS = {
-    "data_parallel": "data_parallel",
-    "model_parallel": "tensor_model_parallel",
-    "tensor_model_parallel": "tensor_model_parallel",
-    "pipeline_model_parallel": "pipeline_model_parallel",
+_TENSOR_GROUPS = {
+    f"get_model_parallel_{fact}": getattr(parallel_state, f"get_tensor_model_parallel_{fact}")
+    for fact in ("group", "rank", "world_size")
 }
-"""DeepSpeed's names of process groups, and megatron-core's."""
-
-MODEL_PARALLEL_UNIT = SimpleNamespace(
-    **{
-        f"get_{theirs}_{fact}": getattr(parallel_state, f"get_{ours}_{fact}")
-        for theirs, ours in _GROUPS.items()
-        for fact in ("group", "rank", "world_size")
-    }
-)
+"""What DeepSpeed asks of model parallel ranks, where it means tensor parallel ones."""
+MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 """megatron-core's groups as the `mpu` that DeepSpeed expects."""
 
 
