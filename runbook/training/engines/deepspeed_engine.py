@@ -1,7 +1,6 @@
 """The DeepSpeed engine: ZeRO 0 to 3 around GPTModel, tensor parallelism through DeepSpeed's `mpu`."""
 
 import contextlib
-import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator
@@ -39,8 +38,6 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
-        # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
-        self._shards = gpt_model.sharded_weights(self.model)
         self.adam = _adam(spec, self.model)
         self.norm = math.nan  # gradient norm of fp32 without ZeRO, which DeepSpeed does not keep
         self.waiting = False  # whether there are gradients that no optimizer step has used
@@ -177,10 +174,6 @@ class DeepSpeedEngine(engine.TrainingEngine):
         with self._evaluating():
             logits = self.engine.module(ids, torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
         return engine.whole_logits(logits)
-
-    def weights(self) -> engine.State:
-        """The weights of the model."""
-        return {"model0": {name: copy.copy(shard) for name, shard in self._shards.items()}}
 
     def sharded_state(self) -> engine.State:
         """Weights under Megatron's names, optimizer state under optimizer.state.*."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import dataclasses
 import functools
 import time
@@ -199,6 +200,8 @@ class TrainingEngine(abc.ABC):
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
         self.models = models
+        # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
+        self._shards = [sharded_weights(model) for model in models]
         self.clock = StepClock(functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None)
         """Counts also the messages of gradients (and ZeRO 3's weights), but not in DeepSpeed's streams on a GPU."""
 
@@ -221,9 +224,12 @@ class TrainingEngine(abc.ABC):
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix in `ids` [1, length]; None on ranks of earlier pipeline stages."""
 
-    @abc.abstractmethod
     def weights(self) -> State:
         """The weights of each chunk of the model as sharded tensors under Megatron's names."""
+        return {
+            f"model{index}": {name: copy.copy(shard) for name, shard in shards.items()}
+            for index, shards in enumerate(self._shards)
+        }
 
     @abc.abstractmethod
     def _owned(self) -> OwnedState: ...
@@ -377,6 +383,15 @@ def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
         writers[name] = load.index(min(load))
         load[writers[name]] += size
     return writers
+
+
+def sharded_weights(model: Any) -> Shards:
+    """The weights of a GPTModel as sharded tensors, each layer under its own number in the whole model."""
+    weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
+    if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
+        # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle more than data.
+        weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
+    return weights
 
 
 def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:

@@ -30,7 +30,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan, PlannedModel
 from runbook.training import cpu
-from runbook.training.engines.engine import Shards, each_shard
+from runbook.training.engines.engine import Shards, each_shard, sharded_weights
 from runbook.training.engines.kernels import blocked_attention, blocked_is_faster, cross_entropy
 from runbook.training.ranks import on_gpu
 
@@ -87,15 +87,6 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             torch._foreach_zero_([weight.data for weight in model.parameters()])
         chunks.append(model)
     return chunks
-
-
-def sharded_weights(model: GPTModel) -> Shards:
-    """The weights as megatron-core's sharded tensors, each layer under its own number in the whole model."""
-    weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
-    if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
-        # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle more than data.
-        weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
-    return weights
 
 
 def _mark_cut_weights(model: GPTModel) -> None:
