@@ -25,7 +25,7 @@ from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_te
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
 from runbook.plan_file.schema import PhasePlan
-from runbook.training.process_groups import device, run_on_all_ranks
+from runbook.training.process_groups import reduce_number, run_on_all_ranks
 from runbook.training.ranks import on_gpu
 
 MicroBatch: TypeAlias = dict[str, torch.Tensor]  # a micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
@@ -264,9 +264,7 @@ class TrainingEngine(abc.ABC):
     def common_state(self) -> CommonState:
         """Most steps Adam has made on any rank, and loss scale."""
         own = max((part.num_steps() for part in self._owned().parts.values()), default=0)
-        steps = torch.tensor([own], dtype=torch.int64, device=device())
-        torch.distributed.all_reduce(steps, op=torch.distributed.ReduceOp.MAX)
-        return CommonState(int(steps), self._scaler_values())
+        return CommonState(reduce_number(own, torch.distributed.ReduceOp.MAX), self._scaler_values())
 
     def restore(self, read: ReadShard, common: CommonState, *, with_optimizer: bool) -> None:
         """Take over a checkpoint, range by range and in place; without the optimizer's state, Adam begins anew.
@@ -330,14 +328,8 @@ class TrainingEngine(abc.ABC):
 
     def num_parameters(self) -> int:
         """Trained numbers of the whole model: those this rank is the first to hold, summed over all ranks."""
-        own = sum(
-            whole_shape(shard.data).numel()
-            for _, shard in trained_weights(self.weights())
-            if is_main_replica(shard.replica_id)
-        )
-        total = torch.tensor([own], dtype=torch.int64, device=device())
-        torch.distributed.all_reduce(total)
-        return int(total)
+        first = (shard.data for _, shard in trained_weights(self.weights()) if is_main_replica(shard.replica_id))
+        return reduce_number(sum(whole_shape(weight).numel() for weight in first))
 
     def holds_loss(self) -> bool:
         """Whether this rank's share of the loss counts: last pipeline stage, first tensor-parallel rank."""
