@@ -240,13 +240,12 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         key, value = whole_sequence(key), whole_sequence(value)
         # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        if self.training and self.config.attention_dropout:
-            # Where sequences are cut, the whole block is in that fork already; a second one would start it again, and
-            # the masks of scores and hidden states would be the same random numbers.
-            with contextlib.nullcontext() if self.config.sequence_parallel else get_cuda_rng_tracker().fork():
-                mixed = self._mixed(query, key, value, self.config.attention_dropout)
-        else:
-            mixed = self._mixed(query, key, value, 0.0)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        # Where sequences are cut, the whole block is in that fork already; a second one would start it again, and the
+        # masks of scores and hidden states would be the same random numbers.
+        forks = dropout and not self.config.sequence_parallel
+        with get_cuda_rng_tracker().fork() if forks else contextlib.nullcontext():
+            mixed = self._mixed(query, key, value, dropout)
         batch, heads, sequence, size = mixed.shape
         return mixed.permute(2, 0, 1, 3).reshape(sequence, batch, heads * size)
 
