@@ -196,10 +196,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return dataclasses.replace(shard, data=data)
 
     def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:
-        gathering: contextlib.AbstractContextManager[Any] = GatheredParameters(
-            [weight], enabled=hasattr(weight, "ds_id")
-        )
-        return gathering
+        return GatheredParameters([weight], enabled=hasattr(weight, "ds_id"))  # type: ignore[no-any-return]
 
     def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
         if not hasattr(weight, "ds_id"):
