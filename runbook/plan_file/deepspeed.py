@@ -52,11 +52,6 @@ def own_config(phase: PhasePlan) -> dict[str, Any]:
     return content
 
 
-def configuration(phase: PhasePlan) -> dict[str, Any]:
-    """What the plan says under `deepspeed`, word for word; a plan written by hand may leave it out."""
-    return phase.deepspeed or own_config(phase)
-
-
 def problems(phase: PhasePlan) -> Iterator[str]:
     """Where the plan's configuration for DeepSpeed contradicts the plan's other values."""
     if not phase.deepspeed:

@@ -20,6 +20,7 @@ NOT_IN_JSON = {"not_in_json": True}
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 Record = TypeVar("Record")
+_hints = functools.cache(get_type_hints)
 
 
 def append_line(path: Path, record: Mapping[str, object]) -> None:
@@ -48,7 +49,7 @@ def as_json(value: Any) -> Any:
             default = member.default if member.default_factory is dataclasses.MISSING else member.default_factory()
             if not member.metadata.get("omit_default") or part != default:
                 content[key] = as_json(part)
-        return content | {name: as_json(getattr(value, name)) for name in _computed(type(value))}
+        return content | {name: as_json(getattr(value, name)) for name in getattr(value, "COMPUTED", ())}
     if isinstance(value, Mapping):
         return {key: as_json(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -75,23 +76,13 @@ def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
     return {member.name.rstrip("_"): member for member in members if not member.metadata.get("not_in_json")}
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _computed(kind: type) -> tuple[str, ...]:
-    names: tuple[str, ...] = getattr(kind, "COMPUTED", ())
-    return names
-
-
 def _record(kind: type, content: Any, where: str, name: str, problems: list[str]) -> Any:
     if not isinstance(content, dict):
         problems.append(f"{name}: {shown(content)} is not a mapping")
         return None
     members, values = _members(kind), {}
     for key in content:
-        if key not in members and key not in _computed(kind):
+        if key not in members and key not in getattr(kind, "COMPUTED", ()):
             problems.append(f"{where}{key}: unknown key; known are {', '.join(members)}")
     for key, member in members.items():
         if key in content:

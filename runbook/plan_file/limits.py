@@ -34,6 +34,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         "model.norm_epsilon", "model.rope_base",
     )),
     "at least 0 and below 1": (lambda value: 0 <= value < 1, ("model.dropout", "optimizer.beta1", "optimizer.beta2")),
+    f"from 0 to {HIGHEST_SEED}": (lambda value: 0 <= value <= HIGHEST_SEED, ("seed",)),
 }  # fmt: skip
 
 
@@ -245,8 +246,6 @@ def _out_of_range(phase: PhasePlan) -> Iterator[str]:
                 yield f"{key}: {value} is not {words}"
     if phase.learning_rate.minimum > phase.learning_rate.peak:
         yield f"learning_rate.minimum: {phase.learning_rate.minimum} is above the peak {phase.learning_rate.peak}"
-    if not 0 <= phase.seed <= HIGHEST_SEED:
-        yield f"seed: {phase.seed} is not from 0 to {HIGHEST_SEED}"
 
 
 def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:

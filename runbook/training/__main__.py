@@ -19,7 +19,7 @@ from runbook.training.ranks import Ranks, die_with_launcher, on_gpu, ranks_from,
 
 def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
     """Train; the exit code. Errors are in events.jsonl before they come out."""
-    stopping.limit(spec.limits.exit_duration_seconds)
+    stopping.limit_seconds = spec.limits.exit_duration_seconds
     # megatron-core warns at import that Apex and Transformer Engine are absent; CausalAttention takes their place.
     warnings.filterwarnings("ignore", module=r"megatron\..*")
     # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here they are one), and 0.19 of

@@ -53,7 +53,6 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     from runbook.training import scoring
     from runbook.training.checkpoints import weights
     from runbook.training.engines import gpt_model
-    from runbook.training.engines.engine import each_shard
 
     if not request.prompts or not all(request.prompts):
         raise RefusedError("a prompt needs at least one token")
@@ -65,7 +64,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     spec = scoring.in_float32(spec) if request.exact else spec
     whole, stops = weights.newest_weights(spec, request.iteration), {spec.sampling.end_of_document, *request.stops}
     (gpt,) = gpt_model.build_model(spec, draw=False)
-    whole.fill(each_shard(gpt_model.sharded_weights(gpt)), masters=request.exact)
+    whole.fill(gpt, masters=request.exact)
     gpt.eval()
     made: list[list[int]] = []
     for prompt in request.prompts:

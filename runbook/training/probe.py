@@ -4,7 +4,6 @@ It is started as the trainer is and writes FOLDER/probe-<rank>.json. What cannot
 """
 
 import argparse
-import importlib.metadata
 import json
 import os
 import platform
@@ -12,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import distributions
 from pathlib import Path
 
 from runbook.plan_file.errors import TrainingError
@@ -44,7 +44,7 @@ def main() -> int:
         "host": socket.gethostname(),
         "time": time.time(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: next((each.version for each in distributions(name=name)), None) for name in PACKAGES},
         # From the system, since /sys may be another network namespace's.
         "networks": sorted(name for _, name in socket.if_nameindex()),
         "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
@@ -147,13 +147,6 @@ def _reach(ranks: Ranks) -> Facts:
         }
     finally:
         torch.distributed.destroy_process_group()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _arguments() -> argparse.Namespace:

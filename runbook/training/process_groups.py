@@ -121,6 +121,13 @@ def share_value(value: T, source: int = 0) -> T:
     return box[0]
 
 
+def reduce_number(number: int, operation: Any = torch.distributed.ReduceOp.SUM) -> int:
+    """The sum of a whole number over all ranks, or what another operation makes of it."""
+    total = torch.tensor([number], dtype=torch.int64, device=device())
+    torch.distributed.all_reduce(total, op=operation)
+    return int(total)
+
+
 def gather_on_first_rank(value: T) -> list[T]:
     """The values of all ranks, on rank 0; elsewhere nothing."""
     values = [value] * torch.distributed.get_world_size() if torch.distributed.get_rank() == 0 else None

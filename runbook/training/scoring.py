@@ -14,7 +14,7 @@ from megatron.core import parallel_state
 from runbook.plan_file.schema import PhasePlan, Tuning
 from runbook.training.checkpoints import weights
 from runbook.training.engines import gpt_model
-from runbook.training.engines.engine import each_shard, whole_logits
+from runbook.training.engines.engine import whole_logits
 from runbook.training.process_groups import device, gather_on_first_rank
 
 Ids: TypeAlias = list[int]
@@ -38,7 +38,7 @@ class Scorer:
         self.spec, self.iteration = spec, whole.iteration if whole else 0
         (self._gpt,) = gpt_model.build_model(spec, draw=whole is None)
         if whole:
-            whole.fill(each_shard(gpt_model.sharded_weights(self._gpt)), masters=True)
+            whole.fill(self._gpt, masters=True)
         self._gpt.eval()
 
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:

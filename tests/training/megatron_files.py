@@ -77,7 +77,7 @@ def save():
     from runbook.plan_file.schema import read_plan
     from runbook.training import cpu, process_groups
     from runbook.training.engines import gpt_model
-    from runbook.training.engines.engine import each_shard
+    from runbook.training.engines.engine import each_shard, sharded_weights
     from runbook.training.ranks import ranks_from
 
     plan = Path(sys.argv[1])
@@ -87,7 +87,7 @@ def save():
     process_groups.make_parallel_groups(spec)
     chunks = gpt_model.build_model(spec, draw=True)
     with torch.no_grad():
-        for shard in (shard for chunk in chunks for shard in each_shard(gpt_model.sharded_weights(chunk))):
+        for shard in (shard for chunk in chunks for shard in each_shard(sharded_weights(chunk))):
             if isinstance(shard, ShardedTensor):
                 whole = random_weight(shard.key, shard.global_shape)
                 parts = zip(shard.global_offset, shard.local_shape, strict=True)

@@ -150,7 +150,6 @@ def logits():
     from runbook.training import cpu, offline, process_groups
     from runbook.training.checkpoints import weights
     from runbook.training.engines import gpt_model
-    from runbook.training.engines.engine import each_shard
     from runbook.training.ranks import ranks_from
 
     plan = Path(sys.argv[1])
@@ -160,7 +159,7 @@ def logits():
     process_groups.make_parallel_groups(spec)
     (gpt,) = gpt_model.build_model(spec, draw=True)
     whole = weights.newest_weights(spec)
-    whole.fill(each_shard(gpt_model.sharded_weights(gpt)), masters=False)
+    whole.fill(gpt, masters=False)
     gpt.eval()
     tokens = torch.from_numpy(numpy.load(plan.parent / "tokens.npy"))
     positions = torch.arange(tokens.shape[1])[None].expand_as(tokens)

@@ -356,7 +356,7 @@ class TestStopping:
 
     def test_an_exit_duration_is_told_as_such(self, stop):
         stopping_, clock = stop
-        stopping_.limit(100)
+        stopping_.limit_seconds = 100
         clock[0] += 100
         assert (stopping_.stop_request(), stopping_.reason(-1)) == (-1, "exit_duration")
         assert stopping_.reason(15) == "SIGTERM"

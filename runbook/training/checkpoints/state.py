@@ -22,7 +22,7 @@ from runbook.training.checkpoints import folders, torch_dist
 from runbook.training.checkpoints.folders import CheckpointFolder
 from runbook.training.engines.engine import CommonState, TrainingEngine
 from runbook.training.health import faults
-from runbook.training.process_groups import device, run_on_all_ranks, run_on_first_rank, seed_ranks
+from runbook.training.process_groups import reduce_number, run_on_all_ranks, run_on_first_rank, seed_ranks
 from runbook.training.ranks import on_gpu
 from runbook.training.report import say
 
@@ -121,9 +121,7 @@ class PendingSave:
     def is_written(self) -> bool:
         """Whether all ranks have written their files; asked on all ranks together."""
         ready = self._background is None or self._background.done()
-        message = torch.tensor([int(ready)], dtype=torch.int64, device=device())
-        torch.distributed.all_reduce(message, op=torch.distributed.ReduceOp.MIN)
-        return bool(message.item())
+        return bool(reduce_number(int(ready), torch.distributed.ReduceOp.MIN))
 
     def finish(self) -> SaveResult:
         """Wait for the files, seal and rename; `TrainingError` on all ranks, and nothing left, where one failed."""

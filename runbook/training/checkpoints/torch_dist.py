@@ -39,7 +39,7 @@ from torch.distributed.checkpoint.utils import _create_file_view
 from runbook.plan_file.errors import RefusedError
 from runbook.training.checkpoints import folders
 from runbook.training.engines.engine import Shard, State, each_shard
-from runbook.training.process_groups import device, gather_on_first_rank, run_on_all_ranks, run_on_first_rank
+from runbook.training.process_groups import gather_on_first_rank, reduce_number, run_on_all_ranks, run_on_first_rank
 from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
@@ -181,10 +181,9 @@ def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
 
 def state_bytes(state: State) -> int:
     """Bytes of tensors that all ranks together would write."""
-    own = sum(shard.data.nbytes for shard in _shards_written_here(state) if isinstance(shard, ShardedTensor))
-    total = torch.tensor([own], dtype=torch.int64, device=device())
-    torch.distributed.all_reduce(total)
-    return int(total)
+    return reduce_number(
+        sum(shard.data.nbytes for shard in _shards_written_here(state) if isinstance(shard, ShardedTensor))
+    )
 
 
 def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
@@ -407,23 +406,17 @@ class _Unpickler(pickle.Unpickler):
         return known
 
 
-def read_metadata(stream: BinaryIO) -> metadata.Metadata:
-    """What a `.metadata` file says; `RefusedError` where it names anything but descriptions of tensors."""
+def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
+    """What `.metadata` says; refuse what is more than data, leads elsewhere, or is not in `files`, if there are any."""
     try:
-        description = _Unpickler(stream).load()
+        with (folder / ".metadata").open("rb") as stream:
+            description = _Unpickler(stream).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
         raise RefusedError(f"the checkpoint's .metadata cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(description, metadata.Metadata):
         raise RefusedError(
             f"the checkpoint's .metadata holds {type(description).__name__}, not torch's description of one"
         )
-    return description
-
-
-def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
-    """What `.metadata` says; refuse what is more than data, leads elsewhere, or is not in `files`, if there are any."""
-    with (folder / ".metadata").open("rb") as stream:
-        description = read_metadata(stream)
     _check_shard_files(folder, description, files)
     _check_tensor_sizes(folder, description)
     read_pickle(folder / "common.pt")

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import folders, torch_dist
-from runbook.training.engines.engine import Shard
+from runbook.training.engines.engine import each_shard, sharded_weights
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class WholeWeights:
         stored = self.stored_names(names, masters=masters)
         return {name: finite(self.shards.read_whole(key), self.shards.folder, name) for name, key in stored.items()}
 
-    def fill(self, shards: Iterable[Shard], *, masters: bool) -> None:
-        """Copy a rank's part of each weight into its place, one weight in memory at a time."""
+    def fill(self, gpt: torch.nn.Module, *, masters: bool) -> None:
+        """Copy a rank's part of each weight into its place in a GPTModel, one weight in memory at a time."""
         with torch.no_grad():
-            for shard in shards:
+            for shard in each_shard(sharded_weights(gpt)):
                 if isinstance(shard, ShardedTensor):
                     value = self.read([shard.key], masters=masters)[shard.key]
                     if tuple(value.shape) != tuple(shard.global_shape):

@@ -1,7 +1,6 @@
 """The DeepSpeed engine: ZeRO 0 to 3 around GPTModel, tensor parallelism through DeepSpeed's `mpu`."""
 
 import contextlib
-import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator
@@ -39,8 +38,6 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
-        # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
-        self._shards = gpt_model.sharded_weights(self.model)
         self.adam = _adam(spec, self.model)
         self.norm = math.nan  # gradient norm of fp32 without ZeRO, which DeepSpeed does not keep
         self.waiting = False  # whether there are gradients that no optimizer step has used
@@ -178,10 +175,6 @@ class DeepSpeedEngine(engine.TrainingEngine):
             logits = self.engine.module(ids, torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
         return engine.whole_logits(logits)
 
-    def weights(self) -> engine.State:
-        """The weights of the model."""
-        return {"model0": {name: copy.copy(shard) for name, shard in self._shards.items()}}
-
     def sharded_state(self) -> engine.State:
         """Weights under Megatron's names, optimizer state under optimizer.state.*."""
         state = super().sharded_state()
@@ -203,10 +196,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return dataclasses.replace(shard, data=data)
 
     def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:
-        gathering: contextlib.AbstractContextManager[Any] = GatheredParameters(
-            [weight], enabled=hasattr(weight, "ds_id")
-        )
-        return gathering
+        return GatheredParameters([weight], enabled=hasattr(weight, "ds_id"))  # type: ignore[no-any-return]
 
     def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
         if not hasattr(weight, "ds_id"):
@@ -266,21 +256,12 @@ class GptWithLoss(torch.nn.Module):
         return output if loss_mask is None else engine.mean_loss(output, loss_mask)
 
 
-_GROUPS = {
-    "data_parallel": "data_parallel",
-    "model_parallel": "tensor_model_parallel",
-    "tensor_model_parallel": "tensor_model_parallel",
-    "pipeline_model_parallel": "pipeline_model_parallel",
+_TENSOR_GROUPS = {
+    f"get_model_parallel_{fact}": getattr(parallel_state, f"get_tensor_model_parallel_{fact}")
+    for fact in ("group", "rank", "world_size")
 }
-"""DeepSpeed's names of process groups, and megatron-core's."""
-
-MODEL_PARALLEL_UNIT = SimpleNamespace(
-    **{
-        f"get_{theirs}_{fact}": getattr(parallel_state, f"get_{ours}_{fact}")
-        for theirs, ours in _GROUPS.items()
-        for fact in ("group", "rank", "world_size")
-    }
-)
+"""What DeepSpeed asks of model parallel ranks, where it means tensor parallel ones."""
+MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 """megatron-core's groups as the `mpu` that DeepSpeed expects."""
 
 

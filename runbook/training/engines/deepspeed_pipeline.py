@@ -38,7 +38,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         engine = initialize_engine(module, self.adam, self.spec, None)
         engine.set_batch_fn(_inputs_and_labels)
         # The loop looks at the loss of all ranks before the optimizer steps; `update` steps it.
-        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, schedule.OptimizerStep: _nothing}
+        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, schedule.OptimizerStep: lambda *_, **__: None}
         return engine
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
@@ -80,7 +80,9 @@ def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
     """The layers of the whole model; only those of this rank's stage are built, of the modules that `gpt` has."""
     own = spec.model.layers // spec.parallel.pipeline
     first = own * parallel_state.get_pipeline_model_parallel_rank()
-    blocks = [LayerSpec(Block, gpt, index - first) for index in range(spec.model.layers)]
+    blocks = [
+        LayerSpec(Block, gpt, f"decoder.layers.{index - first}", _transform) for index in range(spec.model.layers)
+    ]
     if not spec.model.tied_embeddings:
         embedding, head = LayerSpec(Part, gpt, "embedding", _embed), LayerSpec(Part, gpt, "output_layer", _score)
     else:
@@ -93,6 +95,18 @@ def _embed(part: Any, inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor
     """Hidden states [sequence, batch, hidden] of (tokens, position ids)."""
     tokens, positions = inputs
     return part.embedding(input_ids=tokens, position_ids=positions)  # type: ignore[no-any-return]
+
+
+def _transform(part: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """Hidden states after one transformer layer."""
+    (gpt,), (layer,) = part.stage, part.children()
+    rotary = gpt.rotary_pos_emb(hidden.shape[0]) if gpt.position_embedding_type == "rope" else None
+
+    def transform(hidden: torch.Tensor) -> torch.Tensor:
+        return layer(hidden_states=hidden, attention_mask=None, rotary_pos_emb=rotary)[0]  # type: ignore[no-any-return]
+
+    recomputes = part.training and layer.config.recompute_granularity == "full"
+    return checkpoint(transform, False, hidden) if recomputes else transform(hidden)
 
 
 def _normalize(part: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -116,6 +130,10 @@ class Part(torch.nn.Module):
         self.forward = functools.partial(forward, self)
 
 
+class Block(Part):
+    """One transformer layer; DeepSpeed shares the parts of this class out over the stages."""
+
+
 class Vocabulary(torch.nn.Module):
     """Both ends of a tied model: on the first stage the embeddings, on the last the copy of their weight.
 
@@ -130,34 +148,8 @@ class Vocabulary(torch.nn.Module):
         self.weight = gpt.shared_embedding_or_output_weight()
 
 
-class Block(torch.nn.Module):
-    """One transformer layer."""
-
-    def __init__(self, gpt: Any, index: int) -> None:
-        super().__init__()
-        self.stage = [gpt]
-        self.layer = gpt.decoder.layers[index]
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states to hidden states."""
-        if self.training and self.layer.config.recompute_granularity == "full":
-            recomputed: torch.Tensor = checkpoint(self._forward, False, hidden)
-            return recomputed
-        return self._forward(hidden)
-
-    def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        (gpt,) = self.stage
-        rotary = gpt.rotary_pos_emb(hidden.shape[0]) if gpt.position_embedding_type == "rope" else None
-        output, _ = self.layer(hidden_states=hidden, attention_mask=None, rotary_pos_emb=rotary)
-        return output  # type: ignore[no-any-return]
-
-
 def _inputs_and_labels(batch: MicroBatch) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     return (batch["tokens"], batch["position_ids"]), (batch["labels"], batch["loss_mask"])
-
-
-def _nothing(_engine: Any, **_arguments: Any) -> None:
-    pass
 
 
 def _count_once(gpt: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
-from runbook.plan_file.deepspeed import configuration
+from runbook.plan_file.deepspeed import own_config
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
@@ -62,7 +62,7 @@ def join_deepspeed() -> None:
 
 def initialize_engine(model: torch.nn.Module, optimizer: torch.optim.Optimizer, spec: PhasePlan, mpu: Any) -> Any:
     """DeepSpeed's engine around `model`; `mpu` is None for a pipeline, which has its own."""
-    config = copy.deepcopy(configuration(spec))
+    config = copy.deepcopy(spec.deepspeed or own_config(spec))  # a plan written by hand may leave it out
     with quiet_stdout(), local_rank_variable():
         engine, *_ = import_deepspeed().initialize(model=model, optimizer=optimizer, mpu=mpu, config=config)
     # DeepSpeed gives its own process groups torch's half an hour.
@@ -72,11 +72,9 @@ def initialize_engine(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
     return engine
 
 
-@contextlib.contextmanager
-def quiet_stdout() -> Iterator[None]:
+def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
     """Discard standard output: DeepSpeed prints to it."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
+    return contextlib.redirect_stdout(io.StringIO())
 
 
 @contextlib.contextmanager

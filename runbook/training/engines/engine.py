@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import dataclasses
 import functools
 import time
@@ -24,7 +25,7 @@ from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_te
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
 from runbook.plan_file.schema import PhasePlan
-from runbook.training.process_groups import device, run_on_all_ranks
+from runbook.training.process_groups import reduce_number, run_on_all_ranks
 from runbook.training.ranks import on_gpu
 
 MicroBatch: TypeAlias = dict[str, torch.Tensor]  # a micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
@@ -199,6 +200,8 @@ class TrainingEngine(abc.ABC):
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
         self.models = models
+        # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
+        self._shards = [sharded_weights(model) for model in models]
         self.clock = StepClock(functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None)
         """Counts also the messages of gradients (and ZeRO 3's weights), but not in DeepSpeed's streams on a GPU."""
 
@@ -221,9 +224,12 @@ class TrainingEngine(abc.ABC):
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix in `ids` [1, length]; None on ranks of earlier pipeline stages."""
 
-    @abc.abstractmethod
     def weights(self) -> State:
         """The weights of each chunk of the model as sharded tensors under Megatron's names."""
+        return {
+            f"model{index}": {name: copy.copy(shard) for name, shard in shards.items()}
+            for index, shards in enumerate(self._shards)
+        }
 
     @abc.abstractmethod
     def _owned(self) -> OwnedState: ...
@@ -258,9 +264,7 @@ class TrainingEngine(abc.ABC):
     def common_state(self) -> CommonState:
         """Most steps Adam has made on any rank, and loss scale."""
         own = max((part.num_steps() for part in self._owned().parts.values()), default=0)
-        steps = torch.tensor([own], dtype=torch.int64, device=device())
-        torch.distributed.all_reduce(steps, op=torch.distributed.ReduceOp.MAX)
-        return CommonState(int(steps), self._scaler_values())
+        return CommonState(reduce_number(own, torch.distributed.ReduceOp.MAX), self._scaler_values())
 
     def restore(self, read: ReadShard, common: CommonState, *, with_optimizer: bool) -> None:
         """Take over a checkpoint, range by range and in place; without the optimizer's state, Adam begins anew.
@@ -324,14 +328,8 @@ class TrainingEngine(abc.ABC):
 
     def num_parameters(self) -> int:
         """Trained numbers of the whole model: those this rank is the first to hold, summed over all ranks."""
-        own = sum(
-            whole_shape(shard.data).numel()
-            for _, shard in trained_weights(self.weights())
-            if is_main_replica(shard.replica_id)
-        )
-        total = torch.tensor([own], dtype=torch.int64, device=device())
-        torch.distributed.all_reduce(total)
-        return int(total)
+        first = (shard.data for _, shard in trained_weights(self.weights()) if is_main_replica(shard.replica_id))
+        return reduce_number(sum(whole_shape(weight).numel() for weight in first))
 
     def holds_loss(self) -> bool:
         """Whether this rank's share of the loss counts: last pipeline stage, first tensor-parallel rank."""
@@ -377,6 +375,15 @@ def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
         writers[name] = load.index(min(load))
         load[writers[name]] += size
     return writers
+
+
+def sharded_weights(model: Any) -> Shards:
+    """The weights of a GPTModel as sharded tensors, each layer under its own number in the whole model."""
+    weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
+    if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
+        # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle more than data.
+        weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
+    return weights
 
 
 def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,6 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, get_cuda_rng_tracker, layers
-from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -31,7 +30,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan, PlannedModel
 from runbook.training import cpu
-from runbook.training.engines.engine import Shards, each_shard
+from runbook.training.engines.engine import Shards, each_shard, sharded_weights
 from runbook.training.engines.kernels import blocked_attention, blocked_is_faster, cross_entropy
 from runbook.training.ranks import on_gpu
 
@@ -88,15 +87,6 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             torch._foreach_zero_([weight.data for weight in model.parameters()])
         chunks.append(model)
     return chunks
-
-
-def sharded_weights(model: GPTModel) -> Shards:
-    """The weights as megatron-core's sharded tensors, each layer under its own number in the whole model."""
-    weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
-    if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
-        # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle more than data.
-        weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
-    return weights
 
 
 def _mark_cut_weights(model: GPTModel) -> None:
@@ -240,21 +230,9 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
     Queries and keys come as [sequence, batch, heads, head size]; the result is [sequence, batch, heads x head size].
     """
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        layer_number: int,
-        attn_mask_type: AttnMaskType,
-        attention_type: str,
-        attention_dropout: float | None = None,
-        softmax_scale: float | None = None,
-        **_: Any,
-    ) -> None:
+    def __init__(self, config: TransformerConfig, **_: Any) -> None:
         super().__init__(config=config)
-        if attn_mask_type != AttnMaskType.causal:
-            raise ValueError(f"layer {layer_number}: only causal attention is computed here, not {attn_mask_type}")
-        self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
-        self.scale = softmax_scale or 1.0 / math.sqrt(config.kv_channels)
+        self.scale = 1.0 / math.sqrt(config.kv_channels)
         self.grouped = config.num_query_groups != config.num_attention_heads
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -262,13 +240,12 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         key, value = whole_sequence(key), whole_sequence(value)
         # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        if self.training and self.dropout:
-            # Where sequences are cut, the whole block is in that fork already; a second one would start it again, and
-            # the masks of scores and hidden states would be the same random numbers.
-            with contextlib.nullcontext() if self.config.sequence_parallel else get_cuda_rng_tracker().fork():
-                mixed = self._mixed(query, key, value, self.dropout)
-        else:
-            mixed = self._mixed(query, key, value, 0.0)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        # Where sequences are cut, the whole block is in that fork already; a second one would start it again, and the
+        # masks of scores and hidden states would be the same random numbers.
+        forks = dropout and not self.config.sequence_parallel
+        with get_cuda_rng_tracker().fork() if forks else contextlib.nullcontext():
+            mixed = self._mixed(query, key, value, dropout)
         batch, heads, sequence, size = mixed.shape
         return mixed.permute(2, 0, 1, 3).reshape(sequence, batch, heads * size)
 

@@ -108,10 +108,6 @@ class MegatronEngine(engine.TrainingEngine):
                 chunk.start_param_sync(force_sync=True)
         return super().sharded_state()
 
-    def weights(self) -> State:
-        """The weights of each chunk of the model."""
-        return {f"model{index}": gpt_model.sharded_weights(chunk) for index, chunk in enumerate(self.models)}
-
     def _scaler_values(self) -> dict[str, float]:
         scaler = self._loss_scaler()
         return {key: float(value) for key, value in scaler.state_dict().items()} if scaler is not None else {}

@@ -25,8 +25,8 @@ class StopConditions:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._limit = 0
-        self._left = _seconds(os.environ.get(SECONDS_LEFT_VARIABLE, ""))
+        self.limit_seconds = 0  # stop this long after the beginning; 0: never
+        self._left = max(0.0, float(os.environ.get(SECONDS_LEFT_VARIABLE) or 0))
         self._signal = 0
         self._longest_save = min(self._left / 20, LONGEST_GUESS_SECONDS)
         self._measured = False
@@ -36,10 +36,6 @@ class StopConditions:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._signal = number
-
-    def limit(self, seconds: int) -> None:
-        """Stop this long after the beginning; 0: never."""
-        self._limit = seconds
 
     def stepped(self, seconds: float) -> None:
         """A step took so long."""
@@ -66,16 +62,9 @@ class StopConditions:
 
     def _clock(self) -> str:
         worked = time.monotonic() - self._started
-        if self._limit and worked >= self._limit:
+        if 0 < self.limit_seconds <= worked:
             return "exit_duration"
         return "time_limit" if self._left and worked >= self._left - self.reserve() else ""
-
-
-def _seconds(text: str) -> float:
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        return 0.0
 
 
 @dataclass(frozen=True)

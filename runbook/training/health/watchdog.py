@@ -163,9 +163,12 @@ class Watchdog:
 
     def join(self) -> None:
         """Count the collectives from now on, at the same moment on all ranks: they have just met."""
+        from torch.distributed import distributed_c10d
+
         count_entries()
         self.heartbeat.entered, self.heartbeat.is_inside = entered, is_inside
-        self._reports = HangReports(self.ranks.world_size, self.local, clone_store)
+        store: Any = distributed_c10d._get_default_store()
+        self._reports = HangReports(self.ranks.world_size, self.local, store.clone)
 
     def stop(self) -> None:
         """Stop the thread."""
@@ -236,7 +239,9 @@ class Watchdog:
         end, text, unchanged = time.monotonic() + STACK_SECONDS, "", 0
         while time.monotonic() < end and unchanged < STACK_UNCHANGED_LOOKS:
             time.sleep(0.01)
-            before, text = text, _read_text(Path(beat.stacks)) if beat.stacks else ""
+            before = text
+            with contextlib.suppress(OSError):
+                text = Path(beat.stacks).read_text(encoding="utf-8", errors="replace")
             unchanged = unchanged + 1 if text and text == before else 0
         if stopped:  # it would go on training with steps that its end takes away again
             _send(beat.pid, signal.SIGSTOP)
@@ -280,13 +285,6 @@ def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str])
     count = int(size) if size.isdigit() and ranks.local_rank < int(size) <= ranks.world_size else 1
     first = ranks.rank - ranks.local_rank if count > 1 else ranks.rank
     return Watchdog(spec, ranks, Path(folder) / RANKS_FOLDER, range(first, first + count))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _send(pid: int, *signals: int) -> None:
@@ -366,14 +364,6 @@ def entered() -> dict[str, int]:
         counts = dict.fromkeys(distributed_c10d._world.pg_names.values(), 0)
     counts.update(list(_entered.items()))
     return counts
-
-
-def clone_store() -> Any:
-    """Another connection to the store at which the ranks met."""
-    from torch.distributed import distributed_c10d
-
-    store: Any = distributed_c10d._get_default_store()
-    return store.clone()
 
 
 def raise_timeouts(seconds: float) -> None:

@@ -78,8 +78,8 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.counts.synchronizations[_asked_by()] += 1
             if self.fake and getattr(args[0], "constant", None) is not None:
                 return args[0].constant.item()
-            if self.fake:
-                return _NUMBERS.get(args[0].dtype, 0.0 if args[0].dtype.is_floating_point else 0)
+            if self.fake:  # nothing overflowed, nothing is wrong, and every sum is zero
+                return False if args[0].dtype is torch.bool else 0.0 if args[0].dtype.is_floating_point else 0
         if func.namespace == "c10d" and func._opname != "barrier":
             self._collective(func, args)
             if self.fake:
@@ -177,10 +177,6 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
-_NUMBERS: dict[torch.dtype, Any] = {torch.bool: False}
-"""What a fake tensor's value is taken for: nothing overflowed, nothing is wrong, and every sum is zero."""
-
-
 _NO_KERNEL = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "set_"}
 )
@@ -188,9 +184,7 @@ _NO_KERNEL = frozenset(
 
 
 def _tensor_bytes(argument: Any) -> int:
-    if isinstance(argument, torch.Tensor):
-        return argument.numel() * argument.element_size()
-    return sum(map(_tensor_bytes, argument)) if isinstance(argument, list | tuple) else 0
+    return sum(leaf.nbytes for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor))
 
 
 def _unsent(func: Any, args: tuple[Any, ...]) -> Any:

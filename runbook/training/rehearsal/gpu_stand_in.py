@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
@@ -159,9 +160,4 @@ def list_of_zeros(tensor: torch.Tensor) -> Any:
     """In place of `FakeTensor.tolist`, which asks for each number apart; a real one is copied at once."""
     if tensor.numel():
         tensor.view(-1)[0].item()
-    return _zeros(tensor.shape)
-
-
-def _zeros(shape: Iterable[int]) -> Any:
-    first, *rest = (*shape, -1)
-    return 0.0 if first == -1 else [_zeros(rest[:-1]) for _ in range(first)]
+    return numpy.zeros(tuple(tensor.shape)).tolist()

@@ -10,9 +10,9 @@ import sys
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -26,6 +26,8 @@ from runbook.training.rehearsal import gpu_stand_in
 from runbook.training.rehearsal.counter import FORWARD_BACKWARD, OperatorCounter, StepCounts, thinned
 
 EVALUATION, SAVE, RESUME = "evaluation", "save", "resume"
+Answers: TypeAlias = dict[tuple[Any, str], Any]
+"""What takes the place of an attribute, by its owner and name."""
 
 
 def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
@@ -43,7 +45,7 @@ def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
             stage = process_groups.make_parallel_groups(spec)
             counter.groups = group_names()
             rehearsal = _Rehearsal(spec, counter)
-            with _fused_kernels(counter) if on_gpu else contextlib.nullcontext():
+            with _replaced(_fused_kernels(counter) if on_gpu else {}):
                 return _rehearsed(rehearsal, rank, stage, start)
 
 
@@ -63,7 +65,8 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> Re
     resume_bytes = rehearsal.resume()
     resume = counter.reset()
     states = sum(parts.values())
-    moments = {moment: max(value for name, value in step.timeline if name == moment) for moment in rehearsal.moments}
+    own_moments = (FORWARD_BACKWARD, OPTIMIZER)
+    moments = {moment: max(value for name, value in step.timeline if name == moment) for moment in own_moments}
     moments[EVALUATION] = evaluation.peak_bytes
     grown = _Grown(once, step, least, run, whole)
     return RehearsedRank(
@@ -160,21 +163,20 @@ class _Rehearsal:
         from runbook.training.loop import make_engine
 
         self.spec, self.counter = spec, counter
-        self.moments: list[str] = []
         self.engine = make_engine(spec, draw=not counter.fake)
         self.stopping = StopConditions()
-        compute, update = self.engine.compute, self.engine.update
-        self._mark("compute", compute, FORWARD_BACKWARD)
-        self._mark("update", update, OPTIMIZER)
+        self._mark("compute", FORWARD_BACKWARD)
+        self._mark("update", OPTIMIZER)
         for index, chunk in enumerate(self.engine.models):
             self._mark_chunk(index, chunk)
 
-    def _mark(self, name: str, call: Any, moment: str) -> None:
+    def _mark(self, name: str, moment: str) -> None:
+        call = getattr(self.engine, name)
+
         def marked(*arguments: Any) -> Any:
             self.counter.moment = moment
             return call(*arguments)
 
-        self.moments.append(moment)
         setattr(self.engine, name, marked)
 
     def _mark_chunk(self, index: int, chunk: Any) -> None:
@@ -192,8 +194,9 @@ class _Rehearsal:
         """One iteration as the training loop makes it."""
         from runbook.training.checkpoints.state import TrainingProgress
 
-        self.counter.moment = FORWARD_BACKWARD
-        stepper = self._stepper(_with_microbatches(self.spec, microbatches))
+        self.counter.moment, micro = FORWARD_BACKWARD, self.spec.batch.micro
+        batch = Batch(micro, micro * self.spec.parallel.data * microbatches, microbatches)
+        stepper = self._stepper(dataclasses.replace(self.spec, batch=batch))
         stepper.step(_Samples(self.spec.model.sequence_length), TrainingProgress())
 
     def _stepper(self, spec: PhasePlan) -> Any:
@@ -225,8 +228,8 @@ class _Rehearsal:
         from runbook.training.engines.engine import each_shard
 
         self.counter.moment = SAVE
-        shards = [shard for shard in each_shard(self.engine.sharded_state()) if isinstance(shard.data, torch.Tensor)]
-        return _bytes_of(shard.data for shard in shards if is_main_replica(shard.replica_id))
+        own = [shard.data for shard in each_shard(self.engine.sharded_state()) if is_main_replica(shard.replica_id)]
+        return sum(data.nbytes for data in own if isinstance(data, torch.Tensor) and not data.is_meta)
 
     def resume(self) -> int:
         """Bytes that this rank reads of a checkpoint to resume from it."""
@@ -280,15 +283,6 @@ class _Samples:
         }
 
 
-def _with_microbatches(spec: PhasePlan, number: int) -> PhasePlan:
-    batch = Batch(spec.batch.micro, spec.batch.micro * spec.parallel.data * number, number)
-    return dataclasses.replace(spec, batch=batch)
-
-
-def _bytes_of(tensors: Iterable[Any]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.device.type != "meta")
-
-
 @contextlib.contextmanager
 def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
     """The process groups of the whole job, with this rank as the only one that is there."""
@@ -305,7 +299,7 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it without a launcher too
     devices = "cpu:fake" if spec.device == "cpu" else f"cpu:fake,{gpu_stand_in.NAME}:fake"
     distributed: Any = torch.distributed
-    replaced = {
+    answers: Answers = {
         (torch.nn.Module, "_apply"): gpu_stand_in.move_module,
         (FakeTensor, "tolist"): gpu_stand_in.list_of_zeros,
         (torch.nn.functional, "scaled_dot_product_attention"): gpu_stand_in.attention(for_gpu=for_gpu),
@@ -313,40 +307,41 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
         (distributed, "broadcast_object_list"): lambda *_, **__: None,
     }
     if for_gpu:
-        replaced[cpu, "onednn_is_faster"] = lambda: False
+        answers[cpu, "onednn_is_faster"] = lambda: False
     if spec.engine == "deepspeed":
-        replaced |= _answers_for_deepspeed(spec)
-    before = {place: getattr(*place) for place in replaced}
-    for (owner, name), answer in replaced.items():
-        setattr(owner, name, answer)
-    distributed.init_process_group(devices, rank=rank, world_size=spec.parallel.world_size, store=FakeStore())
-    try:
-        yield
-    finally:
-        process_groups.leave_process_groups()
-        for (owner, name), answer in before.items():
-            setattr(owner, name, answer)
+        answers |= _answers_for_deepspeed(spec)
+    with _replaced(answers):
+        distributed.init_process_group(devices, rank=rank, world_size=spec.parallel.world_size, store=FakeStore())
+        try:
+            yield
+        finally:
+            process_groups.leave_process_groups()
 
 
 @contextlib.contextmanager
-def _fused_kernels(counter: OperatorCounter) -> Iterator[None]:
-    """Count each function of megatron-core that torch compiles on a GPU as one kernel."""
-    compiled = [
-        (module, name, call)
-        for title, module in list(sys.modules.items())
-        for name, call in (list(vars(module).items()) if title.startswith("megatron.core.") else ())
-        if hasattr(call, "_torchdynamo_orig_callable")
-    ]
-    for module, name, call in compiled:
-        setattr(module, name, counter.as_one_kernel(call))
+def _replaced(answers: Answers) -> Iterator[None]:
+    """Put the answers in place for a while."""
+    before = {place: getattr(*place) for place in answers}
+    for (owner, name), answer in answers.items():
+        setattr(owner, name, answer)
     try:
         yield
     finally:
-        for module, name, call in compiled:
-            setattr(module, name, call)
+        for (owner, name), original in before.items():
+            setattr(owner, name, original)
 
 
-def _answers_for_deepspeed(spec: PhasePlan) -> dict[tuple[Any, str], Any]:
+def _fused_kernels(counter: OperatorCounter) -> Answers:
+    """Each function of megatron-core that torch compiles on a GPU, counted as one kernel."""
+    return {
+        (module, name): counter.as_one_kernel(call)
+        for title, module in list(sys.modules.items())
+        for name, call in (list(vars(module).items()) if title.startswith("megatron.core.") else ())
+        if hasattr(call, "_torchdynamo_orig_callable")
+    }
+
+
+def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
     """What DeepSpeed reads out of a message from another rank: the same messages, and what would be in them."""
     from runbook.training.engines.deepspeed_start import import_deepspeed
     from runbook.training.engines.gpt_model import DTYPES
