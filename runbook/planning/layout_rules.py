@@ -53,16 +53,16 @@ def _world(choice: Choice) -> Check:
 def _devices(choice: Choice) -> Iterator[Check]:
     hardware, keys = choice.site.hardware, choice.keys
     has, cores = hardware.devices_per_node, hardware.cores_per_node
-    if choice.on_cpu:
+    if choice.on_cpu and cores:  # else 01-environment counts them
         yield judge(
             f"{choice.phase}: processes on a node",
-            not cores or choice.devices_per_node <= cores,
-            f"{choice.devices_per_node} processes on {cores or 'an unknown number of'} cores",
+            choice.devices_per_node <= cores,
+            f"{choice.devices_per_node} processes on {cores} cores",
             "each process has a core of its own",
             f"Lower {keys.job}.devices_per_node to at most {cores}; more is only slower.",
             otherwise="warn",
         )
-    elif hardware.device != AUTO:
+    elif not choice.on_cpu and hardware.device != AUTO:
         yield judge(
             f"{choice.phase}: devices on a node",
             choice.devices_per_node <= has,

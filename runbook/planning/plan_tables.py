@@ -313,7 +313,7 @@ def data_table(plan: Plan) -> Table:
             "read": shown(way.read_bytes, decimal_bytes),
             "written": shown(way.written_bytes, decimal_bytes),
             "disk at its fullest": shown(way.disk_bytes, decimal_bytes),
-            "core hours": shown(way.core_hours, "{:,.3g}"),
+            "time on one core": shown(way.core_hours and 3600 * way.core_hours, show_duration),
             **{what: shown(value and 3600 * value, show_duration) for what, value in hours.items()},
         }
     note = "Rates measured on one core of an AMD Zen 5; downloads come on top."

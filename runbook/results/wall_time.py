@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from runbook.core.table import Table
-from runbook.core.units import show_duration
 from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
 from runbook.results.metrics import Summary
 
@@ -100,7 +99,6 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
             "part": name,
             "seconds (s)": round(seconds, 2),
             "share (%)": 100 * seconds / wall if wall else None,
-            "as text": show_duration(seconds),
         }
         for name, seconds in [("wall time", wall), *account.parts.items()]
     ]

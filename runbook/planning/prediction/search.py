@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, get_args
 
 from runbook.core.table import UNKNOWN, Table
-from runbook.core.units import four_digits, show_bytes, show_duration
+from runbook.core.units import four_digits, show_bytes, show_device_hours, show_duration
 from runbook.params.settings import Settings
 from runbook.plan_file.schema import Recompute
 from runbook.planning.cost import flops, memory
@@ -261,7 +261,7 @@ def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Ta
             "a step": shown(one.seconds_per_iteration, show_duration),
             "the whole training": shown(one.seconds, show_duration),
             "against the plan": "" if not (one.seconds and planned) else f"{one.seconds / planned:.2f} x",
-            "device hours": shown(one.device_hours, "{:,.4g}"),
+            "device hours": shown(one.device_hours, show_device_hours),
             "cost": UNKNOWN if one.cost is None else f"{one.cost:,.0f} {currency}".strip(),
         }
         for one in alternatives

@@ -153,8 +153,9 @@ def account_view(one: TrainingResults) -> View:
     if (account := one.account) is None:
         return View([f"{one.phase} has made no step yet."])
     caption = (
-        f"{account.goodput or 0:.1%} of {account.wall_seconds:.0f} s were productive steps, over {account.jobs} jobs; "
-        f"{account.lost_steps} steps were done again, {account.missing_steps} are missing."
+        f"{account.goodput or 0:.1%} of {show_duration(account.wall_seconds)} were productive steps, over "
+        f"{counted(account.jobs, 'job')}; {counted(account.lost_steps, 'step')} done again, "
+        f"{counted(account.missing_steps, 'step')} missing."
     )
     title = f"Where the wall time of {one.phase} went"
     view = View([(run_figures.goodput_figure(account, title), caption), wall_time.wall_time_table(account, title)])
