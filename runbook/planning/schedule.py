@@ -4,12 +4,18 @@ import math
 from collections.abc import Iterator
 
 from runbook.core.checks import Check, judge
+from runbook.params.schema.keys import EXCLUSIVE
+from runbook.params.schema.run_file import Training
 from runbook.plan_file.limits import ramp_rules
 from runbook.plan_file.schema import Batch, Duration, LearningRate, Ramp
 from runbook.planning.layout import Choice
 
 SMOKE_DECAY = 100
 """A smoke test's rate decays over this many times its own length: at its end it is still 99 % of the peak."""
+_OWN_KEYS = ("nan_policy", "nan_limit", "spike_policy", "keep_every", "async_save", "resume_changed")
+"""Keys below `training` that only our own trainer knows."""
+_GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))
+"""What the groups of `EXCLUSIVE` say, and how many keys of each are given."""
 
 
 def batch_of(choice: Choice) -> Batch:
@@ -75,16 +81,8 @@ def check_schedule(choice: Choice) -> list[Check]:
 
 def _options(choice: Choice) -> Iterator[Check]:
     """A warning where a key of our own trainer is set and another framework trains."""
-    training = choice.training
-    own = {
-        "nan_policy": training.nan_policy != "stop",
-        "nan_limit": training.nan_limit != 3,
-        "spike_policy": training.spike_policy != "note",
-        "keep_every": training.keep_every > 0,
-        "async_save": training.async_save,
-        "resume_changed": training.resume_changed,
-    }
-    given = [f"training.{key}" for key, is_set in own.items() if is_set]
+    training, defaults = choice.training, Training.model_fields
+    given = [f"training.{key}" for key in _OWN_KEYS if getattr(training, key) != defaults[key].default]
     if given and not choice.smoke and not choice.own_trainer:
         yield Check(
             f"{choice.phase}: keys of our own trainer",
@@ -98,13 +96,7 @@ def _options(choice: Choice) -> Iterator[Check]:
 def _given_once(choice: Choice) -> Iterator[Check]:
     if choice.smoke:
         return
-    for what, prefix, number in (
-        ("length", "", "exactly"),
-        ("warm-up", "warmup_", "at most"),
-        ("decay", "decay_", "at most"),
-    ):
-        names = [f"training.{prefix}{unit}" for unit in ("iterations", "samples", "tokens")]
-        names += ["training.warmup_fraction"] if prefix == "warmup_" else []
+    for (what, number), names in zip(_GIVEN, EXCLUSIVE.values(), strict=True):
         values = {name: getattr(choice.training, name.removeprefix("training.")) for name in names}
         given = [f"{name}={value}" for name, value in values.items() if value]
         yield judge(
