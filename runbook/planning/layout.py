@@ -12,7 +12,7 @@ from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
 from runbook.plan_file.limits import DEEPSPEED, FULL_KEYS, Keys, Rule
 from runbook.plan_file.schema import PlannedParallel, Shape, Tuning
-from runbook.planning.sizes import same_fields, shape_of
+from runbook.planning.sizes import Cut, same_fields, shape_of
 
 SMOKE = "03-smoke-test"
 FULL = "04-training"
@@ -37,25 +37,18 @@ SMOKE_KEYS = Keys(
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Cut):
     """What one training phase was asked for, and the layout that follows; meaningful where `check_layout` passes."""
 
     phase: str
     keys: Keys
     model_name: str
     model: Model
-    tensor: int
-    pipeline: int
-    virtual_pipeline: int
-    context: int
     sequence: bool
-    zero_stage: int
     first_stage_layers: int
     last_stage_layers: int
     nodes: int
     devices_per_node: int
-    micro_batch: int
-    global_batch: int
     sequence_length: int
     training: Training
     site: Site

@@ -116,19 +116,13 @@ _NETWORK_LATENCY = 3.0
 
 
 @dataclass(frozen=True)
-class StepSetup:
+class StepSetup(sizes.Cut):
     """One way to train one model on some devices."""
 
     shape: Shape
     device: Accelerator
     precision: str
-    tensor: int
-    pipeline: int
     data: int
-    micro_batch: int
-    global_batch: int
-    context: int = 1
-    virtual_pipeline: int = 1
     sequence: bool = True
     recompute: str = "none"
     """none, selective, operators (every second matrix product, as torchtitan does) or full."""
@@ -142,7 +136,6 @@ class StepSetup:
     """Whether stages send while they compute."""
     broadcasts_batches: bool = False
     """Whether one tensor-parallel rank sends the batches to the others."""
-    zero_stage: int = 1
     flash: bool = True
     code: str = "fused"
     """unfused, eager, fused or tuned: how many kernels a layer is made of, and how well communication hides."""
