@@ -63,6 +63,7 @@ class HuggingFace:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = not special_tokens
+        self.special = sorted(str(token.content) for token in self.tokenizer.get_added_tokens_decoder().values())
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """As `Fastokens` does."""
@@ -81,17 +82,11 @@ class HuggingFace:
         token_id: int | None = self.tokenizer.token_to_id(token)
         return token_id
 
-    @functools.cached_property
-    def special(self) -> dict[int, str]:
-        """The added tokens' names by their ids."""
-        added = self.tokenizer.get_added_tokens_decoder()
-        return {int(number): str(token.content) for number, token in added.items()}
-
 
 class SentencePiece:
     """A SentencePiece model, where that package is installed; its own judge."""
 
-    special: ClassVar[dict[int, str]] = {}
+    special: ClassVar[list[str]] = []
 
     def __init__(self, model: Path) -> None:
         try:
@@ -237,7 +232,7 @@ class Tokenizer:
             if (token_id := self.judge.token_id(candidate)) is not None:
                 return token_id
         asked = f"has no token {name!r}" if name else f"has none of {', '.join(EOD_NAMES)}"
-        special = ", ".join(sorted(self.judge.special.values())) or "none"
+        special = ", ".join(self.judge.special) or "none"
         raise DataError(
             f"the tokenizer {self.name} {asked}, which would end each document; its special tokens: {special}. "
             "Name the token (--eod-token), or choose --no-append-eod."

@@ -293,27 +293,23 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
     if segment.size == 0:
         raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
     try:
+        _refuse_change(path, segment)
         raw = path.open("rb", buffering=0)
     except OSError as error:
-        reason = f"it cannot be opened: {error.strerror}"
-        if isinstance(error, FileNotFoundError):
-            reason = "it was there when the work was planned, and is gone"
-        raise BrokenFileError(segment.path, 0, reason, AGAIN) from None
-    with io.BufferedReader(raw, RAW_BLOCK) as file:
-        _refuse_change(path, segment)
-        with _decompressed(file, kind_of(path)[1]) as stream:
-            try:
-                yield stream
-            except decompression_errors() as error:
-                raise _explained(segment, error, stream.tell()) from error
-        _refuse_change(path, segment)
+        raise BrokenFileError(segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN) from None
+    with io.BufferedReader(raw, RAW_BLOCK) as file, _decompressed(file, kind_of(path)[1]) as stream:
+        try:
+            yield stream
+        except decompression_errors() as error:
+            raise _explained(segment, error, stream.tell()) from error
+    _refuse_change(path, segment)
 
 
 def _refuse_change(path: Path, segment: Segment) -> None:
     try:
         now = path.stat()
     except FileNotFoundError:
-        raise BrokenFileError(segment.path, 0, "it vanished while it was read", AGAIN) from None
+        raise BrokenFileError(segment.path, 0, "it was there when the work was planned, and vanished", AGAIN) from None
     if (now.st_size, now.st_mtime_ns) != (segment.size, segment.mtime_ns):
         reason = f"it changed since the work was planned ({segment.size} bytes then, {now.st_size} now)"
         raise BrokenFileError(segment.path, 0, reason, "Let no other program write to it, and run again.")
