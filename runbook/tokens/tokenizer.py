@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -134,27 +133,21 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
 
 def choose_encoder(kind: str, tokenizer_json: str, special_tokens: bool, name: str) -> tuple[Encoder, HuggingFace]:
     """The encoder for the work and the judge; fastokens is used only after it agreed on every probe."""
-    with ThreadPoolExecutor(1) as thread:  # both take a tenth of a second, most of it outside Python
-        fast = thread.submit(_fast_encoder, kind, tokenizer_json, special_tokens)
-        try:
-            judge = HuggingFace(tokenizer_json, special_tokens)
-        except ImportError:
-            remedy = "install the data extra: pip install 'gpt3-runbook[data]'"
-            raise DataError(f"the package tokenizers is missing; {remedy}") from None
-        except Exception as error:  # noqa: BLE001 - the package raises bare Exception and nothing narrower
-            raise DataError(f"{name} is refused by the tokenizers package: {error}") from None
-        encoder = fast.result()
-    if encoder is None:
+    try:
+        judge = HuggingFace(tokenizer_json, special_tokens)
+    except ImportError:
+        remedy = "install the data extra: pip install 'gpt3-runbook[data]'"
+        raise DataError(f"the package tokenizers is missing; {remedy}") from None
+    except Exception as error:  # noqa: BLE001 - the package raises bare Exception and nothing narrower
+        raise DataError(f"{name} is refused by the tokenizers package: {error}") from None
+    if kind != "auto":
+        return judge, judge
+    try:
+        encoder = Fastokens(tokenizer_json, special_tokens)
+    except (ImportError, ValueError):  # it is not installed, or does not know this kind of tokenizer.json
         return judge, judge
     compare(encoder, judge, list(PROBES), "the built-in edge texts")
     return encoder, judge
-
-
-def _fast_encoder(kind: str, tokenizer_json: str, special_tokens: bool) -> Fastokens | None:
-    """The fast encoder; None where it is not wanted, not installed, or does not know this kind of tokenizer.json."""
-    with contextlib.suppress(ImportError, ValueError):
-        return Fastokens(tokenizer_json, special_tokens) if kind == "auto" else None
-    return None
 
 
 def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None:
