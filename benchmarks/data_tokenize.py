@@ -68,7 +68,7 @@ def floors(inputs: list[Path]) -> dict[str, float]:
                 while block := timed("decompress", lambda file=file: file.read(1 << 20)):
                     blocks.append(block)
             lines = list(whole_lines(b"".join(blocks)))
-            batches = timed("parse", lambda lines=lines: [parser.parse(data, "", 0).texts for data in lines])
+            batches = timed("parse", lambda lines=lines: [parser.parse(data, 0).texts for data in lines])
             made = timed("encode", lambda batches=batches: [tokenizer.encoder.encode_batch(texts) for texts in batches])
             timed(
                 "join and write",

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -76,6 +77,11 @@ def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
     """A name that no file or folder there has with any of these suffixes: `stem`, or `stem-2`, `stem-3`, ..."""
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not any((folder / (name + suffix)).exists() for suffix in suffixes))
+
+
+def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
+    """Sorting key that puts chunk_2 before chunk_10."""
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", str(name)) if part]
 
 
 def name_time(moment: str) -> str:

@@ -12,10 +12,17 @@ from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
 from runbook.plan_file.limits import DEEPSPEED, FULL_KEYS, Keys, Rule
 from runbook.plan_file.schema import PlannedParallel, Shape, Tuning
-from runbook.planning.sizes import same_fields, shape_of
+from runbook.planning.sizes import Cut, same_fields, shape_of
 
 SMOKE = "03-smoke-test"
 FULL = "04-training"
+SMOKE_DECAY = 100
+"""A smoke test's rate decays over this many times its own length: at its end it is still 99 % of the peak."""
+_NOT_IN_SMOKE = (
+    *("samples", "tokens", "rampup_start", "rampup_increment", "rampup_samples"),
+    *("warmup_samples", "warmup_tokens", "warmup_fraction", "decay_samples", "decay_tokens"),
+)
+"""Keys below `training` that say how long and how the training goes, and are 0 in a smoke test."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +44,18 @@ SMOKE_KEYS = Keys(
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Cut):
     """What one training phase was asked for, and the layout that follows; meaningful where `check_layout` passes."""
 
     phase: str
     keys: Keys
     model_name: str
     model: Model
-    tensor: int
-    pipeline: int
-    virtual_pipeline: int
-    context: int
     sequence: bool
-    zero_stage: int
     first_stage_layers: int
     last_stage_layers: int
     nodes: int
     devices_per_node: int
-    micro_batch: int
-    global_batch: int
     sequence_length: int
     training: Training
     site: Site
@@ -182,9 +182,18 @@ def full_choice(settings: Settings) -> Choice:
 def smoke_choice(settings: Settings) -> Choice:
     """The smoke test: no interleaving and no context parallel, the run's ZeRO stage, its own tensor and pipeline.
 
-    A global batch of 0 becomes two micro-batches for each copy, or one a stage where there are more stages.
+    A global batch of 0 becomes two micro-batches for each copy, or one a stage where there are more stages. The peak
+    learning rate is the training's, reached early and hardly left; where the training evaluates, it does so at the end.
     """
     run, smoke, job = settings.run, settings.run.training.smoke, settings.job(SMOKE)
+    evaluates = run.training.eval_interval > 0 and run.training.eval_iterations > 0
+    changed = dict.fromkeys(_NOT_IN_SMOKE, 0) | {
+        "iterations": smoke.iterations,
+        "warmup_iterations": smoke.warmup_iterations,
+        "decay_iterations": SMOKE_DECAY * smoke.iterations,
+        "eval_interval": smoke.iterations if evaluates else 0,
+        "eval_iterations": int(evaluates),
+    }
     choice = replace(
         full_choice(settings), phase=SMOKE, keys=SMOKE_KEYS, model_name=settings.smoke_model_name,
         model=settings.smoke_model, tensor=smoke.tensor, pipeline=smoke.pipeline, virtual_pipeline=1, context=1,
@@ -192,6 +201,7 @@ def smoke_choice(settings: Settings) -> Choice:
         nodes=job.nodes, devices_per_node=job.devices_per_node, micro_batch=smoke.micro_batch,
         global_batch=smoke.global_batch,
         sequence_length=smoke.sequence_length or settings.smoke_model.sequence_length,
+        training=run.training.model_copy(update=changed),
     )  # fmt: skip
     smallest = max(2, choice.pipeline) * choice.data * choice.micro_batch
     return replace(choice, global_batch=smoke.global_batch or smallest)

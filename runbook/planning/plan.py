@@ -248,7 +248,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         ),
         recompute=training.recompute,
         data=_data(settings, choice, data),
-        evaluation=_evaluation(choice, length),
+        evaluation=schema.Evaluation(training.eval_interval, training.eval_iterations),
         checkpoint=_checkpoint(settings, choice),
         log=_log(settings, choice),
         limits=schema.Limits(
@@ -290,13 +290,6 @@ def _data(settings: Settings, choice: Choice, data: DataPlan) -> schema.PlannedD
         sources = {use: tuple(dataclasses.replace(file, text="") for file in files) for use, files in sources.items()}
     cache = _place(settings, choice, "data", "cache", in_run="data/cache")
     return schema.PlannedData(mock=data.mock, **sources, split=data.split, cache=cache)
-
-
-def _evaluation(choice: Choice, length: schema.Duration) -> schema.Evaluation:
-    interval, iterations = choice.training.eval_interval, choice.training.eval_iterations
-    if not choice.smoke:
-        return schema.Evaluation(interval, iterations)
-    return schema.Evaluation(length.iterations, 1) if interval > 0 and iterations > 0 else schema.Evaluation(0, 0)
 
 
 def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:

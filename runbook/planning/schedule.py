@@ -4,45 +4,50 @@ import math
 from collections.abc import Iterator
 
 from runbook.core.checks import Check, judge
+from runbook.params.schema.keys import EXCLUSIVE
+from runbook.params.schema.run_file import Training
 from runbook.plan_file.limits import ramp_rules
 from runbook.plan_file.schema import Batch, Duration, LearningRate, Ramp
 from runbook.planning.layout import Choice
 
-SMOKE_DECAY = 100
-"""A smoke test's rate decays over this many times its own length: at its end it is still 99 % of the peak."""
+_OWN_KEYS = (
+    "nan_policy",
+    "nan_limit",
+    "spike_policy",
+    "alarm_webhook",
+    "alarm_command",
+    "keep_every",
+    "async_save",
+    "resume_changed",
+)
+"""Keys below `training` that only our own trainer knows."""
+_GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))
+"""What the groups of `EXCLUSIVE` say, and how many keys of each are given."""
 
 
 def batch_of(choice: Choice) -> Batch:
-    """The batch of a phase with its ramp; a smoke test has none."""
+    """The batch of a phase with its ramp."""
     training = choice.training
     ramp = Ramp(training.rampup_start, training.rampup_increment, training.rampup_samples)
-    return Batch(choice.micro_batch, choice.global_batch, choice.num_microbatches, Ramp() if choice.smoke else ramp)
+    return Batch(choice.micro_batch, choice.global_batch, choice.num_microbatches, ramp)
 
 
 def duration(choice: Choice) -> Duration:
     """Whole steps: samples or tokens that fill no whole step are left over, as in Megatron."""
     training, batch = choice.training, batch_of(choice)
-    if choice.smoke:
-        iterations = training.smoke.iterations
-    elif training.iterations:
-        iterations = training.iterations
-    else:
-        iterations = batch.iterations_within(training.samples or training.tokens // choice.sequence_length)
+    sequences = training.samples or training.tokens // choice.sequence_length
+    iterations = training.iterations or batch.iterations_within(sequences)
     samples = batch.samples_after(iterations)
     return Duration(iterations=iterations, samples=samples, tokens=samples * choice.sequence_length)
 
 
 def learning_rate(choice: Choice, length: Duration) -> LearningRate:
-    """The schedule of the full training, or the smoke test's: the same peak, reached early and hardly left."""
+    """The schedule in samples, whatever unit its parts are given in."""
     training, batch = choice.training, batch_of(choice)
-    if choice.smoke:
-        warmup = training.smoke.warmup_iterations * choice.global_batch
-        decay = SMOKE_DECAY * length.samples
-    else:
-        decay = batch.samples_after(training.decay_iterations) or training.decay_samples
-        decay = decay or training.decay_tokens // choice.sequence_length or length.samples
-        warmup = batch.samples_after(training.warmup_iterations) or training.warmup_samples
-        warmup = warmup or training.warmup_tokens // choice.sequence_length or round(training.warmup_fraction * decay)
+    decay = batch.samples_after(training.decay_iterations) or training.decay_samples
+    decay = decay or training.decay_tokens // choice.sequence_length or length.samples
+    warmup = batch.samples_after(training.warmup_iterations) or training.warmup_samples
+    warmup = warmup or training.warmup_tokens // choice.sequence_length or round(training.warmup_fraction * decay)
     return LearningRate(
         peak=training.learning_rate,
         minimum=training.min_learning_rate,
@@ -75,18 +80,8 @@ def check_schedule(choice: Choice) -> list[Check]:
 
 def _options(choice: Choice) -> Iterator[Check]:
     """A warning where a key of our own trainer is set and another framework trains."""
-    training = choice.training
-    own = {
-        "nan_policy": training.nan_policy != "stop",
-        "nan_limit": training.nan_limit != 3,
-        "spike_policy": training.spike_policy != "note",
-        "alarm_webhook": bool(training.alarm_webhook),
-        "alarm_command": bool(training.alarm_command),
-        "keep_every": training.keep_every > 0,
-        "async_save": training.async_save,
-        "resume_changed": training.resume_changed,
-    }
-    given = [f"training.{key}" for key, is_set in own.items() if is_set]
+    training, defaults = choice.training, Training.model_fields
+    given = [f"training.{key}" for key in _OWN_KEYS if getattr(training, key) != defaults[key].default]
     if given and not choice.smoke and not choice.own_trainer:
         yield Check(
             f"{choice.phase}: keys of our own trainer",
@@ -100,13 +95,7 @@ def _options(choice: Choice) -> Iterator[Check]:
 def _given_once(choice: Choice) -> Iterator[Check]:
     if choice.smoke:
         return
-    for what, prefix, number in (
-        ("length", "", "exactly"),
-        ("warm-up", "warmup_", "at most"),
-        ("decay", "decay_", "at most"),
-    ):
-        names = [f"training.{prefix}{unit}" for unit in ("iterations", "samples", "tokens")]
-        names += ["training.warmup_fraction"] if prefix == "warmup_" else []
+    for (what, number), names in zip(_GIVEN, EXCLUSIVE.values(), strict=True):
         values = {name: getattr(choice.training, name.removeprefix("training.")) for name in names}
         given = [f"{name}={value}" for name, value in values.items() if value]
         yield judge(
@@ -121,7 +110,7 @@ def _given_once(choice: Choice) -> Iterator[Check]:
 def _length(choice: Choice, length: Duration) -> Check:
     training, batch = choice.training, batch_of(choice)
     asked = training.tokens // choice.sequence_length if training.tokens else training.samples
-    left = asked - length.samples if not choice.smoke and asked else 0
+    left = asked - length.samples if asked else 0
     rest = f" ({left} samples fill no whole step and are left over)" if left > 0 and length.iterations else ""
     size = f"{batch.ramp.start:,} to {batch.global_:,}" if batch.ramp.start else f"{batch.global_:,}"
     return judge(

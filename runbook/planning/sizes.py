@@ -38,6 +38,19 @@ def same_fields(kind: type[DataclassInstance], source: object) -> dict[str, Any]
     return {member.name: getattr(source, member.name) for member in fields(kind) if hasattr(source, member.name)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How a model and a step's batch are divided over the devices."""
+
+    tensor: int
+    pipeline: int
+    context: int = 1
+    virtual_pipeline: int = 1
+    zero_stage: int = 1
+    micro_batch: int
+    global_batch: int
+
+
 def shape_of(model: Model, *, tensor: int = 1, sequence_length: int = 0, own: bool = False) -> Shape:
     """The catalogue's model, cut for `tensor` ranks and trained on sequences of this length (0: the model's own).
 

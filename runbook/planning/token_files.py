@@ -1,6 +1,5 @@
 """Token files: which files a run reads, how many tokens they hold, and what making them takes."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import ClassVar
 
 from runbook.core.checks import Check, judge
+from runbook.core.files import natural_key
 from runbook.core.units import four_digits, show_count
 from runbook.params.schema.entries import TOKENIZED, Dataset, TextShare
 from runbook.params.settings import Settings
@@ -158,11 +158,7 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
     """
     if held_out < 1 or len(prefixes) <= 2 * held_out:
         return [], [], []
-
-    def by_numbers(name: str) -> list[tuple[int, int, str]]:
-        return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name)]
-
-    ordered = sorted(prefixes, key=by_numbers)
+    ordered = sorted(prefixes, key=natural_key)
     return ordered[: -2 * held_out], ordered[-held_out:], ordered[-2 * held_out : -held_out]
 
 

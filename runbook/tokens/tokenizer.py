@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -63,6 +62,7 @@ class HuggingFace:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = not special_tokens
+        self.special = sorted(str(token.content) for token in self.tokenizer.get_added_tokens_decoder().values())
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """As `Fastokens` does."""
@@ -81,17 +81,11 @@ class HuggingFace:
         token_id: int | None = self.tokenizer.token_to_id(token)
         return token_id
 
-    @functools.cached_property
-    def special(self) -> dict[int, str]:
-        """The added tokens' names by their ids."""
-        added = self.tokenizer.get_added_tokens_decoder()
-        return {int(number): str(token.content) for number, token in added.items()}
-
 
 class SentencePiece:
     """A SentencePiece model, where that package is installed; its own judge."""
 
-    special: ClassVar[dict[int, str]] = {}
+    special: ClassVar[list[str]] = []
 
     def __init__(self, model: Path) -> None:
         try:
@@ -139,27 +133,21 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
 
 def choose_encoder(kind: str, tokenizer_json: str, special_tokens: bool, name: str) -> tuple[Encoder, HuggingFace]:
     """The encoder for the work and the judge; fastokens is used only after it agreed on every probe."""
-    with ThreadPoolExecutor(1) as thread:  # both take a tenth of a second, most of it outside Python
-        fast = thread.submit(_fast_encoder, kind, tokenizer_json, special_tokens)
-        try:
-            judge = HuggingFace(tokenizer_json, special_tokens)
-        except ImportError:
-            remedy = "install the data extra: pip install 'gpt3-runbook[data]'"
-            raise DataError(f"the package tokenizers is missing; {remedy}") from None
-        except Exception as error:  # noqa: BLE001 - the package raises bare Exception and nothing narrower
-            raise DataError(f"{name} is refused by the tokenizers package: {error}") from None
-        encoder = fast.result()
-    if encoder is None:
+    try:
+        judge = HuggingFace(tokenizer_json, special_tokens)
+    except ImportError:
+        remedy = "install the data extra: pip install 'gpt3-runbook[data]'"
+        raise DataError(f"the package tokenizers is missing; {remedy}") from None
+    except Exception as error:  # noqa: BLE001 - the package raises bare Exception and nothing narrower
+        raise DataError(f"{name} is refused by the tokenizers package: {error}") from None
+    if kind != "auto":
+        return judge, judge
+    try:
+        encoder = Fastokens(tokenizer_json, special_tokens)
+    except (ImportError, ValueError):  # it is not installed, or does not know this kind of tokenizer.json
         return judge, judge
     compare(encoder, judge, list(PROBES), "the built-in edge texts")
     return encoder, judge
-
-
-def _fast_encoder(kind: str, tokenizer_json: str, special_tokens: bool) -> Fastokens | None:
-    """The fast encoder; None where it is not wanted, not installed, or does not know this kind of tokenizer.json."""
-    with contextlib.suppress(ImportError, ValueError):
-        return Fastokens(tokenizer_json, special_tokens) if kind == "auto" else None
-    return None
 
 
 def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None:
@@ -237,7 +225,7 @@ class Tokenizer:
             if (token_id := self.judge.token_id(candidate)) is not None:
                 return token_id
         asked = f"has no token {name!r}" if name else f"has none of {', '.join(EOD_NAMES)}"
-        special = ", ".join(sorted(self.judge.special.values())) or "none"
+        special = ", ".join(self.judge.special) or "none"
         raise DataError(
             f"the tokenizer {self.name} {asked}, which would end each document; its special tokens: {special}. "
             "Name the token (--eod-token), or choose --no-append-eod."

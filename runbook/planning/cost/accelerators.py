@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 GB = 10**9
 SOURCE = "facts hardware_peaks.csv (datasheets); links: vendors' datasheets, usual node designs"
@@ -117,6 +118,7 @@ _MEMORY_SIZES = {
 """Gigabytes that a device is sold with where there are several; its name must say which."""
 
 
+@cache
 def find_accelerator(text: str) -> Accelerator | None:
     """The device a name means, None where it means none of ours; an A100 without its memory is the 80 GB one.
 

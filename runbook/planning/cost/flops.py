@@ -27,30 +27,16 @@ def megatron_deepspeed(shape: Shape, *, factor: int) -> float:
     return 24 * factor * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
 
 
-def palm(shape: Shape) -> float:
-    """PaLM, appendix B: 6 for each parameter and token, embeddings included, plus attention over all pairs."""
-    return float(shape.sequence_length * (6 * whole(shape).total + _attention_per_token(shape)))
+def palm(shape: Shape, *, passes: int = 3, scores: bool = True, embeddings: bool = True) -> float:
+    """PaLM, appendix B: in each pass 2 for each parameter and token, plus attention over all pairs (`scores`).
 
-
-def six_n(shape: Shape) -> float:
-    """The rule of thumb: 6 for each parameter and token, no attention scores."""
-    return float(shape.sequence_length * 6 * whole(shape).total)
-
-
-def torchtitan(shape: Shape) -> float:
-    """Like PaLM, but without the input embeddings; the output layer is kept, tied or not."""
+    Three passes are 6 N + 12 l h s a token; a fourth is the forward pass again. Without `embeddings` only the output
+    layer is left of them, tied or not.
+    """
     parts = whole(shape)
-    counted = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden
-    return float(shape.sequence_length * (6 * counted + _attention_per_token(shape)))
-
-
-def llm_foundry_hardware(shape: Shape) -> float:
-    """llm-foundry's HFU with activation checkpointing: one more forward pass than its MFU."""
-    return palm(shape) * 4 / 3
-
-
-def _attention_per_token(shape: Shape) -> int:
-    return 12 * shape.layers * shape.heads * shape.head_size * shape.sequence_length
+    output_only = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden
+    attention = 4 * shape.layers * shape.heads * shape.head_size * shape.sequence_length if scores else 0
+    return float(passes * shape.sequence_length * (2 * (parts.total if embeddings else output_only) + attention))
 
 
 _FULL = Shape.flops_per_sequence
@@ -69,10 +55,10 @@ CONVENTIONS = {
     "nemo-25.07": Convention("model", "as megatron-full, with grouped queries and SwiGLU", _FULL),
     "nemo-25.09": Convention("model", "as megatron-causal, with grouped queries and SwiGLU", _CAUSAL),
     "palm": Convention("model", "6 N + 12 l h s a token", palm),
-    "six-n": Convention("model", "6 N a token", six_n),
-    "torchtitan": Convention("model", "6 (N - input embeddings) + 12 l h s a token", torchtitan),
+    "six-n": Convention("model", "6 N a token", partial(palm, scores=False)),
+    "torchtitan": Convention("model", "6 (N - input embeddings) + 12 l h s a token", partial(palm, embeddings=False)),
     "llm-foundry": Convention("model", "6 N + 12 l h s a token", palm),
-    "llm-foundry-hardware": Convention("hardware", "8 N + 16 l h s a token", llm_foundry_hardware),
+    "llm-foundry-hardware": Convention("hardware", "8 N + 16 l h s a token", partial(palm, passes=4)),
 }
 """By name. The formulas are those of plain GPT; the functions also know grouped queries, SwiGLU and other widths."""
 

@@ -116,19 +116,13 @@ _NETWORK_LATENCY = 3.0
 
 
 @dataclass(frozen=True)
-class StepSetup:
+class StepSetup(sizes.Cut):
     """One way to train one model on some devices."""
 
     shape: Shape
     device: Accelerator
     precision: str
-    tensor: int
-    pipeline: int
     data: int
-    micro_batch: int
-    global_batch: int
-    context: int = 1
-    virtual_pipeline: int = 1
     sequence: bool = True
     recompute: str = "none"
     """none, selective, operators (every second matrix product, as torchtitan does) or full."""
@@ -142,7 +136,6 @@ class StepSetup:
     """Whether stages send while they compute."""
     broadcasts_batches: bool = False
     """Whether one tensor-parallel rank sends the batches to the others."""
-    zero_stage: int = 1
     flash: bool = True
     code: str = "fused"
     """unfused, eager, fused or tuned: how many kernels a layer is made of, and how well communication hides."""
@@ -290,17 +283,12 @@ class StepModel:
         setup = self.setup
         elsewhere = setup.code == "unfused" and not self._has_fused_kernels
         forward = _OPERATORS_ELSEWHERE if elsewhere else _OPERATORS[setup.code]
-        if setup.code == "unfused" and not (setup.flash or elsewhere or self._takes_fused_softmax):
+        softmax_rows = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
+        if setup.code == "unfused" and not (setup.flash or elsewhere) and softmax_rows % _SOFTMAX_GROUP:
             forward += _SOFTMAX_OPERATORS
         forward += _CONTEXT_OPERATORS * (setup.context - 1)
         again = {"full": setup.recomputed, "operators": 0.7, "selective": 0.0 if setup.flash else 0.3}
         return forward * (1 + _BACKWARD_OPERATORS + again.get(setup.recompute, 0.0)) * self._operator_seconds
-
-    @property
-    def _takes_fused_softmax(self) -> bool:
-        setup = self.setup
-        groups = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
-        return groups % _SOFTMAX_GROUP == 0
 
     @property
     def least_microbatch_seconds(self) -> float:

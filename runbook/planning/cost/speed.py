@@ -166,10 +166,8 @@ def modelled_step(choice: Choice, machine: Machine | None) -> tuple[float | None
 
 
 def evaluation_batches(choice: Choice) -> int:
-    """Batches of all evaluations of a phase; the smoke test evaluates one batch, at its end."""
+    """Batches of all evaluations of a phase."""
     training = choice.training
     if not (training.eval_interval and training.eval_iterations):
         return 0
-    if choice.smoke:
-        return 1
     return duration(choice).iterations // training.eval_interval * training.eval_iterations

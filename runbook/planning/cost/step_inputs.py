@@ -1,7 +1,6 @@
 """A run's own choice as the model of an iteration takes it: its devices, its framework's code, its recomputation."""
 
 from dataclasses import replace
-from functools import cache
 
 from runbook.core.checks import Check, judge
 from runbook.core.units import show_bytes
@@ -17,15 +16,10 @@ CODE = {"runbook": "eager", "megatron-lm": "tuned", "megatron-deepspeed": "unfus
 
 def device_of(site: Site) -> Accelerator | None:
     """The site's accelerator, with the site's own peaks, memory and devices of a node; None where it is not known."""
-    hardware = site.hardware
-    peaks = tuple(sorted(hardware.peak_tflops.items()))
-    return _device(hardware.device, peaks, hardware.device_memory, hardware.devices_per_node)
-
-
-@cache
-def _device(name: str, peaks: tuple[tuple[str, float], ...], memory: int, node: int) -> Accelerator | None:
-    found, memory = find_accelerator(name), memory or named_memory(name)
-    return found and replace(found, peaks={**found.peaks, **dict(peaks)}, memory_bytes=memory, devices_per_node=node)
+    hardware, found = site.hardware, find_accelerator(site.hardware.device)
+    peaks = {**found.peaks, **hardware.peak_tflops} if found else {}
+    node = hardware.devices_per_node
+    return found and replace(found, peaks=peaks, memory_bytes=memory_of(site), devices_per_node=node)
 
 
 def peak_of(site: Site, precision: str) -> float | None:

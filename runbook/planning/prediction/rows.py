@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runbook.planning.cost.accelerators import find_accelerator
+from runbook.planning.sizes import Cut
 
 NEEDED = ("model", "accelerator")
 """Without these columns a file is no such table."""
@@ -45,7 +46,7 @@ _OLD = r"megatron-lm v[12]\b|megatron-lm v2|bigscience|metaseq|deepspeed 0\.[0-9
 
 
 @dataclass(frozen=True)
-class PublishedRow:
+class PublishedRow(Cut):
     """One row; 0 or an empty word where it does not say."""
 
     number: int
@@ -56,16 +57,9 @@ class PublishedRow:
     devices: int
     precision: str
     sequence_length: int
-    global_batch: int
-    tensor: int
-    pipeline: int
     data: int
-    context: int
-    virtual_pipeline: int
-    micro_batch: int
     convention: str
     recompute: str
-    zero_stage: int
     flash: bool
     code: str
     cuda_graphs: bool

@@ -272,7 +272,5 @@ def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Ta
 
 
 def _memory(one: Alternative) -> str:
-    if one.memory_bytes is None:
-        return UNKNOWN
-    share = f" ({one.memory_bytes / one.memory_limit_bytes:.0%})" if one.memory_limit_bytes else ""
-    return show_bytes(one.memory_bytes) + share
+    share = f" ({one.memory_bytes / one.memory_limit_bytes:.0%})" if one.memory_bytes and one.memory_limit_bytes else ""
+    return shown(one.memory_bytes, show_bytes) + share

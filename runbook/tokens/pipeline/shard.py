@@ -35,14 +35,14 @@ Report = Callable[[ShardCounts], None]
 
 
 class ShardMaker:
-    """Tokenizes shards, one after the other, with one tokenizer and one set of options."""
+    """Tokenizes shards, one after the other, with one tokenizer and one set of options, whose source key is found."""
 
-    def __init__(self, tokenizer: Tokenizer, options: TokenizeOptions, source_key: str, report: Report) -> None:
+    def __init__(self, tokenizer: Tokenizer, options: TokenizeOptions, report: Report) -> None:
         import numpy as np
 
         self._tokenizer = tokenizer
         self._options = options
-        self._parser = Parser(options.text_key, source_key)
+        self._parser = Parser(options.text_key, options.source_key)
         self._report = report
         self._dtype = np.dtype(DTYPES[dtype_code(tokenizer.vocabulary)])
         eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None
@@ -73,7 +73,7 @@ class ShardMaker:
         return sink.finish(mark, work.quarantine)
 
     def _segment(self, segment: Segment, work: _Work) -> None:
-        batches, counts = read_documents(segment, self._parser, self._options.text_key), work.counts
+        batches, counts = read_documents(segment, self._parser), work.counts
         while True:
             with work.timed("read"):
                 batch = next(batches, None)
@@ -102,14 +102,14 @@ class ShardMaker:
         elif stops or work.counts.skipped_records < MAX_PROBLEMS:  # counting lines reads the file again: not for many
             line = line_number(segment, bad.offset)
             at = f"line {line}, {at}"
-        problem = f"{bad.file}, {at}: {bad.reason}"
+        problem = f"{segment.path}, {at}: {bad.reason}"
         if stops:
             raise DataError(
                 f"{problem}. Mend the record, or leave such records out: --bad-records skip (counted) or quarantine "
                 "(kept aside as well)."
             )
         work.counts.skipped_records += 1
-        record = {"file": bad.file, "line": line, "offset": bad.offset, "reason": bad.reason}
+        record = {"file": segment.path, "line": line, "offset": bad.offset, "reason": bad.reason}
         work.set_aside(problem, record | {"base64": base64.b64encode(bad.raw).decode()})
 
     def _encode_huge(self, batch: DocumentBatch, segment: Segment, work: _Work) -> None:
@@ -135,7 +135,7 @@ class ShardMaker:
         except BadTextError as error:
             work.sink.cut(before)
             raw = f"(the record has {batch.read_bytes} bytes and is not kept)".encode()
-            self._set_aside_record(BadRecord(segment.path, batch.offset, str(error), raw), segment, work)
+            self._set_aside_record(BadRecord(batch.offset, str(error), raw), segment, work)
             return
         if self._eod is not None and tokens:
             work.sink.write(self._eod.tobytes())

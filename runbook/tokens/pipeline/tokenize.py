@@ -127,12 +127,12 @@ class _Job:
         self._began = time.monotonic()
         self._encoder = ""
         self._reused = 0
-        self._options = options
         self._progress = progress
         self._shards = cut_shards(find_inputs(inputs), options.shard_bytes, empty=options.bad_records != "stop")
         first = self._shards[0].segments[0]
-        self._source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
-        if options.drop_sources and not self._source_key:
+        source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
+        self._options = replace(options, source_key=source_key)
+        if options.drop_sources and not source_key:
             raise DataError(f"{first.path} names no source that could be dropped; give --source-key")
         segments = {segment.path: segment for shard in self._shards for segment in shard.segments}
         self._inputs = [(segment.path, segment.size, segment.mtime_ns, segment.sample) for segment in segments.values()]
@@ -182,7 +182,7 @@ class _Job:
         self.files.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
         reporter.workers = min(options.workers or _num_cores(), max(1, len(shards)))
         if reporter.workers > 1:
-            with contextlib.closing(Pool(self.files, options, self._source_key, committer)) as pool:
+            with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
                 tokenizer = self._load_tokenizer("tokenizers")  # only looked at here, and sooner there than a fast one
                 pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
@@ -190,7 +190,7 @@ class _Job:
             return tokenizer
         tokenizer = self._load_tokenizer(options.encoder)
         self._encoder = tokenizer.encoder.name
-        maker = ShardMaker(tokenizer, options, self._source_key, lambda counts: reporter.report("tokenize", [counts]))
+        maker = ShardMaker(tokenizer, options, lambda counts: reporter.report("tokenize", [counts]))
         for shard in shards:
             sink = ShardSink(self.files, shard, committer.placement, leaves_mark=not committer.joins)
             with contextlib.closing(sink):
@@ -276,7 +276,7 @@ class _Job:
         return Manifest(
             fingerprint=self.fingerprint,
             inputs=[dict(zip(("path", "bytes", "mtime_ns", "sample"), file, strict=True)) for file in self._inputs],
-            options=options.choices() | {"source_key": self._source_key},
+            options=options.choices(),
             tokenizer={
                 "name": tokenizer.name,
                 "vocabulary": tokenizer.vocabulary,
@@ -325,7 +325,7 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
     for number in sorted({0, len(shards) // 2, len(shards) - 1}):
         segment = shards[number].segments[0]
         try:
-            batch = next(read_documents(segment, Parser(options.text_key), options.text_key), DocumentBatch())
+            batch = next(read_documents(segment, Parser(options.text_key)), DocumentBatch())
             measured += expansion(segment)
         except unreadable:  # the work itself will say what is wrong with the file
             continue

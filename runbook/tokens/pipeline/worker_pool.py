@@ -51,9 +51,7 @@ def disk_error(error: OSError, files: TokenFiles) -> DataError:
     )
 
 
-def work(
-    pipe: Connection, prefix: Path, options: TokenizeOptions, source_key: str, parent: int, placement: Placement
-) -> None:
+def work(pipe: Connection, prefix: Path, options: TokenizeOptions, parent: int, placement: Placement) -> None:
     """Life of a worker; ends with its parent, whatever ends that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if sys.platform == "linux":  # none may be left to write into files that a new run works on
@@ -77,7 +75,7 @@ def work(
             tokenizer = load_tokenizer(
                 options.tokenizer, special_tokens=options.special_tokens, encoder=options.encoder
             )
-            maker = ShardMaker(tokenizer, options, source_key, report)
+            maker = ShardMaker(tokenizer, options, report)
             pipe.send(("ready", tokenizer.encoder.name))
             while (task := pipe.recv()) is not None:
                 shard, fingerprint = task
@@ -102,11 +100,11 @@ class _Worker:
 class Pool:
     """Runs shards through worker processes into a committer."""
 
-    def __init__(self, files: TokenFiles, options: TokenizeOptions, source_key: str, committer: Committer) -> None:
+    def __init__(self, files: TokenFiles, options: TokenizeOptions, committer: Committer) -> None:
         self.deaths = 0
         self.encoder = ""  # name of the encoder that the workers use
         self.workers: list[_Worker] = []
-        self._arguments = (files.prefix, options, source_key, os.getpid(), committer.placement)
+        self._arguments = (files.prefix, options, os.getpid(), committer.placement)
         self._committer = committer
         self._attempts: Counter[int] = Counter()
         self._todo: deque[Shard] = deque()

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from runbook.core.errors import DataError
-from runbook.core.files import sha256_of
+from runbook.core.files import natural_key, sha256_of
 from runbook.params.schema.entries import TOKENIZED, Dataset, SourceFile
 from runbook.tokens.pipeline.options import TokenFiles
-from runbook.tokens.sources.input_files import find_inputs, natural_key, path_inside
+from runbook.tokens.sources.input_files import find_inputs, path_inside
 
 HUB = "https://huggingface.co"
 """Where `HF_ENDPOINT` names no mirror."""

@@ -61,9 +61,8 @@ def decode_plain(piece: bytes) -> str:
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that cannot be read, and where it stands."""
+    """A record that cannot be read, and where it stands in its file."""
 
-    file: str
     offset: int  # of its first byte, in the file's (decompressed) text; a row number in a Parquet file
     reason: str
     raw: bytes
@@ -90,7 +89,7 @@ class Parser:
     def __init__(self, text_key: str, source_key: str = "") -> None:
         import msgspec
 
-        self._text_key = text_key
+        self.text_key = text_key
         path = source_key.split(".") if source_key else []
         if path[:1] == [text_key]:
             raise DataError(f"source key {source_key!r} lies inside the text key {text_key!r}; choose another")
@@ -107,14 +106,14 @@ class Parser:
         self._text_of = operator.attrgetter("text")
         self._source_of = operator.attrgetter(".".join(["inner"] * len(path)) or "text")
 
-    def parse(self, data: bytes | bytearray, file: str, offset: int) -> DocumentBatch:
+    def parse(self, data: bytes | bytearray, offset: int) -> DocumentBatch:
         """Texts of a block of lines; every line that gives none is a bad record, a blank line is only counted."""
         started = time.perf_counter()
         batch = (self._huge(data, offset) if len(data) > HUGE else None) or self._fast(data)
         if batch is None:
             batch = DocumentBatch(sources=[] if self._sources else None)
             for line in io.BytesIO(data):
-                self._add(batch, line, file, offset)
+                self._add(batch, line, offset)
                 offset += len(line)
         batch.records = len(batch.texts) + len(batch.bad) + (batch.huge is not None)
         batch.read_bytes, batch.parse_seconds = len(data), time.perf_counter() - started
@@ -132,7 +131,7 @@ class Parser:
         return DocumentBatch(sources=sources, huge=HugeText(raw[1:-1], self._decode_piece), offset=offset)
 
     def _decode_piece(self, piece: bytes) -> str:
-        return self._text(b"{" + json.dumps(self._text_key).encode() + b':"' + piece + b'"}')
+        return self._text(b"{" + json.dumps(self.text_key).encode() + b':"' + piece + b'"}')
 
     def _fast(self, data: bytes | bytearray) -> DocumentBatch | None:
         """All lines in one call; None unless each line is exactly one whole record."""
@@ -145,7 +144,7 @@ class Parser:
         sources = list(map(self._source_of, records)) if self._sources else None
         return DocumentBatch(list(map(self._text_of, records)), sources)
 
-    def _add(self, batch: DocumentBatch, line: bytes, file: str, offset: int) -> None:
+    def _add(self, batch: DocumentBatch, line: bytes, offset: int) -> None:
         if not line.strip(_WHITE):
             batch.blank_lines += 1
             return
@@ -154,11 +153,11 @@ class Parser:
             batch.texts.append(self._text(line))
         except BadTextError as error:
             if len(lines) == 1:
-                batch.bad.append(BadRecord(file, offset, str(error), line))
+                batch.bad.append(BadRecord(offset, str(error), line))
                 return
             # A carriage return alone ends a line too, as where Megatron's tool opens the file in Python's text mode.
             for part in lines:
-                self._add(batch, part, file, offset)
+                self._add(batch, part, offset)
                 offset += len(part) + 1
         else:
             if batch.sources is not None:
@@ -178,12 +177,12 @@ class Parser:
             raise BadTextError("invalid JSON: nested too deeply") from None
         if not isinstance(record, dict):
             raise BadTextError(f"the record is a {_json_name(record)}, not an object")
-        if self._text_key not in record:
+        if self.text_key not in record:
             keys = ", ".join(map(repr, list(record)[:8])) or "none"
-            raise BadTextError(f"no key {self._text_key!r}; its keys: {keys}")
-        text = record[self._text_key]
+            raise BadTextError(f"no key {self.text_key!r}; its keys: {keys}")
+        text = record[self.text_key]
         if not isinstance(text, str):
-            raise BadTextError(f"{self._text_key!r} is a {_json_name(text)}, not a text")
+            raise BadTextError(f"{self.text_key!r} is a {_json_name(text)}, not a text")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -220,16 +219,16 @@ def _json_name(value: Any) -> str:
     return names.get(type(value), "object")
 
 
-def read_documents(segment: Segment, parser: Parser, text_key: str) -> Iterator[DocumentBatch]:
+def read_documents(segment: Segment, parser: Parser) -> Iterator[DocumentBatch]:
     """The documents of a segment, a few megabytes at a time."""
     kind = kind_of(Path(segment.path))[0]
     if kind == ".txt":
         yield _one_text(segment)
     elif kind == ".parquet":
-        yield from _parquet(segment, text_key)
+        yield from _parquet(segment, parser.text_key)
     else:
         for offset, data in read_blocks(segment):
-            batch = parser.parse(data, segment.path, offset)
+            batch = parser.parse(data, offset)
             del data  # so that a block is not kept while its texts are encoded
             yield batch
 
@@ -249,7 +248,7 @@ def _one_text(segment: Segment) -> DocumentBatch:
             batch.texts.append(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         around = bytes(content[max(0, error.start - 100) : error.start + 100])
-        batch.bad.append(BadRecord(segment.path, error.start, f"invalid UTF-8: {error.reason}", around))
+        batch.bad.append(BadRecord(error.start, f"invalid UTF-8: {error.reason}", around))
     return batch
 
 
@@ -277,7 +276,7 @@ def _parquet(segment: Segment, text_key: str) -> Iterator[DocumentBatch]:
                         batch.texts.append(value)
                     else:
                         reason = f"{text_key!r} is {_json_name(value)}, not a text"
-                        batch.bad.append(BadRecord(segment.path, row, reason, repr(value).encode()))
+                        batch.bad.append(BadRecord(row, reason, repr(value).encode()))
                     row += 1
                 yield batch
         except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors or OSErrors

@@ -9,7 +9,6 @@ import io
 import itertools
 import lzma
 import math
-import re
 import sys
 import zlib
 from collections import Counter
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from runbook.core.errors import DataError
+from runbook.core.files import natural_key
 
 LINES = (".jsonl", ".ndjson", ".json")
 COMPRESSIONS = (".zst", ".gz", ".xz")
@@ -93,11 +93,6 @@ def kind_of(path: Path) -> tuple[str, str]:
             f"each (Parquet excepted) also with {', '.join(COMPRESSIONS)}. Rename the file."
         )
     return (".jsonl" if kind in LINES else kind), compression
-
-
-def natural_key(path: Path) -> list[tuple[int, int | str]]:
-    """Sorting key that puts chunk_2 before chunk_10."""
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", str(path)) if part]
 
 
 def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
@@ -174,13 +169,13 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
     for path in files:
         try:
             status = path.stat()
+            sample = content_sample(path) if len(files) <= MOST_SAMPLED else 0
         except OSError as error:
             raise DataError(f"input {path} cannot be read: {error.strerror}") from None
         if status.st_size == 0 and not empty:
             raise DataError(
                 f"input {path} is empty (0 bytes): a download that failed? Fetch it again, or do not name it."
             )
-        sample = content_sample(path) if len(files) <= MOST_SAMPLED else 0
         segments.append(Segment(str(path.resolve()), 0, status.st_size, status.st_size, status.st_mtime_ns, sample))
     return segments
 
@@ -212,15 +207,11 @@ def text_estimate(segment: Segment) -> float:
 
 def content_sample(path: Path) -> int:
     """A checksum of the beginning, the middle and the end of a file: other text of the same size has another one."""
-    checksum = 0
-    try:
-        size = path.stat().st_size
-        with path.open("rb", buffering=0) as file:
-            for place in (0, (size - SAMPLE) // 2, size - SAMPLE):
-                file.seek(max(0, place))
-                checksum = zlib.crc32(file.read(SAMPLE), checksum)
-    except OSError as error:
-        raise DataError(f"input {path} cannot be read: {error.strerror}") from None
+    checksum, size = 0, path.stat().st_size
+    with path.open("rb", buffering=0) as file:
+        for place in (0, (size - SAMPLE) // 2, size - SAMPLE):
+            file.seek(max(0, place))
+            checksum = zlib.crc32(file.read(SAMPLE), checksum)
     return checksum
 
 
@@ -302,27 +293,23 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
     if segment.size == 0:
         raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
     try:
+        _refuse_change(path, segment)
         raw = path.open("rb", buffering=0)
     except OSError as error:
-        reason = f"it cannot be opened: {error.strerror}"
-        if isinstance(error, FileNotFoundError):
-            reason = "it was there when the work was planned, and is gone"
-        raise BrokenFileError(segment.path, 0, reason, AGAIN) from None
-    with io.BufferedReader(raw, RAW_BLOCK) as file:
-        _refuse_change(path, segment)
-        with _decompressed(file, kind_of(path)[1]) as stream:
-            try:
-                yield stream
-            except decompression_errors() as error:
-                raise _explained(segment, error, stream.tell()) from error
-        _refuse_change(path, segment)
+        raise BrokenFileError(segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN) from None
+    with io.BufferedReader(raw, RAW_BLOCK) as file, _decompressed(file, kind_of(path)[1]) as stream:
+        try:
+            yield stream
+        except decompression_errors() as error:
+            raise _explained(segment, error, stream.tell()) from error
+    _refuse_change(path, segment)
 
 
 def _refuse_change(path: Path, segment: Segment) -> None:
     try:
         now = path.stat()
     except FileNotFoundError:
-        raise BrokenFileError(segment.path, 0, "it vanished while it was read", AGAIN) from None
+        raise BrokenFileError(segment.path, 0, "it was there when the work was planned, and vanished", AGAIN) from None
     if (now.st_size, now.st_mtime_ns) != (segment.size, segment.mtime_ns):
         reason = f"it changed since the work was planned ({segment.size} bytes then, {now.st_size} now)"
         raise BrokenFileError(segment.path, 0, reason, "Let no other program write to it, and run again.")
