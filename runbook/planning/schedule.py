@@ -11,14 +11,8 @@ from runbook.plan_file.schema import Batch, Duration, LearningRate, Ramp
 from runbook.planning.layout import Choice
 
 _OWN_KEYS = (
-    "nan_policy",
-    "nan_limit",
-    "spike_policy",
-    "alarm_webhook",
-    "alarm_command",
-    "keep_every",
-    "async_save",
-    "resume_changed",
+    *("nan_policy", "nan_limit", "spike_policy", "alarm_webhook", "alarm_command"),
+    *("keep_every", "async_save", "resume_changed"),
 )
 """Keys below `training` that only our own trainer knows."""
 _GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))

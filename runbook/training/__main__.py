@@ -32,9 +32,9 @@ def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
     from runbook.training import cpu, process_groups
     from runbook.training.report import TrainingReport
 
-    faults.arm(os.environ, ranks.rank)
+    faults.armed = faults.faults_from(os.environ, ranks.rank)
     use_planned_device(spec.device)
-    limits.check(spec, ranks.world_size, fp16=on_gpu() or faults.armed().has("fp16"))
+    limits.check(spec, ranks.world_size, fp16=on_gpu() or faults.armed.has("fp16"))
     cpu.answer_for_cpu()
     report = TrainingReport(spec, ranks)
     watchdog = make_watchdog(spec, ranks, os.environ)

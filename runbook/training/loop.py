@@ -375,9 +375,9 @@ class Stepper:
             loss = math.nan
         else:
             with self.clock.during(COMPUTE):
-                faults.armed().step(progress.iteration + 1)
+                faults.armed.step(progress.iteration + 1)
                 own = self.engine.compute(self.batches.step(train, seen, count), count)
-            own = faults.armed().loss(own, progress.iteration + 1)
+            own = faults.armed.loss(own, progress.iteration + 1)
             parts = {} if self.clock.is_late else self._take_times()
             with self.clock.during(OPTIMIZER):
                 loss, stop_request = self._share(own, count, progress.iteration + 1)

@@ -64,18 +64,18 @@ def seal_checkpoint(
     """Seal, rename, point the tracker at it, then remove all but the newest `keep` and those of each `keep_every`."""
     root, final = part.parent, part.with_suffix("")
     metadata = {**metadata, "files": checksums}
-    faults.armed().save("metadata")
+    faults.armed.save("metadata")
     _write(part / METADATA, json.dumps({**metadata, "seal": _seal(metadata)}, indent=1, sort_keys=True) + "\n")
     for folder in (part / SHARDS, part):
         sync_folder(folder)
     if final.exists():  # a broken one of this iteration, which was not loaded
         shutil.rmtree(final)
-    faults.armed().save("rename")
+    faults.armed.save("rename")
     part.rename(final)
     sync_folder(root)
-    faults.armed().save("tracker")
+    faults.armed.save("tracker")
     write_tracker(root, int(metadata["iteration"]))
-    faults.armed().save("pruning")
+    faults.armed.save("pruning")
     for old in _folders(root)[keep:]:
         if keep_every and _iteration(old) % keep_every == 0:
             continue

@@ -103,7 +103,7 @@ class PendingSave:
         self._background: Future[torch_dist.WrittenShards] | None = None
         with self._cleaning():
             run_on_first_rank(self._begin)
-            faults.armed().save("begin")
+            faults.armed.save("begin")
             read = getattr(engine, "read_weight", None)  # imported weights are read when they are written
             self._writing = torch_dist.ShardWriter(state, self._part / folders.SHARDS, copied=in_background, read=read)
         if in_background:
@@ -129,7 +129,7 @@ class PendingSave:
         write = self._background.result if self._background else self._writing.write
         with self._cleaning():
             sums = self._writing.finish(run_on_all_ranks(write))
-            faults.armed().save("shards")
+            faults.armed.save("shards")
             files = {f"{folders.SHARDS}/{name}": digest for name, digest in sums.items()}
             size = run_on_first_rank(lambda: sum((self._part / name).stat().st_size for name in files))
             keep, every = self.spec.checkpoint.keep, self.spec.checkpoint.keep_every

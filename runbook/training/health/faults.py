@@ -30,18 +30,8 @@ class NoFaults:
         """A boundary of a save is reached."""
 
 
-_armed = NoFaults()
-
-
-def arm(environment: Mapping[str, str], rank: int) -> None:
-    """Set the faults that the environment asks for."""
-    global _armed
-    _armed = faults_from(environment, rank)
-
-
-def armed() -> NoFaults:
-    """The faults of this rank; without any, its methods do nothing."""
-    return _armed
+armed = NoFaults()
+"""The faults of this rank; the trainer sets them when it knows which rank it is."""
 
 
 def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
