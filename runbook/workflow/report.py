@@ -122,8 +122,9 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
         raise RecordError(
             f"{folder.name} has trained nothing yet, so it has no results. runbook run {folder.name} does."
         )
-    numbers = [{"phase": one.phase, **row} for one in trained for row in run_tables.numbers_table(one.summary)]
-    tables = {"results": Table(numbers), "plan-versus-actual": Table(comparison)}
+    numbers = {one.phase: run_tables.numbers_table(one.summary, history=one.history) for one in trained}
+    results = [{"phase": phase, **row} for phase, table in numbers.items() for row in table]
+    tables = {"results": Table(results), "plan-versus-actual": Table(comparison)}
     frames = {name: table.to_frame() for name, table in tables.items()}
     frames |= {f"steps-{one.phase}": history_frame(one.history).reset_index() for one in trained}
     out.mkdir(parents=True, exist_ok=True)
