@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,26 +184,20 @@ def rehearse(
     The very trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written. Needs torch, no GPU.
     Exit code 1 if a stage does not fit into its device, or if the program of CHECKOUT fails.
     """
+    say = partial(click.echo, err=True)
     if checkout:
         from runbook.workflow.prerequisites.upstream import start_upstream
 
-        trial = start_upstream(
-            run_name, set_words, phase=phase, checkout=checkout, say=lambda text: click.echo(text, err=True)
-        )
+        trial = start_upstream(run_name, set_words, phase=phase, checkout=checkout, say=say)
         _show(trial.as_dict() if as_json else trial.as_text())
         return 0 if trial.works else 1
     from runbook.plan_file.json_records import as_json as json_of
     from runbook.workflow.prerequisites.rehearsal import rehearse_run
 
-    if not all(word.strip().isdecimal() for word in ranks.split(",") if ranks):
+    words = [word.strip() for word in ranks.split(",") if ranks]
+    if not all(word.isdecimal() for word in words):
         raise click.UsageError(f"--ranks {ranks!r}: give numbers with commas between them, for example 0,8")
-    found = rehearse_run(
-        run_name,
-        set_words,
-        phase=phase,
-        ranks=[int(word) for word in ranks.split(",") if ranks],
-        say=lambda text: click.echo(text, err=True),
-    )
+    found = rehearse_run(run_name, set_words, phase=phase, ranks=[int(word) for word in words], say=say)
     _show(json_of(found) if as_json else found.as_text())
     for path in found.save_figures(pictures) if pictures else ():
         click.echo(path, err=True)

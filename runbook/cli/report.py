@@ -12,7 +12,7 @@ import click
 from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, SET, on_run_folder, phase_option
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
-from runbook.results.log_readers.exports import write_csv, write_json
+from runbook.results.log_readers.exports import export, write_csv, write_json, write_mllog
 from runbook.results.log_readers.read import parse_files
 from runbook.results.log_readers.record import ParsedLog
 from runbook.results.metrics import find_alarms
@@ -48,14 +48,10 @@ def logs(
         show_log(targets[0], runs, follow=follow, say=click.echo)
         return
     if to.startswith("mllog:") and a_run:
-        from runbook.results.log_readers.exports import write_mllog
-
         click.echo(write_mllog(_training(targets[0], phase, runs), Path(to.removeprefix("mllog:"))))
         return
     files = _metrics(_training(targets[0], phase, runs)) if a_run else [Path(target) for target in targets]
     if to:
-        from runbook.results.log_readers.exports import export
-
         click.echo(export(parse_files(files), to, name=Path(targets[0]).name))
         return
     log = parse_files(files)

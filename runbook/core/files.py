@@ -1,9 +1,11 @@
-"""Files that are evidence: written whole or not at all, known by their checksum; JSON lines that still grow.
+"""Files that are evidence: written whole or not at all, known by their checksum; records; JSON lines that still grow.
 
 write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) -> str
+read_json_record(path, kind, meaning, remedy) -> kind | None
 """
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -13,9 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from runbook.core.errors import RecordError, RunbookError
+
+Record = TypeVar("Record")
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666, error: type[RunbookError] = RecordError) -> None:
@@ -47,6 +51,34 @@ def replacing(path: Path, *, mode: int = 0o666, error: type[RunbookError] = Reco
     finally:
         with contextlib.suppress(OSError):  # it was renamed, or never made
             part.unlink()
+
+
+def read_json_record(
+    path: Path, kind: type[Record], meaning: str, remedy: str, error: type[RunbookError] = RecordError
+) -> Record | None:
+    """The dataclass that a JSON file holds, its values strictly of the declared types; None where there is no file.
+
+    Anything else raises `error`: why the file is not what it is meant to be (`meaning`), and the remedy.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return _reader_of(kind).validate_json(path.read_bytes(), strict=True)  # type: ignore[arg-type,no-any-return]
+    except FileNotFoundError:
+        return None
+    except OSError as refused:
+        problem = refused.strerror or str(refused)
+    except ValidationError as invalid:
+        first = invalid.errors()[0]
+        problem = ": ".join(map(str, [*first["loc"], first["msg"]]))
+    raise error(f"{path} is not {meaning} ({problem}). {remedy}")
+
+
+@functools.cache
+def _reader_of(kind: type) -> Any:
+    from pydantic import TypeAdapter  # here, because the help of a command need not wait for it
+
+    return TypeAdapter(kind)
 
 
 def sha256_of(path: Path, length: int | None = None) -> str:

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from runbook.core import processes
 from runbook.core.errors import HeldError, JobError
-from runbook.core.files import write_text
+from runbook.core.files import read_json_record, write_text
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 
@@ -50,9 +50,6 @@ class Holder:
         age = show_duration(max(0.0, time.time() - self.since))
         who = f"process {self.process.pid} of {self.user} on {self.process.host}"
         return f"{who}, {self.what}, since {since} ({age}): {self.command}"
-
-
-_HOLDER = TypeAdapter(Holder)
 
 
 def hold(run_folder: Path, what: str) -> contextlib.AbstractContextManager[str]:
@@ -103,10 +100,7 @@ def _acquire(path: Path, own: Holder) -> str:
                 return ""
         elif isinstance(holder, str):
             if not processes.wait_until(lambda: not isinstance(_read(path), str), _writing_seconds(path)):
-                raise HeldError(
-                    f"{path} is not a lock of ours ({holder}). If nobody works on {path.parent}, remove that file and "
-                    "try again."
-                )
+                raise HeldError(holder)
         elif not _dead(holder):
             text = f"{path.parent} is held by {holder.describe()}. Wait until it has ended, or end it."
             if processes.standing(holder.process) is Standing.ELSEWHERE:
@@ -171,15 +165,11 @@ def _writing_seconds(path: Path) -> float:
 
 def _read(path: Path) -> Holder | str | None:
     """The holder, None where there is no lock, or a text about a lock that cannot be read."""
+    remedy = f"If nobody works on {path.parent}, remove that file and try again."
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
-    try:
-        return _HOLDER.validate_json(text)
-    except ValidationError as invalid:
-        error = invalid.errors()[0]
-        return ": ".join(map(str, [*error["loc"], error["msg"]]))
+        return read_json_record(path, Holder, "a lock of ours", remedy, HeldError)
+    except HeldError as error:
+        return str(error)
 
 
 def _dead(holder: Holder) -> bool:

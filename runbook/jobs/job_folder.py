@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from runbook.core.errors import JobError
-from runbook.core.files import write_text
+from runbook.core.files import read_json_record, write_text
 from runbook.core.locks import hold_file
 from runbook.core.processes import Identity, boot_id, uptime_seconds
 
@@ -190,20 +190,10 @@ class JobRecord:
         return self
 
 
-_RECORD = TypeAdapter(JobRecord)
-
-
 def read_record(folder: JobFolder) -> JobRecord | None:
     """Content of job.json; None if there is none."""
-    text = read_text(folder.record)
-    try:
-        return _RECORD.validate_json(text, strict=True) if text else None
-    except ValidationError as invalid:
-        error = invalid.errors()[0]
-        problem = ": ".join(map(str, [*error["loc"], error["msg"]]))
-        raise JobError(
-            f"{folder.record} is not the record of a job ({problem}). It was changed by hand or the disk is damaged."
-        ) from None
+    remedy = "It was changed by hand or the disk is damaged."
+    return read_json_record(folder.record, JobRecord, "the record of a job", remedy, JobError)
 
 
 def heartbeat_age(folder: JobFolder) -> float | None:

@@ -6,7 +6,6 @@ from runbook.params.project import project_root as project_root
 from runbook.params.project import run_names as run_names
 from runbook.params.project import site_names as site_names
 from runbook.params.project import variant_names as variant_names
-from runbook.params.run_loader import check as check
 from runbook.params.run_loader import load as load
 from runbook.params.schema.keys import all_keys as all_keys
 from runbook.params.schema.run_file import Job as Job

@@ -1,5 +1,6 @@
 """Reads the catalogues: params/models.yaml, params/datasets.yaml, params/sites/*.yaml."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -22,9 +23,9 @@ Entry = TypeVar("Entry", bound=Strict)
 class Catalogue(Generic[Entry]):
     """A file of named entries; each is checked when it is asked for."""
 
-    def __init__(self, kind: type[Entry], path: Path, project: Path) -> None:
+    def __init__(self, kind: type[Entry], file: str, project: Path) -> None:
         self.kind = kind
-        self.document = _read(path, project)
+        self.document = _read(project / "params" / file, project)
 
     @property
     def names(self) -> list[str]:
@@ -38,14 +39,9 @@ class Catalogue(Generic[Entry]):
         return _entry(self.kind, self.document, self.document.values[name], (name,))
 
 
-def read_models(project: Path) -> Catalogue[Model]:
-    """params/models.yaml."""
-    return Catalogue(Model, project / "params" / "models.yaml", project)
-
-
-def read_datasets(project: Path) -> Catalogue[Dataset]:
-    """params/datasets.yaml."""
-    return Catalogue(Dataset, project / "params" / "datasets.yaml", project)
+read_models = partial(Catalogue, Model, "models.yaml")
+read_datasets = partial(Catalogue, Dataset, "datasets.yaml")
+"""What reads a catalogue, from a project's folder."""
 
 
 def read_site(name: str, project: Path) -> tuple[Site, Layer]:

@@ -32,18 +32,15 @@ def load(
     set_words: Sequence[str] = (),
     project: Path | None = None,
     before: YamlDocument | None = None,
+    portable: bool = False,
 ) -> Settings:
     """The run that `name` means: a stem in params/, `stem:variant`, or a path to a run file.
 
     `overrides` (nested as in a run file) wins over the file, `set_words` (`key=value`) over both; `before`, what was
-    given to this run earlier, wins over the file alone. `ParamsError` lists everything that is wrong.
+    given to this run earlier, wins over the file alone. `ParamsError` lists everything that is wrong, where the run
+    file is to be `portable` also what YAML 1.1 (papermill -f) would read differently in it.
     """
-    return RunLoading(find_run_file(name, project), before=before).load(overrides or {}, set_words)
-
-
-def check(name: str, *, set_words: Sequence[str] = (), project: Path | None = None) -> Settings:
-    """As `load`, and refuses too what YAML 1.1 (papermill -f) would read differently in the run file."""
-    return RunLoading(find_run_file(name, project), portable=True).load({}, set_words)
+    return RunLoading(find_run_file(name, project), portable, before).load(overrides or {}, set_words)
 
 
 @dataclass

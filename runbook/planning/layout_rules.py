@@ -53,7 +53,7 @@ def _world(choice: Choice) -> Check:
 def _devices(choice: Choice) -> Iterator[Check]:
     hardware, keys = choice.site.hardware, choice.keys
     has, cores = hardware.devices_per_node, hardware.cores_per_node
-    if choice.on_cpu and cores:  # else 01-environment counts them
+    if choice.on_cpu and cores:
         yield judge(
             f"{choice.phase}: processes on a node",
             choice.devices_per_node <= cores,
@@ -62,7 +62,9 @@ def _devices(choice: Choice) -> Iterator[Check]:
             f"Lower {keys.job}.devices_per_node to at most {cores}; more is only slower.",
             otherwise="warn",
         )
-    elif not choice.on_cpu and hardware.device != AUTO:
+    elif choice.on_cpu:
+        pass  # 01-environment counts the cores
+    elif hardware.device != AUTO:
         yield judge(
             f"{choice.phase}: devices on a node",
             choice.devices_per_node <= has,

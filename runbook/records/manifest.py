@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
+from typing import Literal
 
 from runbook.core.errors import RecordError
-from runbook.core.files import free_name, name_time, sha256_of, write_text
+from runbook.core.files import free_name, name_time, read_json_record, sha256_of, write_text
 from runbook.params.schema.run_file import PHASES
 from runbook.records.twin import Twin, find_twin, phases_done, read_twin
 
-SCHEMA = 1
 MANIFEST_NAME = "manifest.json"
 LEFT_OUT_FILES = (MANIFEST_NAME, "lock.json", "lock", "*.lock", "heartbeat", "*.part", "*.pyc", ".DS_Store")
 """Files that change while nothing is wrong, or are no result."""
@@ -58,6 +58,12 @@ class Entry:
     sha256: str
     modified: int = 0
     """Its time of change in nanoseconds: an unchanged file is not read again when the manifest is written again."""
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    schema: Literal[1]
+    files: dict[str, Entry]
 
 
 def covered(run_folder: Path) -> list[str]:
@@ -162,26 +168,16 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
     """Entries by relative path; empty where there is no manifest, `RecordError` where it is broken."""
-    path = run_folder / MANIFEST_NAME
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"schema {content['schema']!r}, this program reads {SCHEMA}")
-        entries = {name: Entry(**entry) for name, entry in content["files"].items()}
-        if wrong := [name for name, entry in entries.items() if not isinstance(entry.bytes, int)]:
-            raise ValueError(f"the size of {wrong[0]} is {entries[wrong[0]].bytes!r}")
-        return entries
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise RecordError(
-            f"{path} is not a manifest ({error}), so nothing can be said about later edits of this run. Restore it "
-            "from a copy; only if none exists, delete it and execute a phase again to have a new one."
-        ) from error
+    remedy = (
+        "So nothing can be said about later edits of this run. Restore it from a copy; only if none exists, delete it "
+        "and execute a phase again to have a new one."
+    )
+    manifest = read_json_record(run_folder / MANIFEST_NAME, _Manifest, "a manifest", remedy)
+    return manifest.files if manifest else {}
 
 
 def _write(run_folder: Path, entries: Mapping[str, Entry]) -> None:
-    content = {"schema": SCHEMA, "files": {name: asdict(entries[name]) for name in sorted(entries)}}
+    content = asdict(_Manifest(1, {name: entries[name] for name in sorted(entries)}))
     write_text(run_folder / MANIFEST_NAME, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -27,7 +27,7 @@ from runbook.core.errors import RecordError
 from runbook.core.files import utc_now
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import note_files, set_aside
-from runbook.records.twin import Cell, Twin, open_twin, plain, twin_path, verdict_of, write_twin
+from runbook.records.twin import Cell, Twin, open_twin, plain, read_twin, twin_path, verdict_of, write_twin
 
 if TYPE_CHECKING:
     from runbook.params import Settings
@@ -223,8 +223,8 @@ class Session:
     def _write(self) -> Twin:
         twin, path = self._twin(), twin_path(self.run_folder, self.phase)
         other = self.started
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # none that could be read
-            other = str(json.loads(path.read_text(encoding="utf-8"))["started"])
+        with contextlib.suppress(RecordError):  # none that could be read
+            other = read_twin(path).started
         if self._is_open and other != self.started:
             raise RecordError(
                 f"{path} belongs to another execution of {self.phase}, begun {other}; this one began {self.started} "

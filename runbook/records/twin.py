@@ -8,24 +8,34 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict
 
 from runbook.core import shell
 from runbook.core.checks import Check
 from runbook.core.errors import ProgramError, RecordError
-from runbook.core.files import write_text
+from runbook.core.files import read_json_record, write_text
 from runbook.params.schema.run_file import PHASES
 from runbook.params.secrets import mask
 from runbook.records.engine.execution_end import ExecutionState
 
-SCHEMA = 1  # raised when a reader of the old twins would misread the new ones
 RUNNING = "not finished: still running, or ended without a word"
 """The reason in a twin whose notebook has not come to its end."""
+
+
+def _in_utc(moment: str) -> str:
+    if datetime.fromisoformat(moment).tzinfo is None:
+        raise ValueError("not a time in UTC")
+    return moment
+
+
+Moment = Annotated[str, AfterValidator(_in_utc)]
 
 
 @dataclass(frozen=True)
@@ -40,22 +50,23 @@ class Cell:
 class Twin:
     """The machine-readable record of one execution of one phase."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    schema: Literal[1]  # raised when a reader of the old twins would misread the new ones
     run: str
     phase: str
     state: ExecutionState
     verdict: str
-    started: str  # UTC; also the name of the execution: no two have the same
-    ended: str  # UTC; empty while the notebook runs
+    started: Moment  # UTC; also the name of the execution: no two have the same
+    ended: Moment | Literal[""]  # UTC; empty while the notebook runs
     reason: str  # why it is not done; empty when it is
     commit: str  # of the project; `-dirty` where files differ from it, empty where it is not in git
     versions: Mapping[str, str]
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    plan: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any]
+    plan: Mapping[str, Any]
     """What was foreseen, under the same keys as the results where they can be compared."""
-    results: Mapping[str, Any] = field(default_factory=dict)
-    checks: tuple[Check, ...] = ()
-    cells: tuple[Cell, ...] = ()
-    schema: int = SCHEMA
+    results: Mapping[str, Any]
+    checks: tuple[Check, ...]
+    cells: tuple[Cell, ...]
 
     @property
     def is_open(self) -> bool:
@@ -64,9 +75,11 @@ class Twin:
 
 
 def open_twin(run: str, phase: str, started: str, project: Path, **known: Any) -> Twin:
-    """The twin of an execution that has not come to its end."""
-    commit, installed = commit_of(project), versions()
-    return Twin(run, phase, ExecutionState.INTERRUPTED, "unknown", started, "", RUNNING, commit, installed, **known)
+    """The twin of an execution that has not come to its end, with what is `known` of it already."""
+    made_by = commit_of(project), versions()
+    empty: dict[str, Any] = {"parameters": {}, "plan": {}, "results": {}, "checks": (), "cells": ()}
+    state = ExecutionState.INTERRUPTED
+    return Twin(1, run, phase, state, "unknown", started, "", RUNNING, *made_by, **(empty | known))
 
 
 def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
@@ -109,47 +122,22 @@ def phases_done(run_folder: Path) -> set[str]:
 
 def read_twin(path: Path) -> Twin:
     """The twin in a file; `RecordError` names what is wrong with one that is missing, cut off or of another shape."""
-    try:
-        return twin_from(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise RecordError(f"{path} does not exist: the phase was not executed yet.") from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise RecordError(
-            f"{path} is not the twin of a notebook ({error}). It was written by runbook and changed later, or its disk "
-            "failed; `runbook verify` says which. Execute the phase again to have a new one."
-        ) from error
-
-
-def twin_from(content: Mapping[str, Any]) -> Twin:
-    """The twin that a JSON object describes; an unknown or missing key is a `ValueError`."""
-    known = {known.name for known in fields(Twin)}
-    if content.keys() != known:
-        raise ValueError(
-            f"unknown keys {sorted(content.keys() - known)}, missing keys {sorted(known - content.keys())}"
-        )
-    if content["schema"] != SCHEMA:
-        raise ValueError(f"schema {content['schema']!r}, this program reads {SCHEMA}")
-    if content["state"] not in list(ExecutionState):
-        raise ValueError(f"state is {content['state']!r}, not one of {', '.join(ExecutionState)}")
-    for name, value in content.items():
-        if name in ("versions", "parameters", "plan", "results") and not isinstance(value, dict):
-            raise ValueError(f"{name} is {value!r}, not a table")
-        if name in ("run", "phase", "verdict", "started", "ended", "reason", "commit") and not isinstance(value, str):
-            raise ValueError(f"{name} is {value!r}, not text")
-    for name in ("started", "ended"):
-        if (content[name] and datetime.fromisoformat(content[name]).tzinfo is None) or not content["started"]:
-            raise ValueError(f"{name} is {content[name]!r}, not a time in UTC")
-    checks = tuple(Check(**check) for check in content["checks"])
-    cells = tuple(Cell(**cell) for cell in content["cells"])
-    return Twin(**{**content, "state": ExecutionState(content["state"]), "checks": checks, "cells": cells})
+    remedy = (
+        "It was written by runbook and changed later, or its disk failed; `runbook verify` says which. Execute the "
+        "phase again to have a new one."
+    )
+    twin = read_json_record(path, Twin, "the twin of a notebook", remedy)
+    if twin is None:
+        raise RecordError(f"{path} does not exist: the phase was not executed yet.")
+    return twin
 
 
 def twin_as_dict(twin: Twin) -> dict[str, Any]:
-    """The twin as a JSON object, schema first."""
+    """The twin as a JSON object."""
     content = asdict(twin)
     for check in content["checks"]:
         del check["remedy"]  # it is for the person at the notebook
-    return {"schema": content.pop("schema"), **content}
+    return content
 
 
 def write_twin(twin: Twin, path: Path) -> None:

@@ -232,7 +232,7 @@ def write_run_file(run: str, name: str, changes: Mapping[str, str], given: Mappi
     if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):
         raise ParamsError(f"{path.name} exists already and was not written by this form. Choose another file name.")
     write_text(path, file_text(settings, name))
-    params.check(str(path), project=settings.project)
+    params.load(str(path), project=settings.project, portable=True)
     return path
 
 

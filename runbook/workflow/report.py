@@ -61,7 +61,6 @@ def file_notebook(notebook: Path, folder: Path) -> str:
     from runbook.records.engine.execute import adopt_execution
 
     filed = adopt_execution(notebook, run_folder=folder)
-    assert filed.notebook is not None, "what was adopted has a place"
     return f"{notebook} is filed as {filed.notebook.relative_to(folder)}: {filed.state}"
 
 

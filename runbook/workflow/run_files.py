@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ConfigDict
 
 from runbook import params
 from runbook.core.errors import RecordError
-from runbook.core.files import sha256_of, write_text
+from runbook.core.files import read_json_record, sha256_of, write_text
 from runbook.params import Settings
 from runbook.params.layers import GIVEN
 from runbook.params.schema.keys import EXCLUSIVE
@@ -117,11 +118,12 @@ class StepOutput:
 class DoneMark:
     """A finished step: what it was made from and what it made."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     step: str
     version: int
     fingerprint: str
     finished: float
-    outputs: tuple[StepOutput, ...] = ()
+    outputs: tuple[StepOutput, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -142,16 +144,8 @@ def mark_path(run_folder: Path, step: str) -> Path:
 
 def read_mark(run_folder: Path, step: str) -> DoneMark | None:
     """The done-mark of a step, or None where there is none; a broken one is refused by name."""
-    path = mark_path(run_folder, step)
-    try:
-        data = json.loads(path.read_text())
-        return DoneMark(**{**data, "outputs": tuple(StepOutput(**output) for output in data["outputs"])})
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise RecordError(
-            f"{path} is not a done-mark ({error}). Delete it: the step then runs again and finds what is already there."
-        ) from error
+    remedy = "Delete it: the step then runs again and finds what is already there."
+    return read_json_record(mark_path(run_folder, step), DoneMark, "a done-mark", remedy)
 
 
 def write_mark(run_folder: Path, step: str, version: int, digest: str, outputs: Iterable[Path], **facts: Any) -> None:

@@ -44,7 +44,7 @@ def checked(found: Adoption, folder: Path) -> params.Settings:
     """The run file read as `runbook check` does, the plan made."""
     path = folder / "mine.yaml"
     path.write_text(found.text)
-    settings = params.check(str(path), project=PROJECT)
+    settings = params.load(str(path), project=PROJECT, portable=True)
     make_plan(settings)
     return settings
 
@@ -242,7 +242,7 @@ def test_the_command_writes_the_file_once_and_tells_everything(tmp_path):
     ).items()
     assert {error["number"] for error in report["errors"]} == {19}
     assert [one["key"] for one in report["required"]] == ["jobs.stage"]
-    assert params.check(str(out), project=PROJECT).run.parallel.pipeline == 2
+    assert params.load(str(out), project=PROJECT, portable=True).run.parallel.pipeline == 2
     again = CliRunner().invoke(cli, words)
     assert again.exit_code == 0
     assert "lumi-payload.sh:40" in again.stdout and "jobs.stage" in again.stdout

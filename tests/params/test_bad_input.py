@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runbook.core.errors import ParamsError
-from runbook.params import check, load
+from runbook.params import load
 
 
 def told(project: Path, text_or_name: str, words=(), write=None) -> str:
@@ -182,7 +182,7 @@ def test_no_smoke_model_can_be_chosen_from_a_catalogue_without_it(project: Path)
 def test_check_refuses_what_papermill_reads_otherwise(project: Path, write):
     assert load("toy", project=project)
     with pytest.raises(ParamsError) as error:
-        check("toy", project=project)
+        load("toy", project=project, portable=True)
     assert str(error.value) == (
         "Parameters of run toy: 2 things cannot be used. Nothing was written.\n"
         "  1. training.learning_rate (params/toy.yaml:6): YAML 1.1, as papermill -f reads, takes 6e-5 for the text "
@@ -193,7 +193,7 @@ def test_check_refuses_what_papermill_reads_otherwise(project: Path, write):
     name = write(
         "run: mine\nmodel: tiny\ntraining: {iterations: 3, learning_rate: 6.0e-5}\njobs: {4: {walltime: '12:00:00'}}\n"
     )
-    assert check(name, project=project).run.training.learning_rate == 6e-5
+    assert load(name, project=project, portable=True).run.training.learning_rate == 6e-5
 
 
 @pytest.mark.parametrize("key", ["site", "model", "data.dataset"])

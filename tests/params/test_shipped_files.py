@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.params import PARAMETERS, bind, check, run_names, site_names
+from runbook.params import PARAMETERS, bind, load, run_names, site_names
 from runbook.params.catalogues import read_datasets, read_models, read_site
 from runbook.params.problems import differences, read_as_papermill
 
@@ -84,7 +84,7 @@ def test_the_shipped_corpus_lies_where_its_entry_says():
 
 @pytest.mark.parametrize("name", run_names(CLONE))
 def test_every_run_file_is_whole_portable_and_equal_in_all_three_ways(name):
-    settings = check(name, project=CLONE)
+    settings = load(name, project=CLONE, portable=True)
     injected = read_as_papermill((CLONE / "params" / f"{name}.yaml").read_text())
     assert set(injected) <= set(PARAMETERS)  # papermill warns of others
     by_file = bind({**PARAMETERS, **injected}, project=CLONE)
@@ -97,7 +97,7 @@ def test_no_parameter_file_depends_on_the_yaml_version(path):
 
 
 def test_the_local_run_is_the_documents_smoke_shape_and_fits_its_processes():
-    settings = check("local", project=CLONE)
+    settings = load("local", project=CLONE, portable=True)
     smoke = settings.run.training.smoke
     model = settings.smoke_model
     assert (model.layers, model.hidden, model.heads, model.sequence_length) == (12, 512, 8, 1024)

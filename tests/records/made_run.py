@@ -15,6 +15,7 @@ from runbook.records.session import MIME
 from runbook.records.twin import Cell, Twin
 
 TWIN = Twin(
+    schema=1,
     run="toy",
     phase="04-training",
     state=ExecutionState.DONE,

@@ -136,7 +136,7 @@ class Outcome:
     state: str
     exit_code: int
     message: str
-    notebook: Path | None
+    notebook: Path
 
 
 def execute_phase(notebook: Path, run_folder: Path, phase: str, parameters: Mapping[str, object]) -> Outcome:

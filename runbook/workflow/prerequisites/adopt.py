@@ -141,7 +141,7 @@ def _refusal(found: Adoption, project: Path) -> str:
         path = Path(folder) / f"{found.name}.yaml"
         path.write_text(found.text, encoding="utf-8")
         try:
-            params.check(str(path), project=project)
+            params.load(str(path), project=project, portable=True)
             render_all(str(path), (), Path(folder) / "scripts", placeholders=True)
         except RunbookError as error:
             return str(error).replace(str(path), path.name)
