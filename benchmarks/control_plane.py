@@ -30,7 +30,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from runbook.plan_file.rank_times import ExchangedTimes, StragglerDetector
+from runbook.plan_file.alarms import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import PhasePlan, exchange_interval, read_plan
 from runbook.results.history import read_metrics
 from runbook.results.metrics import straggler_table

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 
-from runbook.plan_file.alarms import CONFIRMING, Alarm, MetricWatch
+from runbook.plan_file.alarms import CONFIRMING, Alarm, ExchangedTimes, MetricWatch, StragglerDetector
 from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError
-from runbook.plan_file.rank_times import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.training import cpu, samples, token_files
 from runbook.training.checkpoints import folders, state
@@ -24,9 +23,8 @@ from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, Tr
 from runbook.training.engines.engine import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, OptimizerUpdate, TrainingEngine
 from runbook.training.engines.gpt_model import DTYPES, draw_token
 from runbook.training.health import faults
-from runbook.training.health.disk import DiskWatch
+from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
-from runbook.training.health.memory import MemoryWatch
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
 from runbook.training.process_groups import (
     device,

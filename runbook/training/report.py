@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.plan_file.alarms import Alarm
+from runbook.plan_file.alarms import Alarm, ExchangedTimes, Straggler
 from runbook.plan_file.json_records import append_line
-from runbook.plan_file.rank_times import ExchangedTimes, Straggler
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.training.health.alerts import AlertSender
 from runbook.training.ranks import Ranks

@@ -270,4 +270,5 @@ def test_interrupting_leaves_no_process():
     finally:
         timer.cancel()
     time.sleep(0.5)
-    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+    # Less is no fault: what an earlier test left may just have ended.
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before

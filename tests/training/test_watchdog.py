@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from runbook.plan_file.alarms import ExchangedTimes, StragglerDetector
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.rank_times import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import parse
 from runbook.training.health import faults, heartbeat, stopping, watchdog
 from runbook.training.health.heartbeat import HangLimits, Heartbeat, HeartbeatFile, HeartbeatWriter, uptime

@@ -1,0 +1,115 @@
+"""Room that runs out: a leak is named by the rank that leaks, a full disk by the save that will fail."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from runbook.plan_file import schema
+from runbook.training.health import capacity
+
+from . import specs
+
+pytestmark = pytest.mark.training
+
+
+def test_the_rank_that_leaks_is_named_once_with_what_is_left(zygote, run):
+    """The other rank of this training trains as any healthy one does, and so does the second training."""
+    content = specs.spec(iterations=170, copies=2)
+    faults = {"RUNBOOK_FAULTS": "leak:rank=0,bytes=2000000", "LOCAL_WORLD_SIZE": "2"}
+    job = zygote.train(run, content, patch="training.patched:little_memory", extra=faults)
+    assert job.code == 0, job.err
+    (leak,) = [alarm for alarm in job.events("alarm") if alarm["kind"] == "memory leak"]
+    assert (leak["metric"], leak["iteration"], leak["since"]) == ("host_memory", 80, 2)
+    assert 140e6 < leak["value"] - leak["usual"] < 200e6
+    assert leak["evidence"].startswith("host memory grew from ")
+    assert " over 78 iterations, 2" in leak["evidence"] and "MB each, steadily" in leak["evidence"]
+    assert "; 100 MB are left on " in leak["evidence"]
+    assert re.search(r" hours where 2 grow like this: until about iteration 10[3-6]$", leak["evidence"])
+
+
+def test_a_healthy_training_has_no_leak_though_little_is_left(zygote, run):
+    job = zygote.train(run, specs.spec(iterations=170), patch="training.patched:little_memory")
+    assert job.code == 0, job.err
+    assert [alarm for alarm in job.events("alarm") if alarm["kind"] not in ("plateau", "divergence")] == []
+
+
+def test_what_a_process_holds_is_measured():
+    before = capacity.host_bytes()
+    kept = b"x" * 50_000_000
+    assert 45e6 < capacity.host_bytes() - before < 60e6 and len(kept) < capacity.host_bytes_left()
+
+
+def test_growth_that_ends_before_the_memory_is_full_is_no_leak(monkeypatch):
+    watch, held = capacity.MemoryWatch(schema.parse(specs.spec(iterations=10_000))), [0]
+    monkeypatch.setattr(capacity, "host_bytes", lambda: held[0])
+    monkeypatch.setattr(capacity, "host_bytes_left", lambda: 10_000 * 100)
+    for iteration in range(1, 2001):
+        held[0] = 100 * iteration // 3
+        watch.look(iteration, 1.0)
+    assert watch.bytes_per_step == 0.0
+    for iteration in range(2001, 3001):
+        held[0] += 100
+        watch.look(iteration, 1.0)
+    assert watch.bytes_per_step == pytest.approx(100)
+
+
+def plan(**checkpoint):
+    checkpoint = {"interval": 10, "keep": 2, **checkpoint}
+    return schema.parse(specs.spec(iterations=100, model={"parameters": 1000}, checkpoint=checkpoint))
+
+
+@pytest.mark.parametrize(
+    ("free", "kept", "checkpoint", "fails"),
+    [
+        (3000, [], {}, 0),  # two that stay and the one that is written
+        (2999, [], {}, 50),
+        (1000, [10, 20], {}, 0),  # each takes the room of the one that goes
+        (999, [10, 20], {}, 30),
+        (8000, [], {"keep": 9}, 0),
+        (7999, [], {"keep": 9}, 100),
+        (4000, [10, 20], {"keep_every": 20}, 0),  # 20, 40 and 60 stay
+        (3999, [10, 20], {"keep_every": 20}, 90),
+        (500, [], {"interval": 0}, 100),
+    ],
+)
+def test_the_first_save_without_room_is_the_one_that_will_fail(free, kept, checkpoint, fails):
+    spec = plan(**checkpoint)
+    assert capacity.first_without_room(spec, capacity.next_saves(spec, 22), free, 1000, kept) == fails
+    assert capacity.next_saves(spec, 100) == []
+
+
+def test_a_low_disk_is_reported_once_and_again_when_it_is_worse(monkeypatch, tmp_path):
+    watch, free = capacity.DiskWatch(plan(folder=str(tmp_path / "checkpoints"))), [5e9]
+    monkeypatch.setattr(capacity.shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0], total=1e11))
+    watch.saved(2_000_000_000)
+
+    def look(now, iteration=5):
+        free[0] = now
+        watch._next_look = 0.0
+        return [alarm.evidence for alarm in watch.look(iteration, 36.0)]
+
+    assert look(7e9) == []
+    (told,) = look(5e9)
+    assert told.startswith("5 GB of 100 GB are free where ")
+    assert "; a save takes 2 GB, 10 are to come, and 2 are kept: " in told
+    assert told.endswith(": the save of iteration 30, in about 0.25 hours, does not fit")
+    assert look(4.9e9) == look(5.1e9) == []
+    assert len(look(1e9)) == 1 and look(1.1e9) == []
+    assert look(7e9) == [] and len(look(5e9)) == 1
+    watch.saved(1000)
+    assert look(5e9) == [] and look(0.9e9)[0].endswith("all saves fit")
+    assert [*watch.look(5, 1.0)] == [], "not at every step"
+
+
+@pytest.mark.training
+def test_a_training_says_that_its_disk_will_be_full(zygote, run):
+    content = specs.spec(iterations=6, checkpoint={"interval": 1, "keep": 4})
+    job = zygote.train(run, content, patch="training.killing:little_space")
+    assert job.code == 0, job.err
+    (alarm,) = job.events("alarm")
+    assert (alarm["kind"], alarm["iteration"]) == ("disk low", 2), alarm
+    assert "6 MB of 100 MB are free where checkpoints is; a save takes " in alarm["evidence"]
+    assert "the save of iteration 4, in " in alarm["evidence"]
+    assert "ALARM disk low at iteration 2: 6 MB of 100 MB are free" in job.out
+    assert zygote.train(run, specs.spec(iterations=8)).events("alarm") == [alarm], "nothing more with room"
