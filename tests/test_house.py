@@ -287,7 +287,7 @@ def test_every_module_says_its_one_reason_in_its_first_line():
         assert len(first) > 20, path
 
 
-MOST_LINES, MOST_MODULES, MOST_LOOSE_SIGNATURES = 44_000, 264, 60
+MOST_LINES, MOST_MODULES, MOST_LOOSE_SIGNATURES = 44_000, 240, 60
 """What the package may hold; lower them when it shrinks. The goal is 40,000 lines, and a tenth for what came later."""
 
 

@@ -19,6 +19,7 @@ from runbook.plan_file.schema import PhasePlan, Source
 
 OWN_DEEPSPEED = "deepspeed.json"
 """Name of the file in the folder of a job of our own trainer."""
+Condition = Callable[[PhasePlan], bool]
 
 
 def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
@@ -92,38 +93,34 @@ def _attention(run: PhaseRun) -> str:
     return run.training.attention
 
 
-def _is(path: str, *values: object) -> Callable[[PhasePlan], bool]:
+def _is(path: str, *values: object) -> Condition:
     """The phases whose plan has one of these values there."""
     return lambda phase: attrgetter(path)(phase) in values
 
 
-def _is_not(path: str, usual: object) -> Callable[[PhasePlan], bool]:
+def _is_not(path: str, usual: object) -> Condition:
     """The phases whose plan has another value there."""
     return lambda phase: attrgetter(path)(phase) != usual
 
 
+def _both(one: Condition, other: Condition) -> Condition:
+    return lambda phase: one(phase) and other(phase)
+
+
 _FP16 = _is("precision.format", "fp16")
+_STATIC_SCALE = _both(_FP16, _is_not("precision.static_loss_scale", 0))
+_LEAST_SCALE = _both(_FP16, _is_not("precision.minimum_loss_scale", 1))
 _ROTARY = _is("model.position_embedding", "rope")
 _IN_8_BITS, _OWN_EPSILON = _is_not("precision.fp8", "none"), _is_not("model.norm_epsilon", 1e-5)
 _RMS = _is("model.normalization", "rmsnorm")
 _ONE_STAGE, _CUTS_CONTEXT = _is("parallel.pipeline", 1), _is_not("parallel.context", 1)
+_OWN_BASE = _both(_ROTARY, _is_not("model.rope_base", 10_000))
 _RECOMPUTES, _RECOMPUTES_ALL = _is("recompute", "selective", "full"), _is("recompute", "full")
-
-
-def _static_scale(phase: PhasePlan) -> bool:
-    return _FP16(phase) and phase.precision.static_loss_scale > 0
-
-
-def _least_scale(phase: PhasePlan) -> bool:
-    return _FP16(phase) and phase.precision.minimum_loss_scale != 1
+_RECOMPUTES_GROUPS = _both(_RECOMPUTES_ALL, _is_not("tuning.recompute_num_layers", 1))
 
 
 def _grouped(phase: PhasePlan) -> bool:
     return phase.model.kv_heads != phase.model.heads
-
-
-def _own_base(phase: PhasePlan) -> bool:
-    return _ROTARY(phase) and phase.model.rope_base != 10_000
 
 
 def _no_qkv_biases(run: PhaseRun) -> None:
@@ -131,10 +128,6 @@ def _no_qkv_biases(run: PhaseRun) -> None:
         f"model {run.phase.model.name}: Megatron-DeepSpeed gives biases to all matrices or to none, not to those of "
         "queries, keys and values alone. Choose a model without qkv_biases, or training.framework=runbook."
     )
-
-
-def _recomputes_groups(phase: PhasePlan) -> bool:
-    return phase.recompute == "full" and phase.tuning.recompute_num_layers > 1
 
 
 def _recipe(run: PhaseRun) -> str:
@@ -227,8 +220,8 @@ _TRAINING = (
     Option("initial-loss-scale", "training.initial_loss_scale", float, "precision.initial_loss_scale", _FP16),
     Option("loss-scale-window", "training.loss_scale_window", whole, "precision.loss_scale_window", _FP16),
     Option("hysteresis", "training.loss_scale_hysteresis", whole, "precision.hysteresis", _FP16),
-    Option("loss-scale", "training.static_loss_scale", float, "precision.static_loss_scale", _static_scale),
-    Option("min-loss-scale", "training.min_loss_scale", float, "precision.minimum_loss_scale", _least_scale),
+    Option("loss-scale", "training.static_loss_scale", float, "precision.static_loss_scale", _STATIC_SCALE),
+    Option("min-loss-scale", "training.min_loss_scale", float, "precision.minimum_loss_scale", _LEAST_SCALE),
     Option("init-method-std", "training.init_std", float, "model.init_std"),
     Option("hidden-dropout", "training.dropout", float, "model.dropout"),
     Option("attention-dropout", write="model.dropout"),
@@ -294,7 +287,7 @@ MEGATRON_LM = (
     _always("group-query-attention", "goes with training.shape.kv_heads", _grouped),
     Option("num-query-groups", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
     Option("position-embedding-type", "model.position_embedding", _kind, "model.position_embedding", _ROTARY),
-    Option("rotary-base", "model.rope_base", whole, "model.rope_base", _own_base),
+    Option("rotary-base", "model.rope_base", whole, "model.rope_base", _OWN_BASE),
     Option("normalization", "model.normalization", _kind, lambda run: "RMSNorm", _RMS),
     Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     Option("add-qkv-bias", "model.qkv_biases", None, "model.qkv_biases", means=True),
@@ -336,7 +329,7 @@ MEGATRON_DEEPSPEED = (
     Option(
         "use-rotary-position-embeddings", "model.position_embedding", None, "model.position_embedding", means="rope"
     ),
-    Option("rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _own_base),
+    Option("rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _OWN_BASE),
     Option("normalization", "model.normalization", _kind, "model.normalization", _RMS),
     Option("layernorm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     Option("add-qkv-bias", write=_no_qkv_biases, when="model.qkv_biases"),
@@ -358,7 +351,7 @@ MEGATRON_DEEPSPEED = (
     Option("zero-stage", "parallel.zero_stage", whole, "parallel.zero_stage"),
     _always("no-pipeline-parallel", "given where parallel.pipeline is 1, unless the site leaves it out", _ONE_STAGE),
     Option("checkpoint-activations", "training.recompute", None, lambda run: "full", _RECOMPUTES, means="full"),
-    Option("checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _recomputes_groups),
+    Option("checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _RECOMPUTES_GROUPS),
     _always("deepspeed-activation-checkpointing", "goes with training.recompute", _RECOMPUTES),
     Option("cpu-optimizer", "training.offload", None, lambda run: run.training.offload, means=True),
 )

@@ -49,8 +49,10 @@ class Alarm:
     """The first iteration that was out of the ordinary."""
     value: float
     usual: float
-    """Median of the records before."""
+    """Median of the records before; of the other ranks, where it is about one."""
     evidence: str
+    rank: int | None = None
+    """The rank it is about; None: the training."""
 
 
 def spread_of(values: Sequence[float]) -> float:
@@ -285,16 +287,6 @@ class ExchangedTimes:
     seconds: list[float]  # forward and backward of each rank without communication, mean of these steps
 
 
-@dataclass(frozen=True)
-class Straggler:
-    """A rank whose steps take longer than those of the others in its stage."""
-
-    rank: int
-    seconds_per_step: float
-    others_seconds_per_step: float
-    windows: int
-
-
 @dataclass
 class StragglerDetector:
     """Compares the ranks of each pipeline stage window by window."""
@@ -305,7 +297,7 @@ class StragglerDetector:
     _began: float = 0.0
     _count: dict[int, int] = field(default_factory=dict)
 
-    def look(self, times: ExchangedTimes, now: float) -> list[Straggler]:
+    def look(self, times: ExchangedTimes, now: float) -> list[Alarm]:
         """The ranks that were slow in `SLOW_WINDOWS` windows in a row, reported once in so many windows.
 
         The first times are left out: a first step compiles and fills caches. Megatron numbers the ranks of one stage
@@ -321,7 +313,7 @@ class StragglerDetector:
             return []
         seconds = [spent / self._steps for spent in self._seconds]
         self._seconds, self._steps, self._began = nothing, 0, now
-        size, stragglers = len(seconds) // self.stages, []
+        size, alarms = len(seconds) // self.stages, list[Alarm]()
         for start in range(0, len(seconds), size):
             stage = seconds[start : start + size]
             ordered = sorted(stage)
@@ -334,5 +326,12 @@ class StragglerDetector:
                 slow = own > SLOW_RANK_FACTOR * others and own - others > 0.002
                 self._count[rank] = self._count.get(rank, 0) + 1 if slow else 0
                 if slow and self._count[rank] % SLOW_WINDOWS == 0:
-                    stragglers.append(Straggler(rank, round(own, 4), round(others, 4), self._count[rank]))
-        return stragglers
+                    evidence = (
+                        f"rank {rank} computes {own:.3f} s a step, the others of its stage {others:.3f} s, for "
+                        f"{self._count[rank]} looks in a row"
+                    )
+                    at = times.iteration
+                    alarms.append(
+                        Alarm("slow rank", "compute_seconds", at, at, round(own, 4), round(others, 4), evidence, rank)
+                    )
+        return alarms

@@ -199,8 +199,8 @@ class TrainingLoop:
         self.stopping.stepped(record.seconds)
         if (times := self.stepper.rank_times) is not None:
             self.report.rank_times(times)
-            for slow in self.stragglers.look(times, time.monotonic()):
-                self.report.straggler(slow)
+            slow = self.stragglers.look(times, time.monotonic())  # as all know; the rank itself knows its machine
+            self.report.alarms(alarm for alarm in slow if alarm.rank == self.report.ranks.rank)
         was_computed = bool(record.parts) or record.loss is not None  # else it was passed over
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
         if self.report.ranks.is_last:

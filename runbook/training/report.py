@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.plan_file.alarms import Alarm, ExchangedTimes, Straggler
+from runbook.plan_file.alarms import Alarm, ExchangedTimes
 from runbook.plan_file.json_records import append_line
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.training.health.alerts import AlertSender
@@ -153,28 +153,14 @@ class TrainingReport:
             self._append(self.spec.log.rank_times, line)
 
     def alarms(self, alarms: Iterable[Alarm]) -> None:
-        """What goes wrong, from the one rank that knows or is to say it."""
+        """Log what goes wrong, as an event too, and send it: from the one rank that knows or is to say it."""
         for alarm in alarms:
             text = f"ALARM {alarm.kind} at iteration {alarm.iteration}: {alarm.evidence}"
-            self._warn(text, event="alarm", **vars(alarm))
-
-    def _warn(self, text: str, **event: Any) -> None:
-        """Say it in the log, append the event and send it to who wants to know."""
-        say(text)
-        record = {"time": time.time(), "phase": self.spec.phase, "host": socket.gethostname(), **event}
-        self._append(self.spec.log.events, record)
-        self.alerts.send(text, record)
-
-    def straggler(self, slow: Straggler) -> None:
-        """A rank is slow, as all know: it says so itself, since it knows its machine."""
-        if self.ranks.rank == slow.rank:
-            host = socket.gethostname()
-            text = (
-                f"rank {slow.rank} on {host} is slow: it computes {slow.seconds_per_step:.3f} s a step, the others of "
-                f"its stage {slow.others_seconds_per_step:.3f} s, for {slow.windows} looks in a row"
-            )
-            facts = {key: value for key, value in vars(slow).items() if key != "windows"}
-            self._warn(text, event="straggler", **facts)
+            say(text)
+            about = {"time": time.time(), "event": "alarm", "phase": self.spec.phase, "host": socket.gethostname()}
+            record = about | vars(alarm)
+            self._append(self.spec.log.events, record)
+            self.alerts.send(text, record)
 
     def _tflops(self, step: StepRecord) -> float:
         """TFLOP/s of each device."""

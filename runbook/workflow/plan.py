@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from runbook import params
 from runbook.core.errors import ParamsError, PlanError
 from runbook.core.files import write_text
-from runbook.display import Formula, Table, View, show_table, show_text
+from runbook.display import Formula, Table, View, show_table
 from runbook.display.jupyter.widgets import Answer, Field, show_form
 from runbook.params import Settings
 from runbook.params.catalogues import read_datasets, read_models
@@ -122,10 +122,10 @@ def show_what_if(open_phase: OpenPhase) -> Table:
     return what_if_table(found, settings.site.currency)
 
 
-def show_scripts(open_phase: OpenPhase) -> None:
+def show_scripts(open_phase: OpenPhase) -> View:
     """The job scripts word for word."""
-    for phase, job in plan_commands.render_jobs(open_phase.settings, open_phase.plan).items():
-        show_text(f"jobs/{phase}/job.sh\n\n{job.script}")
+    jobs = plan_commands.render_jobs(open_phase.settings, open_phase.plan)
+    return View(f"jobs/{phase}/job.sh\n\n{job.script}" for phase, job in jobs.items())
 
 
 def finish(open_phase: OpenPhase) -> None:

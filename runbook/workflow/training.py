@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Sequence
 
 from runbook.core.errors import JobError
-from runbook.display import CheckTable, Table, View, show_table, show_text
+from runbook.display import CheckTable, Table, View, show_text
 from runbook.jobs.job_folder import JobState
 from runbook.planning import Check
 from runbook.results import gates
@@ -56,22 +56,19 @@ def show_samples(open_phase: OpenPhase) -> View:
     rows = training_results.sample_rows(
         open_phase.folder, open_phase.phase_plan, open_phase.settings.run.data.tokenizer
     )
-    if not rows:
-        return View(["training.sample_prompt is empty: no sample was asked for."])
-    return View([Table(rows, "The same prompt before and after")])
+    empty = "training.sample_prompt is empty: no sample was asked for."
+    return View([Table(rows, "The same prompt before and after") if rows else empty])
 
 
-def continue_text(open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7) -> None:
+def continue_text(open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7) -> View:
     """Let the trained model continue a prompt of yours, in a process of its own; `runbook sample RUN` does the same."""
     if open_phase.settings.run.training.framework != "runbook" or importlib.util.find_spec("torch") is None:
-        show_text("No text is made here: it needs a checkpoint of our own trainer, and torch in this environment.")
-        return
+        return View(["No text is made here: it needs a checkpoint of our own trainer, and torch in this environment."])
     if not prompt and not open_phase.phase_plan.sampling.prompt and open_phase.phase_plan.sampling.end_of_document < 0:
-        show_text("There is no prompt to continue: set training.sample_prompt, or give one in this cell.")
-        return
+        return View(["There is no prompt to continue: set training.sample_prompt, or give one in this cell."])
     (made,) = weights.sample_texts(open_phase.folder, [prompt], tokens=tokens, temperature=temperature)
     row = {"after iteration": made.iteration, "prompt": made.prompt, "continuation": made.continuation}
-    show_table([row], title="From the newest checkpoint")
+    return View([Table([row], "From the newest checkpoint")])
 
 
 def judge(open_phase: OpenPhase) -> CheckTable:

@@ -61,8 +61,15 @@ EVENTS = [
         "Rolled back to checkpoints/iter_0029000, iteration 29000",
     ),
     (
-        {"event": "straggler", "rank": 3, "host": "n7", "seconds_per_step": 2.0, "others_seconds_per_step": 1.0},
-        "Slow rank 3 on n7: it computes 2 s a step, the others of its stage 1 s",
+        {
+            "event": "alarm",
+            "kind": "slow rank",
+            "since": 40,
+            "host": "n7",
+            "rank": 3,
+            "evidence": "rank 3 computes 2 s",
+        },
+        "Slow rank at iteration 40 on n7: rank 3 computes 2 s",
     ),
     (
         {"event": "checkpoint_broken", "message": "iter_9: a part is missing"},

@@ -80,8 +80,8 @@ def test_on_a_gpu_parts_and_rank_times_are_those_of_its_stream_read_without_a_wa
     assert late == [None, *[pytest.approx(OPTIMIZER)] * 5]
     times = [(line["iteration"], line["steps"], line["seconds"]) for line in specs.metrics(run, "rank_times.jsonl")]
     assert times == [(n, 1, pytest.approx([slow - count * FORWARD, slow])) for n in range(2, 7)]
-    [event] = job.events("straggler")
-    assert (event["rank"], event["seconds_per_step"]) == (1, pytest.approx(slow))
+    [event] = job.events("alarm")
+    assert (event["kind"], event["rank"], event["value"]) == ("slow rank", 1, pytest.approx(slow))
 
 
 def test_a_part_within_the_same_part_is_counted_once_and_what_was_forgotten_never():

@@ -178,7 +178,7 @@ def windows(*seconds_of_ranks, stages=1):
         for part in (1, 2):  # two exchanges of five steps make a window
             times = ExchangedTimes(10 * number + 5 * part + 1, 5, [*seconds])
             found += detector.look(times, 5.0 * number + (1 if part == 1 else 5))
-    return [(slow.rank, slow.seconds_per_step, slow.others_seconds_per_step) for slow in found]
+    return [(slow.rank, slow.value, slow.usual) for slow in found]
 
 
 def test_a_rank_that_is_slow_three_times_in_a_row_is_told_once():
