@@ -106,7 +106,7 @@ function makeChart(figure) {
     });
     let free = 0;
     const short = value => state.tokens && value >= 1e4 ? Intl.NumberFormat("en", {notation: "compact"}).format(value) : four(value);
-    ticksOf(x0, x1, state.logX).forEach(value => { if (X(value) > free) { text(X(value), bottom + 16, short(value), right - X(value) < 12 ? "end" : "middle"); free = X(value) + 44; } });
+    ticksOf(x0, x1, state.logX).forEach(value => { if (X(value) > free) { text(X(value), bottom + 16, short(value), X(value) > right - 12 ? "end" : "middle"); free = X(value) + 44; } });
     text(right, bottom + 34, state.tokens ? "tokens seen" : "iteration", "end");
     text(left, bottom + 34, "loss (nat/token)", "start");
     add(svg, "svg:path", {d: `M${left} ${top}V${bottom}H${right}`, fill: "none", stroke: "currentColor"});
