@@ -1,4 +1,4 @@
-"""A job is stopped by the button beside its picture while the cell that shows it still runs."""
+"""Notes are typed and a job is stopped by the widgets beside its picture while the cell that shows it still runs."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_re
     cell = notebook.start("phase.watch")
     wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 400, "the job makes steps")
     expect(cell.get_by_role("button", name="Save and stop")).to_be_visible()
+    notes = ("node n7 was replaced", "its fan is <loud>")
+    for note in notes:  # one after the other, while the cell runs
+        cell.get_by_placeholder("runbook note").fill(note)
+        cell.get_by_role("button", name="Note", exact=True).click()
+    logbook = folder / "logbook.md"
+    wait_until(lambda: "node n7 was replaced" in logbook.read_text(), 60, "the first note is in the logbook")
+    wait_until(lambda: [one["text"] for one in lines_of(folder / "events.jsonl") if one["event"] == "note"] == [*notes],
+               60, "both notes are events, in order")  # fmt: skip
     notebook = opened_again(context, lab, without_our_script=True)
     cell = notebook.start("phase.watch")
     wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 400, "the cell is answered while it runs")
