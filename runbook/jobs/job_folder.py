@@ -191,7 +191,9 @@ class JobRecord:
 
 
 def read_record(folder: JobFolder) -> JobRecord | None:
-    """Content of job.json; None if there is none."""
+    """Content of job.json; None if there is none, or an empty file that a crash of the machine left."""
+    if not read_text(folder.record):
+        return None
     remedy = "It was changed by hand or the disk is damaged."
     return read_json_record(folder.record, JobRecord, "the record of a job", remedy, JobError)
 

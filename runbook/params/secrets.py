@@ -14,7 +14,8 @@ _TOKEN = re.compile(
     r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}"  # GitHub
     r"|glpat-[A-Za-z0-9_-]{16,}|xox[abprs]-[A-Za-z0-9-]{16,}|sk-[A-Za-z0-9_-]{20,}|AIza[0-9A-Za-z_-]{30,}"
     r"|nvapi-[A-Za-z0-9_-]{20,}"
-    r"|https?://[^\s\"']*hooks?[./][^\s\"']{8,}"  # a chat's webhook: who knows the address may write
+    r"|https://(?:hooks\.slack\.com/|[^\s\"'/]*webhook\.office\.com/|[^\s\"'/]+/api/webhooks/)[^\s\"']{8,}"
+    r"|https://api\.telegram\.org/bot[^\s\"']{8,}"  # chats' webhooks: who knows the address may write there
     r")|-----BEGIN [A-Z ]*PRIVATE KEY-----|(?:AccountKey|sig)=[A-Za-z0-9+/%]{30,}={0,2}"
 )
 

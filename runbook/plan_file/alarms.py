@@ -174,6 +174,8 @@ class GrowthWatch:
 
     def look(self, iteration: int, value: float) -> Alarm | None:
         """The growth as a drift, once it is known: from the usual value to the value, between the two iterations."""
+        if self._levels and iteration <= self._levels[-1][0]:  # after a rollback or a restart: a curve of its own
+            self._records, self._levels = [], []
         self._records.append(value)
         if len(self._records) < self._block:
             return None
@@ -298,7 +300,7 @@ class StragglerDetector:
     _count: dict[int, int] = field(default_factory=dict)
 
     def look(self, times: ExchangedTimes, now: float) -> list[Alarm]:
-        """The ranks that were slow in `SLOW_WINDOWS` windows in a row, reported once in so many windows.
+        """The ranks that were slow in `SLOW_WINDOWS` windows in a row, reported once until they recover.
 
         The first times are left out: a first step compiles and fills caches. Megatron numbers the ranks of one stage
         in a row.
@@ -325,11 +327,8 @@ class StragglerDetector:
                 others = median(ordered[:place] + ordered[place + 1 :]) if size > 1 else own
                 slow = own > SLOW_RANK_FACTOR * others and own - others > 0.002
                 self._count[rank] = self._count.get(rank, 0) + 1 if slow else 0
-                if slow and self._count[rank] % SLOW_WINDOWS == 0:
-                    evidence = (
-                        f"rank {rank} computes {own:.3f} s a step, the others of its stage {others:.3f} s, for "
-                        f"{self._count[rank]} looks in a row"
-                    )
+                if slow and self._count[rank] == SLOW_WINDOWS:
+                    evidence = f"rank {rank} computes {own:.3f} s a step, the others of its stage {others:.3f} s"
                     at = times.iteration
                     alarms.append(
                         Alarm("slow rank", "compute_seconds", at, at, round(own, 4), round(others, 4), evidence, rank)

@@ -327,7 +327,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Log:
-    """Where a run reports its progress: files, and who is told of alarms."""
+    """Where a run reports its progress: files, and where alarms are sent."""
 
     interval: int
     metrics: str

@@ -53,17 +53,16 @@ def _world(choice: Choice) -> Check:
 def _devices(choice: Choice) -> Iterator[Check]:
     hardware, keys = choice.site.hardware, choice.keys
     has, cores = hardware.devices_per_node, hardware.cores_per_node
-    if choice.on_cpu and cores:
-        yield judge(
-            f"{choice.phase}: processes on a node",
-            choice.devices_per_node <= cores,
-            f"{choice.devices_per_node} processes on {cores} cores",
-            "each process has a core of its own",
-            f"Lower {keys.job}.devices_per_node to at most {cores}; more is only slower.",
-            otherwise="warn",
-        )
-    elif choice.on_cpu:
-        pass  # 01-environment counts the cores
+    if choice.on_cpu:
+        if cores:  # else 01-environment counts them
+            yield judge(
+                f"{choice.phase}: processes on a node",
+                choice.devices_per_node <= cores,
+                f"{choice.devices_per_node} processes on {cores} cores",
+                "each process has a core of its own",
+                f"Lower {keys.job}.devices_per_node to at most {cores}; more is only slower.",
+                otherwise="warn",
+            )
     elif hardware.device != AUTO:
         yield judge(
             f"{choice.phase}: devices on a node",

@@ -206,7 +206,7 @@ class TrainingLoop:
         if self.report.ranks.is_last:
             self.report.alarms(alarms)
         self.report.alarms(self.stepper.memory.agree(self.stepper.leaks))
-        if self.report.ranks.rank == 0:
+        if self.report.ranks.rank == 0 and was_computed and self.pending is None:  # a save that is written has its room
             self.report.alarms(self.disk.look(record.iteration, record.seconds))
         steps = [bad] if bad else self._spike(record, alarms)
         action = self._answer(steps) if steps else ""

@@ -1,23 +1,29 @@
-"""What a run reports: log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard."""
+"""What a run reports: log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard, alarms."""
 
 import contextlib
 import dataclasses
 import datetime
 import json
 import math
+import os
+import shlex
 import socket
 import statistics
+import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from threading import Thread, current_thread
 from typing import Any
+from urllib.error import URLError
 
 from runbook.plan_file.alarms import Alarm, ExchangedTimes
-from runbook.plan_file.json_records import append_line
+from runbook.plan_file.json_records import append_line, as_line
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
-from runbook.training.health.alerts import AlertSender
 from runbook.training.ranks import Ranks
 
 
@@ -60,7 +66,7 @@ class TrainingReport:
         self._unwritable: set[Path] = set()
         self._interval: list[StepRecord] = []
         self._board: Any = None
-        self.alerts = AlertSender(spec, say)
+        self.alerts = AlertSender(spec)
 
     def begin(self, segment: int) -> None:
         """Open what is kept open; called when training really begins, so that a refusal leaves nothing behind."""
@@ -239,3 +245,63 @@ def validation_lines(iteration: int, loss: float) -> str:
 def perplexity(loss: float) -> float:
     """The exponential of the loss, capped where Megatron-LM caps it."""
     return math.exp(min(20.0, loss))
+
+
+CHANNEL_SECONDS = 10.0  # for an answer
+
+
+class AlertSender:
+    """The channels of one training; neither a slow nor a broken one holds it up."""
+
+    def __init__(self, spec: PhasePlan) -> None:
+        self.spec = spec
+        self._broken: dict[str, Thread] = {}  # by key: the thread that says so
+        self._threads: list[Thread] = []
+
+    def send(self, text: str, event: Mapping[str, object]) -> None:
+        """Send a text, to the webhook with the event it is about, in a thread for each channel."""
+        run, log = self.spec.root.resolve().name, self.spec.log
+        channels = (("alarm_webhook", post, log.alarm_webhook), ("alarm_command", pipe, log.alarm_command))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        for key, channel, address in channels:
+            if address.strip():
+                arguments = (key, channel, address, {"run": run, "text": f"{run}: {text}", **event})
+                self._threads.append(Thread(target=self._send, args=arguments, daemon=True))
+                with contextlib.suppress(RuntimeError):  # no more threads here; the log has the alarm
+                    self._threads[-1].start()
+
+    def _send(self, key: str, channel: Any, address: str, content: dict[str, object]) -> None:
+        try:
+            channel(address, content)
+        except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
+            if self._broken.setdefault(key, current_thread()) is current_thread():
+                # Not the error's own text: it may hold the address.
+                names = ("code", "reason", "returncode", "strerror")
+                detail = next((value for name in names if (value := getattr(error, name, None))), "")
+                say(
+                    f"training.{key} could not send an alarm, and the training goes on: {type(error).__name__} {detail}"
+                )
+
+    def close(self) -> None:
+        """Wait a moment for what is on its way."""
+        end = time.monotonic() + CHANNEL_SECONDS + 2.0  # a channel that fails at its limit still says so
+        for thread in filter(Thread.is_alive, self._threads):
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+def post(reference: str, content: Mapping[str, object]) -> None:
+    """POST as JSON to the address that `env:NAME` or `file:PATH` holds."""
+    kind, _, place = reference.partition(":")
+    address = os.environ.get(place, "") if kind == "env" else Path(place).expanduser().read_text("utf-8")
+    if not address.strip().startswith(("http://", "https://")):
+        raise URLError(f"{reference} holds no http:// or https:// address")
+    request = urllib.request.Request(address.strip(), as_line(content), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=CHANNEL_SECONDS):
+        pass
+
+
+def pipe(command: str, content: Mapping[str, object]) -> None:
+    """Run a command with the text on its standard input."""
+    text = f"{content['text']}\n"
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # a child that stays holds no pipe of ours
+    subprocess.run(shlex.split(command), input=text, text=True, timeout=CHANNEL_SECONDS, check=True, **silent)

@@ -24,6 +24,8 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
 """Keys that say who decided something, not what is done: they may change in a folder that exists."""
+ALARM_KEYS = ("training.alarm_webhook", "training.alarm_command")
+"""Keys that say who is sent alarms: they may change in a folder that exists as well."""
 OVERRIDES = "overrides.yaml"
 """What was given by hand, over the run file: in a parameters cell or by --set."""
 
@@ -101,7 +103,9 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
     return [
         (key, there.get(key, "(absent)"), now.get(key, "(absent)"))
         for key in sorted(there.keys() | now.keys())
-        if key not in FREE_KEYS and there.get(key) != now.get(key) and (key in there or key not in built_in)
+        if key not in (*FREE_KEYS, *ALARM_KEYS)
+        and there.get(key) != now.get(key)
+        and (key in there or key not in built_in)
     ]
 
 

@@ -18,6 +18,7 @@ TOKENS = [
     "-----BEGIN RSA PRIVATE KEY-----",
     "https://hooks.slack.com/services/" + "T0B0" * 4,
     "https://discord.com/api/webhooks/1234/" + "aB3" * 6,
+    "https://api.telegram.org/bot1234:" + "aB3" * 6 + "/sendMessage",
     "sig=" + "A1%2B" * 10,
 ]
 

@@ -181,3 +181,13 @@ def test_a_log_file_shows_its_alarms():
         for loss in (2.78, 2.775923, 2.772822, 2.768131, 7.343709, 8.715872)
     ]
     assert "ALARM spike, iteration 29040: loss 7.344: it jumped" in summary(parse_lines(lines))
+
+
+def test_growth_begins_again_where_iterations_come_again():
+    """After a rollback, or in the log of a run that was started again."""
+    steps = [*range(1, 201), *range(101, 1300)]
+    rows = [SimpleNamespace(iteration=n, loss=3.0, grad_norm=0.5 + n / 1000, seconds=2.0 + n / 100) for n in steps]
+    assert {alarm.metric for alarm in find_alarms(rows)} >= {"seconds_per_sequence"}
+    watch = GrowthWatch("memory", 2)
+    growths = [growth for n in [*range(1, 60), *range(20, 99)] if (growth := watch.look(n, float(n)))]
+    assert growths == [], "neither part alone is long enough"

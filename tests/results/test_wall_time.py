@@ -83,10 +83,8 @@ def test_a_run_that_nothing_happened_to_has_no_interruption():
 
 def test_the_table_goes_from_the_whole_to_what_was_productive():
     rows = wall_time_table(account()).rows
-    assert rows[0] == {"part": "wall time", "seconds (s)": 22.5, "share (%)": 100.0, "as text": "22.5 s"}
-    assert rows[-1] == {
-        "part": "productive", "seconds (s)": 8.0, "share (%)": pytest.approx(100 * 8 / 22.5), "as text": "8.00 s",
-    }  # fmt: skip
+    assert rows[0] == {"part": "wall time", "seconds (s)": 22.5, "share (%)": 100.0}
+    assert rows[-1] == {"part": "productive", "seconds (s)": 8.0, "share (%)": pytest.approx(100 * 8 / 22.5)}
 
 
 def test_evaluations_and_steps_done_again_are_parts_of_the_wall_time(make):

@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from runbook.plan_file import schema
-from runbook.training.health.alerts import AlertSender
+from runbook.training.report import AlertSender
 
 from . import specs
 
@@ -86,9 +86,10 @@ def test_a_channel_that_fails_is_said_once_without_its_address(zygote, run, webh
 def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):
     address, posted = webhook
     monkeypatch.setenv("ALARM_ADDRESS", f"{address}/slow")
-    monkeypatch.setattr("runbook.training.health.alerts.CHANNEL_SECONDS", 1.0)
+    monkeypatch.setattr("runbook.training.report.CHANNEL_SECONDS", 1.0)
     said = []
-    alerts = AlertSender(schema.parse(specs.spec(log={"alarm_webhook": "env:ALARM_ADDRESS"})), said.append)
+    monkeypatch.setattr("runbook.training.report.say", said.append)
+    alerts = AlertSender(schema.parse(specs.spec(log={"alarm_webhook": "env:ALARM_ADDRESS"})))
     start = time.monotonic()
     for number in range(3):
         alerts.send(f"alarm {number}", {"event": "alarm"})
@@ -101,7 +102,8 @@ def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):
 def test_what_is_posted_is_json_where_a_number_is_none(webhook, monkeypatch):
     address, posted = webhook
     monkeypatch.setenv("ALARM_ADDRESS", address)
-    alerts = AlertSender(schema.parse(specs.spec(log={"alarm_webhook": "env:ALARM_ADDRESS"})), pytest.fail)
+    monkeypatch.setattr("runbook.training.report.say", pytest.fail)
+    alerts = AlertSender(schema.parse(specs.spec(log={"alarm_webhook": "env:ALARM_ADDRESS"})))
     alerts.send("the loss is no number", {"event": "alarm", "value": float("nan")})
     alerts.close()
     assert [content["value"] for _, _, content in posted] == [None]

@@ -14,7 +14,7 @@ from megatron.core.tensor_parallel import checkpoint
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.engines.deepspeed_engine import DeepSpeedEngine
 from runbook.training.engines.deepspeed_start import initialize_engine, local_rank_variable, quiet_stdout
-from runbook.training.engines.engine import MicroBatch, MicroBatches, mean_loss, whole_logits
+from runbook.training.engines.engine import MicroBatches, mean_loss, whole_logits
 
 
 class DeepSpeedPipeline(DeepSpeedEngine):
@@ -36,7 +36,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         assert list(module.parts) == expected, f"stages begin at {module.parts}, not at {expected}"
         _count_once(gpt)
         engine = initialize_engine(module, self.adam, self.spec, None)
-        engine.set_batch_fn(_inputs_and_labels)
+        engine.set_batch_fn(lambda it: ((it["tokens"], it["position_ids"]), (it["labels"], it["loss_mask"])))
         # The loop looks at the loss of all ranks before the optimizer steps; `update` steps it.
         engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, schedule.OptimizerStep: lambda *_, **__: None}
         return engine
@@ -146,10 +146,6 @@ class Vocabulary(torch.nn.Module):
         if gpt.pre_process:
             self.embedding = gpt.embedding
         self.weight = gpt.shared_embedding_or_output_weight()
-
-
-def _inputs_and_labels(batch: MicroBatch) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    return (batch["tokens"], batch["position_ids"]), (batch["labels"], batch["loss_mask"])
 
 
 def _count_once(gpt: Any) -> None:

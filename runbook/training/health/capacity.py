@@ -1,13 +1,16 @@
 """Room that runs out while a training goes on: the memory of a rank that leaks, and the disk of the checkpoints."""
 
-import math
 import os
+import re
 import shutil
 import socket
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -15,10 +18,11 @@ from runbook.plan_file.alarms import Alarm, GrowthWatch, in_bytes
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-LEAK_SHARE = 0.5  # of what is left: growth that takes less until the training's end hurts nobody
+LEAK_SHARE = 0.5  # of what is left: growth that takes less than this until the training's end is no leak
 AGAIN_FACTOR = 2.0  # a leak is reported again when it has become so many times as fast
 SECONDS_BETWEEN_LOOKS = 60.0
-LOW_SHARE = 0.01  # of the whole file system: others' files fill the rest in no time
+LOW_SHARE = 0.01  # of the whole file system: other users fill what is left within minutes
+CALM_SHARE = 0.9  # a low disk is over when all would be well with so much of what is free
 
 
 class MemoryWatch:
@@ -45,9 +49,10 @@ class MemoryWatch:
             steps = left / slope / processes
             if steps < (self.spec.duration.iterations - iteration) / LEAK_SHARE:
                 hours = steps * seconds / 3600
+                counted = "it grows" if processes == 1 else f"all {processes} processes grow"
                 full = (
-                    f"{in_bytes(left)} are left on {socket.gethostname()}, enough for {hours:,.2f} hours where "
-                    f"{processes} grow like this: until about iteration {iteration + steps:.0f}"
+                    f"{in_bytes(left)} are left on {socket.gethostname()}, enough for {hours:,.2f} hours if "
+                    f"{counted} at this rate (until about iteration {iteration + steps:.0f})"
                 )
                 self._found = replace(drift, kind="memory leak", evidence=f"{drift.evidence}; {full}")
                 self.bytes_per_step = slope
@@ -56,9 +61,13 @@ class MemoryWatch:
         """What this rank is to report, now that the leaks of all ranks are known to all."""
         fastest = max(bytes_per_step, default=0.0)
         if fastest > 0.0:
-            if self._found and bytes_per_step.index(fastest) == torch.distributed.get_rank():
+            rank = torch.distributed.get_rank()
+            reports = self._found and bytes_per_step.index(fastest) == rank
+            if reports and self._found:
                 yield self._found
-            self._found, self.bytes_per_step, self._reported = None, 0.0, fastest
+            if reports or self.bytes_per_step == bytes_per_step[rank]:  # else found since: for the next exchange
+                self._found, self.bytes_per_step = None, 0.0
+            self._reported = fastest
 
 
 def host_bytes() -> int:
@@ -82,7 +91,8 @@ class DiskWatch:
         self.spec, self.folder = spec, spec.path(spec.checkpoint.folder)
         moments_and_weights = 12 if spec.precision.format == "fp32" else 14
         self._bytes = moments_and_weights * spec.model.parameters  # of a save, until one was measured
-        self._urgency, self._next_look, self._seconds = 0, 0.0, math.inf
+        self._urgency, self._next_look = 0, 0.0
+        self._seconds = deque[float](maxlen=20)  # of the newest steps
 
     def saved(self, num_bytes: int) -> None:
         """A save took so many bytes."""
@@ -90,33 +100,31 @@ class DiskWatch:
 
     def look(self, iteration: int, seconds_per_step: float) -> Iterator[Alarm]:
         """An alarm where a save that is to come does not fit, or nearly nothing is free."""
-        self._seconds = min(self._seconds, seconds_per_step)  # the first steps of a job take longer
+        self._seconds.append(seconds_per_step)
         if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + SECONDS_BETWEEN_LOOKS
         try:
             place = next(path for path in (self.folder, *self.folder.parents) if path.exists())
             usage = shutil.disk_usage(place)
-            kept = [int(path.name[5:]) for path in self.folder.glob("iter_*[0-9]")]
+            kept = [int(path.name[5:]) for path in self.folder.glob("iter_*") if re.fullmatch(r"iter_\d+", path.name)]
         except OSError:  # the next save says what is wrong with the folder
             return
         saves = next_saves(self.spec, iteration)
-        fails = first_without_room(self.spec, saves, usage.free, self._bytes, kept)
-        urgency = 2 if fails and fails == saves[0] else 1 if fails or usage.free < LOW_SHARE * usage.total else 0
+        room = partial(first_without_room, self.spec, saves, num_bytes=self._bytes, kept=kept)
+        fails, fails_soon = room(free=usage.free), room(free=int(CALM_SHARE * usage.free))
+        is_full = usage.free < LOW_SHARE * usage.total
+        urgency = 2 if fails and fails == saves[0] else 1 if fails or is_full else 0
         if urgency > self._urgency:
-            hours = (fails - iteration) * self._seconds / 3600
-            full = (
-                f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
-                if fails
-                else "all saves fit"
-            )
+            hours = (fails - iteration) * median(self._seconds) / 3600
+            late = f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
             evidence = (
                 f"{in_bytes(usage.free)} of {in_bytes(usage.total)} are free where {self.spec.checkpoint.folder} is; "
                 f"a save takes {in_bytes(self._bytes)}, {len(saves)} are to come, and {self.spec.checkpoint.keep} are "
-                f"kept: {full}"
+                f"kept: {late if fails else 'all saves fit'}"
             )
             yield Alarm("disk low", "free_bytes", iteration, iteration, usage.free, self._bytes, evidence)
-        self._urgency = urgency
+        self._urgency = max(urgency, self._urgency) if fails_soon or is_full else 0
 
 
 def next_saves(spec: PhasePlan, iteration: int) -> list[int]:
