@@ -302,6 +302,5 @@ def post(reference: str, content: Mapping[str, object]) -> None:
 
 def pipe(command: str, content: Mapping[str, object]) -> None:
     """Run a command with the text on its standard input."""
-    text = f"{content['text']}\n"
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # a child that stays holds no pipe of ours
-    subprocess.run(shlex.split(command), input=text, text=True, timeout=CHANNEL_SECONDS, check=True, **silent)
+    silent, text = subprocess.DEVNULL, f"{content['text']}\n".encode()  # a child that stays holds no pipe of ours
+    subprocess.run(shlex.split(command), input=text, timeout=CHANNEL_SECONDS, check=True, stdout=silent, stderr=silent)
