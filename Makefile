@@ -82,9 +82,13 @@ test: check  ## check, then the whole test suite
 sites: setup  ## the five documents' run files, rehearsed here and on a Slurm of two nodes (root, Debian's slurm)
 	$(BIN)/pytest --timeout=1200 tests/sites/rehearse_sites.py
 
+# How many broken files of each kind, and random layouts.
+FUZZ_INPUTS   ?= 10000
+FUZZ_LAYOUTS  ?= 100
+
 drills: setup  ## break a small training in twenty ways, fifty kills; 15,000 broken files of each kind
 	$(BIN)/runbook drill --again --page docs/measurements/drills.md
-	FUZZ_INPUTS=10000 FUZZ_LAYOUTS=100 $(BIN)/pytest tests/fuzz
+	FUZZ_INPUTS=$(FUZZ_INPUTS) FUZZ_LAYOUTS=$(FUZZ_LAYOUTS) $(BIN)/pytest tests/fuzz
 
 bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's
 	$(BIN)/python -m benchmarks.predict_cross_validation
