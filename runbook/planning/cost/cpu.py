@@ -47,7 +47,7 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
     return (4.0 if half else 0.0) + (4.0 if half else 8.0) / data
 
 
-BF16_UNITS = ("avx512_bf16", "amx_bf16")
+BF16_UNITS = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX BF16"}
 """Instructions that multiply bf16 directly."""
 
 CORE_FLOPS = {

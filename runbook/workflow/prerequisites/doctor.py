@@ -73,8 +73,8 @@ def machine_checks() -> list[Check]:
 
 def matrix_check(flags: Set[str]) -> Check:
     """Whether a CPU with these instruction sets multiplies bf16 directly."""
-    fast, rule = sorted(flags & {*BF16_UNITS}), "bf16 on a CPU is fast only with them"
-    found = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS)}"
+    fast, rule = [name for unit, name in BF16_UNITS.items() if unit in flags], "bf16 on a CPU is fast only with them"
+    found = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS.values())}"
     remedy = "Set training.precision to fp32 here, which is then faster."
     return judge("matrix instructions", bool(fast), found, rule, remedy, otherwise="warn")
 
