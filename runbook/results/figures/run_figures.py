@@ -24,7 +24,7 @@ _PARTS = {
 }
 """Colour and hatch of each part of a step, from the bottom up."""
 MOST_POINTS = 4000
-"""Points of one curve that are drawn: more cannot be told apart in print, and make an SVG of many megabytes."""
+"""Points of one curve that are drawn: more cannot be distinguished in print, and would make a huge SVG."""
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
