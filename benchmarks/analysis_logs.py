@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-LIMIT_SECONDS, LIMIT_BYTES = 20, 2**30
+LIMIT_SECONDS = 20
+LIMIT_BYTES = 2**30
 
 
 def _loss(n: int) -> float:
@@ -134,13 +135,27 @@ def _ezpz(n: int) -> str:
 def _own(n: int) -> str:
     return json.dumps(
         {
-            "iteration": n, "consumed_samples": 8 * n, "consumed_tokens": 1024 * n, "loss": _loss(n),
-            "learning_rate": 2e-5, "grad_norm": 1 + n % 1000 / 1000, "loss_scale": 1.0, "seconds": 0.5 + n % 9 / 100,
-            "tokens_per_second": 2048.0, "tflops_per_device": 0.04, "tflops_convention": "megatron-full",
-            "global_batch": 8, "world_size": 2, "skipped": 0, "nan": 0, "segment": 0, "data_wait_seconds": 0.001,
-            "memory_bytes": 1000000000, "time": 1.7e9 + n,
+            "iteration": n,
+            "consumed_samples": 8 * n,
+            "consumed_tokens": 1024 * n,
+            "loss": _loss(n),
+            "learning_rate": 2e-5,
+            "grad_norm": 1 + n % 1000 / 1000,
+            "loss_scale": 1.0,
+            "seconds": 0.5 + n % 9 / 100,
+            "tokens_per_second": 2048.0,
+            "tflops_per_device": 0.04,
+            "tflops_convention": "megatron-full",
+            "global_batch": 8,
+            "world_size": 2,
+            "skipped": 0,
+            "nan": 0,
+            "segment": 0,
+            "data_wait_seconds": 0.001,
+            "memory_bytes": 1000000000,
+            "time": 1.7e9 + n,
         }
-    )  # fmt: skip
+    )
 
 
 FORMATS: dict[str, Callable[[int], str]] = {
@@ -166,7 +181,9 @@ def make(path: Path, line: Callable[[int], str], lines: int) -> None:
     """A log of so many records."""
     with path.open("w", encoding="utf-8") as stream:
         for start in range(1, lines + 1, 10_000):
-            stream.write("".join(f"{line(n)}\n" for n in range(start, min(start + 10_000, lines + 1))))
+            stream.write(
+                "".join(f"{line(n)}\n" for n in range(start, min(start + 10_000, lines + 1)))
+            )
 
 
 def read(path: Path, output: Path) -> dict[str, float]:
@@ -184,7 +201,11 @@ def read(path: Path, output: Path) -> dict[str, float]:
     if status:
         raise SystemExit(f"reading {path} failed: {status}")
     seconds = time.perf_counter() - began
-    return {"seconds": seconds, "cpu": usage.ru_utime + usage.ru_stime, "bytes": usage.ru_maxrss * 1024}
+    return {
+        "seconds": seconds,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "bytes": usage.ru_maxrss * 1024,
+    }
 
 
 def count(output: Path) -> int:
@@ -195,10 +216,15 @@ def count(output: Path) -> int:
 
 def measure(name: str, lines: int, folder: Path) -> dict[str, object]:
     """One row of the table."""
-    path, output = folder / "log", folder / "json"
+    path = folder / "log"
+    output = folder / "json"
     make(path, FORMATS[name], lines)
     found = read(path, output)
-    row: dict[str, object] = {"format": name, "megabytes": round(path.stat().st_size / 1e6), **found}
+    row: dict[str, object] = {
+        "format": name,
+        "megabytes": round(path.stat().st_size / 1e6),
+        **found,
+    }
     row["records"] = count(output)
     path.unlink()
     output.unlink()
@@ -207,7 +233,9 @@ def measure(name: str, lines: int, folder: Path) -> dict[str, object]:
 
 def main() -> None:
     """Measure and print one row a format."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--lines", type=int, default=1_000_000)
     options.add_argument("--formats", nargs="+", choices=list(FORMATS), default=list(FORMATS))
     options.add_argument("--folder", type=Path)
@@ -225,7 +253,11 @@ def main() -> None:
             )
     if chosen.json:
         chosen.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    slow = [row for row in rows if float(str(row["cpu"])) > LIMIT_SECONDS or float(str(row["bytes"])) > LIMIT_BYTES]
+    slow = [
+        row
+        for row in rows
+        if float(str(row["cpu"])) > LIMIT_SECONDS or float(str(row["bytes"])) > LIMIT_BYTES
+    ]
     for row in slow:
         print(f"over the limit of {LIMIT_SECONDS} s or 1 GiB: {row['format']}")
 

@@ -51,7 +51,16 @@ SCRIPT_OPERATIONS = 2 + 2 / 5 + 0.5
 """Of the job's scripts a second: job.sh looks for two files each second and renames its heartbeat every five, and
 rank 0's rank.sh looks for `stop` every two seconds; `rank_script_operations` measures the latter."""
 GROUPS = 25  # process groups of a rank, as megatron-core makes them
-AUDITED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir", "os.truncate"}
+AUDITED = {
+    "open",
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.listdir",
+    "os.scandir",
+    "os.truncate",
+}
 WRAPPED = ("stat", "lstat", "access", "utime")
 
 
@@ -72,7 +81,9 @@ class Operations:
     """Counts metadata operations of this process: in the run's folder, and elsewhere on this machine."""
 
     def __init__(self) -> None:
-        self.counts, self.root, self.on = Counter[str](), "", False
+        self.counts = Counter[str]()
+        self.root = ""
+        self.on = False
         sys.addaudithook(self._audit)
         for name in WRAPPED:
             self._wrap(name)
@@ -145,7 +156,8 @@ class ControlPlane:
     """The control plane of one training with so many ranks, in a folder of its own."""
 
     def __init__(self, folder: Path, spec: PhasePlan, num_ranks: int) -> None:
-        self.folder, self.num_ranks = folder, num_ranks
+        self.folder = folder
+        self.num_ranks = num_ranks
         self.spec = replace(spec, log=replace(spec.log, interval=10**9))
         self.job = folder / "jobs" / "04-training"
         self.job.mkdir(parents=True)
@@ -169,7 +181,10 @@ class ControlPlane:
                 watchdog.heartbeat.write()
                 watchdog.heartbeat.entered = lambda: dict.fromkeys(map(str, range(GROUPS)), 1)
                 self.watchdogs.append(watchdog)
-        return {"operations": dict(counts), "bytes_read": (self.folder / "plan.json").stat().st_size * self.num_ranks}
+        return {
+            "operations": dict(counts),
+            "bytes_read": (self.folder / "plan.json").stat().st_size * self.num_ranks,
+        }
 
     def heartbeats(self, seconds: float) -> dict[str, Any]:
         """All watchdogs look for so many simulated seconds; rank 0's processor time is measured at its real pace."""
@@ -178,18 +193,24 @@ class ControlPlane:
                 CLOCK.now += HEARTBEAT_SECONDS
                 for watchdog in self.watchdogs:
                     watchdog.look(CLOCK.now)
-        first, begun = self.watchdogs[0], time.process_time()
+        first = self.watchdogs[0]
+        begun = time.process_time()
         looks = round(20 / HEARTBEAT_SECONDS)
         for _ in range(looks):
             CLOCK.now += HEARTBEAT_SECONDS
             first.look(CLOCK.now)
         per_second = {place: count / seconds for place, count in counts.items()}
-        return {"operations_per_second": per_second, "rank_0_core_share": (time.process_time() - begun) / 20}
+        return {
+            "operations_per_second": per_second,
+            "rank_0_core_share": (time.process_time() - begun) / 20,
+        }
 
     def steps(self, num_steps: int) -> dict[str, Any]:
         """Rank 0 and the last rank report steps; every rank compares the times where they were exchanged."""
         reports = [TrainingReport(self.spec, self.ranks(rank)) for rank in (0, self.num_ranks - 1)]
-        detector, every, times = StragglerDetector(1), exchange_interval(self.num_ranks), 0
+        detector = StragglerDetector(1)
+        every = exchange_interval(self.num_ranks)
+        times = 0
         seconds = [random.gauss(1, 0.01) for _ in range(self.num_ranks)]
         rank_0 = 0.0
         with OPERATIONS.counting(self.folder) as counts:
@@ -205,11 +226,14 @@ class ControlPlane:
                     detector.look(exchanged, number * STEP_SECONDS)
                     rank_0 += time.process_time() - begun
         sizes = {
-            name: (self.folder / name).stat().st_size / num_steps for name in ("metrics.jsonl", "rank_times.jsonl")
+            name: (self.folder / name).stat().st_size / num_steps
+            for name in ("metrics.jsonl", "rank_times.jsonl")
         }
         message = 8 * (5 + self.num_ranks / every)
         return {
-            "operations_per_second": {place: count / num_steps / STEP_SECONDS for place, count in counts.items()},
+            "operations_per_second": {
+                place: count / num_steps / STEP_SECONDS for place, count in counts.items()
+            },
             "bytes_per_step": sizes,
             "reduction_bytes_per_step": message,
             "rank_0_core_share": rank_0 / num_steps / STEP_SECONDS,
@@ -224,7 +248,9 @@ class ControlPlane:
             (part / name).write_bytes(b"")
         begun = time.process_time()
         with OPERATIONS.counting(self.folder) as counts:
-            final = folders.seal_checkpoint(part, {"iteration": 100}, dict.fromkeys(names, "0" * 64), keep=2)
+            final = folders.seal_checkpoint(
+                part, {"iteration": 100}, dict.fromkeys(names, "0" * 64), keep=2
+            )
             found, problems = folders.candidates(root)
         assert found and not problems
         seconds = time.process_time() - begun
@@ -242,29 +268,43 @@ class ControlPlane:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         seconds = time.process_time() - begun
-        return {"operations": dict(counts), "seconds": seconds, "steps": len(history.steps), "peak_bytes": peak}
+        return {
+            "operations": dict(counts),
+            "seconds": seconds,
+            "steps": len(history.steps),
+            "peak_bytes": peak,
+        }
 
     def hang(self) -> dict[str, Any]:
         """All ranks stand still and one of the last machine is the cause: what it takes to name it."""
-        store, culprit = StandInStore(), self.num_ranks - 2
+        store = StandInStore()
+        culprit = self.num_ranks - 2
         template = asdict(self.watchdogs[0].heartbeat.current())
-        beats = [replace(self.watchdogs[0].heartbeat.current(), rank=rank) for rank in range(self.num_ranks)]
+        beats = [
+            replace(self.watchdogs[0].heartbeat.current(), rank=rank)
+            for rank in range(self.num_ranks)
+        ]
         for beat in beats:
             beat.still, beat.limit, beat.entered = (
                 500.0,
                 360.0,
                 {**template["entered"], "0": 7 - (beat.rank == culprit)},
             )
-        named, rank_0 = [], 0.0
+        named = []
+        rank_0 = 0.0
         with OPERATIONS.counting(self.folder) as counts:
             machines = []
             for start in range(0, self.num_ranks, self.local):
-                reports = HangReports(self.num_ranks, range(start, start + self.local), lambda: store)
+                reports = HangReports(
+                    self.num_ranks, range(start, start + self.local), lambda: store
+                )
                 machines.append((reports, beats[start : start + self.local]))
             for now in (0.0, 600.0, 1200.0):
                 for reports, own in machines:
                     begun = time.process_time()
-                    named += [hang.beat.rank for hang in reports.find(own, now)] if now < 1200 else []
+                    named += (
+                        [hang.beat.rank for hang in reports.find(own, now)] if now < 1200 else []
+                    )
                     rank_0 += (time.process_time() - begun) if own[0].rank == 0 else 0
         assert set(named) == {culprit}, named
         size = sum(map(len, store.values.values()))
@@ -303,13 +343,15 @@ def rank_script_operations() -> dict[str, float] | None:
     if not shutil.which("strace"):
         return None
     script = Path(__file__).parents[1] / "tests" / "golden" / "slurm" / "04-training" / "rank.sh"
-    text, seconds = script.read_text(), 6
+    text = script.read_text()
+    seconds = 6
     start = text.index("python3 -u"), text.index("\nprogram=$!")
     text = "set -euo pipefail\n" + f"sleep {seconds} &" + text[start[1] :]
     looks = {}
     for rank in (0, 1):
         with tempfile.TemporaryDirectory() as folder:
-            log, environment = f"{folder}/log", {**os.environ, "RANK": str(rank), "RUNBOOK_JOB_FOLDER": f"{folder}/job"}
+            log = f"{folder}/log"
+            environment = {**os.environ, "RANK": str(rank), "RUNBOOK_JOB_FOLDER": f"{folder}/job"}
             Path(folder, "job").mkdir()
             words = ["strace", "-f", "-e", "trace=%file", "-o", log, "bash", "-c", text]
             if subprocess.run(words, env=environment, capture_output=True).returncode:
@@ -326,14 +368,23 @@ def measure(num_ranks: int) -> dict[str, Any]:
         plane = ControlPlane(folder, read_plan(folder / "plan.json", "04-training"), num_ranks)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
-            result = {"ranks": num_ranks, "start": plane.start(), "heartbeats": plane.heartbeats(5.0)}
-            result |= {"steps": plane.steps(max(200, 4 * exchange_interval(num_ranks))), "save": plane.save()}
+            result = {
+                "ranks": num_ranks,
+                "start": plane.start(),
+                "heartbeats": plane.heartbeats(5.0),
+            }
+            result |= {
+                "steps": plane.steps(max(200, 4 * exchange_interval(num_ranks))),
+                "save": plane.save(),
+            }
             result |= {"requeue": plane.requeue(), "hang": plane.hang()}
         finally:
             plane.close()
         memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / num_ranks
     saves = sum(result["save"]["operations"].values()) / SAVE_SECONDS
-    steady = sum(sum(result[part]["operations_per_second"].values()) for part in ("heartbeats", "steps"))
+    steady = sum(
+        sum(result[part]["operations_per_second"].values()) for part in ("heartbeats", "steps")
+    )
     share = sum(result[part]["rank_0_core_share"] for part in ("heartbeats", "steps"))
     return {
         **result,
@@ -345,14 +396,17 @@ def measure(num_ranks: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print a line for each number of ranks, and write it all as JSON where it was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("ranks", type=int, nargs="*", default=RANKS)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     heartbeat.uptime = CLOCK
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    results, looks = [], rank_script_operations()
+    results = []
+    looks = rank_script_operations()
     for num_ranks in arguments.ranks:
         results.append(result := measure(num_ranks))
         print(
@@ -361,7 +415,11 @@ def main() -> None:
             f"a step, save {result['save']['metadata_bytes']:,} bytes in {result['save']['rank_0_seconds']:.2f} s, "
             f"hang named in {result['hang']['rank_0_seconds']:.2f} s, {result['bytes_per_rank']:,.0f} bytes a rank"
         )
-    report = {"rank_script_looks_per_second": looks, "step_seconds": STEP_SECONDS, "measured": results}
+    report = {
+        "rank_script_looks_per_second": looks,
+        "step_seconds": STEP_SECONDS,
+        "measured": results,
+    }
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
     print(f"rank.sh looks up {looks} times a second, job.sh twice")

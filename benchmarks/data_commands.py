@@ -43,8 +43,24 @@ class Run:
 
 def ours(inputs: list[Path], prefix: Path, workers: int, encoder: str = "auto") -> list[str]:
     """`runbook data tokenize`; a literal end-of-text is read as Megatron with Hugging Face reads it."""
-    words = [sys.executable, "-c", "from runbook.cli import main; main()", "data", "tokenize", *map(str, inputs)]
-    return [*words, "--out", str(prefix), "--workers", str(workers), "--encoder", encoder, "--special-tokens"]
+    words = [
+        sys.executable,
+        "-c",
+        "from runbook.cli import main; main()",
+        "data",
+        "tokenize",
+        *map(str, inputs),
+    ]
+    return [
+        *words,
+        "--out",
+        str(prefix),
+        "--workers",
+        str(workers),
+        "--encoder",
+        encoder,
+        "--special-tokens",
+    ]
 
 
 @dataclass(frozen=True)
@@ -60,7 +76,9 @@ class Megatron:
     def found(cls, folder: Path, python: Path | None) -> Megatron:
         """Add to it what it needs: GPT-2 as a model folder, and a name that Python 3.11 lacks."""
         if not (folder / "tools" / "preprocess_data.py").is_file():
-            raise SystemExit(f"{folder} is no checkout of Megatron-LM: it has no tools/preprocess_data.py")
+            raise SystemExit(
+                f"{folder} is no checkout of Megatron-LM: it has no tools/preprocess_data.py"
+            )
         extra = folder / ".runbook-benchmark"
         vocabulary = extra / "gpt2"
         vocabulary.mkdir(parents=True, exist_ok=True)
@@ -86,20 +104,42 @@ class Megatron:
         return [*self._words("preprocess_data_fast.py", source, prefix), "--use-gigatoken"]
 
     def _words(self, tool: str, source: Path, prefix: Path) -> list[str]:
-        words = [str(self.python.absolute()), f"tools/{tool}", "--input", str(source), "--output-prefix", str(prefix)]
-        kind = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(self.vocabulary)]
+        words = [
+            str(self.python.absolute()),
+            f"tools/{tool}",
+            "--input",
+            str(source),
+            "--output-prefix",
+            str(prefix),
+        ]
+        kind = [
+            "--tokenizer-type",
+            "HuggingFaceTokenizer",
+            "--tokenizer-model",
+            str(self.vocabulary),
+        ]
         return [*words, *kind, "--append-eod"]
 
 
 def measure_command(
-    words: list[str], prefix: Path, *, core: int = -1, env: dict[str, str] | None = None, cwd: Path | None = None
+    words: list[str],
+    prefix: Path,
+    *,
+    core: int = -1,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Run:
     """Run it with the machine's pages of its output forgotten; its output is removed afterwards."""
     remove(prefix)
     began = time.perf_counter()
     pin = {"preexec_fn": lambda: os.sched_setaffinity(0, {core})} if core >= 0 else {}
     with subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ | (env or {}), cwd=cwd, **pin
+        words,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | (env or {}),
+        cwd=cwd,
+        **pin,
     ) as process:
         assert process.stderr is not None
         said = process.stderr.read()
@@ -126,7 +166,9 @@ def three_steps(folder: Path, out: Path, megatron: Megatron) -> Run:
 
     from benchmarks.data_corpus import parts
 
-    extracted, joined, prefix = out / "extracted", out / "train_chunk_0.jsonl", out / "three"
+    extracted = out / "extracted"
+    joined = out / "train_chunk_0.jsonl"
+    prefix = out / "three"
     shutil.rmtree(extracted, ignore_errors=True)
     extracted.mkdir()
     began = time.perf_counter()
@@ -161,7 +203,12 @@ def _from_manifest(prefix: Path) -> dict[str, Any]:
         return {}
     manifest = json.loads(path.read_text())
     each = {stage: manifest["seconds"][stage] for stage in ("read", "parse", "encode", "write")}
-    return {"text": manifest["text_bytes"], "tokens": manifest["tokens"], "stages": sum(each.values()), "each": each}
+    return {
+        "text": manifest["text_bytes"],
+        "tokens": manifest["tokens"],
+        "stages": sum(each.values()),
+        "each": each,
+    }
 
 
 def remove(prefix: Path) -> None:

@@ -31,7 +31,10 @@ def prose(limit: int) -> Iterator[str]:
         for line in zstd.decompress(path.read_bytes()).splitlines():
             paragraphs += [part.split(" ") for part in json.loads(line)["text"].split("\n") if part]
     chance = random.Random(1)
-    coin = _coiner(sorted({word for part in paragraphs for word in part if word.isalpha() and word.islower()}), chance)
+    coin = _coiner(
+        sorted({word for part in paragraphs for word in part if word.isalpha() and word.islower()}),
+        chance,
+    )
     made = 0
     while made < limit:
         lines = []
@@ -53,14 +56,18 @@ def _coiner(words: list[str], chance: random.Random) -> Iterator[str]:
             following[word[max(0, place - 2) : place]].append(word[place : place + 1])
     while True:
         word = ""
-        while letter := chance.choice(following[word[-2:]] if len(word) != 1 else following[word] or [""]):
+        while letter := chance.choice(
+            following[word[-2:]] if len(word) != 1 else following[word] or [""]
+        ):
             word += letter
         yield word
 
 
 def code(limit: int) -> Iterator[str]:
     """Text files of the Python environment, in random order, again from the start where they do not suffice."""
-    files = sorted(path for path in Path(sys.prefix).rglob("*") if path.suffix in ENDINGS and path.is_file())
+    files = sorted(
+        path for path in Path(sys.prefix).rglob("*") if path.suffix in ENDINGS and path.is_file()
+    )
     random.Random(1).shuffle(files)
     made = 0
     while made < limit:
@@ -89,7 +96,8 @@ def own(file: Path, limit: int) -> Iterator[str]:
 
 def variety(texts: Iterable[str]) -> tuple[int, int]:
     """Bytes, and different words."""
-    size, words = 0, set[str]()
+    size = 0
+    words = set[str]()
     for text in texts:
         size += len(text.encode())
         words.update(text.split())
@@ -101,17 +109,22 @@ def write_corpus(folder: Path, texts: Iterator[str], limit: int) -> None:
     from backports import zstd
 
     folder.mkdir(parents=True)
-    share, written, number = limit // FILES, 0, 0
+    share = limit // FILES
+    written = 0
+    number = 0
     file = zstd.open(folder / "part_0.jsonl.zst", "wb", level=3)
     with (folder / "whole.jsonl").open("wb") as whole:
         for text in texts:
-            line = json.dumps({"text": text, "meta": {"redpajama_set_name": "bench"}}).encode() + b"\n"
+            line = (
+                json.dumps({"text": text, "meta": {"redpajama_set_name": "bench"}}).encode() + b"\n"
+            )
             whole.write(line)
             file.write(line)
             written += len(text.encode())
             if written >= share and number < FILES - 1:
                 file.close()
-                number, written = number + 1, 0
+                number = number + 1
+                written = 0
                 file = zstd.open(folder / f"part_{number}.jsonl.zst", "wb", level=3)
     file.close()
 

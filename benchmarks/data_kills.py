@@ -42,7 +42,9 @@ def begun(log: Path) -> Counter[int]:
 
 def run(words: list[str], env: dict[str, str], seconds: float | None) -> bool:
     """Whether the command came to its end; killed, with its whole group, where it did not in time."""
-    process = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0)
+    process = subprocess.Popen(
+        words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
+    )
     try:
         _, said = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -50,7 +52,9 @@ def run(words: list[str], env: dict[str, str], seconds: float | None) -> bool:
         process.communicate()
         return False
     if process.returncode:
-        raise SystemExit(f"exit code {process.returncode}:\n{said.decode(errors='replace')[-2000:]}")
+        raise SystemExit(
+            f"exit code {process.returncode}:\n{said.decode(errors='replace')[-2000:]}"
+        )
     return True
 
 
@@ -73,21 +77,24 @@ def main() -> None:
         began = time.monotonic()
         run(words, env, None)
         length = time.monotonic() - began
-        expected, shards = token_sum(home / "whole"), len(begun(log))
+        expected = token_sum(home / "whole")
+        shards = len(begun(log))
         kills = rounds = worst = lost = 0
         while kills < arguments.kills:
             rounds += 1
             remove(home / "out")
             log.unlink(missing_ok=True)
             words = ours(inputs, home / "out", arguments.workers)
-            ended, here = False, 0
+            ended = False
+            here = 0
             while not ended:
                 before = begun(log)
                 wait = chance.uniform(0, length) if kills + here < arguments.kills else None
                 ended = run(words, env, wait)
                 here += not ended
                 again = sum((begun(log) - before)[shard] for shard in before)
-                worst, lost = max(worst, again), lost + again
+                worst = max(worst, again)
+                lost = lost + again
             kills += here
             if token_sum(home / "out") != expected:
                 print(f"FAILED: other bytes after {here} kills in round {rounds}", file=sys.stderr)

@@ -68,18 +68,31 @@ def floors(inputs: list[Path]) -> dict[str, float]:
                 while block := timed("decompress", lambda file=file: file.read(1 << 20)):
                     blocks.append(block)
             lines = list(whole_lines(b"".join(blocks)))
-            batches = timed("parse", lambda lines=lines: [parser.parse(data, 0).texts for data in lines])
-            made = timed("encode", lambda batches=batches: [tokenizer.encoder.encode_batch(texts) for texts in batches])
+            batches = timed(
+                "parse", lambda lines=lines: [parser.parse(data, 0).texts for data in lines]
+            )
+            made = timed(
+                "encode",
+                lambda batches=batches: [
+                    tokenizer.encoder.encode_batch(texts) for texts in batches
+                ],
+            )
             timed(
                 "join and write",
-                lambda made=made: [target.write(join_ids(ids, offsets, eod.dtype, eod)) for ids, offsets in made],
+                lambda made=made: [
+                    target.write(join_ids(ids, offsets, eod.dtype, eod)) for ids, offsets in made
+                ],
             )
     return seconds
 
 
-def rows(folder: Path, megatron: Megatron | None) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
+def rows(
+    folder: Path, megatron: Megatron | None
+) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
     """The commands that are measured in each round, and where each writes."""
-    whole, packed, out = folder / "whole.jsonl", data_corpus.parts(folder), folder.parent / "out"
+    whole = folder / "whole.jsonl"
+    packed = data_corpus.parts(folder)
+    out = folder.parent / "out"
     out.mkdir(exist_ok=True)
     found: dict[str, tuple[list[str], Path, dict[str, Any]]] = {
         "ours, .jsonl, 1 worker": (ours([whole], out / "a", 1), out / "a", {"core": 0}),
@@ -87,16 +100,27 @@ def rows(folder: Path, megatron: Megatron | None) -> dict[str, tuple[list[str], 
         "ours, .jsonl.zst, 2 workers": (ours(packed, out / "c", 2), out / "c", {}),
     }
     if megatron is not None:
-        found["preprocess_data_fast.py"] = (megatron.fast(whole, out / "d"), out / "d", megatron.surroundings)
+        found["preprocess_data_fast.py"] = (
+            megatron.fast(whole, out / "d"),
+            out / "d",
+            megatron.surroundings,
+        )
     else:
         tenth = packed[: max(1, len(packed) // 10)]
-        found["tokenizers in our reader, a tenth"] = (ours(tenth, out / "e", 1, "tokenizers"), out / "e", {"core": 0})
+        found["tokenizers in our reader, a tenth"] = (
+            ours(tenth, out / "e", 1, "tokenizers"),
+            out / "e",
+            {"core": 0},
+        )
     return found
 
 
-def slow_rows(folder: Path, megatron: Megatron) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
+def slow_rows(
+    folder: Path, megatron: Megatron
+) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
     """Megatron's slow tool, which takes minutes."""
-    whole, out = folder / "whole.jsonl", folder.parent / "out"
+    whole = folder / "whole.jsonl"
+    out = folder.parent / "out"
     return {
         f"preprocess_data.py --workers {workers}": (
             megatron.slow(whole, out / f"s{workers}", workers),
@@ -107,7 +131,9 @@ def slow_rows(folder: Path, megatron: Megatron) -> dict[str, tuple[list[str], Pa
     }
 
 
-def measure(name: str, folder: Path, megatron: Megatron | None, rounds: int, slow_rounds: int) -> dict[str, Any]:
+def measure(
+    name: str, folder: Path, megatron: Megatron | None, rounds: int, slow_rounds: int
+) -> dict[str, Any]:
     """All figures of one corpus."""
     runs: dict[str, list[Run]] = {}
     sums: dict[str, str] = {}
@@ -119,7 +145,11 @@ def measure(name: str, folder: Path, megatron: Megatron | None, rounds: int, slo
         for key, (words, prefix, how) in todo.items():
             run = measure_command(words, prefix, **how)
             runs.setdefault(key, []).append(run)
-            print(f"round {number + 1}: {key}: {run.wall:.2f} s, {run.cpu:.2f} s of CPU", file=sys.stderr, flush=True)
+            print(
+                f"round {number + 1}: {key}: {run.wall:.2f} s, {run.cpu:.2f} s of CPU",
+                file=sys.stderr,
+                flush=True,
+            )
             sums[key] = run.sha256
         if number < 3:
             alone.append(floors(data_corpus.parts(folder)))
@@ -129,15 +159,19 @@ def measure(name: str, folder: Path, megatron: Megatron | None, rounds: int, slo
     if different - {"tokenizers in our reader, a tenth"}:
         raise SystemExit(f"other bytes came from: {', '.join(sorted(different))}")
     first = runs["ours, .jsonl.zst, 1 worker"]
-    text, tokens = first[0].text, first[0].tokens
-    floor = {stage: min(each[stage] for each in alone) for stage in alone[0]}  # the least disturbed, as below
+    text = first[0].text
+    tokens = first[0].tokens
+    floor = {
+        stage: min(each[stage] for each in alone) for stage in alone[0]
+    }  # the least disturbed, as below
     fused = min(run.stages for run in first)
     return {
         "corpus": name,
         "text": text,
         "tokens": tokens,
         "rows": {
-            key: _summary(results, text if "tenth" not in key else results[0].text) for key, results in runs.items()
+            key: _summary(results, text if "tenth" not in key else results[0].text)
+            for key, results in runs.items()
         },
         "stages": {stage: text / seconds / 1e6 for stage, seconds in floor.items()},
         "fused_stages": min(first, key=lambda run: run.stages).each,
@@ -160,7 +194,9 @@ def _summary(results: list[Run], text: int) -> dict[str, Any]:
 
 def show(figures: dict[str, Any]) -> None:
     """Print a corpus's table and the ratios that count."""
-    print(f"\n{figures['corpus']}: {figures['text'] / 1e6:.0f} MB of text, {figures['tokens'] / 1e6:.1f} M tokens")
+    print(
+        f"\n{figures['corpus']}: {figures['text'] / 1e6:.0f} MB of text, {figures['tokens'] / 1e6:.1f} M tokens"
+    )
     heads = ("runs", "wall s", "MB/s", "CPU s", "peak RSS MiB", "written MB")
     print(f"{'':<36}" + "".join(f"{head:>14}" for head in heads))
     for key, each in figures["rows"].items():
@@ -181,7 +217,8 @@ def ratios(figures: dict[str, Any]) -> list[str]:
     """What the targets are about."""
     found = figures["rows"]
     mine, packed, two = (
-        found[f"ours, {kind}"] for kind in (".jsonl, 1 worker", ".jsonl.zst, 1 worker", ".jsonl.zst, 2 workers")
+        found[f"ours, {kind}"]
+        for kind in (".jsonl, 1 worker", ".jsonl.zst, 1 worker", ".jsonl.zst, 2 workers")
     )
     lines = []
     for key, other in found.items():
@@ -192,14 +229,19 @@ def ratios(figures: dict[str, Any]) -> list[str]:
                 f"{packed['mb_per_second'] / rate:.1f} x from .zst"
             )
         elif key.startswith("three"):
-            lines.append(f"ours with two workers against the three steps: {other['wall'] / two['wall']:.1f} x")
+            lines.append(
+                f"ours with two workers against the three steps: {other['wall'] / two['wall']:.1f} x"
+            )
     rates = ", ".join(f"{stage} {rate:,.0f}" for stage, rate in figures["stages"].items())
     lines.append(f"stages alone, MB/s of text: {rates}")
     inside = ", ".join(
-        f"{stage} {figures['text'] / took / 1e6:,.0f}" for stage, took in figures["fused_stages"].items()
+        f"{stage} {figures['text'] / took / 1e6:,.0f}"
+        for stage, took in figures["fused_stages"].items()
     )
     lines.append(f"stages in the fused loop, MB/s of text: {inside}")
-    lines.append(f"the fused loop reaches {figures['fused_share_of_floor']:.0%} of 1 / sum(1 / rate)")
+    lines.append(
+        f"the fused loop reaches {figures['fused_share_of_floor']:.0%} of 1 / sum(1 / rate)"
+    )
     return lines
 
 
@@ -225,17 +267,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slow-rounds", type=int, default=1, help="of preprocess_data.py")
     parser.add_argument("--megatron", type=Path, help="a checkout of NVIDIA/Megatron-LM")
-    parser.add_argument("--python", type=Path, help="a python that can import it; default: this one")
-    parser.add_argument("--text", type=Path, help="English of your own, as JSON lines, in place of the made-up corpora")
+    parser.add_argument(
+        "--python", type=Path, help="a python that can import it; default: this one"
+    )
+    parser.add_argument(
+        "--text",
+        type=Path,
+        help="English of your own, as JSON lines, in place of the made-up corpora",
+    )
     parser.add_argument("--only", nargs="+", help="prose or code")
-    parser.add_argument("--folder", type=Path, help="keep the corpora here, and take them from here")
+    parser.add_argument(
+        "--folder", type=Path, help="keep the corpora here, and take them from here"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     megatron = None
     if arguments.megatron:
         megatron = Megatron.found(arguments.megatron, arguments.python)
     else:
-        print("no --megatron CHECKOUT: Hugging Face tokenizers in our own reader stand for Megatron's slow tool")
+        print(
+            "no --megatron CHECKOUT: Hugging Face tokenizers in our own reader stand for Megatron's slow tool"
+        )
     with tempfile.TemporaryDirectory() as temporary:
         figures = []
         for name, folder in corpora(arguments, arguments.folder or Path(temporary)):

@@ -23,22 +23,32 @@ from tests.training.group import Zygote
 from tests.training.test_engines import ALL, ITERATIONS
 
 SMOKE = {
-    "layers": 12, "hidden": 512, "heads": 8, "kv_heads": 8, "ffn_hidden": 2048, "sequence_length": 1024,
-    "positions": 1024, "vocabulary": 50257, "padded_vocabulary": 50304,
-}  # fmt: skip
+    "layers": 12,
+    "hidden": 512,
+    "heads": 8,
+    "kv_heads": 8,
+    "ffn_hidden": 2048,
+    "sequence_length": 1024,
+    "positions": 1024,
+    "vocabulary": 50257,
+    "padded_vocabulary": 50304,
+}
 RIVALS = {
     "megatron-core, distributed optimizer": {"engine": "megatron-core", "zero_stage": 1},
     "deepspeed, ZeRO 1": {"engine": "deepspeed", "zero_stage": 1},
     "deepspeed, ZeRO 2": {"engine": "deepspeed", "zero_stage": 2},
     "deepspeed, ZeRO 3": {"engine": "deepspeed", "zero_stage": 3},
 }
-STEPS, LEFT_OUT = 5, 2
+STEPS = 5
+LEFT_OUT = 2
 """Steps of one turn, and how many of them are not counted."""
 
 
 def main() -> None:
     """Run one of the two."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("agree", "speed"))
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (speed)")
     parser.add_argument("--copies", type=int, default=1, help="data-parallel copies (speed)")
@@ -65,11 +75,16 @@ def agree(zygote: Zygote, root: Path) -> None:
     """Largest relative difference of losses and gradient norms from megatron-core in one process."""
     specs.write_corpus(root / "corpus_text_document")
     one = metrics(zygote, root, specs.spec(iterations=ITERATIONS))
-    say("| engine | ZeRO | TP | PP | DP | loss | gradient norm |\n| --- | --- | --- | --- | --- | --- | --- |")
+    say(
+        "| engine | ZeRO | TP | PP | DP | loss | gradient norm |\n| --- | --- | --- | --- | --- | --- | --- |"
+    )
     for options in ALL.values():
         found = metrics(zygote, root, specs.spec(iterations=ITERATIONS, **options))
         worst = [
-            max(abs(ours[key] - theirs[key]) / theirs[key] for ours, theirs in zip(found, one, strict=True))
+            max(
+                abs(ours[key] - theirs[key]) / theirs[key]
+                for ours, theirs in zip(found, one, strict=True)
+            )
             for key in ("loss", "grad_norm")
         ]
         layout = [options[key] for key in ("engine", "zero_stage", "tensor", "pipeline", "copies")]
@@ -82,19 +97,28 @@ def speed(zygote: Zygote, root: Path, rounds: int, copies: int, precision: str) 
     for _ in range(rounds):
         for name, options in RIVALS.items():
             content = specs.spec(
-                iterations=STEPS, copies=copies, global_batch=copies, mock=True, precision=precision, model=SMOKE,
+                iterations=STEPS,
+                copies=copies,
+                global_batch=copies,
+                mock=True,
+                precision=precision,
+                model=SMOKE,
                 **options,
-            )  # fmt: skip
+            )
             steps = metrics(zygote, root, content)[LEFT_OUT:]
             seen[name].append(statistics.median(step["tokens_per_second"] for step in steps))
     base = statistics.median(next(iter(seen.values())))
     say("| engine | tokens/s | lowest to highest | ratio |\n| --- | --- | --- | --- |")
     for name, values in seen.items():
         median = statistics.median(values)
-        say(f"| {name} | {median:.0f} | {min(values):.0f} to {max(values):.0f} | {median / base:.2f} |")
+        say(
+            f"| {name} | {median:.0f} | {min(values):.0f} to {max(values):.0f} | {median / base:.2f} |"
+        )
 
 
-def metrics(zygote: Zygote, root: Path, content: dict[str, Any], patch: str = "") -> list[dict[str, Any]]:
+def metrics(
+    zygote: Zygote, root: Path, content: dict[str, Any], patch: str = ""
+) -> list[dict[str, Any]]:
     """Train in a new folder; metrics.jsonl of it. `patch` names what each rank calls first (module:function)."""
     folder = Path(tempfile.mkdtemp(dir=root))
     (folder / "data").mkdir()
@@ -102,7 +126,9 @@ def metrics(zygote: Zygote, root: Path, content: dict[str, Any], patch: str = ""
         (folder / "data" / path.name).symlink_to(path)
     job = zygote.train(folder, content, patch=patch)
     assert set(job.codes) == {0}, job.err[-3000:]
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of every turn, they would fill the disk
+    shutil.rmtree(
+        folder / "checkpoints", ignore_errors=True
+    )  # of every turn, they would fill the disk
     found: list[dict[str, Any]] = job.metrics
     return found
 

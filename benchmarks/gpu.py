@@ -65,7 +65,9 @@ PLANNED = {
 
 def main() -> None:
     """Run the parts one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--parts", nargs="+", default=list(SHARES), choices=list(SHARES))
@@ -77,14 +79,18 @@ def main() -> None:
             PARTS[given.part](Path(folder), given.out, given.small)
         return
     found: dict[str, Any] = {"machine": machine()}
-    ends, left = time.monotonic() + 60 * given.minutes, sum(SHARES[part] for part in given.parts)
+    ends = time.monotonic() + 60 * given.minutes
+    left = sum(SHARES[part] for part in given.parts)
     for part in given.parts:
         seconds = (ends - time.monotonic()) * SHARES[part] / left
         left -= SHARES[part]
         found[part] = run_part(part, seconds, small=given.small)
         given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         reason = found[part].get("failed", "")
-        print(f"{part}: {found[part]['seconds']:.0f} s {reason.splitlines()[-1] if reason else ''}", flush=True)
+        print(
+            f"{part}: {found[part]['seconds']:.0f} s {reason.splitlines()[-1] if reason else ''}",
+            flush=True,
+        )
     print(json.dumps(found, indent=1))
     if any("failed" in found[part] for part in given.parts):
         sys.exit(1)
@@ -101,7 +107,9 @@ def machine() -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = ""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     return {
         "gpu": torch.cuda.get_device_name() if gpu else "",
         "gpu_bytes": torch.cuda.get_device_properties(0).total_memory if gpu else 0,
@@ -119,9 +127,20 @@ def run_part(part: str, seconds: float, *, small: bool) -> dict[str, Any]:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
-        words = [sys.executable, "-m", "benchmarks.gpu", "--out", str(out), "--part", part, *["--small"] * small]
+        words = [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu",
+            "--out",
+            str(out),
+            "--part",
+            part,
+            *["--small"] * small,
+        ]
         with (Path(folder) / "log").open("w+", encoding="utf-8") as log:
-            process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen(
+                words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
             failed = ""
             try:
                 if code := process.wait(seconds):
@@ -143,7 +162,12 @@ def correctness(root: Path, out: Path, small: bool) -> None:
     from tests.training import specs
 
     size = {"layers": 2, "hidden": 64} if small else {"layers": 8, "hidden": 512}
-    model = size | {"heads": 8, "kv_heads": 8, "ffn_hidden": 4 * size["hidden"], "sequence_length": 256}
+    model = size | {
+        "heads": 8,
+        "kv_heads": 8,
+        "ffn_hidden": 4 * size["hidden"],
+        "sequence_length": 256,
+    }
     found = {}
     for precision, limit in AGREES.items():
         losses = {}
@@ -151,7 +175,10 @@ def correctness(root: Path, out: Path, small: bool) -> None:
             folder = root / f"{precision}-{device or 'cpu-again'}".replace(" ", "-")
             specs.write_corpus(folder / "data" / "corpus_text_document", documents=200)
             content = specs.spec(
-                model={**model, "positions": 256}, iterations=STEPS, precision=precision, device=device or "cpu"
+                model={**model, "positions": 256},
+                iterations=STEPS,
+                precision=precision,
+                device=device or "cpu",
             )
             specs.write_plan(folder, content)
             train(folder)
@@ -214,13 +241,21 @@ def fp8(root: Path, out: Path, small: bool) -> None:
         rows += [half] if half else []
         for recipe in RECIPES:
             row = {"shape": shape, "precision": FP8 + recipe, "program": "ours", "micro": sequences}
-            row |= {"not_run": missing} if missing else compare(shape, FP8 + recipe, 5, ["ours"], sequences)[0]
+            row |= (
+                {"not_run": missing}
+                if missing
+                else compare(shape, FP8 + recipe, 5, ["ours"], sequences)[0]
+            )
             rows.append(beside_bf16(row, half))
             print(rows[-1], flush=True)
             out.write_text(json.dumps({"rows": rows}), encoding="utf-8")
-    if wrong := [f"{row['shape']} {row['precision']}" for row in rows if row.get("agrees") is False]:
+    if wrong := [
+        f"{row['shape']} {row['precision']}" for row in rows if row.get("agrees") is False
+    ]:
         raise SystemExit(f"losses are not those of bf16: {', '.join(wrong)}")
-    if not missing and not any("tokens_per_second" in row for row in rows if row["precision"] != "bf16"):
+    if not missing and not any(
+        "tokens_per_second" in row for row in rows if row["precision"] != "bf16"
+    ):
         raise SystemExit("no recipe ran in 8 bits")
 
 
@@ -228,7 +263,10 @@ def missing_for_fp8() -> str:
     """What this machine lacks for products in 8 bits, by the trainer's own measure; nothing if it has all."""
     from megatron.core.models.gpt import gpt_layer_specs
 
-    lacks = {"no GPU here": not gpu_name(), "Transformer Engine is not installed": not gpt_layer_specs.HAVE_TE}
+    lacks = {
+        "no GPU here": not gpu_name(),
+        "Transformer Engine is not installed": not gpt_layer_specs.HAVE_TE,
+    }
     return "; ".join(reason for reason, is_so in lacks.items() if is_so)
 
 
@@ -256,7 +294,12 @@ def saving(root: Path, out: Path, small: bool) -> None:
             content["checkpoint"] |= {"interval": EVERY, "asynchronous": name != "waited for"}
             content["device"] = gpu_name() or "cpu"
             if small:
-                content["model"] |= {"layers": 2, "hidden": 128, "ffn_hidden": 512, "sequence_length": 128}
+                content["model"] |= {
+                    "layers": 2,
+                    "hidden": 128,
+                    "ffn_hidden": 512,
+                    "sequence_length": 128,
+                }
             specs.write_plan(folder, content)
             train(folder)
             shares.append(share_of_parts(specs.metrics(folder)))
@@ -266,7 +309,9 @@ def saving(root: Path, out: Path, small: bool) -> None:
     seen = {"median_seconds": medians, "stalls": stalls, "parts_of_step": shares}
     out.write_text(json.dumps(seen), encoding="utf-8")
     if not all(PARTS_OF_STEP[0] <= share <= PARTS_OF_STEP[1] for share in shares):
-        raise SystemExit(f"the parts of the steps are {min(shares):.2f} to {max(shares):.2f} of their seconds")
+        raise SystemExit(
+            f"the parts of the steps are {min(shares):.2f} to {max(shares):.2f} of their seconds"
+        )
 
 
 def share_of_parts(lines: list[dict[str, Any]]) -> float:

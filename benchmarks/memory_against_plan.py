@@ -84,11 +84,16 @@ ALWAYS = (
 
 def main() -> None:
     """Print a row for each configuration, and how many lie within 10 and 15 %."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="also the ones that take several GiB and minutes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also the ones that take several GiB and minutes"
+    )
     parser.add_argument("--deepspeed", action="store_true", help="the other engine, ZeRO 0 to 3")
     given = parser.parse_args()
-    memory_errors, time_errors = [], []
+    memory_errors = []
+    time_errors = []
     for words in DEEPSPEED if given.deepspeed else ROWS + (OTHERS + MORE if given.all else ()):
         found = measure(words)
         memory_error = found["planned_bytes"] / found["peak_bytes"] - 1
@@ -105,7 +110,9 @@ def main() -> None:
     within = sum(error <= 0.10 for error in memory_errors)
     print(f"memory: {within} of {len(memory_errors)} within 10 %, worst {max(memory_errors):.1%}")
     within = sum(error <= 0.15 for error in time_errors)
-    print(f"step after five: {within} of {len(time_errors)} within 15 %, worst {max(time_errors):.1%}")
+    print(
+        f"step after five: {within} of {len(time_errors)} within 15 %, worst {max(time_errors):.1%}"
+    )
 
 
 def measure(words: str) -> dict[str, float]:
@@ -132,13 +139,24 @@ def measure(words: str) -> dict[str, float]:
 def train(folder: Path, world_size: int) -> None:
     """Run the trainer's ranks to their end."""
     port = str(free_port())
-    shared = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
+    shared = {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "OMP_NUM_THREADS": "1",
+    }
     if world_size == 1:
         shared["OMP_NUM_THREADS"] = "2"
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "runbook.training", str(folder / "plan.json"), "--phase", "04-training"],
+            [
+                sys.executable,
+                "-m",
+                "runbook.training",
+                str(folder / "plan.json"),
+                "--phase",
+                "04-training",
+            ],
             env={**os.environ, **shared, **address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.DEVNULL,
         )

@@ -58,7 +58,8 @@ TURNS = 6
 def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
     """Seconds of each notebook by papermill and as a plain program."""
     rows = []
-    one, other = toy.root / "papermill", toy.root / "plain"
+    one = toy.root / "papermill"
+    other = toy.root / "plain"
     for phase in PHASES:
         began = time.monotonic()
         made = toy.run(one, "--from", phase, "--to", phase)
@@ -67,7 +68,11 @@ def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
         began = time.monotonic()
         command = [sys.executable, "-c", PLAIN, toy.root / "notebooks" / f"{phase}.ipynb"]
         ended = subprocess.run(
-            command, cwd=toy.root, env=toy.environment(RUNBOOK_RUNS=str(other)), capture_output=True, text=True
+            command,
+            cwd=toy.root,
+            env=toy.environment(RUNBOOK_RUNS=str(other)),
+            capture_output=True,
+            text=True,
         )
         assert ended.returncode == 0, ended.stderr
         rows.append((phase, by_papermill, time.monotonic() - began))
@@ -81,7 +86,9 @@ class Watcher:
         from jupyter_client.manager import start_new_kernel
 
         environment = toy.environment(JPY_SESSION_NAME="notebooks/04-training.ipynb")
-        self.manager, self.client = start_new_kernel(kernel_name="python3", cwd=str(toy.root), env=environment)
+        self.manager, self.client = start_new_kernel(
+            kernel_name="python3", cwd=str(toy.root), env=environment
+        )
         self.client.execute_interactive(
             PICTURE.format(folder=str(folder)), timeout=60, output_hook=lambda message: None
         )
@@ -117,8 +124,14 @@ def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float
     code = "from runbook.workflow import training as phase\n"
     code += "campaign = phase.bind({'run': 'local'})\nphase.launch(campaign)"
     words = {"RUNBOOK_RUNS": str(toy.root / "papermill")}
-    subprocess.run([sys.executable, "-c", code], cwd=toy.root, env=toy.environment(**words), check=True)
-    metrics, turns, drawn, cpu, wall = folder / "metrics.jsonl", ([], []), 0, 0.0, 0.0
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=toy.root, env=toy.environment(**words), check=True
+    )
+    metrics = folder / "metrics.jsonl"
+    turns = ([], [])
+    drawn = 0
+    cpu = 0.0
+    wall = 0.0
     while not lines_of(metrics):
         time.sleep(0.2)
     watcher = Watcher(toy, folder)
@@ -129,12 +142,15 @@ def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float
                 watcher.begin()
             first = len(lines_of(metrics)) + 2  # the step that is being done began before this turn
             while len(lines_of(metrics)) < first + steps // (2 * TURNS):
-                assert not list((folder / "jobs").glob("04-training*/exit_code")), "the training ended before its turns"
+                assert not list((folder / "jobs").glob("04-training*/exit_code")), (
+                    "the training ended before its turns"
+                )
                 time.sleep(0.5)
             found = [row["seconds"] for row in lines_of(metrics) if row["iteration"] >= first]
             if number % 2:
                 after = watcher.seconds()
-                cpu, wall = cpu + after[0] - before[0], wall + after[1] - before[1]
+                cpu = cpu + after[0] - before[0]
+                wall = wall + after[1] - before[1]
                 drawn += watcher.end()
             turns[number % 2].append(statistics.median(found))
     finally:
@@ -152,7 +168,8 @@ def look(folder: Path, times: int = 200) -> dict[str, float]:
 
     settings = params.load(str(folder / "run.yaml"))
     picture = LiveView(settings, read_plan_file(folder)["phases"]["04-training"], folder)
-    scheduler, job = scheduler_of(folder), latest_job_folder(folder, "04-training")
+    scheduler = scheduler_of(folder)
+    job = latest_job_folder(folder, "04-training")
     assert job is not None, f"{folder} has trained nothing"
     began = time.process_time()
     for _ in range(times):
@@ -167,7 +184,9 @@ def main() -> None:
     """Measure, and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=("notebooks", "watching", "look", "both"), default="both")
-    parser.add_argument("--steps", type=int, default=240, help="steps of the training that is watched")
+    parser.add_argument(
+        "--steps", type=int, default=240, help="steps of the training that is watched"
+    )
     parser.add_argument("--run", type=Path, help="a run's folder, for --part look")
     asked = parser.parse_args()
     if asked.part == "look":
@@ -183,7 +202,9 @@ def main() -> None:
         if asked.part != "notebooks":
             steps = asked.steps
             found |= measured_watching(
-                Path(temporary) / "watching", text.replace("iterations: 48 ", f"iterations: {3 * steps} "), steps
+                Path(temporary) / "watching",
+                text.replace("iterations: 48 ", f"iterations: {3 * steps} "),
+                steps,
             )
     sys.stdout.write(json.dumps(found | {"load_after": os.getloadavg()[0]}, indent=1) + "\n")
 
@@ -196,7 +217,9 @@ def measured_notebooks(root: Path, text: str) -> dict[str, object]:
     finally:
         toy.end_all()
     names = ("phase", "papermill_seconds", "plain_seconds", "more_seconds")
-    shown = [(phase, round(one, 2), round(other, 2), round(one - other, 2)) for phase, one, other in rows]
+    shown = [
+        (phase, round(one, 2), round(other, 2), round(one - other, 2)) for phase, one, other in rows
+    ]
     return {"notebooks": [dict(zip(names, row, strict=True)) for row in shown]}
 
 

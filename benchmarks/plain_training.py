@@ -33,15 +33,22 @@ class Block(nn.Module):
         super().__init__()
         self.heads = shape.heads
         self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
-        self.qkv, self.projection = nn.Linear(shape.hidden, 3 * shape.hidden), nn.Linear(shape.hidden, shape.hidden)
-        self.up, self.down = nn.Linear(shape.hidden, 4 * shape.hidden), nn.Linear(4 * shape.hidden, shape.hidden)
+        self.qkv, self.projection = (
+            nn.Linear(shape.hidden, 3 * shape.hidden),
+            nn.Linear(shape.hidden, shape.hidden),
+        )
+        self.up, self.down = (
+            nn.Linear(shape.hidden, 4 * shape.hidden),
+            nn.Linear(4 * shape.hidden, shape.hidden),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The residual stream after this block."""
         batch, length, width = x.shape
         query, key, value = self.qkv(self.norm1(x)).split(width, dim=2)
         query, key, value = (
-            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for part in (query, key, value)
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in (query, key, value)
         )
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.projection(mixed.transpose(1, 2).contiguous().view(batch, length, width))
@@ -81,7 +88,10 @@ class Plain:
         weights = sorted(model.parameters(), key=lambda weight: weight.ndim)
         half_weights = even and precision == "bf16"
         self.autocast = precision == "bf16" and not even
-        self.parameters = [nn.Parameter(weight.detach().clone()) for weight in weights] if half_weights else weights
+        if half_weights:
+            self.parameters = [nn.Parameter(weight.detach().clone()) for weight in weights]
+        else:
+            self.parameters = weights
         self.copies = weights if half_weights else []
         if half_weights:
             model.to(torch.bfloat16)
@@ -104,7 +114,9 @@ class Plain:
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=not self.copies)  # hooks hold the sums of the copies' gradients
+        self.optimizer.zero_grad(
+            set_to_none=not self.copies
+        )  # hooks hold the sums of the copies' gradients
         if self.copies:
             with torch.no_grad():
                 torch._foreach_copy_(self.copies, self.parameters)

@@ -22,7 +22,14 @@ from pathlib import Path
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.planning.cost import flops
-from runbook.planning.cost.iteration import CALIBRATED, DEFAULT, Coefficients, StepSetup, iteration, known
+from runbook.planning.cost.iteration import (
+    CALIBRATED,
+    DEFAULT,
+    Coefficients,
+    StepSetup,
+    iteration,
+    known,
+)
 from runbook.planning.prediction.predict import SPREAD, setup_of
 from runbook.planning.prediction.rows import read_row
 
@@ -91,7 +98,9 @@ class Known:
 
 def main() -> None:
     """Print the errors."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tables", nargs="*", default=TABLES)
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--rows", action="store_true")
@@ -102,7 +111,11 @@ def main() -> None:
     if given.fit:
         used = fit(rows)
         print(used)
-    by_group("coefficients fitted to all: " if given.fit else "coefficients in use: ", rows, errors(rows, used))
+    by_group(
+        "coefficients fitted to all: " if given.fit else "coefficients in use: ",
+        rows,
+        errors(rows, used),
+    )
     by_family(rows, errors(rows, used))
     by_source(rows, errors(rows, used))
     if given.rows:
@@ -120,7 +133,8 @@ def read(path: Path) -> list[Known]:
     found = []
     with path.open(encoding="utf-8", newline="") as file:
         for number, cells in enumerate(csv.DictReader(file), 1):
-            tokens, tflops = cells["tokens_s_per_accel"], cells["tflops_per_accel"]
+            tokens = cells["tokens_s_per_accel"]
+            tflops = cells["tflops_per_accel"]
             if not (tokens or tflops):
                 continue
             row = read_row(number, cells)
@@ -180,7 +194,10 @@ def fit(rows: Sequence[Known], begin: Coefficients = START, rounds: int = 12) ->
     weights *= len(usable) / weights.sum()
     names = list(flat(START))
     widths = numpy.array(
-        [WIDTH["sustained"] if name in START.sustained else WIDTH.get(name, WIDTH["other"]) for name in names]
+        [
+            WIDTH["sustained"] if name in START.sustained else WIDTH.get(name, WIDTH["other"])
+            for name in names
+        ]
     )
 
     def residuals(moves: numpy.ndarray) -> numpy.ndarray:
@@ -191,7 +208,10 @@ def fit(rows: Sequence[Known], begin: Coefficients = START, rounds: int = 12) ->
     now = residuals(moves)
     for _ in range(rounds):
         robust = weights / numpy.maximum(1.0, numpy.abs(now) / (1.5 * NOISE))
-        slopes = numpy.stack([(residuals(moves + 0.01 * unit) - now) / 0.01 for unit in numpy.eye(len(names))], axis=1)
+        slopes = numpy.stack(
+            [(residuals(moves + 0.01 * unit) - now) / 0.01 for unit in numpy.eye(len(names))],
+            axis=1,
+        )
         scale = robust / NOISE**2
         left = slopes.T @ (scale[:, None] * slopes) + numpy.diag(1 / widths**2)
         right = -slopes.T @ (scale * now) - moves / widths**2
@@ -205,19 +225,27 @@ def fit(rows: Sequence[Known], begin: Coefficients = START, rounds: int = 12) ->
 
 def flat(values: Coefficients) -> dict[str, float]:
     """Every coefficient by its name, the sustained shares by family."""
-    others = {field.name: getattr(values, field.name) for field in fields(values) if field.name != "sustained"}
+    others = {
+        field.name: getattr(values, field.name)
+        for field in fields(values)
+        if field.name != "sustained"
+    }
     return {**values.sustained, **others}
 
 
 def moved(moves: Mapping[str, float]) -> Coefficients:
     """The starting coefficients, each times the exponential of its move."""
-    sustained = {name: min(MOST, value * math.exp(moves[name])) for name, value in START.sustained.items()}
+    sustained = {
+        name: min(MOST, value * math.exp(moves[name])) for name, value in START.sustained.items()
+    }
     others = {
         field.name: getattr(START, field.name) * math.exp(moves[field.name])
         for field in fields(Coefficients)
         if field.name != "sustained"
     }
-    others |= {"fp8": min(1.0, others["fp8"])} | {name: min(MOST, others[name]) for name in ("links", "network")}
+    others |= {"fp8": min(1.0, others["fp8"])} | {
+        name: min(MOST, others[name]) for name in ("links", "network")
+    }
     return replace(START, sustained=sustained, **others)
 
 
@@ -246,7 +274,9 @@ def group_of(row: Known) -> str:
 def by_group(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
     """Errors by table."""
     for group in dict.fromkeys(map(group_of, rows)):
-        chosen = [(row, error) for row, error in zip(rows, wrong, strict=True) if group_of(row) == group]
+        chosen = [
+            (row, error) for row, error in zip(rows, wrong, strict=True) if group_of(row) == group
+        ]
         show(title + group, [row for row, _ in chosen], [error for _, error in chosen])
 
 
@@ -266,7 +296,9 @@ def folded(rows: Sequence[Known], begin: Coefficients, folds: int = 5) -> None:
 def by_family(rows: Sequence[Known], wrong: Sequence[float]) -> None:
     """Errors by accelerator family."""
     for family in sorted({row.family for row in rows}):
-        chosen = [(row, error) for row, error in zip(rows, wrong, strict=True) if row.family == family]
+        chosen = [
+            (row, error) for row, error in zip(rows, wrong, strict=True) if row.family == family
+        ]
         show(f"family {family}", [row for row, _ in chosen], [error for _, error in chosen])
 
 
@@ -274,7 +306,9 @@ def by_source(rows: Sequence[Known], wrong: Sequence[float]) -> None:
     """Errors by whose measurement it is, most rows first."""
     sources = [row.source for row in rows]
     for source in sorted(set(sources), key=lambda name: (-sources.count(name), name)):
-        chosen = [(row, error) for row, error in zip(rows, wrong, strict=True) if row.source == source]
+        chosen = [
+            (row, error) for row, error in zip(rows, wrong, strict=True) if row.source == source
+        ]
         show(f"source {source}", [row for row, _ in chosen], [error for _, error in chosen])
 
 

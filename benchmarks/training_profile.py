@@ -34,10 +34,19 @@ OWNERS = {
 """Words of an operator's name that claim all inside it."""
 
 OPERATORS = {
-    "log_softmax": "loss", "nll_loss": "loss", "_softmax": "attention", "bmm": "attention", "flash": "attention",
-    "layer_norm": "norm, GELU", "gelu": "norm, GELU", "tanh": "norm, GELU",
-    "mm": "matrix products", "linear": "matrix products", "fused_adam": "optimizer", "linalg_vector_norm": "optimizer",
-}  # fmt: skip
+    "log_softmax": "loss",
+    "nll_loss": "loss",
+    "_softmax": "attention",
+    "bmm": "attention",
+    "flash": "attention",
+    "layer_norm": "norm, GELU",
+    "gelu": "norm, GELU",
+    "tanh": "norm, GELU",
+    "mm": "matrix products",
+    "linear": "matrix products",
+    "fused_adam": "optimizer",
+    "linalg_vector_norm": "optimizer",
+}
 """Words of an operator's name; the first that is found counts."""
 
 
@@ -66,13 +75,16 @@ def profile(program: str, shape: str, precision: str, steps: int) -> dict[str, A
         cpu_seconds = (time.process_time() - before) / steps
     calls: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
     for event in profiler.events():
-        names, inside = [event.name], event.cpu_parent
+        names = [event.name]
+        inside = event.cpu_parent
         while inside is not None:
             names.append(inside.name)
             inside = inside.cpu_parent
         # An operator on lists of tensors (Adam's) has no shapes: each of its calls counts as it is.
         shapes = str(event.input_shapes) if any(event.input_shapes) else str(event.id)
-        calls[part_of(names), " in ".join(names[:2]), shapes].append(event.self_cpu_time_total / 1e6)
+        calls[part_of(names), " in ".join(names[:2]), shapes].append(
+            event.self_cpu_time_total / 1e6
+        )
     parts: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     for (part, operator, _), seconds in calls.items():
@@ -92,23 +104,42 @@ def _in_a_process_of_its_own(program: str, arguments: argparse.Namespace) -> dic
 
 def page_table(found: list[dict[str, Any]], date: str, place: str) -> str:
     """The programs as a page's paragraph and table."""
-    lines = [f"{date}, {place}; one step:\n", f"| program | a step | {' | '.join(PARTS)} |", "|" + " --- |" * 8]
+    lines = [
+        f"{date}, {place}; one step:\n",
+        f"| program | a step | {' | '.join(PARTS)} |",
+        "|" + " --- |" * 8,
+    ]
     for row in found:
-        parts, total = row["parts"], sum(row["parts"].values())
-        shares = (f"{parts[part]:.2f} s, {parts[part] / total:.0%}" if part in parts else "-" for part in PARTS)
-        lines.append(f"| {row['program']} | {total:.2f} s | {' | '.join(shares)} |".replace("%", " %"))
+        parts = row["parts"]
+        total = sum(row["parts"].values())
+        shares = (
+            f"{parts[part]:.2f} s, {parts[part] / total:.0%}" if part in parts else "-"
+            for part in PARTS
+        )
+        lines.append(
+            f"| {row['program']} | {total:.2f} s | {' | '.join(shares)} |".replace("%", " %")
+        )
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Profile each program in turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", default="smoke", choices=list(training_vs_plain.SHAPES))
     parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"])
-    parser.add_argument("--programs", nargs="+", default=["ours", "even-compiled"], choices=training_vs_plain.PROGRAMS)
+    parser.add_argument(
+        "--programs",
+        nargs="+",
+        default=["ours", "even-compiled"],
+        choices=training_vs_plain.PROGRAMS,
+    )
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--page", type=Path, help="a page with marks, between which the table is written")
+    parser.add_argument(
+        "--page", type=Path, help="a page with marks, between which the table is written"
+    )
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -127,7 +158,9 @@ def main() -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if arguments.page:
-        training_vs_plain.write_page(arguments.page, page_table(found, *training_vs_plain.date_and_place()))
+        training_vs_plain.write_page(
+            arguments.page, page_table(found, *training_vs_plain.date_and_place())
+        )
 
 
 if __name__ == "__main__":

@@ -25,9 +25,12 @@ from benchmarks.engines import metrics, warm
 from benchmarks.training_vs_plain import SHAPES, _spec
 from tests.training.group import Zygote
 
-EVERY, SAVES = 6, 3
+EVERY = 6
+SAVES = 3
 """Steps from one save to the next, and saves that are counted in a turn; the one at its end is not."""
-BATCH, STEPS, LEFT_OUT = 4, 3, 1
+BATCH = 4
+STEPS = 3
+LEFT_OUT = 1
 """Of a turn of `scaling`: sequences of a step, steps, and how many of them are not counted."""
 
 
@@ -64,7 +67,9 @@ def scaling(zygote: Zygote, root: Path, precision: str, rounds: int) -> None:
             speeds[copies].append(BATCH * SHAPES["smoke"]["sequence"] / seconds)
     for copies, values in speeds.items():
         middle = statistics.median(values)
-        say(f"DP {copies}: {middle:.0f} tokens/s, {min(values):.0f} to {max(values):.0f} ({precision}, {rounds} turns)")
+        say(
+            f"DP {copies}: {middle:.0f} tokens/s, {min(values):.0f} to {max(values):.0f} ({precision}, {rounds} turns)"
+        )
     ratios = [two / one for one, two in zip(speeds[1], speeds[2], strict=True)]
     whole = statistics.median(speeds[2]) / statistics.median(speeds[1])
     say(f"DP 2 / DP 1 = {whole:.2f}; turn by turn {min(ratios):.2f} to {max(ratios):.2f}")
@@ -113,10 +118,14 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("scaling", "saving"))
     parser.add_argument("--precision", default="bf16", choices=("fp32", "bf16"), help="scaling")
-    parser.add_argument("--rounds", type=int, default=0, help="turns of each side; 0: 5 for scaling, 2 for saving")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="turns of each side; 0: 5 for scaling, 2 for saving"
+    )
     arguments = parser.parse_args()
     with warm() as zygote, tempfile.TemporaryDirectory() as root:
         if arguments.what == "scaling":

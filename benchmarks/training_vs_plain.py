@@ -49,11 +49,15 @@ FP8 = "fp8-"
 """Before a recipe of `training.fp8`, a number format of `ours` alone: bf16, with products in 8 bits."""
 
 
-def make_step(program: str, shape: dict[str, int], precision: str, sequences: int) -> Callable[[], float]:
+def make_step(
+    program: str, shape: dict[str, int], precision: str, sequences: int
+) -> Callable[[], float]:
     """A step of a program, to be called again and again; the first program of a process sets its memory up."""
     is_even = program.startswith("even")
     if program == "ours" or is_even:
-        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the trainer's __main__ does, before the first tensor
+        os.environ.setdefault(
+            "THP_MEM_ALLOC_ENABLE", "1"
+        )  # as the trainer's __main__ does, before the first tensor
     import torch
 
     if is_even:
@@ -62,8 +66,12 @@ def make_step(program: str, shape: dict[str, int], precision: str, sequences: in
         keep_freed_memory()
     torch.manual_seed(0)
     size = (sequences, shape["sequence"])
-    batches = [(torch.randint(0, 50257, size), torch.randint(0, 50257, size)) for _ in range(MICRO_BATCHES)]
-    return _ours(shape, precision, batches) if program == "ours" else _plain(program, shape, precision, batches)
+    batches = [
+        (torch.randint(0, 50257, size), torch.randint(0, 50257, size)) for _ in range(MICRO_BATCHES)
+    ]
+    if program == "ours":
+        return _ours(shape, precision, batches)
+    return _plain(program, shape, precision, batches)
 
 
 def worker(program: str, shape: dict[str, int], precision: str, sequences: int) -> None:
@@ -72,7 +80,8 @@ def worker(program: str, shape: dict[str, int], precision: str, sequences: int) 
     import torch
 
     for _ in sys.stdin:
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         loss = step()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -80,10 +89,15 @@ def worker(program: str, shape: dict[str, int], precision: str, sequences: int) 
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             memory = torch.cuda.max_memory_allocated()
-        print(json.dumps({**times, "memory": memory, "sequences": sequences * MICRO_BATCHES}), flush=True)
+        print(
+            json.dumps({**times, "memory": memory, "sequences": sequences * MICRO_BATCHES}),
+            flush=True,
+        )
 
 
-def _plain(program: str, shape: dict[str, int], precision: str, batches: list[Any]) -> Callable[[], float]:
+def _plain(
+    program: str, shape: dict[str, int], precision: str, batches: list[Any]
+) -> Callable[[], float]:
     from benchmarks.plain_training import Plain, Shape
 
     plain = Plain(Shape(**shape), precision, compiled="compiled" in program, even="even" in program)
@@ -107,7 +121,8 @@ def _ours(shape: dict[str, int], precision: str, batches: list[Any]) -> Callable
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from({}), 600)
     process_groups.make_parallel_groups(spec)
-    engine, length = make_engine(spec), shape["sequence"]
+    engine = make_engine(spec)
+    length = shape["sequence"]
     micro = [
         {
             "tokens": ids.to(process_groups.device()),
@@ -132,14 +147,23 @@ def _spec(shape: dict[str, int], precision: str, sequences: int = 1) -> dict[str
 
     recipe = precision.removeprefix(FP8) if precision.startswith(FP8) else ""
     number_format = "bf16" if recipe else precision
-    words = (f"training.precision={number_format}", f"training.micro_batch=1 training.global_batch={MICRO_BATCHES}")
+    words = (
+        f"training.precision={number_format}",
+        f"training.micro_batch=1 training.global_batch={MICRO_BATCHES}",
+    )
     settings = load("local", set_words=(words[0], *words[1].split()))
     spec: dict[str, Any] = make_plan(settings, None).as_dict()["phases"]["04-training"]
     spec["model"] |= {
-        "layers": shape["layers"], "hidden": shape["hidden"], "heads": shape["heads"], "kv_heads": shape["heads"],
-        "ffn_hidden": 4 * shape["hidden"], "sequence_length": shape["sequence"], "positions": shape["sequence"],
-        "vocabulary": 50257, "padded_vocabulary": 50304,
-    }  # fmt: skip
+        "layers": shape["layers"],
+        "hidden": shape["hidden"],
+        "heads": shape["heads"],
+        "kv_heads": shape["heads"],
+        "ffn_hidden": 4 * shape["hidden"],
+        "sequence_length": shape["sequence"],
+        "positions": shape["sequence"],
+        "vocabulary": 50257,
+        "padded_vocabulary": 50304,
+    }
     spec["precision"] |= {"fp8": recipe} if recipe else {}
     spec["parallel"] |= {"data": 1, "world_size": 1}
     whole = sequences * MICRO_BATCHES
@@ -192,7 +216,12 @@ class Program:
 
 
 def compare(
-    shape: str, precision: str, rounds: int, names: list[str], sequences: int, limit: float = math.inf
+    shape: str,
+    precision: str,
+    rounds: int,
+    names: list[str],
+    sequences: int,
+    limit: float = math.inf,
 ) -> list[dict[str, Any]]:
     """Rows of one shape and precision; after `limit` seconds no other round begins."""
     begin = time.monotonic()
@@ -207,8 +236,17 @@ def compare(
             program.step()
     rows = []
     for program in programs:
-        row = {"shape": shape, "precision": precision, "program": program.name, "rounds": rounds, "micro": sequences}
-        rows.append(row | ({"failed": program.failed} if program.failed else figures(program, shape, precision)))
+        row = {
+            "shape": shape,
+            "precision": precision,
+            "program": program.name,
+            "rounds": rounds,
+            "micro": sequences,
+        }
+        rows.append(
+            row
+            | ({"failed": program.failed} if program.failed else figures(program, shape, precision))
+        )
         program.close()
     return rows
 
@@ -242,10 +280,16 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
         return None
     size = SHAPES[shape]
     plain = Shape(
-        layers=size["layers"], hidden=size["hidden"], heads=size["heads"], kv_heads=size["heads"],
-        ffn_hidden=4 * size["hidden"], sequence_length=size["sequence"], positions=size["sequence"],
-        vocabulary=50257, padded_vocabulary=50304,
-    )  # fmt: skip
+        layers=size["layers"],
+        hidden=size["hidden"],
+        heads=size["heads"],
+        kv_heads=size["heads"],
+        ffn_hidden=4 * size["hidden"],
+        sequence_length=size["sequence"],
+        positions=size["sequence"],
+        vocabulary=50257,
+        padded_vocabulary=50304,
+    )
     return sequences_per_second * flops.palm(plain) / (found.peaks[number_format] * 1e12)
 
 
@@ -266,14 +310,25 @@ def page_table(rows: list[dict[str, Any]], date: str, place: str) -> str:
     """The rows as a page's paragraph and table; the ratios are of tokens per second."""
     names = [name for name in PROGRAMS if any(row["program"] == name for row in rows)]
     rivals = names[1:]
-    head = ["shape", "number format", "rounds", *names, *(f"ours / {name}" for name in rivals), "peak memory"]
+    head = [
+        "shape",
+        "number format",
+        "rounds",
+        *names,
+        *(f"ours / {name}" for name in rivals),
+        "peak memory",
+    ]
     lines = [
         f"{date}, {place}; medians of the rounds, tokens per second of wall time:\n",
         f"| {' | '.join(head)} |",
         f"|{' --- |' * len(head)}",
     ]
     for shape, precision in dict.fromkeys((row["shape"], row["precision"]) for row in rows):
-        found = {row["program"]: row for row in rows if (row["shape"], row["precision"]) == (shape, precision)}
+        found = {
+            row["program"]: row
+            for row in rows
+            if (row["shape"], row["precision"]) == (shape, precision)
+        }
         speeds = {name: found.get(name, {}).get("tokens_per_second", math.nan) for name in names}
         memory = [found.get(name, {}).get("memory_bytes", math.nan) / 2**30 for name in names]
         cells = [shape, precision, str(max(row["rounds"] for row in found.values()))]
@@ -295,7 +350,9 @@ def date_and_place() -> tuple[str, str]:
     """Today, and commit and machine of a measurement."""
     words = ["git", "rev-parse", "--short=7", "HEAD"]
     commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    return datetime.datetime.now(datetime.UTC).date().isoformat(), f"commit {commit}, {this_machine()}"
+    return datetime.datetime.now(
+        datetime.UTC
+    ).date().isoformat(), f"commit {commit}, {this_machine()}"
 
 
 def this_machine() -> str:
@@ -303,10 +360,20 @@ def this_machine() -> str:
     import torch
 
     info = Path("/proc/cpuinfo")
-    fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line) if info.exists() else {}
+    if info.exists():
+        fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+    else:
+        fields = {}
     found = {key.strip(): value.strip() for key, value in fields.items()}
-    flags = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flag in found.get("flags", "").split()]
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else found.get("model name", platform.machine())
+    flags = [
+        flag
+        for flag in ("avx512f", "avx512_bf16", "amx_bf16")
+        if flag in found.get("flags", "").split()
+    ]
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+    else:
+        name = found.get("model name", platform.machine())
     threads = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return f"{name} ({', '.join(flags) or 'no flag for 16-bit products'}), {threads}, {versions}"
@@ -314,17 +381,28 @@ def this_machine() -> str:
 
 def main() -> None:
     """Run what was asked for and show one line each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shapes", nargs="+", default=["smoke", "125m"], choices=list(SHAPES))
-    parser.add_argument("--precisions", nargs="+", default=["bf16", "fp32"], choices=["fp32", "bf16"])
+    parser.add_argument(
+        "--precisions", nargs="+", default=["bf16", "fp32"], choices=["fp32", "bf16"]
+    )
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--micro", type=int, default=1, help="sequences in each of the two micro-batches of a step")
     parser.add_argument(
-        "--limit", type=float, default=math.inf, help="seconds of a shape and format; then no new round"
+        "--micro", type=int, default=1, help="sequences in each of the two micro-batches of a step"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=math.inf,
+        help="seconds of a shape and format; then no new round",
     )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--page", type=Path, help="a page with marks, between which the table is written")
+    parser.add_argument(
+        "--page", type=Path, help="a page with marks, between which the table is written"
+    )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -336,7 +414,12 @@ def main() -> None:
     for shape in arguments.shapes:
         for precision in arguments.precisions:
             rows = compare(
-                shape, precision, arguments.rounds, arguments.programs, arguments.micro, limit=arguments.limit
+                shape,
+                precision,
+                arguments.rounds,
+                arguments.programs,
+                arguments.micro,
+                limit=arguments.limit,
             )
             found += rows
             for row in rows:

@@ -88,11 +88,18 @@ class Bench:
         """Losses of undisturbed trainings, by the values they were trained with."""
 
     def __enter__(self) -> Bench:
-        self.root = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="runbook-drill-")))
+        self.root = Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="runbook-drill-"))
+        )
         self.warm = WarmTrainer(self.root)
-        self._stack.enter_context(environment({MARK: self.mark, RUNS_VARIABLE: str(self.root / "runs")}))
-        self._stack.enter_context(environment({HOLDER_VARIABLE: None, FAULTS: None, "RUNBOOK_JOB": None}))
-        before, live_view.POLL_SECONDS = live_view.POLL_SECONDS, POLL_SECONDS
+        self._stack.enter_context(
+            environment({MARK: self.mark, RUNS_VARIABLE: str(self.root / "runs")})
+        )
+        self._stack.enter_context(
+            environment({HOLDER_VARIABLE: None, FAULTS: None, "RUNBOOK_JOB": None})
+        )
+        before = live_view.POLL_SECONDS
+        live_view.POLL_SECONDS = POLL_SECONDS
         self._stack.callback(setattr, live_view, "POLL_SECONDS", before)
         self._stack.callback(self.end_all)
         write_project(self.root, self.root / "python")
@@ -104,7 +111,9 @@ class Bench:
 
     def _warm_up(self) -> None:
         """Start the warm trainer, and put the process that asks it for a rank in the place of python."""
-        stand_in = shlex.join([sys.executable, "-IS", fork_server.__file__, str(self.warm.socket_path)])
+        stand_in = shlex.join(
+            [sys.executable, "-IS", fork_server.__file__, str(self.warm.socket_path)]
+        )
         python = self.root / "python"
         python.write_text(f'#!/bin/sh\nexec {stand_in} "$@"\n')
         python.chmod(0o755)
@@ -118,7 +127,9 @@ class Bench:
                 if process.environ().get(MARK) == self.mark:
                     found[process.pid] = process
         with contextlib.suppress(psutil.Error):
-            found |= {one.pid: one for one in psutil.Process(self.warm.pid).children(recursive=True)}
+            found |= {
+                one.pid: one for one in psutil.Process(self.warm.pid).children(recursive=True)
+            }
         for pid in (os.getpid(), self.warm.pid):
             found.pop(pid, None)
         return [process for process in found.values() if still_runs(process)]
@@ -147,10 +158,14 @@ def write_project(root: Path, warm: Path) -> None:
         (root / "params" / f"{name}.yaml").write_text(text)
     sites = (("local", warm, 2), ("four", warm, 4), ("cold", Path(sys.executable), 2))
     for site, python, ranks in sites:
-        (root / "params" / "sites" / f"{site}.yaml").write_text(SITE.format(site=site, python=python, ranks=ranks))
+        (root / "params" / "sites" / f"{site}.yaml").write_text(
+            SITE.format(site=site, python=python, ranks=ranks)
+        )
 
 
-def write_tokens(prefix: Path, documents: int = 40, length: int = 120, highest: int = 5000, seed: int = 7) -> None:
+def write_tokens(
+    prefix: Path, documents: int = 40, length: int = 120, highest: int = 5000, seed: int = 7
+) -> None:
     """A .bin/.idx pair with something to learn: each token is likely to be followed by the next number."""
     draw = random.Random(seed)
     prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +210,9 @@ class DrillRun:
     """A run folder of its own inside the bench."""
 
     def __init__(self, bench: Bench, name: str, *words: str) -> None:
-        self.bench, self.name, self.words = bench, name, words
+        self.bench = bench
+        self.name = name
+        self.words = words
         self.open_phase = self.open()
         self.folder = self.open_phase.folder
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
@@ -295,13 +312,17 @@ class DrillRun:
     def said(self, job: JobFolder | None = None) -> str:
         """All that a job wrote."""
         folder = job or self.job()
-        parts = [path.read_text(errors="replace") for path in (folder.out, folder.err) if path.exists()]
+        parts = [
+            path.read_text(errors="replace") for path in (folder.out, folder.err) if path.exists()
+        ]
         return "\n".join(parts)
 
     def rank(self, rank: int) -> psutil.Process:
         """The process of a rank of the newest job."""
         folder = self.job().path / RANKS_FOLDER
-        assert wait_until(lambda: rank in read_heartbeats(folder), WAIT_SECONDS), f"no heartbeat of rank {rank}"
+        assert wait_until(lambda: rank in read_heartbeats(folder), WAIT_SECONDS), (
+            f"no heartbeat of rank {rank}"
+        )
         return psutil.Process(read_heartbeats(folder)[rank]["pid"])
 
     def script(self) -> psutil.Process:
@@ -326,7 +347,8 @@ class DrillRun:
 
     def steps_lost(self) -> int:
         """Most steps that were done again after one restart."""
-        lost, newest = 0, 0
+        lost = 0
+        newest = 0
         for row in self.rows():
             lost = max(lost, newest - int(row["iteration"]) + 1)
             newest = int(row["iteration"])
@@ -358,7 +380,9 @@ class MeasuredValue:
         >>> str(MeasuredValue("goodput", 93.04, 80, 90, "% of the ideal"))
         'goodput 93 % of the ideal (usually 80 to 90, so this is unusual)'
         """
-        band = f"usually {self.low:g} to {self.high:g}{'' if self.usual else ', so this is unusual'}"
+        band = (
+            f"usually {self.low:g} to {self.high:g}{'' if self.usual else ', so this is unusual'}"
+        )
         return f"{self.name} {self.value:.3g} {self.unit} ({band})"
 
 
@@ -406,8 +430,14 @@ class DrillVerdict:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what a drill tells beyond the common keys stands beside them."""
-        common = {key: value for key, value in vars(self).items() if key not in ("extra", "figures")}
-        return common | {"figures": [vars(one) | {"usual": one.usual} for one in self.figures]} | self.extra
+        common = {
+            key: value for key, value in vars(self).items() if key not in ("extra", "figures")
+        }
+        return (
+            common
+            | {"figures": [vars(one) | {"usual": one.usual} for one in self.figures]}
+            | self.extra
+        )
 
     @property
     def measured(self) -> str:
@@ -415,16 +445,26 @@ class DrillVerdict:
         return "; ".join(map(str, self.figures))
 
 
-def judge_ending(name: str, ending: DrillEnding, orphans: list[str], seconds: float) -> DrillVerdict:
+def judge_ending(
+    name: str, ending: DrillEnding, orphans: list[str], seconds: float
+) -> DrillVerdict:
     """The verdict: pass where every rule held and no process was left.
 
     >>> judge_ending("x", DrillEnding("nothing", passed=["all is well"]), [], 1.0).detail
     'all is well; no processes left'
     """
-    ending.rule(not orphans, "no processes left" if not orphans else f"processes left: {', '.join(orphans)}")
-    detail = "; ".join(ending.passed) if not ending.broken else f"broken: {'; '.join(ending.broken)}"
+    ending.rule(
+        not orphans, "no processes left" if not orphans else f"processes left: {', '.join(orphans)}"
+    )
+    if not ending.broken:
+        detail = "; ".join(ending.passed)
+    else:
+        detail = f"broken: {'; '.join(ending.broken)}"
     after = ending.detected_after_s
-    shared = {key: getattr(ending, key) for key in ("fault", "action", "steps_lost", "final_loss_equal", "extra")}
+    shared = {
+        key: getattr(ending, key)
+        for key in ("fault", "action", "steps_lost", "final_loss_equal", "extra")
+    }
     return DrillVerdict(
         name=name,
         verdict="pass" if not ending.broken else "fail",

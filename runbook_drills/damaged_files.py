@@ -24,7 +24,8 @@ BOUNDARIES = ("begin", "shards", "metadata", "rename", "tracker", "pruning")
 def kill_in_save(bench: Bench) -> DrillEnding:
     """SIGKILL at every boundary of a save, each in a job of its own."""
     words = ("training.save_interval=2",)
-    case, ending = DrillRun(bench, "kill-in-save", *words), DrillEnding(f"SIGKILL in a save: {', '.join(BOUNDARIES)}")
+    case = DrillRun(bench, "kill-in-save", *words)
+    ending = DrillEnding(f"SIGKILL in a save: {', '.join(BOUNDARIES)}")
     resumed = []
     for number, boundary in enumerate(BOUNDARIES, start=1):
         job = PHASE if number == 1 else f"{PHASE}-{number}"
@@ -32,7 +33,10 @@ def kill_in_save(bench: Bench) -> DrillEnding:
         ending.rule(status.state is JobState.FAILED, f"{boundary}: the job ended with its rank")
         whole = [path.parent for path in case.tracker().parent.glob("iter_*[0-9]/metadata.json")]
         named = case.tracker().read_text().strip() if case.tracker().exists() else ""
-        ending.rule(len(whole) == len(case.checkpoints()), f"{boundary}: every checkpoint folder has its metadata")
+        ending.rule(
+            len(whole) == len(case.checkpoints()),
+            f"{boundary}: every checkpoint folder has its metadata",
+        )
         ending.rule(
             named.isdigit() and int(named) in case.checkpoints(),
             f"{boundary}: the tracker names an existing checkpoint",
@@ -48,7 +52,8 @@ def kill_in_save(bench: Bench) -> DrillEnding:
 
 def damaged_checkpoints(bench: Bench) -> DrillEnding:
     """A bit flipped, a shard cut short, a shard gone: one checkpoint after the other, until none is whole."""
-    case, ending = DrillRun(bench, "damaged"), DrillEnding("one bit flipped, one shard truncated, one deleted")
+    case = DrillRun(bench, "damaged")
+    ending = DrillEnding("one bit flipped, one shard truncated, one deleted")
     case.one_job("kill:rank=1,step=13")
     kept = shutil.copytree(case.tracker().parent, bench.root / "kept-checkpoints")
     logs = {}
@@ -62,7 +67,8 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
         status = case.one_job("kill:rank=1,step=10; kill:rank=1,step=6")
         logs[iteration] = case.said()
         ending.rule(
-            f"{shard} {words}" in logs[iteration] or f"{shard} is miss" in logs[iteration], f"{shard.name} named"
+            f"{shard} {words}" in logs[iteration] or f"{shard} is miss" in logs[iteration],
+            f"{shard.name} named",
         )
     ending.rule(
         "expected" in logs[12] and "4 iterations are lost" in logs[12],
@@ -76,8 +82,12 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
     )
     shutil.rmtree(case.tracker().parent)
     shutil.copytree(kept, case.tracker().parent)
-    ending.action = "fell back to the newest complete checkpoint; refused to start when none was left"
-    ending.extra["lost_when_falling_back"] = [one["lost_iterations"] for one in case.events("resumed")]
+    ending.action = (
+        "fell back to the newest complete checkpoint; refused to start when none was left"
+    )
+    ending.extra["lost_when_falling_back"] = [
+        one["lost_iterations"] for one in case.events("resumed")
+    ]
     text = case.train()
     end_well(bench, case, ending, text, most_lost=8)  # two checkpoints back
     ending.rule(True, "with its checkpoints restored it resumed")
@@ -86,7 +96,8 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
 
 def lost_tracker(bench: Bench) -> DrillEnding:
     """A tracker that is empty, holds garbage, or is gone."""
-    case, ending = DrillRun(bench, "tracker"), DrillEnding("the tracker is emptied, overwritten with garbage, deleted")
+    case = DrillRun(bench, "tracker")
+    ending = DrillEnding("the tracker is emptied, overwritten with garbage, deleted")
     case.one_job("kill:rank=1,step=9")
     for content in (b"", b"\xff\x00garbage", None):
         case.tracker().unlink()
@@ -104,21 +115,28 @@ def lost_tracker(bench: Bench) -> DrillEnding:
 
 def disk_full(bench: Bench) -> DrillEnding:
     """No file can grow beyond 200 kB from step 9 on."""
-    case, ending = (
-        DrillRun(bench, "disk-full"),
-        DrillEnding("no file can grow beyond 200 kB from step 9 on (RLIMIT_FSIZE)"),
-    )
+    case = DrillRun(bench, "disk-full")
+    ending = DrillEnding("no file can grow beyond 200 kB from step 9 on (RLIMIT_FSIZE)")
     failure = case.train(f"full:bytes=200000,step=9,job={PHASE}")
-    ending.rule("could not be written" in failure and " bytes " in failure, "the error names the bytes needed")
+    ending.rule(
+        "could not be written" in failure and " bytes " in failure,
+        "the error names the bytes needed",
+    )
     ending.rule("disk full: it would happen again" in failure, "not restarted until there is room")
     ending.rule(
         case.checkpoints() == [4, 8] and not case.parts(),
         "earlier checkpoints are untouched and the partial one is gone",
     )
     plan = case.open_phase.plan
-    with patch("shutil.disk_usage", return_value=SimpleNamespace(free=plan.checkpoint[PHASE].disk_bytes - 1)):
+    with patch(
+        "shutil.disk_usage",
+        return_value=SimpleNamespace(free=plan.checkpoint[PHASE].disk_bytes - 1),
+    ):
         checks = space_checks(case.open_phase.settings, plan, case.folder)
-    ending.rule("fail" in [one.verdict for one in checks], "the plan predicts it when the free space is known")
+    ending.rule(
+        "fail" in [one.verdict for one in checks],
+        "the plan predicts it when the free space is known",
+    )
     ending.action = "stopped and said how to free space; resumed once there was room"
     return end_well(bench, case, ending, case.train())
 
@@ -127,25 +145,37 @@ def other_layout(bench: Bench) -> DrillEnding:
     """Saved by two data-parallel ranks, taken up by two stages and by two tensor ranks; and by another model."""
     first = DrillRun(bench, "reshape-from")
     first.one_job("kill:rank=1,step=9")
-    ending = DrillEnding("pipeline x data 1 x 2 becomes 2 x 1 between save and load, then tensor 2; then a wider model")
+    ending = DrillEnding(
+        "pipeline x data 1 x 2 becomes 2 x 1 between save and load, then tensor 2; then a wider model"
+    )
     calm = DrillRun(bench, "reshape-calm")
     calm.train()
-    for name, word in (("reshape-to", "parallel.pipeline=2"), ("reshape-tensor", "parallel.tensor=2")):
+    for name, word in (
+        ("reshape-to", "parallel.pipeline=2"),
+        ("reshape-tensor", "parallel.tensor=2"),
+    ):
         case = DrillRun(bench, name, word)
         _take_over(first, case)
         failure = case.train()
         ending.rule(not failure and case.done(), f"{word}: the other layout resumed", failure[:300])
-        ending.rule([one["iteration"] for one in case.events("resumed")] == [8], "from the other layout's checkpoint")
+        ending.rule(
+            [one["iteration"] for one in case.events("resumed")] == [8],
+            "from the other layout's checkpoint",
+        )
         samples = case.samples()
         ending.rule(
-            all(samples[n] == 4 * n for n in samples) and min(samples, default=0) == 9, "no sample skipped or repeated"
+            all(samples[n] == 4 * n for n in samples) and min(samples, default=0) == 9,
+            "no sample skipped or repeated",
         )
         far = max(abs(case.losses()[n] - loss) for n, loss in calm.losses().items() if n > 8)
         ending.rule(far < 1e-3, f"losses within {far:.1e} of those with one layout")
     other = DrillRun(bench, "reshape-wrong", "model=wide")
     _take_over(first, other)
     status = other.one_job()
-    refused = status.exit_code == 2 and "is of another model: ffn_hidden 64 (plan: 128), hidden 16" in other.said()
+    refused = (
+        status.exit_code == 2
+        and "is of another model: ffn_hidden 64 (plan: 128), hidden 16" in other.said()
+    )
     ending.rule(refused, "model=wide: refused, with the reason")
     ending.rule(first.checkpoints() == other.checkpoints(), "its checkpoints are untouched")
     ending.action = "resharded the checkpoint; refused another model's, naming both shapes"
@@ -156,7 +186,8 @@ def _take_over(source: DrillRun, case: DrillRun) -> None:
     """Put one run's checkpoints where another looks for its own, as somebody who changes the layout does."""
     shutil.copytree(source.tracker().parent, case.tracker().parent)
     job_rules.note_start(
-        case.open_phase, phase_fingerprint(case.open_phase.settings, case.open_phase.plan, case.folder, PHASE)
+        case.open_phase,
+        phase_fingerprint(case.open_phase.settings, case.open_phase.plan, case.folder, PHASE),
     )
 
 
@@ -177,19 +208,28 @@ def _cut_shard(path: Path) -> None:
 
 def bad_numbers(bench: Bench) -> DrillEnding:
     """A loss that is NaN under each policy, a spike that heals, and fp16 gradients that overflow."""
-    ending = DrillEnding("the loss of step 9 is NaN (policies stop, skip, rollback); 3 times too high; fp16 overflows")
+    ending = DrillEnding(
+        "the loss of step 9 is NaN (policies stop, skip, rollback); 3 times too high; fp16 overflows"
+    )
     case = DrillRun(bench, "nan-stop")
     failure = case.train(f"nan:step=9,job={PHASE}")
-    ending.rule("is nan at iteration 9 (samples 32 to 35)" in failure, "stop: step and samples named")
     ending.rule(
-        "NaN in the loss: it would happen again" in failure and len(case.job_names()) == 1, "stop: not restarted"
+        "is nan at iteration 9 (samples 32 to 35)" in failure, "stop: step and samples named"
+    )
+    ending.rule(
+        "NaN in the loss: it would happen again" in failure and len(case.job_names()) == 1,
+        "stop: not restarted",
     )
     ending.rule(case.checkpoints() == [4, 8], "stop: nothing of that step was saved")
     for policy in ("skip", "rollback"):
         other = DrillRun(bench, f"nan-{policy}", f"training.nan_policy={policy}")
         failure = other.train("nan:step=9")
         bad = other.events("bad_step")
-        named = bool(bad) and (bad[0]["iteration"], bad[0]["first_sample"], bad[0]["last_sample"]) == (9, 32, 35)
+        named = bool(bad) and (
+            bad[0]["iteration"],
+            bad[0]["first_sample"],
+            bad[0]["last_sample"],
+        ) == (9, 32, 35)
         ending.rule(named, f"{policy}: the samples are in events.jsonl")
         ending.rule(not failure and other.done(), f"{policy}: the training finished", failure[:300])
         finite = all(loss is not None for step, loss in other.losses().items() if step != 9)
@@ -198,11 +238,17 @@ def bad_numbers(bench: Bench) -> DrillEnding:
     failure = spike.train("spike:step=9,factor=3")
     ending.rule(not failure and spike.done(), "a spike that recovers does not stop the training")
     fp16 = DrillRun(bench, "overflow")  # the plan refuses fp16 on a CPU, where it is only slow
-    fp16.change_plan(lambda content: content["precision"].update(format="fp16", initial_loss_scale=2.0**40))
+    fp16.change_plan(
+        lambda content: content["precision"].update(format="fp16", initial_loss_scale=2.0**40)
+    )
     failure = fp16.train("fp16")
     skipped = [row["iteration"] for row in fp16.rows() if row["skipped"]]
-    ending.rule(not failure and bool(skipped), f"fp16: {len(skipped)} overflows counted as skipped steps")
-    ending.action = "stopped, skipped or rolled back, as the policy says; skipped and counted overflows"
+    ending.rule(
+        not failure and bool(skipped), f"fp16: {len(skipped)} overflows counted as skipped steps"
+    )
+    ending.action = (
+        "stopped, skipped or rolled back, as the policy says; skipped and counted overflows"
+    )
     return end_well(bench, case, ending, case.train())
 
 
@@ -215,7 +261,9 @@ def bad_data(bench: Bench) -> DrillEnding:
         damage(prefix)
         status = case.one_job()
         words = case.said()
-        ending.rule(status.exit_code in (1, 2) and not case.rows(), f"{name}: refused before the first step")
+        ending.rule(
+            status.exit_code in (1, 2) and not case.rows(), f"{name}: refused before the first step"
+        )
         ending.rule(prefix.name in words and "Traceback" not in words, f"{name}: the file is named")
         write_tokens(prefix)
         ending.rule(case.one_job().exit_code == 0, f"{name}: it trains on intact files")

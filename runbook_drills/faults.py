@@ -66,7 +66,9 @@ class Faults:
         """A step begins."""
         for fault in self._faults:
             if fault.kind == "slow" and self._step_began:
-                own = time.monotonic() - self._step_began  # with what the faults before this one took
+                own = (
+                    time.monotonic() - self._step_began
+                )  # with what the faults before this one took
                 time.sleep(fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * own)
         for fault in self._faults:
             if fault.kind in _AT_STEP and "step" in fault.where and fault.holds("step", iteration):
@@ -94,7 +96,9 @@ class Faults:
 def faults_from(text: str, rank: int, job: str) -> Faults:
     """The faults that a text asks for, of those meant for this rank and job."""
     faults = [_parse(part) for part in text.split(";") if part.strip()]
-    return Faults([fault for fault in faults if fault.holds("rank", rank) and fault.holds("job", job)])
+    return Faults(
+        [fault for fault in faults if fault.holds("rank", rank) and fault.holds("job", job)]
+    )
 
 
 def _parse(text: str) -> Fault:
@@ -130,12 +134,15 @@ def _raise(_fault: Fault) -> None:
 def _full(fault: Fault) -> None:
     limit = int(fault.number("bytes", 100_000))
     with contextlib.suppress(ValueError, OSError):
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing fails with EFBIG instead of ending the process
+        signal.signal(
+            signal.SIGXFSZ, signal.SIG_IGN
+        )  # writing fails with EFBIG instead of ending the process
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 def _clock(fault: Fault) -> None:
-    jump, real = fault.number("seconds", -3600), time.time
+    jump = fault.number("seconds", -3600)
+    real = time.time
     time.time = lambda: real() + jump
 
 

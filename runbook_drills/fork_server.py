@@ -27,10 +27,16 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 MODULES = (
-    "torch", "torch.utils.tensorboard", "torch.distributed.checkpoint", "megatron.core.distributed",
-    "megatron.core.models.gpt.gpt_model", "megatron.core.datasets.gpt_dataset", "runbook.training.__main__",
-    "runbook.training.loop", "runbook.training.engines.megatron_engine",
-)  # fmt: skip
+    "torch",
+    "torch.utils.tensorboard",
+    "torch.distributed.checkpoint",
+    "megatron.core.distributed",
+    "megatron.core.models.gpt.gpt_model",
+    "megatron.core.datasets.gpt_dataset",
+    "runbook.training.__main__",
+    "runbook.training.loop",
+    "runbook.training.engines.megatron_engine",
+)
 """The trainer is imported by name only here, in a process of its own."""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -39,7 +45,9 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 class RankRequest:
     """What a rank is to run, where, and with which arguments and environment."""
 
-    def __init__(self, function: str, arguments: Sequence[str], environment: Mapping[str, str], folder: str) -> None:
+    def __init__(
+        self, function: str, arguments: Sequence[str], environment: Mapping[str, str], folder: str
+    ) -> None:
         self.function = function  # module:function, which returns the exit code
         self.arguments = arguments
         self.environment = environment
@@ -84,13 +92,19 @@ class ForkServer:
     def _fork(self, connection: socket.socket) -> None:
         try:
             request, files = _receive(connection)
-        except (OSError, TypeError, ValueError):  # the client was killed before its request was complete
+        except (
+            OSError,
+            TypeError,
+            ValueError,
+        ):  # the client was killed before its request was complete
             connection.close()
             return
         pid = os.fork()
         if pid == 0:
             self.listener.close()
-            for other in self.ranks.values():  # or the others' ends would not be seen while this rank lives
+            for (
+                other
+            ) in self.ranks.values():  # or the others' ends would not be seen while this rank lives
                 other.close()
             connection.close()
             self.selector.close()
@@ -128,7 +142,9 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    with contextlib.suppress(OSError):  # the client was killed meanwhile: its end is read next, and ends the rank
+    with contextlib.suppress(
+        OSError
+    ):  # the client was killed meanwhile: its end is read next, and ends the rank
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
 
 
@@ -158,7 +174,9 @@ def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
     os.environ.update(request.environment)
     sys.argv = ["runbook.training", *request.arguments]
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    importlib.import_module("torch").set_num_threads(int(threads) if threads.isdigit() and int(threads) else 1)
+    importlib.import_module("torch").set_num_threads(
+        int(threads) if threads.isdigit() and int(threads) else 1
+    )
     module, _, name = request.function.partition(":")
     code = getattr(importlib.import_module(module), name)()
     sys.stdout.flush()
@@ -192,7 +210,9 @@ class RankStandIn:
     def run(self, server: str, module: str, arguments: Sequence[str]) -> int:
         """The rank's exit code; below zero for a signal that ended it."""
         parent = os.getppid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG, as a rank asks for itself
+        ctypes.CDLL(None).prctl(
+            1, signal.SIGKILL, 0, 0, 0
+        )  # PR_SET_PDEATHSIG, as a rank asks for itself
         if os.getppid() != parent:
             return 1
         for number in FORWARDED:

@@ -36,13 +36,20 @@ def same_as_undisturbed(bench: Bench, case: DrillRun, *words: str) -> bool:
 
 
 def end_well(
-    bench: Bench, case: DrillRun, ending: DrillEnding, failure: str, *words: str, most_lost: int = SAVE_INTERVAL
+    bench: Bench,
+    case: DrillRun,
+    ending: DrillEnding,
+    failure: str,
+    *words: str,
+    most_lost: int = SAVE_INTERVAL,
 ) -> DrillEnding:
     """The rules that hold wherever a training goes on to its end."""
     ending.steps_lost = case.steps_lost()
     ending.final_loss_equal = same_as_undisturbed(bench, case, *words)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
-    ending.rule(ending.steps_lost <= most_lost, f"{ending.steps_lost} steps lost, at most {most_lost}")
+    ending.rule(
+        ending.steps_lost <= most_lost, f"{ending.steps_lost} steps lost, at most {most_lost}"
+    )
     ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
     ending.rule(not case.parts(), "no unfinished files left")
     return ending
@@ -50,25 +57,36 @@ def end_well(
 
 def kill_rank(bench: Bench) -> DrillEnding:
     """SIGKILL to one rank in the middle of a step."""
-    case, ending = DrillRun(bench, "kill-rank"), DrillEnding("SIGKILL to rank 1 at step 11")
+    case = DrillRun(bench, "kill-rank")
+    ending = DrillEnding("SIGKILL to rank 1 at step 11")
     failure = case.train("kill:rank=1,step=11,job=04-training")
     first = case.events("ended")[0]
-    ending.detected_after_s = first["at"] - next(row["time"] for row in case.rows() if row["iteration"] == 10)
+    ending.detected_after_s = first["at"] - next(
+        row["time"] for row in case.rows() if row["iteration"] == 10
+    )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
-    ending.rule(first["evidence"] == "rank 1 ended with exit code 137 (signal 9)", "the rank is named")
+    ending.rule(
+        first["evidence"] == "rank 1 ended with exit code 137 (signal 9)", "the rank is named"
+    )
     ending.action = f"all ranks ended, resumed from step {case.events('resumed')[-1]['iteration']}"
     return end_well(bench, case, ending, failure)
 
 
 def kill_launcher(bench: Bench) -> DrillEnding:
     """SIGKILL to the job's script; the ranks are python processes of their own, as on a cluster."""
-    case, ending = DrillRun(bench, "kill-launcher", "site=cold"), DrillEnding("SIGKILL to the job's script at step 5")
+    case = DrillRun(bench, "kill-launcher", "site=cold")
+    ending = DrillEnding("SIGKILL to the job's script at step 5")
     case.launch("slow:seconds=0.2")
     wait_until(case.is_at(5), 120)
-    script, ranks = case.script(), [case.rank(0), case.rank(1)]
+    script = case.script()
+    ranks = [case.rank(0), case.rank(1)]
     script.kill()
     began = time.monotonic()
-    gone = wait_until(lambda: not any(still_runs(rank) for rank in ranks) and case.status().final, 30, interval=0.02)
+    gone = wait_until(
+        lambda: not any(still_runs(rank) for rank in ranks) and case.status().final,
+        30,
+        interval=0.02,
+    )
     ending.detected_after_s = time.monotonic() - began
     ending.rule(gone, "its ranks ended with it, and the job is known to have ended")
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
@@ -82,15 +100,16 @@ def preemption(bench: Bench) -> DrillEnding:
     """SIGTERM to the script, SIGUSR1 and SIGTERM to single ranks, one job after the other."""
     case = DrillRun(bench, "preempt")
     ending = DrillEnding("SIGTERM to the script, SIGUSR1 to rank 0, SIGTERM to rank 1")
-    faults = (
-        "slow:seconds=0.3,job=04-training; usr1:rank=0,step=11,job=04-training-2; term:rank=1,step=13,job=04-training-3"
-    )
+    faults = "slow:seconds=0.3,job=04-training; usr1:rank=0,step=11,job=04-training-2; term:rank=1,step=13,job=04-training-3"
     with case.meanwhile(case.is_at(3), lambda: case.script().terminate()):
         failure = case.train(faults)
-    stopped, ended = case.events("stopped"), case.events("ended")
+    stopped = case.events("stopped")
+    ended = case.events("ended")
     signals = [one["signal"] for one in stopped]
     ending.rule(signals == ["SIGTERM", "SIGUSR1", "SIGTERM"], f"stopped by {', '.join(signals)}")
-    ending.rule([one["exit_code"] for one in ended] == [75, 75, 75, 0], "exit code 75 each time, then 0")
+    ending.rule(
+        [one["exit_code"] for one in ended] == [75, 75, 75, 0], "exit code 75 each time, then 0"
+    )
     ending.rule(len(case.job_names()) == 4, "each was resubmitted once")
     samples = case.samples()
     ending.rule(all(samples[n] == 4 * n for n in samples), "the data order continued exactly")
@@ -104,17 +123,31 @@ def hang(bench: Bench) -> DrillEnding:
     limit = 20
     words = (f"training.process_group_timeout={limit}",)
     case = DrillRun(bench, "hang", *words)
-    ending = DrillEnding("SIGSTOP to rank 1 at step 9; rank 0 sleeps for ever at step 15 of the next job")
-    failure = case.train("stop:rank=1,step=9,job=04-training; hang:rank=0,step=15,job=04-training-2")
+    ending = DrillEnding(
+        "SIGSTOP to rank 1 at step 9; rank 0 sleeps for ever at step 15 of the next job"
+    )
+    failure = case.train(
+        "stop:rank=1,step=9,job=04-training; hang:rank=0,step=15,job=04-training-2"
+    )
     hangs = case.events("hang")
     found = [(one["rank"], one["step"]) for one in hangs]
     ending.rule(found == [(1, 9), (0, 15)], f"the hanging rank and step are named: {found}")
     if len(hangs) == 2:
         last = next(row["time"] for row in case.rows() if row["iteration"] == 8)
         ending.detected_after_s = hangs[0]["time"] - last
-        ending.rule(ending.detected_after_s < limit, f"{ending.detected_after_s:.1f} s, before the limit of {limit} s")
-        stacks = [Path(one["stacks"]).read_text(errors="replace") for one in hangs if Path(one["stacks"]).exists()]
-        ending.rule(len(stacks) == 2 and all("faults.py" in text for text in stacks), "their stack traces were saved")
+        ending.rule(
+            ending.detected_after_s < limit,
+            f"{ending.detected_after_s:.1f} s, before the limit of {limit} s",
+        )
+        stacks = [
+            Path(one["stacks"]).read_text(errors="replace")
+            for one in hangs
+            if Path(one["stacks"]).exists()
+        ]
+        ending.rule(
+            len(stacks) == 2 and all("faults.py" in text for text in stacks),
+            "their stack traces were saved",
+        )
     ending.action = "saved the stack traces, killed the rank, resumed the job"
     return end_well(bench, case, ending, failure, *words)
 
@@ -126,9 +159,12 @@ def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
 
 def straggler(bench: Bench) -> DrillEnding:
     """A rank that takes twice as long, one that takes 1.2 times as long, and a training in which all ranks are slow."""
-    words, everybody = ("training.iterations=56", "training.save_interval=0"), "slow:seconds=0.12"
+    words = ("training.iterations=56", "training.save_interval=0")
+    everybody = "slow:seconds=0.12"
     even, near, case = (DrillRun(bench, name, *words) for name in ("even", "near", "slow"))
-    ending = DrillEnding("rank 1 takes 1.2 times as long per step, then 2 times; the threshold is 1.5")
+    ending = DrillEnding(
+        "rank 1 takes 1.2 times as long per step, then 2 times; the threshold is 1.5"
+    )
     failure = even.train(everybody)
     ending.rule(not failure and not slow_ranks(even), "no alarm when all ranks are equally slow")
     failure = near.train(f"{everybody}; slow:rank=1,factor=1.2")
@@ -136,15 +172,20 @@ def straggler(bench: Bench) -> DrillEnding:
     failure = case.train(f"{everybody}; slow:rank=1,factor=2")
     found = slow_ranks(case)
     ending.rule(
-        bool(found) and {one["rank"] for one in found} == {1}, "at 2 times the step time only the slow rank is named"
+        bool(found) and {one["rank"] for one in found} == {1},
+        "at 2 times the step time only the slow rank is named",
     )
     if found:
         ending.detected_after_s = found[0]["time"] - case.rows()[0]["time"]
         ratio = found[0]["value"] / max(found[0]["usual"], 1e-9)
-        ending.figures.append(MeasuredValue("step of the slow rank", ratio, 1.8, 2.3, "times the other's"))
+        ending.figures.append(
+            MeasuredValue("step of the slow rank", ratio, 1.8, 2.3, "times the other's")
+        )
     ending.rule(not failure and case.done(), "the training finished")
     ending.final_loss_equal = near.losses() == case.losses() == even.losses()
-    ending.rule(ending.final_loss_equal, "every loss equals that of the training with equally slow ranks")
+    ending.rule(
+        ending.final_loss_equal, "every loss equals that of the training with equally slow ranks"
+    )
     ending.action = "reported the slow rank in the log and in events.jsonl; ended nothing"
     return ending
 
@@ -152,16 +193,22 @@ def straggler(bench: Bench) -> DrillEnding:
 def node_loss(bench: Bench) -> DrillEnding:
     """Two of four ranks are gone at once, as with a node; then a job that is killed again and again."""
     words = ("site=four",)
-    case, ending = DrillRun(bench, "node", *words), DrillEnding("SIGKILL to ranks 2 and 3 of 4 at once (a node of two)")
+    case = DrillRun(bench, "node", *words)
+    ending = DrillEnding("SIGKILL to ranks 2 and 3 of 4 at once (a node of two)")
     failure = case.train("kill:rank=2,step=9,job=04-training; kill:rank=3,step=9,job=04-training")
     ending.rule(len(case.job_names()) == 2, "resubmitted once")
     first = case.events("ended")[0]
-    ending.detected_after_s = first["at"] - next(row["time"] for row in case.rows() if row["iteration"] == 8)
+    ending.detected_after_s = first["at"] - next(
+        row["time"] for row in case.rows() if row["iteration"] == 8
+    )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
     end_well(bench, case, ending, failure, *words)
     loop = DrillRun(bench, "crash-loop", "jobs.training.restarts=1")
     failure = loop.train("kill:rank=1,step=6")
-    ending.rule("2 jobs in a row made no new step (jobs.training.restarts is 1)" in failure, "a crash loop is stopped")
+    ending.rule(
+        "2 jobs in a row made no new step (jobs.training.restarts is 1)" in failure,
+        "a crash loop is stopped",
+    )
     ending.rule(len(loop.job_names()) == 3, "after as many restarts as allowed")
     ending.action = "resumed once; stopped the crash loop when the restarts were used up"
     return ending
@@ -173,14 +220,19 @@ def same_failure(bench: Bench) -> DrillEnding:
     case = DrillRun(bench, "same-step")
     failure = case.train("raise:rank=0,step=6")
     ending.rule(
-        "the same failure twice at step 6 (04-training and 04-training-2:" in failure, "stopped at the second failure"
+        "the same failure twice at step 6 (04-training and 04-training-2:" in failure,
+        "stopped at the second failure",
     )
     ending.rule("a fault on purpose (RUNBOOK_FAULTS)" in failure, "the evidence is shown")
     ending.rule(len(case.job_names()) == 2, "no third job")
     other = DrillRun(bench, "other-step")
-    failure = other.train("raise:rank=0,step=6,job=04-training; raise:rank=0,step=11,job=04-training-2")
+    failure = other.train(
+        "raise:rank=0,step=6,job=04-training; raise:rank=0,step=11,job=04-training-2"
+    )
     ending.rule(len(other.job_names()) == 3, "after a failure at another step it restarts")
-    ending.action = "stopped at the second failure at the same step; restarted after one at another step"
+    ending.action = (
+        "stopped at the second failure at the same step; restarted after one at another step"
+    )
     return end_well(bench, other, ending, failure)
 
 
@@ -192,12 +244,17 @@ MARGIN_SECONDS = 15
 def rendezvous(bench: Bench) -> DrillEnding:
     """A port that is taken, rank 0 or rank 1 missing, an address that is nobody's."""
     case = DrillRun(bench, "meeting", f"training.process_group_timeout={TIMEOUT_SECONDS}")
-    ending = DrillEnding("port in use; rank 0 missing; rank 1 missing; an address that does not resolve")
+    ending = DrillEnding(
+        "port in use; rank 0 missing; rank 1 missing; an address that does not resolve"
+    )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         _judge_rendezvous(
-            ending, "port in use", _start_ranks(case, [0, 1], {"MASTER_PORT": str(taken.getsockname()[1])}), "in use"
+            ending,
+            "port in use",
+            _start_ranks(case, [0, 1], {"MASTER_PORT": str(taken.getsockname()[1])}),
+            "in use",
         )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -205,21 +262,37 @@ def rendezvous(bench: Bench) -> DrillEnding:
     _judge_rendezvous(ending, "rank 0 missing", _start_ranks(case, [1], port), port["MASTER_PORT"])
     _judge_rendezvous(ending, "rank 1 missing", _start_ranks(case, [0], port), "not all ranks came")
     wrong = {**port, "MASTER_ADDR": "no-such-host.invalid"}
-    _judge_rendezvous(ending, "wrong address", _start_ranks(case, [1], wrong), "no-such-host.invalid")
+    _judge_rendezvous(
+        ending, "wrong address", _start_ranks(case, [1], wrong), "no-such-host.invalid"
+    )
     failure = case.train()
     ending.rule(not failure and case.done(), "a job that picks its own port trains", failure[:300])
     ending.action = f"each rank named the cause soon after the timeout of {TIMEOUT_SECONDS} s"
     return ending
 
 
-def _start_ranks(case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]) -> tuple[float, list[Finished]]:
+def _start_ranks(
+    case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
+) -> tuple[float, list[Finished]]:
     """Start these of two ranks by hand; how long they took and what they said."""
-    words = [str(case.bench.root / "python"), "-m", "runbook.training", str(case.folder / "plan.json")]
+    words = [
+        str(case.bench.root / "python"),
+        "-m",
+        "runbook.training",
+        str(case.folder / "plan.json"),
+    ]
 
     def one(rank: int) -> Finished:
-        environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+        }
         environment |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", **changes}
-        return shell.run([*words, "--phase", PHASE], cwd=case.folder, env=environment, check=False, timeout=120)
+        return shell.run(
+            [*words, "--phase", PHASE], cwd=case.folder, env=environment, check=False, timeout=120
+        )
 
     began = time.monotonic()
     with ThreadPoolExecutor(len(ranks)) as pool:
@@ -227,12 +300,16 @@ def _start_ranks(case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str
     return time.monotonic() - began, finished
 
 
-def _judge_rendezvous(ending: DrillEnding, what: str, ended: tuple[float, list[Finished]], cause: str) -> None:
+def _judge_rendezvous(
+    ending: DrillEnding, what: str, ended: tuple[float, list[Finished]], cause: str
+) -> None:
     seconds, ranks = ended
     text = "\n".join(one.out + one.err for one in ranks)
     ending.rule(all(one.exit_code for one in ranks), f"{what}: every rank failed")
     ending.rule(seconds < TIMEOUT_SECONDS + MARGIN_SECONDS, f"{what}: after {seconds:.1f} s")
-    ending.rule(cause in text and "Traceback" not in text, f"{what}: the cause is named", text[-600:])
+    ending.rule(
+        cause in text and "Traceback" not in text, f"{what}: the cause is named", text[-600:]
+    )
     ending.detected_after_s = max(ending.detected_after_s or 0.0, seconds)
 
 
@@ -258,24 +335,29 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def stale_lock(bench: Bench) -> DrillEnding:
     """The lock of a killed process is taken over, with a notice; that of a living one is respected."""
-    case, ending = (
-        DrillRun(bench, "lock"),
-        DrillEnding("a process is killed while it holds the run's lock; then one that lives"),
-    )
+    case = DrillRun(bench, "lock")
+    ending = DrillEnding("a process is killed while it holds the run's lock; then one that lives")
     dead = _run_python(HOLD_AND_DIE, str(case.folder))
-    ending.rule(dead.exit_code == -9 and (case.folder / "lock.json").exists(), "the dead process left its lock")
+    ending.rule(
+        dead.exit_code == -9 and (case.folder / "lock.json").exists(),
+        "the dead process left its lock",
+    )
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         failure = case.train()
     ending.rule(
-        "The lock of a dead process was taken over: process" in said.getvalue(), "it was taken over with a notice"
+        "The lock of a dead process was taken over: process" in said.getvalue(),
+        "it was taken over with a notice",
     )
     with hold(case.folder, "another worker"):
         try:
             _launch_again(case)
             ending.rule(False, "a live process's lock was not respected")
         except HeldError as error:
-            ending.rule("another worker" in str(error), "a live process's lock is respected and its holder named")
+            ending.rule(
+                "another worker" in str(error),
+                "a live process's lock is respected and its holder named",
+            )
     ending.rule(not (case.folder / "lock.json").exists(), "no lock is left")
     ending.action = "identified the stale lock by process, start time, host and boot id; removed it with a notice"
     return end_well(bench, case, ending, failure)
@@ -283,21 +365,28 @@ def stale_lock(bench: Bench) -> DrillEnding:
 
 def kernel_restart(bench: Bench) -> DrillEnding:
     """The kernel dies after it submitted the job; the next one, and a cell run twice, find the job."""
-    case, ending = (
-        DrillRun(bench, "kernel"),
-        DrillEnding("the kernel is killed right after it launched the job; cells run again"),
-    )
+    case = DrillRun(bench, "kernel")
+    ending = DrillEnding("the kernel is killed right after it launched the job; cells run again")
     dead = _run_python(LAUNCH_AND_DIE, str(bench.root), *case.words, f"as={case.name}")
-    ending.rule(dead.exit_code == -9 and case.job_names() == [PHASE], "the job was submitted, then the kernel died")
+    ending.rule(
+        dead.exit_code == -9 and case.job_names() == [PHASE],
+        "the job was submitted, then the kernel died",
+    )
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         _launch_again(case)
         jobs.launch(case.open_phase)
         failure = case.train()
         case.train()
-    found = "it is watched, not started again" in said.getvalue() or "nothing is started again" in said.getvalue()
+    found = (
+        "it is watched, not started again" in said.getvalue()
+        or "nothing is started again" in said.getvalue()
+    )
     ending.rule(found, "a new kernel finds the job")
-    ending.rule("done, verified. Nothing to launch" in said.getvalue(), "rerunning a cell after the end does nothing")
+    ending.rule(
+        "done, verified. Nothing to launch" in said.getvalue(),
+        "rerunning a cell after the end does nothing",
+    )
     ending.rule(case.job_names() == [PHASE], "no job was started twice")
     ending.action = "read the state from the run's files and watched the running job"
     return end_well(bench, case, ending, failure)
@@ -306,7 +395,9 @@ def kernel_restart(bench: Bench) -> DrillEnding:
 def vanished_outputs(bench: Bench) -> DrillEnding:
     """TensorBoard's folder, the log's reader and metrics.jsonl vanish while it trains."""
     case = DrillRun(bench, "vanish")
-    ending = DrillEnding("standard output unread, TensorBoard's folder and metrics.jsonl moved away at step 5")
+    ending = DrillEnding(
+        "standard output unread, TensorBoard's folder and metrics.jsonl moved away at step 5"
+    )
     metrics = case.folder / case.open_phase.phase_plan.log.metrics
     aside = case.folder / "aside.jsonl"
 
@@ -320,7 +411,8 @@ def vanished_outputs(bench: Bench) -> DrillEnding:
     joined = read_lines(aside) + read_lines(metrics)
     metrics.write_text(aside.read_text() + metrics.read_text())
     ending.rule(
-        [row["iteration"] for row in joined] == list(range(1, 17)), "the two halves of metrics.jsonl hold every step"
+        [row["iteration"] for row in joined] == list(range(1, 17)),
+        "the two halves of metrics.jsonl hold every step",
     )
     ending.final_loss_equal = same_as_undisturbed(bench, case)
     ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
@@ -330,15 +422,25 @@ def vanished_outputs(bench: Bench) -> DrillEnding:
 
 def clocks(bench: Bench) -> DrillEnding:
     """The clock is set back an hour; a job comes near its time limit; an exit duration is reached."""
-    ending = DrillEnding("clock set back by an hour at step 9; a time limit of 40 s; an exit duration of 3 s")
+    ending = DrillEnding(
+        "clock set back by an hour at step 9; a time limit of 40 s; an exit duration of 3 s"
+    )
     case = DrillRun(bench, "clock")
     failure = case.train(f"clock:step=9,seconds=-3600,job={PHASE}")
-    ending.rule(all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock")
+    ending.rule(
+        all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock"
+    )
     limited = DrillRun(bench, "limit", "jobs.training.walltime=00:00:40", "training.iterations=100")
-    text = limited.train("slow:seconds=0.5")  # 50 s of steps: more than the limit, however fast the rest is
-    stopped, ended = limited.events("stopped"), limited.events("ended")
+    text = limited.train(
+        "slow:seconds=0.5"
+    )  # 50 s of steps: more than the limit, however fast the rest is
+    stopped = limited.events("stopped")
+    ended = limited.events("ended")
     ending.rule(not text and limited.done(), "with a time limit it finished", text[:300])
-    ending.rule([one["signal"] for one in stopped] == ["time_limit"] * len(stopped) != [], "stopped before the limit")
+    ending.rule(
+        [one["signal"] for one in stopped] == ["time_limit"] * len(stopped) != [],
+        "stopped before the limit",
+    )
     ending.rule(all(one["exit_code"] in (75, 0) for one in ended), "exit code 75 each time")
     # Ending the processes after that may take longer than the reserve on a busy machine, and costs nothing.
     begun = [one["time"] for one in limited.events("submitted")]
@@ -348,8 +450,12 @@ def clocks(bench: Bench) -> DrillEnding:
     for_a_while = DrillRun(bench, "duration", "training.exit_duration=3", "training.iterations=32")
     text = for_a_while.train("slow:seconds=0.2")
     reasons = {one["signal"] for one in for_a_while.events("stopped")}
-    ending.rule(not text and reasons == {"exit_duration"}, "at the exit duration it saves and resumes")
-    ending.action = "measured time by the machine's uptime; stopped with time for two saves in reserve"
+    ending.rule(
+        not text and reasons == {"exit_duration"}, "at the exit duration it saves and resumes"
+    )
+    ending.action = (
+        "measured time by the machine's uptime; stopped with time for two saves in reserve"
+    )
     return end_well(bench, case, ending, failure)
 
 
@@ -360,4 +466,6 @@ def _launch_again(case: DrillRun) -> None:
 
 def _run_python(code: str, *words: str) -> shell.Finished:
     package = str(Path(__file__).parents[1])
-    return shell.run([sys.executable, "-c", code, *words], env={"PYTHONPATH": package}, check=False, timeout=120)
+    return shell.run(
+        [sys.executable, "-c", code, *words], env={"PYTHONPATH": package}, check=False, timeout=120
+    )

@@ -20,7 +20,10 @@ from runbook.results.wall_time import WallTime, account_wall_time
 from runbook_drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
 from runbook_drills.warm_trainer import still_runs
 
-KILLS, STEPS, SAVE_INTERVAL, BATCH = 50, 1000, 10, 4
+KILLS = 50
+STEPS = 1000
+SAVE_INTERVAL = 10
+BATCH = 4
 GOODPUT_BAND = (80.0, 105.0)
 """Percent of the ideal. Two idle machines measured 87; one of them once measured less than 80."""
 CALM_STEPS = 60
@@ -29,7 +32,8 @@ LONGEST_DELAY_SECONDS = 0.8
 """After the step that a kill waits for: so that it falls anywhere in steps, saves and starts."""
 STUCK_SECONDS = 120
 PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
-    f"term:rank=0,step={step},job=04-training-{number}" for number, step in enumerate((20, 28, 36, 44), 2)
+    f"term:rank=0,step={step},job=04-training-{number}"
+    for number, step in enumerate((20, 28, 36, 44), 2)
 )
 """Five in a calm training, and as many afterwards: a single one takes anything from 0.5 to 1.2 s."""
 
@@ -117,8 +121,14 @@ def random_kills(bench: Bench) -> DrillEnding:
 
 def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
     """Kill a training `kills` times over `steps` steps: nothing may be lost. Goodput is only measured."""
-    words = (f"training.iterations={steps}", f"training.save_interval={SAVE_INTERVAL}", "training.log_interval=50")
-    ending = DrillEnding(f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts")
+    words = (
+        f"training.iterations={steps}",
+        f"training.save_interval={SAVE_INTERVAL}",
+        "training.log_interval=50",
+    )
+    ending = DrillEnding(
+        f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts"
+    )
     calm = DrillRun(bench, f"calm-{steps}", *words)
     failure = calm.train(PLANNED_RESTARTS)  # to know what a restart costs
     ending.rule(not failure, "the undisturbed training finished", failure[:300])
@@ -131,18 +141,27 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
     thread.join(5)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
     ending.rule(
-        len(killer.done) == kills, f"{len(killer.done)} kills (seed {killer.seed}) in {len(case.job_names())} jobs"
+        len(killer.done) == kills,
+        f"{len(killer.done)} kills (seed {killer.seed}) in {len(case.job_names())} jobs",
     )
     ending.final_loss_equal = case.losses() == calm.losses()
     ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
     fault = broken_order(case.rows(), steps)
-    ending.rule(not fault, fault or "no sample repeated or skipped in the data the weights were trained on")
+    ending.rule(
+        not fault, fault or "no sample repeated or skipped in the data the weights were trained on"
+    )
     ending.steps_lost = case.steps_lost()
-    ending.rule(ending.steps_lost <= SAVE_INTERVAL, f"at most {ending.steps_lost} steps lost at once")
+    ending.rule(
+        ending.steps_lost <= SAVE_INTERVAL, f"at most {ending.steps_lost} steps lost at once"
+    )
     ending.rule(not case.parts(), "no unfinished files left")
     ending.action = "resumed from the newest complete checkpoint each time"
-    after = DrillRun(bench, f"calm-after-{steps}", *words, f"training.iterations={SAVE_INTERVAL * 5}")
-    ending.rule(not after.train(PLANNED_RESTARTS), "planned restarts were measured before and after")
+    after = DrillRun(
+        bench, f"calm-after-{steps}", *words, f"training.iterations={SAVE_INTERVAL * 5}"
+    )
+    ending.rule(
+        not after.train(PLANNED_RESTARTS), "planned restarts were measured before and after"
+    )
     measure(ending, killer, steps, [account_of(calm), account_of(after)])
     return ending
 
@@ -153,12 +172,18 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
     seen = sorted(detections(killer.done, case.events("ended")))
     if seen:
         ending.detected_after_s = seen[-1]
-        ending.figures.append(MeasuredValue("median detection of a dead process", seen[len(seen) // 2], 0, 0.5, "s"))
+        ending.figures.append(
+            MeasuredValue("median detection of a dead process", seen[len(seen) // 2], 0, 0.5, "s")
+        )
         ending.figures.append(MeasuredValue("slowest detection", seen[-1], 0, 5, "s"))
-    account, costs = account_of(case), costs_of(calm, killer.done, case)
-    ideal, goodput = costs.goodput(account, steps), account.goodput or 0.0
+    account = account_of(case)
+    costs = costs_of(calm, killer.done, case)
+    ideal = costs.goodput(account, steps)
+    goodput = account.goodput or 0.0
     of_ideal = f"% of the ideal {ideal:.1%}"
-    ending.figures.append(MeasuredValue(f"goodput {goodput:.1%}:", 100 * goodput / ideal, *GOODPUT_BAND, of_ideal))
+    ending.figures.append(
+        MeasuredValue(f"goodput {goodput:.1%}:", 100 * goodput / ideal, *GOODPUT_BAND, of_ideal)
+    )
     ending.figures.append(MeasuredValue("planned restart", costs.restart_seconds, 0.5, 1.2, "s"))
     ending.extra |= {
         "goodput": round(goodput, 4),
@@ -167,7 +192,9 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
         "wall_seconds": round(account.wall_seconds, 1),
         "parts_seconds": {name: round(seconds, 2) for name, seconds in account.parts.items()},
         "ideal_parts": {name: round(value, 3) for name, value in vars(costs).items()},
-        "detection_seconds": {"median": round(seen[len(seen) // 2], 2), "worst": round(seen[-1], 2)} if seen else {},
+        "detection_seconds": {"median": round(seen[len(seen) // 2], 2), "worst": round(seen[-1], 2)}
+        if seen
+        else {},
     }
 
 
@@ -190,7 +217,8 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
     """
     chain: list[tuple[int, int]] = []
     for row in rows:
-        step, samples = int(row["iteration"]), int(row["consumed_samples"])
+        step = int(row["iteration"])
+        samples = int(row["consumed_samples"])
         while chain and chain[-1][0] >= step:
             chain.pop()
         before = chain[-1][0] if chain else 0
@@ -223,7 +251,10 @@ class Costs:
         """
         productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2
-        lost = self.kills_in_training * (self.restart_seconds + half_interval) + self.start_seconds_lost
+        lost = (
+            self.kills_in_training * (self.restart_seconds + half_interval)
+            + self.start_seconds_lost
+        )
         return productive / (productive + lost + steps / SAVE_INTERVAL * self.save_seconds)
 
 

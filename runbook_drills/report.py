@@ -43,7 +43,9 @@ def page_text(verdicts: Sequence[DrillVerdict], date: str, commit: str) -> str:
     """Markdown: the table, then what each drill found."""
     lines = [f"Last run {date} at {commit or 'an unknown commit'}, {platform.machine()}, Python "]
     lines[0] += f"{platform.python_version()}: **{score(verdicts)}**.\n"
-    lines.append("| drill | fault | verdict | measured | detected after s | steps lost | losses equal | took s |")
+    lines.append(
+        "| drill | fault | verdict | measured | detected after s | steps lost | losses equal | took s |"
+    )
     lines.append("| --- | --- | --- | --- | ---: | ---: | --- | ---: |")
     lines += [
         f"| {one.name} | {_cell(one.fault)} | {_verdict_cell(one)} | {_cell(one.measured)} "

@@ -61,7 +61,10 @@ def _drill_named(word: str) -> str:
     words_of = {name.partition("-")[2]: name for name in DRILLS}
     near = difflib.get_close_matches(word, [*DRILLS, *words_of], 2, cutoff=0.55)
     nearest = sorted({words_of.get(one, one) for one in near})
-    meant = f"Did you mean {' or '.join(nearest)}?" if nearest else f"There are {', '.join(DRILLS)}."
+    if nearest:
+        meant = f"Did you mean {' or '.join(nearest)}?"
+    else:
+        meant = f"There are {', '.join(DRILLS)}."
     raise ParamsError(f"There is no drill {word!r}. {meant}")
 
 

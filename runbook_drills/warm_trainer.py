@@ -35,13 +35,20 @@ class WarmTrainer:
             cwd=cwd or self.folder,
             out=self.folder / "warm.out",
             err=error,
-            env={"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])},
+            env={
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]),
+            },
         )
-        if not wait_until(lambda: self.socket_path.exists() or not psutil.pid_exists(self.pid), WARM_SECONDS):
+        if not wait_until(
+            lambda: self.socket_path.exists() or not psutil.pid_exists(self.pid), WARM_SECONDS
+        ):
             raise ProgramError(f"the trainer was not imported within {WARM_SECONDS:.0f} s")
         if not self.socket_path.exists():
             last_lines = shell.last_lines(error.read_text(errors="replace"))
-            raise ProgramError(f"the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}")
+            raise ProgramError(
+                f"the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
+            )
         self._owner.connect(str(self.socket_path))
 
     def close(self) -> None:

@@ -27,13 +27,40 @@ from runbook_harness.trainer_model import TrainerModel
 GPT3 = (
     *("lambada_openai", "hellaswag", "storycloze_2016", "triviaqa", "nq_open", "webqs"),
     *("wmt14-en-fr", "wmt14-fr-en", "wmt16-de-en", "wmt16-en-de", "wmt16-en-ro", "wmt16-ro-en"),
-    *("wsc273", "winogrande", "piqa", "arc_easy", "arc_challenge", "openbookqa", "coqa", "drop", "squadv2", "race"),
-    *("boolq", "cb", "copa", "rte", "wic", "wsc", "multirc", "record", "anli_r1", "anli_r2", "anli_r3"),
-    *(f"arithmetic_{kind}" for kind in ("2da", "2ds", "3da", "3ds", "4da", "4ds", "5da", "5ds", "2dm", "1dc")),
+    *(
+        "wsc273",
+        "winogrande",
+        "piqa",
+        "arc_easy",
+        "arc_challenge",
+        "openbookqa",
+        "coqa",
+        "drop",
+        "squadv2",
+        "race",
+    ),
+    *(
+        "boolq",
+        "cb",
+        "copa",
+        "rte",
+        "wic",
+        "wsc",
+        "multirc",
+        "record",
+        "anli_r1",
+        "anli_r2",
+        "anli_r3",
+    ),
+    *(
+        f"arithmetic_{kind}"
+        for kind in ("2da", "2ds", "3da", "3ds", "4da", "4ds", "5da", "5ds", "2dm", "1dc")
+    ),
     *("anagrams1", "anagrams2", "cycle_letters", "random_insertion", "reversed_words"),
 )
 """The tasks of GPT-3's paper (arXiv:2005.14165) that the harness has; it lacks QuAC and the SAT analogies."""
-OURS, EXPORTED = "evaluation/harness.jsonl", "evaluation/harness-exported.jsonl"
+OURS = "evaluation/harness.jsonl"
+EXPORTED = "evaluation/harness-exported.jsonl"
 SAME = ("training", "harness", "limit", "shots")
 """Scores that agree in these are the same scores."""
 BATCH = 8
@@ -54,19 +81,25 @@ class Wish:
 
 def score(run_folder: Path, wish: Wish) -> Table:
     """Score what is not scored yet; all scores of these tasks. Nothing is written where a task fails."""
-    settings, plan = params.load(str(run_folder / "run.yaml")), run_files.read_plan_file(run_folder)
+    settings = params.load(str(run_folder / "run.yaml"))
+    plan = run_files.read_plan_file(run_folder)
     manager = _task_manager(wish.folder)
     names = _known_names(manager, wish.tasks)
     about = {"harness": version("lm_eval"), "limit": wish.limit, "shots": wish.shots}
     saved = sorted((run_folder / plan.phases[FULL].checkpoint.folder).glob("iter_*/"))
     # The second tells checkpoints of a training that still goes on apart.
-    about["training"] = f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {saved[-1].name if saved else ''}"
+    about["training"] = (
+        f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {saved[-1].name if saved else ''}"
+    )
     path = run_folder / (EXPORTED if wish.exported else OURS)
     known = read_lines(path) if path.exists() else []
     kept: list[Row] = [row for row in known if row.get("training") == about["training"]]
     done = {row["task"] for row in kept if all(row.get(key) == about[key] for key in SAME)}
     left = [name for name in names if wish.again or wish.exported or name not in done]
-    said = f"{', '.join(name for name in names if name not in left)}: scored before." if len(left) < len(names) else ""
+    if len(left) < len(names):
+        said = f"{', '.join(name for name in names if name not in left)}: scored before."
+    else:
+        said = ""
     if left:
         with hold_run(run_folder, "evaluating"):
             _require_data(manager, left)
@@ -82,18 +115,30 @@ def score(run_folder: Path, wish: Wish) -> Table:
             write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
             note_files(run_folder, [path])
     notes = (f"lm-evaluation-harness {about['harness']}", *filter(None, [said]))
-    return Table([{key: row[key] for key in row if key not in SAME} for row in kept], "Scores in tasks", notes)
+    return Table(
+        [{key: row[key] for key in row if key not in SAME} for row in kept],
+        "Scores in tasks",
+        notes,
+    )
 
 
 def run_tasks(
     manager: TaskManager, names: Sequence[str], model: Any, wish: Wish, device: str = "cpu"
 ) -> Mapping[str, Any]:
     """What the harness answers: `results`, `n-shot`, `n-samples`, `versions`, `samples`, each by task."""
-    ready = {"pretrained": str(wish.exported), "dtype": "float32", "device": device} if model == "hf" else None
+    if model == "hf":
+        ready = {"pretrained": str(wish.exported), "dtype": "float32", "device": device}
+    else:
+        ready = None
     found: Mapping[str, Any] | None = simple_evaluate(
-        model=model, model_args=ready, tasks=list(names), task_manager=manager, limit=wish.limit,
-        num_fewshot=wish.shots, batch_size=BATCH,
-    )  # fmt: skip
+        model=model,
+        model_args=ready,
+        tasks=list(names),
+        task_manager=manager,
+        limit=wish.limit,
+        num_fewshot=wish.shots,
+        batch_size=BATCH,
+    )
     if found is None:
         raise DataError(f"lm-evaluation-harness gave no scores for {', '.join(names)}.")
     return found
@@ -103,27 +148,41 @@ def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
     """Tasks with the data that each reads, and whether it is in the cache; without names those of GPT-3's paper."""
     manager = _task_manager(folder)
     rows = [
-        {"task": name, "data": data, "part": part, "in the cache": "yes" if _is_cached(data) else "no"}
+        {
+            "task": name,
+            "data": data,
+            "part": part,
+            "in the cache": "yes" if _is_cached(data) else "no",
+        }
         for name in _known_names(manager, names or ("gpt3",))
         for data, part in [_data_of(manager, name)]
     ]
-    return Table(rows, "Tasks", ("Where there is a network, scoring fetches what is not in the cache.",))
+    return Table(
+        rows, "Tasks", ("Where there is a network, scoring fetches what is not in the cache.",)
+    )
 
 
 def _task_manager(folder: Path | None) -> TaskManager:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if folder and not any(folder.rglob("*.yaml")):
-        raise ParamsError(f"--task-folder {folder} has no task: it needs a .yaml file of lm-evaluation-harness.")
+        raise ParamsError(
+            f"--task-folder {folder} has no task: it needs a .yaml file of lm-evaluation-harness."
+        )
     return TaskManager(include_path=str(folder) if folder else None)
 
 
 def _known_names(manager: TaskManager, wanted: Sequence[str]) -> list[str]:
     """The tasks meant, each once; `ParamsError` names one that the harness lacks, and the nearest ones."""
-    names = list(dict.fromkeys(name for one in wanted for name in (GPT3 if one == "gpt3" else (one,))))
+    names = list(
+        dict.fromkeys(name for one in wanted for name in (GPT3 if one == "gpt3" else (one,)))
+    )
     for name in names:
         if name not in manager.task_index:
             near = difflib.get_close_matches(name, manager.task_index, 3)
-            meant = f"Did you mean {' or '.join(near)}?" if near else "`lm_eval ls tasks` prints all names."
+            if near:
+                meant = f"Did you mean {' or '.join(near)}?"
+            else:
+                meant = "`lm_eval ls tasks` prints all names."
             raise ParamsError(f"--tasks: lm-evaluation-harness has no task {name!r}. {meant}")
     return names
 
@@ -133,7 +192,9 @@ def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
     entry = manager.task_index[name]
     content = entry.cfg or {}
     data = content.get("dataset_path") or f"see {entry.yaml_path.name if entry.yaml_path else name}"
-    files = (content.get("dataset_kwargs") or {}).get("data_files")  # of a task that reads files itself
+    files = (content.get("dataset_kwargs") or {}).get(
+        "data_files"
+    )  # of a task that reads files itself
     if files:
         data = next(iter(files.values())) if isinstance(files, dict) else files
     return str(data[0] if isinstance(data, list) else data), str(content.get("dataset_name") or "")
@@ -142,7 +203,10 @@ def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
 def _is_cached(data: str) -> bool:
     import datasets
 
-    return Path(data).is_file() or (Path(datasets.config.HF_DATASETS_CACHE) / data.replace("/", "___")).is_dir()
+    return (
+        Path(data).is_file()
+        or (Path(datasets.config.HF_DATASETS_CACHE) / data.replace("/", "___")).is_dir()
+    )
 
 
 def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
@@ -155,7 +219,9 @@ def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
             missing.append((name, *_data_of(manager, name), str(error).strip().splitlines()[0]))
     if missing:
         lines = [f"  {name} ({data} {part}): {why}" for name, data, part, why in missing]
-        words = {", ".join(repr(word) for word in (data, part) if word) for _, data, part, _ in missing}
+        words = {
+            ", ".join(repr(word) for word in (data, part) if word) for _, data, part, _ in missing
+        }
         loads = "; ".join(f"load_dataset({one})" for one in sorted(words))
         raise DataError(
             "The data of these tasks is not in the cache and could not be fetched; nothing was scored:\n"

@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
+from lm_eval.models.utils import (
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
@@ -31,7 +35,9 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     def __init__(self, folder: Path, spec: PhasePlan, tokenizer: str) -> None:
         super().__init__()
         if spec.sampling.end_of_document < 0:
-            raise ParamsError(f"The tokenizer {tokenizer} has no end of document, with which a text begins here.")
+            raise ParamsError(
+                f"The tokenizer {tokenizer} has no end of document, with which a text begins here."
+            )
         self._folder, self._spec, self._tokenizer = folder, spec, load_tokenizer(tokenizer)
         self.iteration = 0
         """Of the checkpoint, once it has answered."""
@@ -41,22 +47,37 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         """The end of a document, which also begins one."""
         return self._spec.sampling.end_of_document
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **others: Any) -> list[int]:
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **others: Any
+    ) -> list[int]:
         """The ids of a text, none added."""
         return list(self._tokenizer.encode(string))
 
-    def _loglikelihood_tokens(self, requests: Sequence[Any], **others: Any) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Any], **others: Any
+    ) -> list[tuple[float, bool]]:
         return self._log_likelihoods([(context, more) for _, context, more in requests])
 
-    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[float]:
         """Of whole texts, cut into windows that do not overlap."""
-        length, texts = self._spec.model.positions, [self.tok_encode(one.args[0]) for one in requests]
+        length = self._spec.model.positions
+        texts = [self.tok_encode(one.args[0]) for one in requests]
         windows = [
-            list(map(make_disjoint_window, get_rolling_token_windows(ids, self.prefix_token_id, length, 1)))
+            list(
+                map(
+                    make_disjoint_window,
+                    get_rolling_token_windows(ids, self.prefix_token_id, length, 1),
+                )
+            )
             for ids in texts
         ]
         answers = iter(self._log_likelihoods(list(itertools.chain(*windows))))
-        return [sum(likelihood for likelihood, _ in itertools.islice(answers, len(own))) for own in windows]
+        return [
+            sum(likelihood for likelihood, _ in itertools.islice(answers, len(own)))
+            for own in windows
+        ]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continue each context until one of its words to stop at."""
@@ -64,16 +85,32 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         end = self._tokenizer.judge.piece(self.eot_token_id)
         for wish, numbers in _alike([one.args[1] for one in requests]):
             known = normalize_gen_kwargs(wish, MAX_NEW_TOKENS)
-            stops, tokens = handle_stop_sequences(known.get("until"), eos=end), known["max_gen_toks"]
+            stops = handle_stop_sequences(known.get("until"), eos=end)
+            tokens = known["max_gen_toks"]
             if (room := self._spec.model.positions - tokens) <= 0:
-                raise ParamsError(f"A task asks for {tokens} new tokens; the model has {self._spec.model.positions}.")
-            ending = [number for number in range(self._spec.model.vocabulary) if self._ends(number, stops)]
-            choice = {"temperature": float(known.get("temperature") or 0.0) if known.get("do_sample") else 0.0}
+                raise ParamsError(
+                    f"A task asks for {tokens} new tokens; the model has {self._spec.model.positions}."
+                )
+            ending = [
+                number for number in range(self._spec.model.vocabulary) if self._ends(number, stops)
+            ]
+            choice = {
+                "temperature": float(known.get("temperature") or 0.0)
+                if known.get("do_sample")
+                else 0.0
+            }
             for portion in _portions(numbers, PROMPTS, "texts written"):
                 prompts = [
-                    self.tok_encode(requests[number].args[0])[-room:] or [self.eot_token_id] for number in portion
+                    self.tok_encode(requests[number].args[0])[-room:] or [self.eot_token_id]
+                    for number in portion
                 ]
-                wanted = {"prompts": prompts, "tokens": tokens, "stops": ending, "exact": True, **choice}
+                wanted = {
+                    "prompts": prompts,
+                    "tokens": tokens,
+                    "stops": ending,
+                    "exact": True,
+                    **choice,
+                }
                 answer = ask_trainer("sample", self._folder, FULL, wanted)
                 self.iteration = answer["iteration"]
                 texts = map(self._tokenizer.decode, answer["ids"])
@@ -86,12 +123,18 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         text = self._tokenizer.decode((number,))
         return any(stop in text for stop in stops)
 
-    def _log_likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
+    def _log_likelihoods(
+        self, pairs: Sequence[tuple[list[int], list[int]]]
+    ) -> list[tuple[float, bool]]:
         found: list[tuple[float, bool]] = []
         for portion in _portions(pairs, PORTION, "texts scored"):
-            answer = ask_trainer("score", self._folder, FULL, {"pairs": portion}, num_processes(self._spec))
+            answer = ask_trainer(
+                "score", self._folder, FULL, {"pairs": portion}, num_processes(self._spec)
+            )
             self.iteration = answer["iteration"]
-            found += [(likelihood, is_likeliest) for likelihood, is_likeliest in answer["answers"][0]]
+            found += [
+                (likelihood, is_likeliest) for likelihood, is_likeliest in answer["answers"][0]
+            ]
         return found
 
 

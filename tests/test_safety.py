@@ -28,9 +28,18 @@ OPEN_LAB = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 PLACES = (
-    "Makefile", "README.md", "CONTRIBUTING.md", "environment.yml", "docs", "runbook", "notebooks", "params", "tools",
-    "tests/golden", ".ci",
-)  # fmt: skip
+    "Makefile",
+    "README.md",
+    "CONTRIBUTING.md",
+    "environment.yml",
+    "docs",
+    "runbook",
+    "notebooks",
+    "params",
+    "tools",
+    "tests/golden",
+    ".ci",
+)
 
 
 def test_nothing_here_tells_jupyterlab_to_drop_its_token():
@@ -42,7 +51,10 @@ def test_nothing_here_tells_jupyterlab_to_drop_its_token():
         paths = [root] if root.is_file() else root.rglob("*")
         for path in paths:
             if path.is_file() and path.suffix not in (".png", ".pyc", ".bin", ".zst", ".gz"):
-                found += [f"{path}: {one[0]}" for one in OPEN_LAB.finditer(path.read_text(errors="replace"))]
+                found += [
+                    f"{path}: {one[0]}"
+                    for one in OPEN_LAB.finditer(path.read_text(errors="replace"))
+                ]
     assert found == []
 
 
@@ -53,7 +65,9 @@ def project(tmp_path: Path, monkeypatch) -> Path:
     for name in ("params", "notebooks"):
         shutil.copytree(REPOSITORY / name, root / name)
     catalogue = root / "params" / "datasets.yaml"
-    catalogue.write_text(re.sub(r"(?m)^corpus:\n", "corpus:\n  token: env:TOY_SECRET\n", catalogue.read_text()))
+    catalogue.write_text(
+        re.sub(r"(?m)^corpus:\n", "corpus:\n  token: env:TOY_SECRET\n", catalogue.read_text())
+    )
     site = root / "params" / "sites" / "local.yaml"
     step = "{title: log in, creates: seen, commands: ['true'], secret: 'env:TOY_SECRET'}"
     site.write_text(f"{site.read_text()}\npreparation: [{step}]\n")
@@ -64,9 +78,13 @@ def project(tmp_path: Path, monkeypatch) -> Path:
 
 def test_a_named_secret_is_in_nothing_that_is_planned_shown_rendered_or_written(project, tmp_path):
     commands = [
-        ["check", "local"], ["plan", "local"], ["plan", "local", "--json"], ["why", "local", "data.dataset"],
-        ["render", "local", "--out", str(tmp_path / "out")], ["status"],
-    ]  # fmt: skip
+        ["check", "local"],
+        ["plan", "local"],
+        ["plan", "local", "--json"],
+        ["why", "local", "data.dataset"],
+        ["render", "local", "--out", str(tmp_path / "out")],
+        ["status"],
+    ]
     said = "".join(str(check) for check in secret_checks(load("local", project=project)))
     for words in commands:
         done = CliRunner().invoke(cli, words, standalone_mode=False)
@@ -106,13 +124,21 @@ def test_set_up_takes_any_folder_image_and_title_for_the_words_they_are(value, t
     """What a person types is one word of bash; the step's own command writes it down."""
     own = load("local", project=REPOSITORY)
     step = Preparation(
-        title=f"a {value}", creates="there", commands=["printf '%s|' {stage} {image} {bucket}", "touch there"]
+        title=f"a {value}",
+        creates="there",
+        commands=["printf '%s|' {stage} {image} {bucket}", "touch there"],
     )
     jobs = own.run.jobs.model_copy(update={"stage": f"/{value}x", "image": value})
     container = own.site.container.model_copy(update={"image": f"i{value}"})
     site = own.site.model_copy(update={"preparation": [step], "container": container, "paths": {}})
     data = own.run.data.model_copy(update={"bucket": f"b{value}x"})
-    own = type(own)(**{**vars(own), "run": own.run.model_copy(update={"jobs": jobs, "data": data}), "site": site})
+    own = type(own)(
+        **{
+            **vars(own),
+            "run": own.run.model_copy(update={"jobs": jobs, "data": data}),
+            "site": site,
+        }
+    )
     (one,) = setup_steps(own, REPOSITORY)
     script = tmp_path / "step.sh"
     script.write_text(step_script(own, [one]), encoding="utf-8", newline="")

@@ -17,7 +17,11 @@ from runbook import cli
 
 CLONE = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CLONE / "pyproject.toml").read_text())["project"]
-LOCK = [Requirement(line) for line in (CLONE / "requirements.lock").read_text().splitlines() if line[0] != "#"]
+LOCK = [
+    Requirement(line)
+    for line in (CLONE / "requirements.lock").read_text().splitlines()
+    if line[0] != "#"
+]
 INDEX = "https://download.pytorch.org/whl/"
 ROCMINFO = "  Name:                    gfx942\n  Marketing Name:          AMD Instinct MI300X\n"
 
@@ -27,7 +31,9 @@ def named(name):
 
 
 PINS = {
-    named(pin.name): next(iter(pin.specifier)).version for pin in LOCK if pin.marker is None or pin.marker.evaluate()
+    named(pin.name): next(iter(pin.specifier)).version
+    for pin in LOCK
+    if pin.marker is None or pin.marker.evaluate()
 }
 
 
@@ -49,7 +55,11 @@ def machine(tmp_path):
     def would(*words, **programs):
         for name, says in programs.items():
             program(tmp_path / "bin", name.replace("_", "-"), f"cat <<'END'\n{says}\nEND")
-        environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "MAKEFLAGS": ""}
+        environment = {
+            **os.environ,
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "MAKEFLAGS": "",
+        }
         environment.pop("GPU", None)
         argv = ["make", "-n", "--no-print-directory", *words]
         return subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -59,7 +69,11 @@ def machine(tmp_path):
 
 def test_without_a_gpu_pytorch_comes_from_its_cpu_index(machine):
     said = machine("run").stdout
-    assert f"--index-url {INDEX}cpu" in said and "transformer_engine" not in said and "uninstall" not in said
+    assert (
+        f"--index-url {INDEX}cpu" in said
+        and "transformer_engine" not in said
+        and "uninstall" not in said
+    )
     assert "To type runbook in this shell: source .venv/bin/activate" in said
     assert "local-gpu" not in said
 
@@ -71,7 +85,10 @@ def test_beside_an_nvidia_gpu_pytorch_has_cuda_and_the_run_says_what_local_does(
     said = machine("run", **NVIDIA).stdout
     assert f"{INDEX}cpu" not in said and 'install -q  "$(grep -o' in said
     assert "uninstall -qy torch" in said  # an earlier 2.13.0+cpu would count as 2.13.0
-    assert "Site local hides the GPUs of this machine. To use them: runbook run local --set site=local-gpu" in said
+    assert (
+        "Site local hides the GPUs of this machine. To use them: runbook run local --set site=local-gpu"
+        in said
+    )
     assert "transformer_engine" not in said  # it takes minutes, and the run on the CPU needs none
 
 
@@ -81,14 +98,19 @@ def test_gpu_1_brings_transformer_engine_also_after_a_set_up_without_it(machine,
     for mark in (".installed-cpu", ".installed-nvidia"):
         (tmp_path / ".venv" / mark).touch()
     assert "pip" not in machine("setup", **seen).stdout
-    assert "bash tools/transformer_engine.sh .venv/bin/python" in machine("setup", "GPU=1", **seen).stdout
+    assert (
+        "bash tools/transformer_engine.sh .venv/bin/python"
+        in machine("setup", "GPU=1", **seen).stdout
+    )
 
 
 def test_gpu_0_takes_pytorch_for_the_cpu_beside_a_gpu(machine):
     assert f"--index-url {INDEX}cpu" in machine("setup", "GPU=0", **NVIDIA).stdout
 
 
-@pytest.mark.parametrize("programs", [{"rocminfo": ROCMINFO}, {"rocm_smi": "GPU[0]\t\t: Card series: AMD Instinct"}])
+@pytest.mark.parametrize(
+    "programs", [{"rocminfo": ROCMINFO}, {"rocm_smi": "GPU[0]\t\t: Card series: AMD Instinct"}]
+)
 def test_beside_an_amd_gpu_the_index_of_rocm_is_asked_for(machine, programs):
     said = machine("run", **programs)
     assert said.returncode == 0 and f"--index-url {INDEX}cpu" in said.stdout
@@ -98,7 +120,9 @@ def test_beside_an_amd_gpu_the_index_of_rocm_is_asked_for(machine, programs):
     assert f"make setup GPU=rocm TORCH_INDEX={INDEX}rocm" in refused.stderr
     named = machine("setup", "GPU=rocm", f"TORCH_INDEX={INDEX}rocm7.1", **programs).stdout
     assert f"--index-url {INDEX}rocm7.1" in named and f"{INDEX}cpu" not in named
-    assert "grep -v '^triton==' requirements.lock" in named  # ROCm's PyTorch brings a triton of its own
+    assert (
+        "grep -v '^triton==' requirements.lock" in named
+    )  # ROCm's PyTorch brings a triton of its own
 
 
 @pytest.fixture
@@ -121,7 +145,11 @@ def engine(tmp_path):
         )
         program(tmp_path / "bin", "nvcc" if nvcc else "no-nvcc")
         path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
-        argv = ["bash", str(CLONE / "tools/transformer_engine.sh"), str(tmp_path / "venv/bin/python")]
+        argv = [
+            "bash",
+            str(CLONE / "tools/transformer_engine.sh"),
+            str(tmp_path / "venv/bin/python"),
+        ]
         done = subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         log = tmp_path / "venv/transformer-engine.log"
@@ -142,7 +170,10 @@ def test_transformer_engine_is_installed_in_the_version_that_megatron_core_asks_
     [
         ({"cuda": ""}, "torch is not built for CUDA here."),
         ({"nvcc": False}, "nvcc is not on PATH, and its PyTorch part is compiled with CUDA 13"),
-        ({"pip": 1}, "error: cudnn.h is missing\nTransformer Engine is not installed: pip could not install"),
+        (
+            {"pip": 1},
+            "error: cudnn.h is missing\nTransformer Engine is not installed: pip could not install",
+        ),
         ({"imports": (1, 1)}, "it cannot be imported"),
     ],
 )
@@ -152,8 +183,13 @@ def test_where_transformer_engine_cannot_be_had_the_set_up_goes_on_and_says_why(
 
 
 def test_conda_gives_pytorch_of_pypi_which_has_cuda():
-    (pip,) = [one["pip"] for one in yaml.safe_load(environment())["dependencies"] if isinstance(one, dict)]
-    assert pip == ["-r requirements.lock", "-e ."]  # an extra index outranks PyPI: 2.13.0+cpu is newer than 2.13.0
+    (pip,) = [
+        one["pip"] for one in yaml.safe_load(environment())["dependencies"] if isinstance(one, dict)
+    ]
+    assert pip == [
+        "-r requirements.lock",
+        "-e .",
+    ]  # an extra index outranks PyPI: 2.13.0+cpu is newer than 2.13.0
 
 
 def environment():
@@ -183,13 +219,25 @@ def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
 def test_pip_resolves_the_lock_for_conda_in_a_fresh_environment(tmp_path):
     """With dependencies, as conda's pip does: what it would install are the pins, and what PyTorch needs for CUDA."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    pip = [tmp_path / "venv/bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--dry-run", "-q"]
-    reachable = subprocess.run([*pip, "--retries=0", "--no-deps", f"colorama=={PINS['colorama']}"], capture_output=True)
+    pip = [
+        tmp_path / "venv/bin/python",
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--dry-run",
+        "-q",
+    ]
+    reachable = subprocess.run(
+        [*pip, "--retries=0", "--no-deps", f"colorama=={PINS['colorama']}"], capture_output=True
+    )
     if reachable.returncode:
         pytest.skip("no package index can be reached")
     report = tmp_path / "report.json"
     done = subprocess.run(
-        [*pip, f"--report={report}", "-r", CLONE / "requirements.lock"], capture_output=True, text=True
+        [*pip, f"--report={report}", "-r", CLONE / "requirements.lock"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     content = [one["metadata"] for one in json.loads(report.read_text())["install"]]

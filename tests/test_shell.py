@@ -58,10 +58,15 @@ def test_a_silent_failure_says_so():
 
 
 def test_a_missing_program_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(ProgramError, match=r"^sbatch-nowhere cannot be run: it is on no folder of PATH\. Install it"):
+    with pytest.raises(
+        ProgramError,
+        match=r"^sbatch-nowhere cannot be run: it is on no folder of PATH\. Install it",
+    ):
         shell.run(["sbatch-nowhere"])
     (tmp_path / "plain").write_text("not executable")
-    with pytest.raises(ProgramError, match="plain cannot be run: that file is missing or not executable"):
+    with pytest.raises(
+        ProgramError, match="plain cannot be run: that file is missing or not executable"
+    ):
         shell.run([str(tmp_path / "plain")])
     with pytest.raises(ProgramError, match="it is on no folder of PATH"):
         shell.run(["ls"], env={"PATH": str(tmp_path)})
@@ -92,7 +97,10 @@ def test_a_command_as_one_text_is_our_own_bug():
 
 def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path):
     script = "echo started; sleep 300 & echo $! > child; wait"
-    with pytest.raises(ProgramError, match=r"did not end within 0\.3 s and was killed\.\nIts last words:\n  started"):
+    with pytest.raises(
+        ProgramError,
+        match=r"did not end within 0\.3 s and was killed\.\nIts last words:\n  started",
+    ):
         shell.run(["sh", "-c", script], timeout=0.3, cwd=tmp_path)
     child = int((tmp_path / "child").read_text())
     for _ in range(50):
@@ -121,10 +129,13 @@ def test_bytes_that_are_not_text_do_not_break_us():
 
 @pytest.mark.jobs
 def test_a_detached_program_is_nobodys_child_and_leads_its_own_session(tmp_path):
-    out, err = tmp_path / "out file", tmp_path / "err"
+    out = tmp_path / "out file"
+    err = tmp_path / "err"
     out.write_text("earlier\n")
     program = 'echo $0 "$1" $MARK; cat; echo to err >&2; sleep 300; true'
-    pid = shell.start_detached(["sh", "-c", program, "$(x)", "a b"], cwd=tmp_path, out=out, err=err, env={"MARK": "m"})
+    pid = shell.start_detached(
+        ["sh", "-c", program, "$(x)", "a b"], cwd=tmp_path, out=out, err=err, env={"MARK": "m"}
+    )
     try:
         process = psutil.Process(pid)
         assert wait_until(
@@ -142,8 +153,12 @@ def test_a_detached_program_is_nobodys_child_and_leads_its_own_session(tmp_path)
 
 
 def test_a_program_that_cannot_be_detached_is_told(tmp_path):
-    with pytest.raises(ProgramError, match=r"true could not be started\.\nIts last words:\n(.*\n)*.*nowhere"):
-        shell.start_detached(["true"], cwd=tmp_path, out=tmp_path / "nowhere" / "out", err=tmp_path / "err")
+    with pytest.raises(
+        ProgramError, match=r"true could not be started\.\nIts last words:\n(.*\n)*.*nowhere"
+    ):
+        shell.start_detached(
+            ["true"], cwd=tmp_path, out=tmp_path / "nowhere" / "out", err=tmp_path / "err"
+        )
 
 
 def test_last_lines_of_a_long_text():
@@ -153,11 +168,22 @@ def test_last_lines_of_a_long_text():
 
 def test_only_this_module_starts_programs():
     package = Path(shell.__file__).parents[1]
-    others = [path for path in package.rglob("*.py") if path.name != "shell.py" and "training" not in path.parts]
+    others = [
+        path
+        for path in package.rglob("*.py")
+        if path.name != "shell.py" and "training" not in path.parts
+    ]
     assert len(others) > 10
     for path in others:
         text = path.read_text(encoding="utf-8")
-        for word in ("import subprocess", "os.system(", "os.popen(", "shell=True", "os.exec", "os.spawn"):
+        for word in (
+            "import subprocess",
+            "os.system(",
+            "os.popen(",
+            "shell=True",
+            "os.exec",
+            "os.spawn",
+        ):
             assert word not in text, f"{path} has {word!r}"
 
 
@@ -168,14 +194,21 @@ def test_each_line_of_a_followed_program_comes_before_it_ends(tmp_path):
         said.append(line)
         (tmp_path / "go").write_text("")  # the program waits for it
 
-    code = shell.follow(["sh", "-c", "echo one; until [ -e go ]; do sleep 0.01; done; echo two >&2; exit 3"],
-                        say=say, timeout=60, cwd=tmp_path)  # fmt: skip
+    code = shell.follow(
+        ["sh", "-c", "echo one; until [ -e go ]; do sleep 0.01; done; echo two >&2; exit 3"],
+        say=say,
+        timeout=60,
+        cwd=tmp_path,
+    )
     assert (said, code) == (["one", "two"], 3)
 
 
 def test_what_a_followed_program_leaves_behind_is_ended(tmp_path):
     said = []
-    assert shell.follow(["sh", "-c", "sleep 600 & echo $!"], say=said.append, timeout=60, cwd=tmp_path) == 0
+    assert (
+        shell.follow(["sh", "-c", "sleep 600 & echo $!"], say=said.append, timeout=60, cwd=tmp_path)
+        == 0
+    )
     assert wait_until(lambda: not psutil.pid_exists(int(said[0])), 30)
 
 

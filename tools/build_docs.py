@@ -90,7 +90,9 @@ def with_links(text: str, pages: set[str]) -> str:
     def link(match: re.Match[str]) -> str:
         file, _, anchor = match[2].partition("#")
         name = Path(file).name
-        return f"[{match[1]}]({name}{'#' + anchor if anchor else ''})" if name in pages else match[1]
+        if name in pages:
+            return f"[{match[1]}]({name}{'#' + anchor if anchor else ''})"
+        return match[1]
 
     return _LINK.sub(link, text)
 
@@ -99,7 +101,10 @@ def campaign(run: Path) -> str:
     """The executed run, or what makes one."""
     head = "# A whole run, executed\n\n"
     if not (run / "records").is_dir():
-        return head + "This site was built without a run. `make run` makes one, `make docs` then shows it here.\n"
+        return (
+            head
+            + "This site was built without a run. `make run` makes one, `make docs` then shows it here.\n"
+        )
     write_redacted(run, SOURCE / "campaigns" / run.name)
     phases = sorted((SOURCE / "campaigns" / run.name / "records").glob("*.html"))
     lines = [f"- [{path.stem}](campaigns/{run.name}/records/{path.name})" for path in phases]
@@ -117,16 +122,24 @@ def sites() -> str:
         settings, plan = plan_commands.load_plan(name, [])
         out = ROOT / "build" / "rendered" / name
         shutil.rmtree(out, ignore_errors=True)
-        parts = [f"# {name}\n\n{settings.site.title}\n\n```text\n{plan_commands.plan_text(settings, plan)}\n```\n"]
+        parts = [
+            f"# {name}\n\n{settings.site.title}\n\n```text\n{plan_commands.plan_text(settings, plan)}\n```\n"
+        ]
         for path in plan_commands.render_all(name, [], out, placeholders=True):
             language = LANGUAGES.get(path.suffix, "text")
-            shown = path.read_text(encoding="utf-8").replace(str(ROOT), "PROJECT").replace(sys.executable, "python")
-            parts.append(f"## {path.relative_to(out).as_posix()}\n\n````{language}\n{shown}\n````\n")
+            shown = (
+                path.read_text(encoding="utf-8")
+                .replace(str(ROOT), "PROJECT")
+                .replace(sys.executable, "python")
+            )
+            parts.append(
+                f"## {path.relative_to(out).as_posix()}\n\n````{language}\n{shown}\n````\n"
+            )
         write(f"sites/{name}.md", "\n".join(parts))
-        rows.append(f"| [{name}](sites/{name}.md) | {settings.site.title} | {settings.model.label} |")
-    head = (
-        "# Rendered for each site\n\nThe plan and every script, as `runbook plan` and `runbook render` write them.\n\n"
-    )
+        rows.append(
+            f"| [{name}](sites/{name}.md) | {settings.site.title} | {settings.model.label} |"
+        )
+    head = "# Rendered for each site\n\nThe plan and every script, as `runbook plan` and `runbook render` write them.\n\n"
     return head + "| run | site | model |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
 
 
@@ -141,7 +154,11 @@ def api() -> str:
             text.append(module(path))
         write(f"api/{package}.md", "\n".join(text))
         rows.append(f"| [runbook.{package}](api/{package}.md) | {len(modules)} modules |")
-    return "# API\n\nMade from the docstrings.\n\n| package | |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+    return (
+        "# API\n\nMade from the docstrings.\n\n| package | |\n| --- | --- |\n"
+        + "\n".join(rows)
+        + "\n"
+    )
 
 
 def module(path: Path) -> str:
@@ -171,4 +188,6 @@ def quoted(text: str | None) -> str:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     words = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--quiet"]
-    sys.exit(code or subprocess.run(words, cwd=ROOT, check=False, env=os.environ | QUIET).returncode)
+    sys.exit(
+        code or subprocess.run(words, cwd=ROOT, check=False, env=os.environ | QUIET).returncode
+    )

@@ -45,7 +45,9 @@ class Departure(Strict):
 
     def is_about(self, variant: str) -> bool:
         """Whether it holds for a variant."""
-        return (not self.variants or variant in self.variants) and variant not in self.variants_without
+        return (
+            not self.variants or variant in self.variants
+        ) and variant not in self.variants_without
 
     def items(self) -> Iterator[tuple[str, str, ValuePair | None]]:
         """Kind, name and both values of each thing; None where the values are the machine's or the job's own."""

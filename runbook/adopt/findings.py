@@ -81,7 +81,9 @@ class Findings:
         if remark not in self.leftovers:
             self.leftovers.append(remark)
 
-    def leave_to_site(self, line: int, text: str, section: str, why: str = "no key of the run file has it") -> None:
+    def leave_to_site(
+        self, line: int, text: str, section: str, why: str = "no key of the run file has it"
+    ) -> None:
         """Something that the site's file may have in one of its sections."""
         self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
 
@@ -98,7 +100,9 @@ class Findings:
         value = self.value(key, default)
         return value if isinstance(value, int) else default
 
-    def read(self, key: str, word: Word, source: str, read: Callable[[str], Any], *, over: bool = True) -> None:
+    def read(
+        self, key: str, word: Word, source: str, read: Callable[[str], Any], *, over: bool = True
+    ) -> None:
         """Take a word as a value; one that is unknown or of another kind is left, with the reason."""
         text = f"{source} {word.shown}"
         if not word.known:

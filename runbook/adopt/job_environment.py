@@ -34,11 +34,16 @@ _OURS = {
 def take_variables(script: Script, findings: Findings) -> None:
     """Variables for the job: the site sets some of them already, the others belong in its file."""
     groups = {
-        name: (group, value) for group, values in findings.site.environment.items() for name, value in values.items()
+        name: (group, value)
+        for group, values in findings.site.environment.items()
+        for name, value in values.items()
     }
     switched: set[str] = set()
-    for setting in {setting.name: setting for setting in script.settings}.values():  # the last of each name
-        name, value = setting.name, Word(setting.value, setting.line)
+    for setting in {
+        setting.name: setting for setting in script.settings
+    }.values():  # the last of each name
+        name = setting.name
+        value = Word(setting.value, setting.line)
         if name in _OURS:
             findings.does(setting.line, f"{name}={value.shown}", _OURS[name])
         elif _OF_A_JOB.fullmatch(name):
@@ -69,15 +74,25 @@ def _variable(name: str, value: Word, group: str, own: str | None, findings: Fin
 def take_modules(script: Script, findings: Findings) -> None:
     """`module load` and activations."""
     for command in script.commands:
-        name, line = command.name, command.line
+        name = command.name
+        line = command.line
         words = [name, *(word.text for word in command.words[1:])]
-        loads = words[2:] if words[:2] == ["module", "load"] else words[1:] if name == "ml" else []
+        if words[:2] == ["module", "load"]:
+            loads = words[2:]
+        elif name == "ml":
+            loads = words[1:]
+        else:
+            loads = []
         for module in loads:
             if module in findings.site.modules:
                 findings.does(line, f"module load {module}", f"{findings.site_file} loads it")
             else:
-                findings.leave_to_site(line, f"module load {module}", "modules", "the site loads others")
-        if words[:2] == ["conda", "activate"] or (name in ("source", ".") and words[-1].endswith("activate")):
+                findings.leave_to_site(
+                    line, f"module load {module}", "modules", "the site loads others"
+                )
+        if words[:2] == ["conda", "activate"] or (
+            name in ("source", ".") and words[-1].endswith("activate")
+        ):
             text = " ".join([name, *(word.shown for word in command.words[1:])])
             file = text.rpartition(" ")[2].lstrip("./")
             sources = [setup for setup in findings.site.setup if setup.startswith("source ")]
@@ -103,14 +118,22 @@ _COUNTS = (
 
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
     """Launcher, container image and mounts, nodes and devices that the launch names."""
-    started = next((_OUR_NAME.get(name, name) for name in _LAUNCHERS if name in launch.programs), None)
+    started = next(
+        (_OUR_NAME.get(name, name) for name in _LAUNCHERS if name in launch.programs), None
+    )
     if started and started != findings.site.launcher:
         findings.take("jobs.launcher", started, launch.command.line, " ".join(launch.programs))
     for programs, names, key in _COUNTS:
         value = option(launch.part(*programs), *names)
-        if value and value.text.isdigit() and int(value.text) > 0 and not script.assumed(value, key):
+        if (
+            value
+            and value.text.isdigit()
+            and int(value.text) > 0
+            and not script.assumed(value, key)
+        ):
             findings.take(key, int(value.text), value.line, f"--{names[0]}", over=False)
-    site, srun = findings.site, launch.part("srun")
+    site = findings.site
+    srun = launch.part("srun")
     if image := option(srun, "container-image"):
         take_image(image, findings, "--container-image")
     for name in ("container-mounts", "container-env", "container-workdir", "container-name"):
@@ -128,7 +151,8 @@ def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
 
 def take_image(image: Word, findings: Findings, source: str = "image") -> None:
     """An image that a queue can start; a tag of one machine's docker cannot be pulled."""
-    shown, own = image.shown, findings.site.container.image
+    shown = image.shown
+    own = findings.site.container.image
     if shown in (own, own.replace("{stage}", "$STAGE_PATH")):
         findings.does(image.line, f"{source} {shown}", f"{findings.site_file} names it")
     elif not image.known:
@@ -170,7 +194,9 @@ _ATTENTION = {
 }
 
 
-def take_knobs(values: Mapping[str, Word], findings: Findings, models: Collection[str], *, over: bool) -> None:
+def take_knobs(
+    values: Mapping[str, Word], findings: Findings, models: Collection[str], *, over: bool
+) -> None:
     """Take every variable that a document's script would read; `over` off where options of the script say more."""
     readers: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, int: whole}
     for name, value in values.items():
@@ -179,7 +205,12 @@ def take_knobs(values: Mapping[str, Word], findings: Findings, models: Collectio
             findings.read(key, value, name, read)
         elif name in _ATTENTION:
             if value.text not in ("", "0"):
-                findings.take("training.attention", _ATTENTION[name], value.line, f"USE_FLASH_ATTN {_ATTENTION[name]}")
+                findings.take(
+                    "training.attention",
+                    _ATTENTION[name],
+                    value.line,
+                    f"USE_FLASH_ATTN {_ATTENTION[name]}",
+                )
         elif name in ("MODEL_SIZE_KEY", "MODEL_SIZE", "model_size"):
             _model(value, findings, models)
         elif name == "NODES":
@@ -198,7 +229,11 @@ def key_of(name: str) -> str:
     >>> key_of("TENSOR_MODEL_PARALLEL_SIZE"), key_of("mp_size"), key_of("NNODES"), key_of("PATH")
     ('parallel.tensor', 'parallel.tensor', 'jobs.training.nodes', '')
     """
-    keys = (key for key in all_keys().values() if name in key.documents and not key.name.startswith(_NOT_HERE))
+    keys = (
+        key
+        for key in all_keys().values()
+        if name in key.documents and not key.name.startswith(_NOT_HERE)
+    )
     return next((key.name for key in keys), "")
 
 
@@ -208,8 +243,17 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
     known = documents | {"NODES", *_READ, *_ATTENTION, *_SPECIAL, *_HANDLED_ELSEWHERE, *_OURS}
     for setting in script.settings:
         name = setting.name
-        if setting.exported and name in values and name not in known and not _OF_A_JOB.fullmatch(name):
-            findings.leave(setting.line, f"{name}={Word(setting.value, 0).shown}", "no document's script reads it")
+        if (
+            setting.exported
+            and name in values
+            and name not in known
+            and not _OF_A_JOB.fullmatch(name)
+        ):
+            findings.leave(
+                setting.line,
+                f"{name}={Word(setting.value, 0).shown}",
+                "no document's script reads it",
+            )
 
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
@@ -223,7 +267,11 @@ def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
         findings.take("model", name, value.line, value.text)
         findings.drop("training.shape.layers", "training.shape.hidden", "training.shape.heads")
     else:
-        findings.leave(value.line, f"model size {value.shown}", "params/models.yaml has no such model: write an entry")
+        findings.leave(
+            value.line,
+            f"model size {value.shown}",
+            "params/models.yaml has no such model: write an entry",
+        )
 
 
 def _shared_folder(value: Word, findings: Findings) -> None:
@@ -233,26 +281,36 @@ def _shared_folder(value: Word, findings: Findings) -> None:
     if value.known and not placeholder:
         findings.take("jobs.stage", text.rstrip("/") or "/", value.line, "the shared folder")
     else:
-        findings.leave(value.line, f"shared folder {value.shown}", "not a folder yet: set jobs.stage")
+        findings.leave(
+            value.line, f"shared folder {value.shown}", "not a folder yet: set jobs.stage"
+        )
 
 
 def _dataset_folder(value: Word, findings: Findings) -> None:
     if dataset_of(value.text):
         _dataset(value.text, value.line, findings)
     else:
-        findings.leave(value.line, f"DATASET_FOLDER_NAME={value.shown}", "set data.dataset, or data.folder")
+        findings.leave(
+            value.line, f"DATASET_FOLDER_NAME={value.shown}", "set data.dataset, or data.folder"
+        )
 
 
 def _data_path(value: Word, findings: Findings) -> None:
     _dataset(value.shown, value.line, findings)
     if value.known and value.text.startswith("/"):
-        findings.does(value.line, f"DATA_PATH={value.text}", "params/sites: paths.data; another place: data.folder")
+        findings.does(
+            value.line,
+            f"DATA_PATH={value.text}",
+            "params/sites: paths.data; another place: data.folder",
+        )
 
 
 def _dataset(text: str, line: int, findings: Findings) -> None:
     if dataset := dataset_of(text):
         findings.take("data.dataset", dataset, line, "DATASET_FOLDER_NAME")
-        findings.leftovers[:] = [item for item in findings.leftovers if not item.text.startswith("token files")]
+        findings.leftovers[:] = [
+            item for item in findings.leftovers if not item.text.startswith("token files")
+        ]
 
 
 def _sequence_type(value: Word, findings: Findings) -> None:
@@ -274,11 +332,15 @@ def _sharp(value: Word, findings: Findings) -> None:
 
 
 def _num_devices(value: Word, findings: Findings) -> None:
-    findings.does(value.line, f"number of devices {value.shown}", "computed: nodes x devices on a node")
+    findings.does(
+        value.line, f"number of devices {value.shown}", "computed: nodes x devices on a node"
+    )
 
 
 _SPECIAL: dict[str, Callable[[Word, Findings], None]] = {
-    **dict.fromkeys(("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "home_dir", "WORKSPACE"), _shared_folder),
+    **dict.fromkeys(
+        ("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "home_dir", "WORKSPACE"), _shared_folder
+    ),
     **dict.fromkeys(("IMAGE", "CONTAINER_IMAGE", "SQUASHED_PYTORCH_IMAGE"), take_image),
     **dict.fromkeys(("DATA_PATH", "BASE_DATA_PATH"), _data_path),
     "DATASET_FOLDER_NAME": _dataset_folder,
@@ -324,13 +386,16 @@ _PBS: dict[str, tuple[str, Callable[[str], object]]] = {
     "A": ("jobs.account", str),
     "walltime": (f"{JOB}.walltime", clock),
 }
-_OUR_DIRECTIVES = json.loads(Path(__file__).with_name("directives.json").read_text(encoding="utf-8"))
+_OUR_DIRECTIVES = json.loads(
+    Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
+)
 
 
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
     """Values of #SBATCH and #PBS lines; what the site asks for already, or the runbook always gives, needs no key."""
     for directive in directives:
-        name, line = directive.name, directive.line
+        name = directive.name
+        line = directive.line
         sign = f"{'#SBATCH --' if directive.queue == 'slurm' else '#PBS '}{name}"
         table = _SLURM if directive.queue == "slurm" else _PBS
         text = f"{sign}={directive.value}" if directive.value else sign
@@ -338,7 +403,9 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
             nodes, _, rest = directive.value.partition(":")
             findings.read(f"{JOB}.nodes", Word(nodes, line), "#PBS -l select", whole)
             if rest and rest != findings.site.directives.get("select"):
-                findings.leave_to_site(line, f"#PBS -l select={directive.value}", "directives.select", rest)
+                findings.leave_to_site(
+                    line, f"#PBS -l select={directive.value}", "directives.select", rest
+                )
         elif name in table:
             key, read = table[name]
             findings.read(key, Word(directive.value, line), sign, read)
@@ -352,9 +419,12 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
 
 def drop_defaults(findings: Findings, one_task: bool) -> None:
     """Leave out what a job gets anyway, so that the run file says what is special."""
-    hardware, devices = findings.site.hardware, findings.devices_per_node
+    hardware = findings.site.hardware
+    devices = findings.devices_per_node
     usual_tasks = 1 if one_task else devices
-    cores = hardware.cores_per_node // max(1, findings.number(f"{JOB}.tasks_per_node") or usual_tasks)
+    cores = hardware.cores_per_node // max(
+        1, findings.number(f"{JOB}.tasks_per_node") or usual_tasks
+    )
     for key, usual in (
         ("tasks_per_node", usual_tasks),
         ("devices_per_node", hardware.devices_per_node),
@@ -369,4 +439,9 @@ def drop_ssh(findings: Findings) -> None:
     """DeepSpeed's own launcher reaches other nodes by ssh, which a queue's nodes rarely allow: torchrun instead."""
     if findings.value("jobs.launcher") == "deepspeed" and findings.number(f"{JOB}.nodes", 1) > 1:
         line = findings.carried["jobs.launcher"].line
-        findings.take("jobs.launcher", "torchrun", line, "deepspeed over several nodes, which needs ssh between them")
+        findings.take(
+            "jobs.launcher",
+            "torchrun",
+            line,
+            "deepspeed over several nodes, which needs ssh between them",
+        )

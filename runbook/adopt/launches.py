@@ -11,7 +11,9 @@ from runbook.adopt.options import count_known
 from runbook.adopt.script import Script, StartedProgram, Word
 
 _TRAINS = re.compile(r"(pretrain|train|finetune)\w*\.py$|megatron_gpt_pretraining\.py$")
-_NEVER = re.compile(r"(preprocess|convert|merge|download|tokenize|evaluate|generate|server|setup|test)\w*\.py$")
+_NEVER = re.compile(
+    r"(preprocess|convert|merge|download|tokenize|evaluate|generate|server|setup|test)\w*\.py$"
+)
 _MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
@@ -63,17 +65,23 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
         place = 0
     elif command.kind not in ("starter", "python") or not (place := _script_place(words)):
         return None
-    script, arguments = words[place], words[place + 1 :]
+    script = words[place]
+    arguments = words[place + 1 :]
     launcher = any(re.match(r"(training=|stages=\[training)", word.text) for word in words)
     trains = _TRAINS.search(script.text) or (launcher and script.text.endswith("main.py"))
     if not trains and (_NEVER.search(script.text) or count_known(arguments) < _ENOUGH_OPTIONS):
         return None
     chain = _programs_around(command, commands)
     kinds = ("step", "container", "wrapper", "starter")
-    parts = [(program_name(outer.words[0]), outer.words[1 : 1 + outer.own]) for outer in chain if outer.kind in kinds]
+    parts = [
+        (program_name(outer.words[0]), outer.words[1 : 1 + outer.own])
+        for outer in chain
+        if outer.kind in kinds
+    ]
     if place:
         own = words[1:place]
-        module, name = option(own, "m"), program_name(words[0])
+        module = option(own, "m")
+        name = program_name(words[0])
         if module and module.text in _MODULES:
             name = "deepspeed" if module.text.startswith("deepspeed") else "torchrun"
         parts.append((name, own))
@@ -81,7 +89,9 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
     return Launch(tuple(parts), script, arguments, replace(command, line=line))
 
 
-def _programs_around(command: StartedProgram, commands: Sequence[StartedProgram]) -> list[StartedProgram]:
+def _programs_around(
+    command: StartedProgram, commands: Sequence[StartedProgram]
+) -> list[StartedProgram]:
     """The programs around a command, outermost first."""
     by_identity = {program.identity: program for program in commands}
     chain: list[StartedProgram] = []
@@ -99,7 +109,9 @@ def program_name(word: Word) -> str:
     ('python', 'singularity')
     """
     name = word.text.rpartition("/")[2]
-    return "python" if name.startswith("python") else {"ds": "deepspeed", "apptainer": "singularity"}.get(name, name)
+    if name.startswith("python"):
+        return "python"
+    return {"ds": "deepspeed", "apptainer": "singularity"}.get(name, name)
 
 
 def _script_place(words: Sequence[Word]) -> int:
@@ -117,17 +129,41 @@ SITE_SIGNS: dict[str, list[tuple[str, int]]] = json.loads(
     Path(__file__).with_name("site_signs.json").read_text(encoding="utf-8")
 )
 DOCUMENTS: tuple[tuple[str, str, str, set[str]], ...] = (
-    ("polaris", "polaris-25b", r"(^|/)train-gpt3\.sh$",
-     {"MODEL_SIZE_KEY", "MPSIZE", "PPSIZE", "SP_TYPE", "GAS", "USE_FLASH_ATTN_V2"}),
-    ("azure", "azure-175b", r"(^|/)04-gpt175B\.sh$",
-     {"TENSOR_MODEL_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE", "NUM_LAYERS", "HIDDEN_SIZE",
-      "NUMBER_OF_ITERATIONS", "NUM_ATTENTION_HEADS", "CHUNKS", "STAGE_PATH"}),
-    ("aws", "aws-pile-175b", r"(^|/)(nemo-megatron[\w.-]*\.sbatch|run\.sh)$",
-     {"MODEL_SIZE", "MAX_STEPS", "FSX_MOUNT", "IMAGE", "JOB_SUFFIX", "RUN_SH"}),
-    ("lumi", "lumi-13b", r"(^|/)lumi_ds_pretrain_gpt\w*\.sh$",
-     {"mp_size", "pp_size", "num_gpus", "num_node", "batch_size", "zero_stage"}),
+    (
+        "polaris",
+        "polaris-25b",
+        r"(^|/)train-gpt3\.sh$",
+        {"MODEL_SIZE_KEY", "MPSIZE", "PPSIZE", "SP_TYPE", "GAS", "USE_FLASH_ATTN_V2"},
+    ),
+    (
+        "azure",
+        "azure-175b",
+        r"(^|/)04-gpt175B\.sh$",
+        {
+            "TENSOR_MODEL_PARALLEL_SIZE",
+            "PIPELINE_MODEL_PARALLEL_SIZE",
+            "NUM_LAYERS",
+            "HIDDEN_SIZE",
+            "NUMBER_OF_ITERATIONS",
+            "NUM_ATTENTION_HEADS",
+            "CHUNKS",
+            "STAGE_PATH",
+        },
+    ),
+    (
+        "aws",
+        "aws-pile-175b",
+        r"(^|/)(nemo-megatron[\w.-]*\.sbatch|run\.sh)$",
+        {"MODEL_SIZE", "MAX_STEPS", "FSX_MOUNT", "IMAGE", "JOB_SUFFIX", "RUN_SH"},
+    ),
+    (
+        "lumi",
+        "lumi-13b",
+        r"(^|/)lumi_ds_pretrain_gpt\w*\.sh$",
+        {"mp_size", "pp_size", "num_gpus", "num_node", "batch_size", "zero_stage"},
+    ),
     ("slurm", "slurm-oscar", r"(^|/)megatron_ds_[ms]nmg\.slurm$", set()),
-)  # fmt: skip
+)
 """Of each document: its site, the run file that it became, its own scripts, and names that these read.
 
 The names tell a block of exports that starts nothing.
@@ -151,7 +187,9 @@ def site_of(script: Script, sites: Collection[str]) -> str:
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
     queues = {directive.queue for directive in script.directives}
     scores = {
-        site: sum(weight for pattern, weight in signs if re.search(pattern, script.text, re.M | re.I))
+        site: sum(
+            weight for pattern, weight in signs if re.search(pattern, script.text, re.M | re.I)
+        )
         for site, signs in SITE_SIGNS.items()
         if site in sites and ("slurm" if site == "polaris" else "pbs") not in queues
     }
@@ -163,13 +201,18 @@ def framework_of(launches: Sequence[Launch]) -> str:
     """Whose training program is started: by its own name, its options, else by its folder."""
     words = [word.text for launch in launches for word in (launch.script, *launch.arguments)]
     programs = [name for launch in launches for name in launch.programs]
-    if any("megatron_gpt_pretraining" in word or re.match(r"(training\.)?trainer\.", word) for word in words):
+    if any(
+        "megatron_gpt_pretraining" in word or re.match(r"(training\.)?trainer\.", word)
+        for word in words
+    ):
         return "nemo"
     sign = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
     if "deepspeed" in programs or any(sign.match(word) for word in words):
         return "megatron-deepspeed"
     everything = " ".join(words)
-    by_folder = re.search(r"megatron-deepspeed", everything, re.I) and "Megatron-LM" not in everything
+    by_folder = (
+        re.search(r"megatron-deepspeed", everything, re.I) and "Megatron-LM" not in everything
+    )
     return "megatron-deepspeed" if by_folder else "megatron-lm"
 
 
@@ -180,7 +223,11 @@ def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
         for command in commands
         if command.kind in ("submit", "unknown", "step")
         for _, run, pattern, _ in DOCUMENTS
-        if (called := next((word.text for word in command.words if re.search(pattern, word.text)), ""))
+        if (
+            called := next(
+                (word.text for word in command.words if re.search(pattern, word.text)), ""
+            )
+        )
     ]
 
 

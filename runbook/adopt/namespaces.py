@@ -57,9 +57,26 @@ def run_job(
         _stage(stage, files, missing)
         arguments = [str(stage / "mount"), str(stage), str(seconds), folder]
         job = ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command]
-        inner = [*_limits(), "unshare", *_NAMESPACES, "bash", "-p", str(STUBS / "enter.sh"), *arguments, *job]
+        inner = [
+            *_limits(),
+            "unshare",
+            *_NAMESPACES,
+            "bash",
+            "-p",
+            str(STUBS / "enter.sh"),
+            *arguments,
+            *job,
+        ]
         said = shell.run(
-            ["bash", "-p", "-c", 'most=$1; shift; "$@" | head -c "$most"', "adopt", str(MOST_BYTES), *inner],
+            [
+                "bash",
+                "-p",
+                "-c",
+                'most=$1; shift; "$@" | head -c "$most"',
+                "adopt",
+                str(MOST_BYTES),
+                *inner,
+            ],
             timeout=seconds + 20,
             env={"BASH_ENV": None, "PATH": _PATH},
             check=False,
@@ -71,7 +88,17 @@ def run_job(
     return said.out
 
 
-_NAMESPACES = ("--user", "--map-root-user", "--mount", "--pid", "--ipc", "--net", "--uts", "--fork", "--kill-child")
+_NAMESPACES = (
+    "--user",
+    "--map-root-user",
+    "--mount",
+    "--pid",
+    "--ipc",
+    "--net",
+    "--uts",
+    "--fork",
+    "--kill-child",
+)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -97,7 +124,8 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
         path.chmod(0o755)
     (stage / "job").mkdir(exist_ok=True)
     shutil.copytree(STUBS, stage / "adopt" / "stubs")
-    programs, launchers = stage / "adopt" / "bin", stage / "adopt" / "launchers"
+    programs = stage / "adopt" / "bin"
+    launchers = stage / "adopt" / "launchers"
     programs.mkdir()
     launchers.mkdir()
     for kind, names in stub_programs().items():
@@ -128,7 +156,9 @@ def stub_programs() -> dict[str, list[str]]:
     (True, True)
     """
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(STUBS.glob("*.sh"))}
-    names = {stem: re.search(r"^# programs: (.*)$", text, re.MULTILINE) for stem, text in texts.items()}
+    names = {
+        stem: re.search(r"^# programs: (.*)$", text, re.MULTILINE) for stem, text in texts.items()
+    }
     return {stem: match[1].split() for stem, match in names.items() if match}
 
 
@@ -172,28 +202,61 @@ def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
     if queues != {"pbs"}:
         names = "node1" if nodes == 1 else f"node[1-{nodes}]"
         queue |= {
-            "SLURM_JOB_ID": "4242", "SLURM_JOBID": "4242", "SLURM_NNODES": str(nodes),
-            "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_NODELIST": names, "SLURM_JOB_NODELIST": names,
-            "SLURM_NTASKS": str(nodes * tasks), "SLURM_NPROCS": str(nodes * tasks), "SLURM_NTASKS_PER_NODE": str(tasks),
+            "SLURM_JOB_ID": "4242",
+            "SLURM_JOBID": "4242",
+            "SLURM_NNODES": str(nodes),
+            "SLURM_JOB_NUM_NODES": str(nodes),
+            "SLURM_NODELIST": names,
+            "SLURM_JOB_NODELIST": names,
+            "SLURM_NTASKS": str(nodes * tasks),
+            "SLURM_NPROCS": str(nodes * tasks),
+            "SLURM_NTASKS_PER_NODE": str(tasks),
             "SLURM_NODEID": "0",
-            "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_SUBMIT_DIR": FOLDER, "SLURM_JOB_NAME":
-            asked.get("job-name", "job"), "SLURM_CPUS_ON_NODE": "64", "SLURM_TASKS_PER_NODE": str(tasks),
-            "SLURM_GPUS_ON_NODE": str(devices), "SLURM_GPUS_PER_NODE": str(devices), "SLURM_GPUS": str(nodes * devices),
-            "SLURM_CPUS_PER_TASK": asked.get("cpus-per-task", "1"), "SLURMD_NODENAME": "node1",
-            "SLURM_JOB_PARTITION": asked.get("partition", ""), "SLURM_RESTART_COUNT": "0",
-        }  # fmt: skip
+            "SLURM_PROCID": "0",
+            "SLURM_LOCALID": "0",
+            "SLURM_SUBMIT_DIR": FOLDER,
+            "SLURM_JOB_NAME": asked.get("job-name", "job"),
+            "SLURM_CPUS_ON_NODE": "64",
+            "SLURM_TASKS_PER_NODE": str(tasks),
+            "SLURM_GPUS_ON_NODE": str(devices),
+            "SLURM_GPUS_PER_NODE": str(devices),
+            "SLURM_GPUS": str(nodes * devices),
+            "SLURM_CPUS_PER_TASK": asked.get("cpus-per-task", "1"),
+            "SLURMD_NODENAME": "node1",
+            "SLURM_JOB_PARTITION": asked.get("partition", ""),
+            "SLURM_RESTART_COUNT": "0",
+        }
         if "array" in asked:
-            queue |= {"SLURM_ARRAY_TASK_ID": str(_number(asked["array"])), "SLURM_ARRAY_JOB_ID": "4242"}
+            queue |= {
+                "SLURM_ARRAY_TASK_ID": str(_number(asked["array"])),
+                "SLURM_ARRAY_JOB_ID": "4242",
+            }
     if "pbs" in queues:
-        queue |= {"PBS_JOBID": "4242.server", "PBS_O_WORKDIR": FOLDER, "PBS_NODEFILE": f"{FOLDER}/.nodes",
-                  "PBS_JOBNAME": asked.get("N", "job"), "PBS_O_HOST": "node1"}  # fmt: skip
-    job.files = {**job.files, ".nodes": "".join(f"node{number}\n" for number in range(1, nodes + 1))}
+        queue |= {
+            "PBS_JOBID": "4242.server",
+            "PBS_O_WORKDIR": FOLDER,
+            "PBS_NODEFILE": f"{FOLDER}/.nodes",
+            "PBS_JOBNAME": asked.get("N", "job"),
+            "PBS_O_HOST": "node1",
+        }
+    job.files = {
+        **job.files,
+        ".nodes": "".join(f"node{number}\n" for number in range(1, nodes + 1)),
+    }
     base = {
-        "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/person", "USER": "user", "LOGNAME": "user",
-        "SHELL": "/bin/bash", "TERM": "dumb", "LANG": "C.UTF-8", "BASH_ENV": "/adopt/stubs/shell.sh",
-        "ADOPT_FOLDER": FOLDER, "ADOPT_NODES": str(nodes), "ADOPT_DEVICES": str(devices),
+        "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/person",
+        "USER": "user",
+        "LOGNAME": "user",
+        "SHELL": "/bin/bash",
+        "TERM": "dumb",
+        "LANG": "C.UTF-8",
+        "BASH_ENV": "/adopt/stubs/shell.sh",
+        "ADOPT_FOLDER": FOLDER,
+        "ADOPT_NODES": str(nodes),
+        "ADOPT_DEVICES": str(devices),
         **({"ADOPT_KEEP_GOING": "1"} if keep_going else {}),
-    }  # fmt: skip
+    }
     unset = {name: not_set(name) for name in _never_set(job) if name not in queue}
     return {**unset, **queue, **job.exports, **base}
 
@@ -207,12 +270,18 @@ def _number(text: str) -> int:
 def _never_set(job: SandboxJob) -> list[str]:
     """Names that the main script and what it names read, that nothing sets, and whose absence is not provided for."""
     main = job.files[job.main]
-    named = [text for name, text in job.files.items() if name != job.main and name.rpartition("/")[2] in main]
+    named = [
+        text
+        for name, text in job.files.items()
+        if name != job.main and name.rpartition("/")[2] in main
+    ]
     text = "\n".join(re.sub(r"(?m)^\s*#.*$", "", body) for body in (main, *named))
     text = re.sub(r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", text)
     reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
     sets = set(re.findall(r"(?:^|[\s;({&|`\"'])([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=", text))
-    setters = r"\b(?:read|mapfile|readarray|getopts|for|select|unset|export|local|declare)\b([^\n;|]*)"
+    setters = (
+        r"\b(?:read|mapfile|readarray|getopts|for|select|unset|export|local|declare)\b([^\n;|]*)"
+    )
     sets |= set(re.findall(r"[A-Za-z_]\w*", "\n".join(re.findall(setters, text))))
     tests = set(re.findall(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?[-=+?]", text))
     tests -= set(re.findall(r"\$\{([A-Za-z_]\w*):?\?", text))

@@ -13,13 +13,19 @@ from runbook.frameworks.megatron import OPTIONS
 from runbook.frameworks.nemo import READ
 from runbook.frameworks.options import minutes, truth
 
-_KNOWN = {"slimpajama": "slimpajama", "pile": "the-pile", "oscar": "oscar-1GB", "my-gpt2": "oscar-1GB"}
+_KNOWN = {
+    "slimpajama": "slimpajama",
+    "pile": "the-pile",
+    "oscar": "oscar-1GB",
+    "my-gpt2": "oscar-1GB",
+}
 """Datasets of the catalogue by a word of their files' names."""
 
 
 def _data_path(values: Sequence[Word], findings: Findings) -> None:
     """Where token files lie: a name of the catalogue where it tells one, else files that are there already."""
-    path, paths = values[-1], " ".join(value.shown for value in values)
+    path = values[-1]
+    paths = " ".join(value.shown for value in values)
     text = f"token files {paths[:80]}"
     blend = _blend(values)
     dataset = dataset_of(paths) if len(blend) < 2 else ""
@@ -90,17 +96,23 @@ def count_known(words: Sequence[Word]) -> int:
     2
     """
     names = [name for _, name, _ in pairs(words)]
-    overrides = sum(bool(re.match(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w", word.text)) for word in words)
+    overrides = sum(
+        bool(re.match(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w", word.text))
+        for word in words
+    )
     return sum(bool(OPTIONS[name].key) for name in names if name in OPTIONS) + overrides
 
 
 def take_options(words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
     """Keys of the options that have one; returns the model's kind (activation, normalization ...) as far as given."""
     kind: ModelKind = {}
-    checkout = next((one for name, one in findings.site.frameworks.items() if name == framework), None)
+    checkout = next(
+        (one for name, one in findings.site.frameworks.items() if name == framework), None
+    )
     sites_own = {name.replace("_", "-") for name in checkout.options} if checkout else set()
     for word, name, values in pairs(words):
-        source, option = f"--{name}", OPTIONS.get(name)
+        source = f"--{name}"
+        option = OPTIONS.get(name)
         text = " ".join([source, *(value.shown for value in values[:4])])
         if option and option.key.startswith("model."):
             if option.means is not None:
@@ -119,7 +131,9 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
         elif option and option.ours:
             findings.does(word.line, source, option.ours)
         elif not name:
-            findings.leave(word.line, word.shown, "a word for the training program that no option takes")
+            findings.leave(
+                word.line, word.shown, "a word for the training program that no option takes"
+            )
         elif option:
             findings.leave(word.line, source, f"no value reached it: set {option.key}")
         elif name in sites_own:
@@ -138,8 +152,10 @@ def _exit_duration(limit: Word, findings: Findings) -> None:
 
 
 def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
-    source, line = "--num-layers-per-virtual-pipeline-stage", layers_of_chunk.line
-    layers, pipeline = findings.number("training.shape.layers"), findings.number("parallel.pipeline", 1)
+    source = "--num-layers-per-virtual-pipeline-stage"
+    line = layers_of_chunk.line
+    layers = findings.number("training.shape.layers")
+    pipeline = findings.number("parallel.pipeline", 1)
     chunk = pipeline * (int(layers_of_chunk.text) if layers_of_chunk.text.isdigit() else 0)
     if pipeline == 1:
         findings.does(line, f"{source} {layers_of_chunk.shown}", "one stage has no chunks")
@@ -164,9 +180,13 @@ def _attention_dropout(share: Word, findings: Findings) -> None:
 
 def _tokenizer(kind: Word, findings: Findings) -> None:
     if kind.text == "GPT2BPETokenizer":
-        findings.does(kind.line, "--tokenizer-type GPT2BPETokenizer", "data.tokenizer: gpt2 is the default")
+        findings.does(
+            kind.line, "--tokenizer-type GPT2BPETokenizer", "data.tokenizer: gpt2 is the default"
+        )
     else:
-        findings.leave(kind.line, f"--tokenizer-type {kind.shown}", "name its file in data.tokenizer")
+        findings.leave(
+            kind.line, f"--tokenizer-type {kind.shown}", "name its file in data.tokenizer"
+        )
 
 
 _SPECIAL: dict[str, Callable[[Word, Findings], None]] = {
@@ -189,7 +209,9 @@ MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-
 def size_of(words: Sequence[Word]) -> Word | None:
     """The size of NeMo's own file: `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher."""
     for word in words:
-        match = re.fullmatch(r"(?:--config-name=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:\.yaml)?", word.text)
+        match = re.fullmatch(
+            r"(?:--config-name=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:\.yaml)?", word.text
+        )
         if match:
             return Word(match[1].lower(), word.line)
     return None
@@ -202,7 +224,9 @@ def take_overrides(words: Sequence[Word], findings: Findings) -> None:
         name = name.lstrip("+~").removeprefix("training.")
         if not equals or name.startswith("--") or not name:
             if not name.startswith("--config") and not word.known:
-                findings.leave(word.line, word.shown, "more overrides, known only while the script runs")
+                findings.leave(
+                    word.line, word.shown, "more overrides, known only while the script runs"
+                )
             continue
         inner = Word(value, word.line)
         if name == "exp_manager.create_checkpoint_callback":
@@ -213,9 +237,15 @@ def take_overrides(words: Sequence[Word], findings: Findings) -> None:
             for key, part in zip(option.keys, parts, strict=False):
                 findings.read(key, Word(part, word.line), name, option.read)
         elif _NEMO.match(name):
-            findings.does(word.line, f"{name}={inner.shown[:60]}", "the site's file and the run's own folders give it")
+            findings.does(
+                word.line,
+                f"{name}={inner.shown[:60]}",
+                "the site's file and the run's own folders give it",
+            )
         elif name != "training":
-            findings.leave_to_site(word.line, f"{name}={inner.shown[:60]}", "frameworks.nemo.options")
+            findings.leave_to_site(
+                word.line, f"{name}={inner.shown[:60]}", "frameworks.nemo.options"
+            )
 
 
 _GIVEN = {
@@ -223,7 +253,13 @@ _GIVEN = {
     "train_micro_batch_size_per_gpu": "training.micro_batch",
     "gradient_clipping": "training.clip_gradient",
 }
-_WRITTEN = ("steps_per_print", "wall_clock_breakdown", "prescale_gradients", "gradient_accumulation_steps", "bf16")
+_WRITTEN = (
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "prescale_gradients",
+    "gradient_accumulation_steps",
+    "bf16",
+)
 _SECTION = "frameworks.megatron-deepspeed.deepspeed"
 Number = int | float
 
@@ -240,10 +276,14 @@ def _documents(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
 def take_documents(script: Script, findings: Findings) -> None:
     """Values of DeepSpeed's configuration; options of the training program win over it."""
     for content in _documents(script.commands)[-1:]:
-        if not {"train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "train_batch_size"} & content.keys():
+        if (
+            not {"train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "train_batch_size"}
+            & content.keys()
+        ):
             continue
         for name, value in content.items():
-            line, text = _line(script, name), f"DeepSpeed's {name}"
+            line = _line(script, name)
+            text = f"DeepSpeed's {name}"
             if name in _GIVEN:
                 _number(_GIVEN[name], value, line, text, findings)
             elif name == "zero_optimization" and isinstance(value, Mapping):
@@ -271,9 +311,19 @@ def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Finding
         findings.take("parallel.zero_stage", stage, line, "DeepSpeed's zero stage", over=False)
     device = value.get("offload_optimizer", {})
     if isinstance(device, Mapping) and device.get("device") == "cpu":
-        findings.take("training.offload", True, _line(script, "offload_optimizer"), "DeepSpeed's offload_optimizer")
+        findings.take(
+            "training.offload",
+            True,
+            _line(script, "offload_optimizer"),
+            "DeepSpeed's offload_optimizer",
+        )
     if isinstance(overlap := value.get("overlap_comm"), bool):
-        findings.take("training.overlap_gradients", overlap, _line(script, "overlap_comm"), "DeepSpeed's overlap_comm")
+        findings.take(
+            "training.overlap_gradients",
+            overlap,
+            _line(script, "overlap_comm"),
+            "DeepSpeed's overlap_comm",
+        )
     if rest := sorted(value.keys() - {"stage", "offload_optimizer", "overlap_comm"}):
         text = f"DeepSpeed's zero_optimization: {', '.join(rest)}"
         findings.leave(line, text, f"write them under {_SECTION} of {findings.site_file}")
@@ -293,10 +343,16 @@ def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
     static = findings.carried.get("training.static_loss_scale")
     if value.get("loss_scale") == 0 and static:  # two scales: DeepSpeed's is the one that works
         findings.drop("training.static_loss_scale")
-        findings.leave(static.line, f"--loss-scale {static.value:g}", "DeepSpeed's dynamic scale is the one in use")
+        findings.leave(
+            static.line,
+            f"--loss-scale {static.value:g}",
+            "DeepSpeed's dynamic scale is the one in use",
+        )
     power = value.get("initial_scale_power")
     if isinstance(power, int) and 0 <= power <= 64:
-        findings.take("training.initial_loss_scale", float(2**power), line, f"DeepSpeed's 2^{power}")
+        findings.take(
+            "training.initial_loss_scale", float(2**power), line, f"DeepSpeed's 2^{power}"
+        )
 
 
 def _line(script: Script, name: str) -> int:

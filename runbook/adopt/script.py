@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 _FENCE = re.compile(r"^\s*(?:```|~~~)\s*([\w+-]*)")
 _SHELL_FENCES = ("", "bash", "sh", "shell", "console", "slurm", "zsh", "text")
 _NOT_SET = re.compile(r"__NOT_SET_([A-Za-z0-9_]+?)__")
-PARENT, FOLDER = "/__NOT_SET_PARENT__", "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
+PARENT = "/__NOT_SET_PARENT__"
+FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 """The job's folder in the sandbox; a value that contains it is one that only the user's machine can tell."""
-ASSUMED_NODES, ASSUMED_DEVICES = 1, 8
+ASSUMED_NODES = 1
+ASSUMED_DEVICES = 8
 """What the sandbox answers where a script asks for none."""
 
 
@@ -112,8 +114,12 @@ class Script:
 
     def value(self, name: str) -> Word | None:
         """The last value that a variable was given, for the whole script or for one command."""
-        own = [Word(setting.value, setting.line) for setting in self.settings if setting.name == name]
-        values = own or [command.environment[name] for command in self.commands if name in command.environment]
+        own = [
+            Word(setting.value, setting.line) for setting in self.settings if setting.name == name
+        ]
+        values = own or [
+            command.environment[name] for command in self.commands if name in command.environment
+        ]
         return values[-1] if values else None
 
     def assumed(self, word: Word, key: str) -> bool:
@@ -128,7 +134,11 @@ class Script:
     def matching(self, pattern: str) -> list[tuple[int, re.Match[str]]]:
         """Every line that has the pattern, by its number."""
         compiled = re.compile(pattern)
-        return [(number, found) for number, line in enumerate(self.lines, 1) if (found := compiled.search(line))]
+        return [
+            (number, found)
+            for number, line in enumerate(self.lines, 1)
+            if (found := compiled.search(line))
+        ]
 
 
 def directives_of(code: str) -> list[Directive]:
@@ -156,14 +166,18 @@ def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
         word = rest.popleft()
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("--"):
-            name, equals, value = word[1:2], word[2:], word[2:].removeprefix("=")
+            name = word[1:2]
+            equals = word[2:]
+            value = word[2:].removeprefix("=")
         if not equals and rest and not rest[0].startswith("-") and name not in _FLAGS:
             value = rest.popleft()
         if queue == "slurm":
             found.append(Directive(queue, _SHORT.get(name, name), value, line))
         elif name == "l":
             parts = (part.partition("=") for part in re.split(r",(?=[a-z_]+=)", value))
-            found += [Directive(queue, resource, amount.strip('"'), line) for resource, _, amount in parts]
+            found += [
+                Directive(queue, resource, amount.strip('"'), line) for resource, _, amount in parts
+            ]
         else:
             found.append(Directive(queue, name, value, line))
     return found
@@ -171,10 +185,21 @@ def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
 
 _FLAGS = ("exclusive", "requeue", "no-requeue", "overcommit", "V", "verbose", "wait", "parsable")
 _SHORT = {
-    "N": "nodes", "n": "ntasks", "p": "partition", "A": "account", "t": "time", "J": "job-name", "q": "qos",
-    "c": "cpus-per-task", "o": "output", "e": "error", "G": "gpus", "C": "constraint", "a": "array",
+    "N": "nodes",
+    "n": "ntasks",
+    "p": "partition",
+    "A": "account",
+    "t": "time",
+    "J": "job-name",
+    "q": "qos",
+    "c": "cpus-per-task",
+    "o": "output",
+    "e": "error",
+    "G": "gpus",
+    "C": "constraint",
+    "a": "array",
     "d": "dependency",
-}  # fmt: skip
+}
 
 
 def is_prose(text: str) -> bool:

@@ -47,7 +47,10 @@ class LineNumbers:
         places = {0: "line 0"}
         for name, first in self.first.items():  # a later file takes its lines from the one before
             sign = "line " if len(self.first) == 1 else f"{name}:"
-            places |= {number: f"{sign}{number - first + 1}" for number in range(first, len(self.lines) + 1)}
+            places |= {
+                number: f"{sign}{number - first + 1}"
+                for number in range(first, len(self.lines) + 1)
+            }
         last = places[max(places)]
         return defaultdict(lambda: last, places)  # a line after the last is called as the last
 
@@ -65,7 +68,11 @@ class WordLines:
     """The line of each word: where its option stands, or where the variable got its value."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self.rows = [(number, line) for number, line in enumerate(lines, 1) if not line.lstrip().startswith("#")]
+        self.rows = [
+            (number, line)
+            for number, line in enumerate(lines, 1)
+            if not line.lstrip().startswith("#")
+        ]
 
     def command(self, command: StartedProgram) -> StartedProgram:
         """A command whose words know their lines."""
@@ -75,7 +82,9 @@ class WordLines:
         option = command.line
         for word in command.words[1:]:
             name, equals, _ = word.text.partition("=")
-            named = (word.text.startswith("-") and len(name) > 2) or (equals and re.fullmatch(r"[+~\w.]+", name))
+            named = (word.text.startswith("-") and len(name) > 2) or (
+                equals and re.fullmatch(r"[+~\w.]+", name)
+            )
             before = words[-1].text
             if named and (row := self._last(re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])"))):
                 option = row[0]
@@ -89,7 +98,9 @@ class WordLines:
         return replace(command, words=tuple(words))
 
     def _last(self, pattern: re.Pattern[str]) -> tuple[int, re.Match[str]] | None:
-        matches = ((number, match) for number, row in reversed(self.rows) if (match := pattern.search(row)))
+        matches = (
+            (number, match) for number, row in reversed(self.rows) if (match := pattern.search(row))
+        )
         return next(matches, None)
 
     def _line_of_value(self, line: int, name: str) -> int:
@@ -100,15 +111,19 @@ class WordLines:
             sets = self._last(re.compile(rf"(?<![\w$]){variable[1]}=(.*)")) if variable else None
             if not (variable and sets):
                 break
-            line, value = sets[0], sets[1][1]
+            line = sets[0]
+            value = sets[1][1]
             chained = re.match(r"[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$", value)
             variable = chained if chained and chained[1] != variable[1] else None
         return line
 
 
-_EVENT = re.compile("\036([^\035]*)\035|^\001+([^\002\n]*)\002(\\d*)\002([^\003\n]*)\003(.*)$", re.MULTILINE)
+_EVENT = re.compile(
+    "\036([^\035]*)\035|^\001+([^\002\n]*)\002(\\d*)\002([^\003\n]*)\003(.*)$", re.MULTILINE
+)
 _ASSIGNS = re.compile(
-    r"(?:(export|declare|typeset|local|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.DOTALL
+    r"(?:(export|declare|typeset|local|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)",
+    re.DOTALL,
 )
 _MOST_RUNS = 8
 Starts = Callable[[Sequence[StartedProgram]], bool]
@@ -130,7 +145,9 @@ class RunTrace:
     """None where the job was stopped at the limit."""
 
 
-def follow(files: Sequence[tuple[str, str]], beside: Mapping[str, str], starts_training: Starts) -> Script:
+def follow(
+    files: Sequence[tuple[str, str]], beside: Mapping[str, str], starts_training: Starts
+) -> Script:
     """Run the first of `files` in the sandbox, with the rest at hand, and report what it did.
 
     A job that ends before it starts a training is run again with what it lacked: programs called by their path,
@@ -140,7 +157,9 @@ def follow(files: Sequence[tuple[str, str]], beside: Mapping[str, str], starts_t
     texts = {name: filled_in(name, text) for name, text in {**beside, **given}.items()}
     main = files[0][0]
     page = is_prose(given[main])
-    job = SandboxJob(main, _page_as_job(main, given[main], texts) if page else texts, _directives(given))
+    job = SandboxJob(
+        main, _page_as_job(main, given[main], texts) if page else texts, _directives(given)
+    )
     numbers = LineNumbers(given)
     seen, notes = _until_it_starts(job, starts_training, numbers)
     for _ in range(2):
@@ -165,11 +184,14 @@ def follow(files: Sequence[tuple[str, str]], beside: Mapping[str, str], starts_t
 
 def _directives(given: Mapping[str, str]) -> list[Directive]:
     """The directives of all files, in the joined text's numbers."""
-    directives, offset = [], 0
+    directives = []
+    offset = 0
     for text in given.values():
         code = text
         if is_prose(text):  # each line is in one block at most
-            columns = zip_longest(*(block.splitlines() for block in code_blocks(text)), fillvalue="")
+            columns = zip_longest(
+                *(block.splitlines() for block in code_blocks(text)), fillvalue=""
+            )
             code = "\n".join(map("".join, columns))
         directives += [replace(entry, line=entry.line + offset) for entry in directives_of(code)]
         offset += len(text.splitlines() or [""])
@@ -187,17 +209,26 @@ def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, st
     }
 
 
-def _until_it_starts(job: SandboxJob, starts_training: Starts, numbers: LineNumbers) -> tuple[RunTrace, list[str]]:
+def _until_it_starts(
+    job: SandboxJob, starts_training: Starts, numbers: LineNumbers
+) -> tuple[RunTrace, list[str]]:
     missing: list[str] = []
     arguments: list[str] = []
     keep_going = False
     notes: list[str] = []
     for _ in range(_MOST_RUNS):
-        command, variables = ["bash", job.main, *arguments], environment(job, keep_going)
-        seen = _read(namespaces.run_job(job.files, command, FOLDER, variables, missing), job, numbers)
+        command = ["bash", job.main, *arguments]
+        variables = environment(job, keep_going)
+        seen = _read(
+            namespaces.run_job(job.files, command, FOLDER, variables, missing), job, numbers
+        )
         recorded = {command.words[0].text for command in seen.commands}
         inside = {f"{FOLDER}/{name}" for name in job.files}
-        absent = [path for path in dict.fromkeys(seen.called) if path not in {*recorded, *inside, *missing}]
+        absent = [
+            path
+            for path in dict.fromkeys(seen.called)
+            if path not in {*recorded, *inside, *missing}
+        ]
         wanted = num_arguments(job)
         if absent:
             missing += absent
@@ -227,13 +258,21 @@ def _submitted(job: SandboxJob, seen: RunTrace, numbers: LineNumbers) -> Sandbox
             continue
         words = [word.text for word in command.words[1:]]
         script = next((word for word in words if word.endswith(tuple(job.files))), "submitted.sh")
-        main = next((name for name in job.files if script.endswith(name)), script.rpartition("/")[2])
+        main = next(
+            (name for name in job.files if script.endswith(name)), script.rpartition("/")[2]
+        )
         numbers.add(main, text)
         offset = numbers.first[main] - 1
-        asked = [replace(directive, line=directive.line + offset) for directive in directives_of(text)]
+        asked = [
+            replace(directive, line=directive.line + offset) for directive in directives_of(text)
+        ]
         asked += options_of("slurm" if command.name == "sbatch" else "pbs", words, command.line)
         hidden = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|SHLVL|_")
-        exports = {name: word.text for name, word in command.environment.items() if not hidden.fullmatch(name)}
+        exports = {
+            name: word.text
+            for name, word in command.environment.items()
+            if not hidden.fullmatch(name)
+        }
         return SandboxJob(main, {**job.files, main: text}, asked, exports)
     return None
 
@@ -244,7 +283,10 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
         if event[1] is not None:
             _record(event[1], trace)
             continue
-        file, line, folder, text = event[2], int(event[3] or 0), event[4], event[5]
+        file = event[2]
+        line = int(event[3] or 0)
+        folder = event[4]
+        text = event[5]
         if file.startswith("/adopt/") or text in ("builtin set +eu", ""):
             continue
         inside = posixpath.normpath(posixpath.join("/", folder, file)) if file else ""
@@ -303,8 +345,12 @@ def _record(text: str, trace: RunTrace) -> None:
     if kind == "unknown" and words:
         path, *words = words
         own = str(len(words))
-    line = next((number for name, number in reversed(trace.steps) if name == path.rpartition("/")[2]), 0)
-    line = line or next((command.line for command in trace.commands if command.identity == parent), 0)
+    line = next(
+        (number for name, number in reversed(trace.steps) if name == path.rpartition("/")[2]), 0
+    )
+    line = line or next(
+        (command.line for command in trace.commands if command.identity == parent), 0
+    )
     trace.commands.append(
         StartedProgram(
             kind=kind,
@@ -334,4 +380,8 @@ def _unquoted(text: str) -> str | None:
         words = shlex.split(text)
     except ValueError:
         return None
-    return words[0] if len(words) == 1 else "" if not words else None
+    if len(words) == 1:
+        return words[0]
+    if not words:
+        return ""
+    return None

@@ -11,29 +11,86 @@ from runbook import __version__
 from runbook.core.errors import RunbookError
 
 COMMANDS = {
-    "check": ("runbook.cli.plan:check", "Say everything that is wrong with a run file, or that nothing is."),
-    "plan": ("runbook.cli.plan:plan", "Compute sizes, layout, memory and time; nothing is submitted."),
-    "rehearse": ("runbook.cli.plan:rehearse", "Train one step of a run at full size on fake tensors; no GPU."),
-    "why": ("runbook.cli.plan:why", "Where one value comes from, and what it is called in the documents."),
+    "check": (
+        "runbook.cli.plan:check",
+        "Say everything that is wrong with a run file, or that nothing is.",
+    ),
+    "plan": (
+        "runbook.cli.plan:plan",
+        "Compute sizes, layout, memory and time; nothing is submitted.",
+    ),
+    "rehearse": (
+        "runbook.cli.plan:rehearse",
+        "Train one step of a run at full size on fake tensors; no GPU.",
+    ),
+    "why": (
+        "runbook.cli.plan:why",
+        "Where one value comes from, and what it is called in the documents.",
+    ),
     "render": ("runbook.cli.plan:render", "Write the job scripts of a run; needs no cluster."),
-    "run": ("runbook.cli.run:run", "Run the phases as notebooks, each recorded; finished ones are not repeated."),
-    "lab": ("runbook.cli.plan:lab", "Step through the notebooks of a run in JupyterLab, in copies of one's own."),
+    "run": (
+        "runbook.cli.run:run",
+        "Run the phases as notebooks, each recorded; finished ones are not repeated.",
+    ),
+    "lab": (
+        "runbook.cli.plan:lab",
+        "Step through the notebooks of a run in JupyterLab, in copies of one's own.",
+    ),
     "status": ("runbook.cli.run:status", "Every run, or one: phases, jobs, key numbers."),
-    "cancel": ("runbook.cli.run:cancel", "End the running jobs of a run, with all their processes."),
-    "logs": ("runbook.cli.report:logs", "Show the log of a run's job, or read any training log into records."),
-    "explain": ("runbook.cli.report:explain", "Say why a training is slower than expected, from its log."),
-    "report": ("runbook.cli.report:report", "Write the HTML report of a run again and say where it is."),
-    "note": ("runbook.cli.report:note", "Write a note into the logbook of a run, or show the logbook."),
-    "verify": ("runbook.cli.report:verify", "Find every file of a run that was changed after it was recorded."),
+    "cancel": (
+        "runbook.cli.run:cancel",
+        "End the running jobs of a run, with all their processes.",
+    ),
+    "logs": (
+        "runbook.cli.report:logs",
+        "Show the log of a run's job, or read any training log into records.",
+    ),
+    "explain": (
+        "runbook.cli.report:explain",
+        "Say why a training is slower than expected, from its log.",
+    ),
+    "report": (
+        "runbook.cli.report:report",
+        "Write the HTML report of a run again and say where it is.",
+    ),
+    "note": (
+        "runbook.cli.report:note",
+        "Write a note into the logbook of a run, or show the logbook.",
+    ),
+    "verify": (
+        "runbook.cli.report:verify",
+        "Find every file of a run that was changed after it was recorded.",
+    ),
     "compare": ("runbook.cli.report:compare", "Set runs side by side, and fail on a regression."),
     "sample": ("runbook.cli.run:sample", "Let a trained model continue a text."),
-    "evaluate": ("runbook_harness.command:evaluate", "Score a run's weights: minimal pairs, held-out text, tasks."),
-    "export": ("runbook.cli.run:export", "Write a run's weights as a Hugging Face folder (safetensors)."),
-    "import": ("runbook.cli.run:import_", "Begin a run with weights of Hugging Face or Megatron-LM."),
-    "adopt": ("runbook.cli.plan:adopt", "Turn someone's job script into a run file; tell what it has of known errors."),
-    "data": ("runbook.cli.data:data", "Tokenize, verify and show training data without a notebook."),
-    "drill": ("runbook.cli.plan:drill", "Break a small training on purpose, in twenty ways, and judge its end."),
-    "init": ("runbook.cli.plan:init", "Make a folder a project: the notebooks, and every parameter file."),
+    "evaluate": (
+        "runbook_harness.command:evaluate",
+        "Score a run's weights: minimal pairs, held-out text, tasks.",
+    ),
+    "export": (
+        "runbook.cli.run:export",
+        "Write a run's weights as a Hugging Face folder (safetensors).",
+    ),
+    "import": (
+        "runbook.cli.run:import_",
+        "Begin a run with weights of Hugging Face or Megatron-LM.",
+    ),
+    "adopt": (
+        "runbook.cli.plan:adopt",
+        "Turn someone's job script into a run file; tell what it has of known errors.",
+    ),
+    "data": (
+        "runbook.cli.data:data",
+        "Tokenize, verify and show training data without a notebook.",
+    ),
+    "drill": (
+        "runbook.cli.plan:drill",
+        "Break a small training on purpose, in twenty ways, and judge its end.",
+    ),
+    "init": (
+        "runbook.cli.plan:init",
+        "Make a folder a project: the notebooks, and every parameter file.",
+    ),
     "doctor": ("runbook.cli.plan:doctor", "Check what this machine has and lacks."),
 }
 EXTRAS = {
@@ -70,7 +127,10 @@ class LazyGroup(click.Group):
         """The command meant; an unknown one is rejected, with the closest valid names."""
         if args and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, 2)
-            meant = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(COMMANDS)}."
+            if near:
+                meant = f"Did you mean {' or '.join(near)}?"
+            else:
+                meant = f"There are {', '.join(COMMANDS)}."
             ctx.fail(f"There is no command {args[0]!r}. {meant}")
         return super().resolve_command(ctx, args)
 
@@ -122,7 +182,10 @@ def main() -> None:
         _end(f"Error: {which_extra(error)}", 1)
     except OSError as error:  # a full disk, a folder that may not be written
         where = f"{error.filename}: " if error.filename else ""
-        _end(f"Error: {where}{error.strerror or error}. Free space or rights there, then do it again.", 1)
+        _end(
+            f"Error: {where}{error.strerror or error}. Free space or rights there, then do it again.",
+            1,
+        )
 
 
 def _end(text: str, code: int) -> NoReturn:

@@ -21,7 +21,9 @@ def data() -> None:
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     """The beginning of the output's names: a folder alone is none."""
     if value.endswith("/") or Path(value).name in ("", ".."):
-        raise click.BadParameter(f"{value!r} is a folder; add a name, such as {value.rstrip('/') or '.'}/corpus")
+        raise click.BadParameter(
+            f"{value!r} is a folder; add a name, such as {value.rstrip('/') or '.'}/corpus"
+        )
     return Path(value)
 
 
@@ -36,12 +38,28 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     help="Files are PREFIX_text_document.bin, PREFIX_text_document.idx and PREFIX.manifest.json.",
 )
 @click.option(
-    "--tokenizer", default="gpt2", show_default=True, help="gpt2, a tokenizer.json, or a SentencePiece .model."
+    "--tokenizer",
+    default="gpt2",
+    show_default=True,
+    help="gpt2, a tokenizer.json, or a SentencePiece .model.",
 )
-@click.option("--workers", default=0, type=click.IntRange(min=0), help="Processes; 0 (default): one for each core.")
-@click.option("--append-eod/--no-append-eod", default=True, help="End each document with its token (default) or not.")
-@click.option("--eod-token", default="", help="Name of that token where the tokenizer has an unusual one.")
-@click.option("--text-key", default="text", show_default=True, help="Key of the text in each record.")
+@click.option(
+    "--workers",
+    default=0,
+    type=click.IntRange(min=0),
+    help="Processes; 0 (default): one for each core.",
+)
+@click.option(
+    "--append-eod/--no-append-eod",
+    default=True,
+    help="End each document with its token (default) or not.",
+)
+@click.option(
+    "--eod-token", default="", help="Name of that token where the tokenizer has an unusual one."
+)
+@click.option(
+    "--text-key", default="text", show_default=True, help="Key of the text in each record."
+)
 @click.option(
     "--bad-records",
     default="stop",
@@ -49,10 +67,21 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     type=click.Choice(["stop", "skip", "quarantine"]),
     help="What to do with a record or file that cannot be read.",
 )
-@click.option("--special-tokens", is_flag=True, help="Read a literal <|endoftext|> in a text as the token.")
-@click.option("--source-key", default="auto", show_default=True, help="Dotted key that names a record's source.")
 @click.option(
-    "--drop-source", "drop_sources", multiple=True, metavar="NAME", help="Without this source; may be repeated."
+    "--special-tokens", is_flag=True, help="Read a literal <|endoftext|> in a text as the token."
+)
+@click.option(
+    "--source-key",
+    default="auto",
+    show_default=True,
+    help="Dotted key that names a record's source.",
+)
+@click.option(
+    "--drop-source",
+    "drop_sources",
+    multiple=True,
+    metavar="NAME",
+    help="Without this source; may be repeated.",
 )
 @click.option(
     "--encoder",
@@ -61,8 +90,14 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     type=click.Choice(["auto", "tokenizers"]),
     help="auto: the fastest exact one that is installed.",
 )
-@click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
-@click.option("--share", default="", metavar="I/N", help="Job I (from 0) of an array of N: its shards only.")
+@click.option(
+    "--check-space/--no-check-space",
+    default=True,
+    help="Refuse to begin on a disk that is too small.",
+)
+@click.option(
+    "--share", default="", metavar="I/N", help="Job I (from 0) of an array of N: its shards only."
+)
 def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: object) -> None:
     """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
 
@@ -83,20 +118,36 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
         index, count = map(int, numbers.groups())
         with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
             made, total = prepare_share(
-                list(inputs), prefix, (index, count), options, progress=lambda now: progress.update(**now.as_facts())
+                list(inputs),
+                prefix,
+                (index, count),
+                options,
+                progress=lambda now: progress.update(**now.as_facts()),
             )
         before = "" if made == total else f", {total - made} were done before"
-        click.echo(f"share {share}: {made} of {total} shards made{before}; run without --share to join them")
+        click.echo(
+            f"share {share}: {made} of {total} shards made{before}; run without --share to join them"
+        )
         return
     with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
-        manifest = prepare(list(inputs), prefix, options, progress=lambda now: progress.update(**now.as_facts()))
-    files = ", ".join(f"{each['name']} ({show_bytes(each['bytes'])})" for each in manifest.files.values())
-    done = "done before, nothing to do" if manifest.reused else f"done in {show_duration(manifest.seconds['wall'])}"
+        manifest = prepare(
+            list(inputs), prefix, options, progress=lambda now: progress.update(**now.as_facts())
+        )
+    files = ", ".join(
+        f"{each['name']} ({show_bytes(each['bytes'])})" for each in manifest.files.values()
+    )
+    if manifest.reused:
+        done = "done before, nothing to do"
+    else:
+        done = f"done in {show_duration(manifest.seconds['wall'])}"
     if manifest.reused_shards and not manifest.reused:
         done += f", {manifest.reused_shards} of {len(manifest.shards)} shards from an earlier run"
     click.echo(f"{done}: {manifest.documents:,} documents, {manifest.tokens:,} tokens -> {files}")
     if left_out := manifest.skipped_records + manifest.skipped_files:
-        click.echo(f"left out: {manifest.skipped_records:,} records, {manifest.skipped_files:,} files", err=True)
+        click.echo(
+            f"left out: {manifest.skipped_records:,} records, {manifest.skipped_files:,} files",
+            err=True,
+        )
         for problem in manifest.problems:
             click.echo(f"  {problem}", err=True)
         if left_out > len(manifest.problems):
@@ -130,16 +181,26 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
 
 @data.command()
 @click.argument("prefix", type=_PATH)
-@click.option("--count", default=3, show_default=True, type=AT_LEAST_1, help="Documents, spread evenly.")
 @click.option(
-    "--document", "numbers", multiple=True, type=click.IntRange(min=0), help="This document; may be repeated."
+    "--count", default=3, show_default=True, type=AT_LEAST_1, help="Documents, spread evenly."
 )
-@click.option("--tokens", "max_tokens", default=120, show_default=True, type=AT_LEAST_1, help="Of each.")
+@click.option(
+    "--document",
+    "numbers",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="This document; may be repeated.",
+)
+@click.option(
+    "--tokens", "max_tokens", default=120, show_default=True, type=AT_LEAST_1, help="Of each."
+)
 def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) -> None:
     """Show documents of PREFIX decoded back, with a bar between tokens."""
     from runbook.tokens.verification import sample_documents
 
-    for document in sample_documents(prefix, count, max_tokens=max_tokens, numbers=list(numbers) or None):
+    for document in sample_documents(
+        prefix, count, max_tokens=max_tokens, numbers=list(numbers) or None
+    ):
         more = f", the first {len(document.ids)}" if len(document.ids) < document.tokens else ""
         click.secho(f"document {document.number}: {document.tokens} tokens{more}", bold=True)
         click.echo("|".join(document.pieces))
@@ -149,9 +210,19 @@ def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) ->
 @data.command()
 @click.argument("dataset")
 @click.option("--folder", default="", help="Where the files go; default: what the catalogue says.")
-@click.option("--url", default="", help="A mirror or bucket instead of the catalogue's: https://, s3:// or hf://.")
-@click.option("--workers", default=8, show_default=True, type=AT_LEAST_1, help="Files fetched at once.")
-@click.option("--check-space/--no-check-space", default=True, help="Refuse to begin on a disk that is too small.")
+@click.option(
+    "--url",
+    default="",
+    help="A mirror or bucket instead of the catalogue's: https://, s3:// or hf://.",
+)
+@click.option(
+    "--workers", default=8, show_default=True, type=AT_LEAST_1, help="Files fetched at once."
+)
+@click.option(
+    "--check-space/--no-check-space",
+    default=True,
+    help="Refuse to begin on a disk that is too small.",
+)
 def download(dataset: str, folder: str, url: str, workers: int, check_space: bool) -> None:
     """Fetch the files of DATASET, a name in params/datasets.yaml, that are not there yet, and check each.
 
@@ -178,7 +249,14 @@ def download(dataset: str, folder: str, url: str, workers: int, check_space: boo
             check_space=check_space,
             progress=lambda now: progress.update(**now.as_facts()),
         )
-    there = "all were there" if not found.fetched else f"{found.fetched:,} fetched in {show_duration(found.seconds)}"
-    click.echo(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {there}; none is missing")
+    if not found.fetched:
+        there = "all were there"
+    else:
+        there = f"{found.fetched:,} fetched in {show_duration(found.seconds)}"
+    click.echo(
+        f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {there}; none is missing"
+    )
     if entry.kind == "tokenized":
-        _verify([path.with_suffix("") for path in sorted(found.folder.rglob("*.bin"))], checksums=False)
+        _verify(
+            [path.with_suffix("") for path in sorted(found.folder.rglob("*.bin"))], checksums=False
+        )

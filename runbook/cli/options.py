@@ -36,7 +36,9 @@ def on_run_folder(command: Command) -> Command:
     return click.argument("run_name", metavar="RUN")(RUNS(update_wrapper(call, command)))
 
 
-def phase_option(words: str, *names: str, default: str = "04-training") -> Callable[[Command], Command]:
+def phase_option(
+    words: str, *names: str, default: str = "04-training"
+) -> Callable[[Command], Command]:
     """An option that takes a phase, `--phase` for which of the two trainings; an unknown one is wrong usage."""
     shown = {"default": default, "show_default": bool(default), "metavar": "PHASE", "help": words}
     return click.option(*(names or ("--phase",)), callback=_phase_named, **shown)  # type: ignore[arg-type]

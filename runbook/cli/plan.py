@@ -18,11 +18,32 @@ from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, SET, phase_op
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--site", default="", metavar="NAME", help="Also write params/sites/NAME.yaml and params/NAME.yaml.")
-@click.option("--scheduler", type=click.Choice(["slurm", "pbs"]), help="Default: slurm or pbs, whichever is here.")
-@click.option("--device", default="", metavar="NAME", help="The GPUs, such as A100-40GB; default: ask the scheduler.")
-@click.option("--devices-per-node", type=click.IntRange(1), metavar="N", help="GPUs of a node; default: ask.")
-@click.option("--cores-per-node", type=click.IntRange(1), metavar="N", help="CPUs a job may use; default: ask.")
+@click.option(
+    "--site",
+    default="",
+    metavar="NAME",
+    help="Also write params/sites/NAME.yaml and params/NAME.yaml.",
+)
+@click.option(
+    "--scheduler",
+    type=click.Choice(["slurm", "pbs"]),
+    help="Default: slurm or pbs, whichever is here.",
+)
+@click.option(
+    "--device",
+    default="",
+    metavar="NAME",
+    help="The GPUs, such as A100-40GB; default: ask the scheduler.",
+)
+@click.option(
+    "--devices-per-node", type=click.IntRange(1), metavar="N", help="GPUs of a node; default: ask."
+)
+@click.option(
+    "--cores-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="CPUs a job may use; default: ask.",
+)
 def init(folder: Path, site: str, **wish: Any) -> None:
     """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
 
@@ -30,7 +51,11 @@ def init(folder: Path, site: str, **wish: Any) -> None:
     pbsnodes). What nobody knows is marked FILL_IN, and check refuses it until you have said it.
     """
     from runbook.workflow.prerequisites.notebook_copies import make_project
-    from runbook.workflow.prerequisites.own_cluster import ClusterWish, check_cluster_wish, write_site
+    from runbook.workflow.prerequisites.own_cluster import (
+        ClusterWish,
+        check_cluster_wish,
+        write_site,
+    )
 
     given = ClusterWish(site, **{key: value for key, value in wish.items() if value})
     if site:
@@ -43,11 +68,15 @@ def init(folder: Path, site: str, **wish: Any) -> None:
     there = f"; {len(kept)} were there and are kept as they are" if kept else ""
     click.echo(f"{folder}: {len(written)} files written{there}.")
     if not site:
-        click.echo(f"Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab.")
+        click.echo(
+            f"Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
+        )
         return
     own = write_site(folder, given)
     for path in (own.site, own.run):
-        click.echo(f"{path}: " + ("written" if path in own.written else "was there and is kept as it is"))
+        click.echo(
+            f"{path}: " + ("written" if path in own.written else "was there and is kept as it is")
+        )
     click.echo(f"The scheduler here answered: {own.source or 'none'}.")
     fill = f"say the {own.marked} values marked FILL_IN in {own.site}; " if own.marked else ""
     click.echo(
@@ -59,7 +88,9 @@ def init(folder: Path, site: str, **wish: Any) -> None:
 @click.argument("scripts", metavar="OLD_SCRIPT...", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option("--out", type=FILE, help="The run file; else params/<script>.yaml.")
 @click.option("--replace", is_flag=True, help="Write over a run file that is there.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything that was found as one object.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print everything that was found as one object."
+)
 def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: bool) -> None:
     """Turn a job script, or a block of exports, into a run file, by running it in a sandbox with stub programs.
 
@@ -70,7 +101,9 @@ def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: b
     from runbook.workflow.prerequisites.adopt import adopt as adopt_scripts
 
     report = adopt_scripts(scripts, out, replace=replace)
-    click.echo(json.dumps(report.as_dict(), indent=1, ensure_ascii=False) if as_json else report.as_text())
+    click.echo(
+        json.dumps(report.as_dict(), indent=1, ensure_ascii=False) if as_json else report.as_text()
+    )
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -78,10 +111,19 @@ def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: b
 @click.argument("words", metavar="[-- WORDS OF JUPYTERLAB]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--no-browser", is_flag=True, help="Only print the URL.")
 @click.option("--copy-only", is_flag=True, help="Copy the notebooks; start nothing.")
-@click.option("--fresh", is_flag=True, help="Copy the masters again; copies that are there move to lab/before-TIME.")
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Copy the masters again; copies that are there move to lab/before-TIME.",
+)
 @RUNS
 def lab(
-    run_name: str, words: tuple[str, ...], no_browser: bool, copy_only: bool, fresh: bool, runs: Path | None
+    run_name: str,
+    words: tuple[str, ...],
+    no_browser: bool,
+    copy_only: bool,
+    fresh: bool,
+    runs: Path | None,
 ) -> None:
     """Open the notebooks of RUN in JupyterLab: copies in the run's folder, with RUN in their parameters cell.
 
@@ -89,7 +131,11 @@ def lab(
     it opens the same copies. Further words go to JupyterLab: runbook lab RUN -- --port 8899 --ip 0.0.0.0
     """
     from runbook.workflow.open_phase import RUNS_VARIABLE
-    from runbook.workflow.prerequisites.notebook_copies import copies_text, make_copies, server_arguments
+    from runbook.workflow.prerequisites.notebook_copies import (
+        copies_text,
+        make_copies,
+        server_arguments,
+    )
 
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
@@ -116,7 +162,9 @@ def check(run_name: str, set_words: tuple[str, ...]) -> None:
 
 @click.command()
 @click.argument("run_name", metavar="RUN", required=False, default="")
-@click.option("--json", "as_json", is_flag=True, help="Print plan.json, or predictions as a JSON list.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print plan.json, or predictions as a JSON list."
+)
 @click.option(
     "--predict",
     "table",
@@ -125,10 +173,15 @@ def check(run_name: str, set_words: tuple[str, ...]) -> None:
     help="Instead of a run: predict the speed of each row of a table with the columns of published_results.csv.",
 )
 @click.option(
-    "--search", "searching", is_flag=True, help="Rank the layouts that fit the nodes of RUN; nothing changes."
+    "--search",
+    "searching",
+    is_flag=True,
+    help="Rank the layouts that fit the nodes of RUN; nothing changes.",
 )
 @SET
-def plan(run_name: str, as_json: bool, table: Path | None, searching: bool, set_words: tuple[str, ...]) -> None:
+def plan(
+    run_name: str, as_json: bool, table: Path | None, searching: bool, set_words: tuple[str, ...]
+) -> None:
     """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
     if bool(run_name) == bool(table):
         raise click.UsageError("give either RUN or --predict FILE.csv")
@@ -153,13 +206,20 @@ def plan(run_name: str, as_json: bool, table: Path | None, searching: bool, set_
 
 def _show(content: Any) -> None:
     """Text as it is, anything else as JSON."""
-    click.echo(content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False))
+    click.echo(
+        content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False)
+    )
 
 
 @click.command()
 @click.argument("run_name", metavar="RUN")
 @phase_option("A training phase.")
-@click.option("--ranks", default="", metavar="0,8", help="These ranks, instead of the first of each pipeline stage.")
+@click.option(
+    "--ranks",
+    default="",
+    metavar="0,8",
+    help="These ranks, instead of the first of each pipeline stage.",
+)
 @click.option(
     "--upstream",
     "checkout",
@@ -168,7 +228,11 @@ def _show(content: Any) -> None:
     help="Instead: start the documents' own program of this folder by the rendered rank.sh, tiny, on CPUs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was counted.")
-@click.option("--pictures", type=FOLDER, help="Draw memory over a step and the schedule of all stages in this folder.")
+@click.option(
+    "--pictures",
+    type=FOLDER,
+    help="Draw memory over a step and the schedule of all stages in this folder.",
+)
 @SET
 def rehearse(
     run_name: str,
@@ -196,8 +260,12 @@ def rehearse(
 
     words = [word.strip() for word in ranks.split(",") if ranks]
     if not all(word.isdecimal() for word in words):
-        raise click.UsageError(f"--ranks {ranks!r}: give numbers with commas between them, for example 0,8")
-    found = rehearse_run(run_name, set_words, phase=phase, ranks=[int(word) for word in words], say=say)
+        raise click.UsageError(
+            f"--ranks {ranks!r}: give numbers with commas between them, for example 0,8"
+        )
+    found = rehearse_run(
+        run_name, set_words, phase=phase, ranks=[int(word) for word in words], say=say
+    )
     _show(json_of(found) if as_json else found.as_text())
     for path in found.save_figures(pictures) if pictures else ():
         click.echo(path, err=True)
@@ -218,7 +286,9 @@ def why(run_name: str, key: str, set_words: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("run_name", metavar="RUN")
 @click.option("--out", required=True, type=FOLDER, help="Folder to write into.")
-@click.option("--placeholders", is_flag=True, help="Mark required values that were not given in capitals.")
+@click.option(
+    "--placeholders", is_flag=True, help="Mark required values that were not given in capitals."
+)
 @SET
 def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, ...]) -> None:
     """Write OUT/<phase>/job.sh and arguments.json for each phase of RUN that submits a job; needs no cluster."""
@@ -231,7 +301,10 @@ def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, .
 @click.command()
 @click.argument("run_name", metavar="[RUN]", required=False, default="")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print a list of objects with name, status, message, rule and remedy."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a list of objects with name, status, message, rule and remedy.",
 )
 @SET
 def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
@@ -252,9 +325,17 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print a list of objects with name, verdict, detail, fault and more."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a list of objects with name, verdict, detail, fault and more.",
 )
-@click.option("--list", "only_list", is_flag=True, help="Name the drills and what each does; nothing is started.")
+@click.option(
+    "--list",
+    "only_list",
+    is_flag=True,
+    help="Name the drills and what each does; nothing is started.",
+)
 @click.option("--log", type=FILE, help="Keep here what the trainings say.")
 @click.option("--page", type=FILE, help="Write the results there as a page of Markdown.")
 @click.option(
@@ -263,7 +344,12 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     help="Retry a failed drill once. The report shows both attempts; the second decides the exit code.",
 )
 def drill(
-    names: tuple[str, ...], as_json: bool, only_list: bool, log: Path | None, page: Path | None, again: bool
+    names: tuple[str, ...],
+    as_json: bool,
+    only_list: bool,
+    log: Path | None,
+    page: Path | None,
+    again: bool,
 ) -> int:
     """Break a small training on this machine on purpose, and see that it ends as it should; no NAME: all twenty.
 
@@ -276,18 +362,26 @@ def drill(
     meant = table.chosen_drills(names)
     if only_list:
         rows = [{"name": name, "fault": table.summary(name)} for name in meant]
-        click.echo(json.dumps(rows, indent=1) if as_json else "\n".join(f"{r['name']:24} {r['fault']}" for r in rows))
+        click.echo(
+            json.dumps(rows, indent=1)
+            if as_json
+            else "\n".join(f"{r['name']:24} {r['fault']}" for r in rows)
+        )
         return 0
     if page and not page.absolute().parent.is_dir():
         raise click.UsageError(f"--page: {page.absolute().parent} is no folder; make it first.")
     verdicts = []
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started is ended
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # so that what was started is ended
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in table.do_attempts(meant, stream, again=again):
             verdicts.append(verdict)
             if not as_json:
                 click.echo(report.verdict_line(verdict))
-    verdicts.sort(key=lambda verdict: meant.index(verdict.name))  # a second attempt follows the first
+    verdicts.sort(
+        key=lambda verdict: meant.index(verdict.name)
+    )  # a second attempt follows the first
     if page:
         date = time.strftime("%Y-%m-%d", time.gmtime())
         page.write_text(report.page_text(verdicts, date, commit_of(Path(__file__).parent)))

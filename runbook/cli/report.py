@@ -32,7 +32,13 @@ from runbook.results.metrics import find_alarms
 @phase_option("RUN: which training's metrics.")
 @RUNS
 def logs(
-    targets: tuple[str, ...], follow: bool, as_json: bool, as_csv: bool, to: str, phase: str, runs: Path | None
+    targets: tuple[str, ...],
+    follow: bool,
+    as_json: bool,
+    as_csv: bool,
+    to: str,
+    phase: str,
+    runs: Path | None,
 ) -> None:
     """Show the log of a RUN's newest job, or read log FILEs of any known program into records.
 
@@ -50,7 +56,10 @@ def logs(
     if to.startswith("mllog:") and a_run:
         click.echo(write_mllog(_training(targets[0], phase, runs), Path(to.removeprefix("mllog:"))))
         return
-    files = _metrics(_training(targets[0], phase, runs)) if a_run else [Path(target) for target in targets]
+    if a_run:
+        files = _metrics(_training(targets[0], phase, runs))
+    else:
+        files = [Path(target) for target in targets]
     if to:
         click.echo(export(parse_files(files), to, name=Path(targets[0]).name))
         return
@@ -64,7 +73,11 @@ def logs(
     if not (log.records or log.validation or (log.facts and any(vars(log.facts).values()))):
         raise DataError(
             f"No record was found in {', '.join(targets)}: "
-            + ("; ".join(log.notes) if log.notes else f"{log.unread_lines} lines, none of a program this version knows")
+            + (
+                "; ".join(log.notes)
+                if log.notes
+                else f"{log.unread_lines} lines, none of a program this version knows"
+            )
             + ". Give the log of the last rank, where Megatron prints its lines, as it was written."
         )
 
@@ -77,7 +90,9 @@ def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
     folder = run_folder(run, runs)
     spec = read_plan_file(folder).phases.get(phase)
     if spec is None:
-        raise click.UsageError(f"{phase} trains nothing: give --phase 03-smoke-test or 04-training.")
+        raise click.UsageError(
+            f"{phase} trains nothing: give --phase 03-smoke-test or 04-training."
+        )
     return replace(spec, root=folder)
 
 
@@ -90,32 +105,56 @@ def _metrics(spec: PhasePlan) -> list[Path]:
 def summary(log: ParsedLog) -> str:
     """A log in a few lines for people: what it is, where it begins and ends, what is special, what failed."""
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
-    lines = [f"{log.format}: {len(log.records)} records in {segments}, {log.unread_lines} lines not read"]
+    lines = [
+        f"{log.format}: {len(log.records)} records in {segments}, {log.unread_lines} lines not read"
+    ]
     if log.records:
         lines.append(f"  iterations {log.records[0].iteration} to {log.records[-1].iteration}")
         if losses := [record for record in log.records if record.loss is not None]:
-            ends = [f"{record.loss:.4g} ({log.source(record)})" for record in (losses[0], losses[-1])]
+            ends = [
+                f"{record.loss:.4g} ({log.source(record)})" for record in (losses[0], losses[-1])
+            ]
             lines.append(f"  loss {' to '.join(ends)}")
         if seconds := [
-            record.seconds for record in log.records if record.seconds and "all_skipped" not in record.states
+            record.seconds
+            for record in log.records
+            if record.seconds and "all_skipped" not in record.states
         ]:
-            lines.append(f"  step time {statistics.median(seconds):.4g} s (median of {len(seconds)}, warm-up included)")
-        if rates := [(record.tflops, record.tflops_convention) for record in log.records if record.tflops is not None]:
+            lines.append(
+                f"  step time {statistics.median(seconds):.4g} s (median of {len(seconds)}, warm-up included)"
+            )
+        if rates := [
+            (record.tflops, record.tflops_convention)
+            for record in log.records
+            if record.tflops is not None
+        ]:
             middle = statistics.median(tflops for tflops, _ in rates)
             lines.append(f"  {middle:.4g} TFLOP/s/device (median; convention {rates[-1][1]})")
-        for state, count in Counter(state for record in log.records for state in record.states).most_common():
+        for state, count in Counter(
+            state for record in log.records for state in record.states
+        ).most_common():
             lines.append(f"  {count} x {state}")
     if log.validation:
         one = log.validation[-1]
-        lines.append(f"  {len(log.validation)} evaluations, last {one.loss:.4g} ({log.source(one)})")
+        lines.append(
+            f"  {len(log.validation)} evaluations, last {one.loss:.4g} ({log.source(one)})"
+        )
     if log.facts:
         lines.append(
-            "  MLPerf: " + ", ".join(f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None)
+            "  MLPerf: "
+            + ", ".join(
+                f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None
+            )
         )
-    lines += [f"  ALARM {one.kind}, iteration {one.since}: {one.evidence}" for one in find_alarms(log.records)]
+    lines += [
+        f"  ALARM {one.kind}, iteration {one.since}: {one.evidence}"
+        for one in find_alarms(log.records)
+    ]
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
-        lines.append(f"  FAILURE {failure.name} ({failure.count} x, first at line {failure.line}): {failure.evidence}")
+        lines.append(
+            f"  FAILURE {failure.name} ({failure.count} x, first at line {failure.line}): {failure.evidence}"
+        )
         lines.append(f"    {failure.remedy}")
     return "\n".join(lines)
 
@@ -124,7 +163,10 @@ def summary(log: ParsedLog) -> str:
 @click.argument("log", metavar="LOG", type=EXISTING_FILE)
 @click.argument("run", metavar="[RUN]", default="")
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object: expected, reached, gap, parts, first_causes ..."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object: expected, reached, gap, parts, first_causes ...",
 )
 @SET
 def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> None:
@@ -138,12 +180,16 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> N
     from runbook.workflow.analysis import explain_log
 
     explanation = explain_log(log, params.load(run) if run else None, set_words)
-    click.echo(json.dumps(explanation.as_dict(), indent=1) if as_json else explanation.as_table().as_text())
+    click.echo(
+        json.dumps(explanation.as_dict(), indent=1) if as_json else explanation.as_table().as_text()
+    )
 
 
 @click.command()
 @click.option(
-    "--redact", is_flag=True, help="A copy without users, hosts, accounts, paths and buckets, to send outside."
+    "--redact",
+    is_flag=True,
+    help="A copy without users, hosts, accounts, paths and buckets, to send outside.",
 )
 @click.option(
     "--file",
@@ -165,12 +211,16 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> N
     help="Write results, plan versus actual and every step to DIR: CSV and Parquet, and tables in Markdown and LaTeX.",
 )
 @on_run_folder
-def report(folder: Path, redact: bool, notebooks: tuple[Path, ...], out: Path | None, tables: Path | None) -> None:
+def report(
+    folder: Path, redact: bool, notebooks: tuple[Path, ...], out: Path | None, tables: Path | None
+) -> None:
     """Write the report of RUN again from its files, and say where it is: index.html, and report.html with all of it."""
     from runbook.workflow.report import file_notebook, write_redacted, write_report, write_tables
 
     if out is not None and not redact:
-        raise click.UsageError("--out goes with --redact; without it, the report is written to the run's folder.")
+        raise click.UsageError(
+            "--out goes with --redact; without it, the report is written to the run's folder."
+        )
     for notebook in notebooks:
         click.echo(file_notebook(notebook, folder))
     page = write_redacted(folder, out) if redact else write_report(folder)
@@ -190,7 +240,9 @@ def note(folder: Path, words: tuple[str, ...]) -> None:
     from runbook.records import logbook
 
     if words:
-        click.echo(logbook.add_note(folder, sys.stdin.read() if words == ("-",) else " ".join(words)))
+        click.echo(
+            logbook.add_note(folder, sys.stdin.read() if words == ("-",) else " ".join(words))
+        )
     elif logbook.write_logbook(folder):
         click.echo((folder / logbook.LOGBOOK).read_text(encoding="utf-8"), nl=False)
     else:
@@ -207,7 +259,12 @@ def verify(folder: Path) -> int:
     for finding in findings:
         click.echo(str(finding))
     click.echo(
-        f"{folder}: " + (f"{len(findings)} findings" if findings else "nothing was changed after it was recorded.")
+        f"{folder}: "
+        + (
+            f"{len(findings)} findings"
+            if findings
+            else "nothing was changed after it was recorded."
+        )
     )
     return 1 if findings else 0
 
@@ -215,14 +272,40 @@ def verify(folder: Path) -> int:
 @click.command()
 @click.argument("run_names", metavar="RUN RUN...", nargs=-1, required=True)
 @phase_option("Which training is compared.")
-@click.option("--slower", default=0.05, show_default=True, help="Share of the first run's tokens/s that may be lost.")
-@click.option("--worse", default=0.01, show_default=True, help="Share by which the loss may be higher at equal tokens.")
-@click.option("--memory", default=0.10, show_default=True, help="Share by which the memory may grow.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: verdict, tolerance, checks and tables.")
-@click.option("--figure", type=FILE, help="Draw the losses over tokens and over time into FILE.svg, .png or .pdf.")
+@click.option(
+    "--slower",
+    default=0.05,
+    show_default=True,
+    help="Share of the first run's tokens/s that may be lost.",
+)
+@click.option(
+    "--worse",
+    default=0.01,
+    show_default=True,
+    help="Share by which the loss may be higher at equal tokens.",
+)
+@click.option(
+    "--memory", default=0.10, show_default=True, help="Share by which the memory may grow."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object: verdict, tolerance, checks and tables.",
+)
+@click.option(
+    "--figure",
+    type=FILE,
+    help="Draw the losses over tokens and over time into FILE.svg, .png or .pdf.",
+)
 @RUNS
 def compare(
-    run_names: tuple[str, ...], phase: str, runs: Path | None, as_json: bool, figure: Path | None, **shares: float
+    run_names: tuple[str, ...],
+    phase: str,
+    runs: Path | None,
+    as_json: bool,
+    figure: Path | None,
+    **shares: float,
 ) -> int:
     """Set runs side by side; each is compared with the first. Exit code 1 if one is worse than allowed."""
     from runbook.display import CheckTable
@@ -244,11 +327,19 @@ def compare(
 
         save(comparison_figure({fact.name: fact.history for fact in facts}), figure)
     verdict, code = ("pass", 0) if result.passed else ("fail", 1)
-    tables = {"parameters": result.parameters, "metrics": result.metrics, "environment": result.environment}
+    tables = {
+        "parameters": result.parameters,
+        "metrics": result.metrics,
+        "environment": result.environment,
+    }
     if as_json:
         checks = [asdict(check) for check in result.checks]
         content = {"verdict": verdict, "tolerance": asdict(tolerance), "checks": checks}
-        click.echo(json.dumps(content | {name: list(table.rows) for name, table in tables.items()}, indent=1))
+        click.echo(
+            json.dumps(
+                content | {name: list(table.rows) for name, table in tables.items()}, indent=1
+            )
+        )
         return code
     for table in tables.values():
         click.echo(table.as_text() + "\n")

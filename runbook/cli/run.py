@@ -15,13 +15,25 @@ from runbook.cli.options import FOLDER, RUNS, SET, on_run_folder, phase_option
 @SET
 @phase_option("First phase.", "--from", "from_phase", default="00-plan")
 @phase_option("Last phase.", "--to", "to_phase", default="06-evaluation")
-@phase_option("Do this phase again, and what depends on it; old results are kept.", "--redo", default="")
-@click.option(
-    "--as", "name", default="", metavar="NAME", help="Keep this set of overrides in a folder of its own, RUN--NAME."
+@phase_option(
+    "Do this phase again, and what depends on it; old results are kept.", "--redo", default=""
 )
-@click.option("--all-variants", is_flag=True, help="Every variant of params/variants/RUN.yaml, one after the other.")
+@click.option(
+    "--as",
+    "name",
+    default="",
+    metavar="NAME",
+    help="Keep this set of overrides in a folder of its own, RUN--NAME.",
+)
+@click.option(
+    "--all-variants",
+    is_flag=True,
+    help="Every variant of params/variants/RUN.yaml, one after the other.",
+)
 @RUNS
-@click.option("--verbose", is_flag=True, help="Repeat all of the notebooks' output here, not only progress.")
+@click.option(
+    "--verbose", is_flag=True, help="Repeat all of the notebooks' output here, not only progress."
+)
 def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) -> int:
     """Execute the phases of RUN as notebooks, each recorded. Finished phases are verified, not repeated.
 
@@ -62,7 +74,11 @@ def status(run_name: str, job_id: str, runs: Path | None) -> None:
 
 
 @click.command()
-@click.option("--gently", is_flag=True, help="Ask the jobs to save and stop (exit code 75) instead of ending them.")
+@click.option(
+    "--gently",
+    is_flag=True,
+    help="Ask the jobs to save and stop (exit code 75) instead of ending them.",
+)
 @on_run_folder
 def cancel(folder: Path, gently: bool) -> None:
     """End the running jobs of RUN with all their processes. Nothing is deleted: `runbook run` goes on from there."""
@@ -72,12 +88,17 @@ def cancel(folder: Path, gently: bool) -> None:
 
 
 _PHASE = phase_option("Whose checkpoint: 3 or 4.")
-_ITERATION = click.option("--iteration", type=click.IntRange(1), help="Of which step (default: the newest whole one).")
+_ITERATION = click.option(
+    "--iteration", type=click.IntRange(1), help="Of which step (default: the newest whole one)."
+)
 
 
 @click.command()
 @click.option(
-    "--prompt", "prompts", multiple=True, help="Text to continue; repeat it for more (default: the run's own)."
+    "--prompt",
+    "prompts",
+    multiple=True,
+    help="Text to continue; repeat it for more (default: the run's own).",
 )
 @click.option(
     "--prompts",
@@ -85,9 +106,19 @@ _ITERATION = click.option("--iteration", type=click.IntRange(1), help="Of which 
     type=click.File(encoding="utf-8"),
     help="File with a prompt on each line; - reads standard input.",
 )
-@click.option("--tokens", type=click.IntRange(1, 10_000), default=40, show_default=True, help="How much of it.")
 @click.option(
-    "--temperature", type=click.FloatRange(0.0, 10.0), default=0.7, show_default=True, help="0: the likeliest."
+    "--tokens",
+    type=click.IntRange(1, 10_000),
+    default=40,
+    show_default=True,
+    help="How much of it.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0.0, 10.0),
+    default=0.7,
+    show_default=True,
+    help="0: the likeliest.",
 )
 @click.option(
     "--top-p",
@@ -96,22 +127,40 @@ _ITERATION = click.option("--iteration", type=click.IntRange(1), help="Of which 
     help="Draw from the likeliest tokens with this share of the probability (default: from the 40 likeliest).",
 )
 @click.option(
-    "--cache/--no-cache", default=True, help="Keep keys and values of the text, or compute it all again each time."
+    "--cache/--no-cache",
+    default=True,
+    help="Keep keys and values of the text, or compute it all again each time.",
 )
-@click.option("--seed", type=click.IntRange(0), default=1234, show_default=True, help="The same seed, the same text.")
-@click.option("--json", "as_json", is_flag=True, help="Ids and text as a JSON object for each prompt.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1234,
+    show_default=True,
+    help="The same seed, the same text.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Ids and text as a JSON object for each prompt."
+)
 @_ITERATION
 @_PHASE
 @on_run_folder
 def sample(
-    folder: Path, phase: str, prompts: tuple[str, ...], file: TextIO | None, as_json: bool, iteration: int | None,
+    folder: Path,
+    phase: str,
+    prompts: tuple[str, ...],
+    file: TextIO | None,
+    as_json: bool,
+    iteration: int | None,
     **wish: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Let the model of RUN continue texts, from its newest whole checkpoint, in this process's own machine."""
     from runbook.workflow.trainings import weights
 
     try:
-        texts = [*prompts, *(line for line in (file.read().splitlines() if file else ()) if line.strip())]
+        texts = [
+            *prompts,
+            *(line for line in (file.read().splitlines() if file else ()) if line.strip()),
+        ]
     except UnicodeDecodeError as error:
         raise click.BadParameter(f"it is not UTF-8: {error}", param_hint="--prompts") from None
     if file and not texts:
@@ -123,13 +172,19 @@ def sample(
             click.echo(json.dumps({**vars(each), "ids": list(each.ids)}, ensure_ascii=False))
             continue
         click.echo(f"{each.prompt}{each.continuation}")
-        click.echo(f"({len(each.ids)} tokens by {folder.name} after iteration {each.iteration})", err=True)
+        click.echo(
+            f"({len(each.ids)} tokens by {folder.name} after iteration {each.iteration})", err=True
+        )
 
 
 @click.command()
 @click.option("--out", required=True, type=FOLDER, help="Folder to write; nothing is written over.")
 @click.option(
-    "--shard-gb", type=click.FloatRange(0.001), default=5.0, show_default=True, help="The most of a file of weights."
+    "--shard-gb",
+    type=click.FloatRange(0.001),
+    default=5.0,
+    show_default=True,
+    help="The most of a file of weights.",
 )
 @_ITERATION
 @_PHASE
@@ -144,7 +199,9 @@ def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int 
 
     done = weights.export_weights(folder, out, phase, iteration or 0, int(shard_gb * 1e9))
     files = f"{done.files} file" + "s" * (done.files > 1)
-    click.echo(f"{out}: {done.architecture}, {done.bytes:,} bytes in {files}, of iteration {done.iteration}")
+    click.echo(
+        f"{out}: {done.architecture}, {done.bytes:,} bytes in {files}, of iteration {done.iteration}"
+    )
     click.echo("Fill in the licence in its README.md before you pass it on.")
 
 
@@ -171,4 +228,6 @@ def import_(folder: Path, source: Path, phase: str) -> None:
     began = weights.import_weights(folder, source, phase)
     click.echo(f"{began}: the training of {folder.name} begins from it")
     if not (source / "config.json").is_file():
-        click.echo("The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained with.")
+        click.echo(
+            "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained with."
+        )

@@ -21,7 +21,9 @@ class Check:
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
-            raise ValueError(f"check {self.name!r}: verdict {self.verdict!r} is none of {', '.join(VERDICTS)}")
+            raise ValueError(
+                f"check {self.name!r}: verdict {self.verdict!r} is none of {', '.join(VERDICTS)}"
+            )
 
     def as_text(self) -> str:
         """The check as one line for people."""
@@ -29,9 +31,13 @@ class Check:
         return f"{self.name}: {self.value}. Rule: {self.rule}.{remedy}"
 
 
-def judge(name: str, holds: bool, value: str, rule: str, remedy: str = "", *, otherwise: str = "fail") -> Check:
+def judge(
+    name: str, holds: bool, value: str, rule: str, remedy: str = "", *, otherwise: str = "fail"
+) -> Check:
     """A check that passes where `holds`, and else carries the verdict `otherwise` and the remedy."""
-    return Check(name, "pass", value, rule) if holds else Check(name, otherwise, value, rule, remedy)
+    if holds:
+        return Check(name, "pass", value, rule)
+    return Check(name, otherwise, value, rule, remedy)
 
 
 def counted(number: int, one: str) -> str:
@@ -49,4 +55,6 @@ def raise_if_failed(checks: Iterable[Check]) -> None:
     if failed:
         head = "One thing does" if len(failed) == 1 else f"{len(failed)} things do"
         lines = [f"  {number}. {check.as_text()}" for number, check in enumerate(failed, 1)]
-        raise PlanError("\n".join([f"{head} not fit together; nothing was written or started:", *lines]))
+        raise PlanError(
+            "\n".join([f"{head} not fit together; nothing was written or started:", *lines])
+        )

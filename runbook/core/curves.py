@@ -31,7 +31,9 @@ def thin(points: Points, most: int) -> list[tuple[float, float]]:
     stretch = math.ceil(2 * (len(points) - 2) / (most - 2))
     for start in range(1, len(points) - 1, stretch):
         part = points[start : min(start + stretch, len(points) - 1)]
-        kept += sorted({min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])})
+        kept += sorted(
+            {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+        )
     return [*kept, points[-1]]
 
 
@@ -58,14 +60,21 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     # The mean, because a bar has no room for both the lowest and the highest value of its group.
     means = [statistics.fmean(group) if group else None for group in groups]
     known = [mean for mean in means if mean is not None] or [0.0]
-    low, span, steps = min(known), max(known) - min(known), len(BARS) - 1
+    low = min(known)
+    span = max(known) - min(known)
+    steps = len(BARS) - 1
     return "".join(
-        GAP if mean is None else BARS[round((mean - low) / span * steps) if span > 0 else 0] for mean in means
+        GAP if mean is None else BARS[round((mean - low) / span * steps) if span > 0 else 0]
+        for mean in means
     )
 
 
-WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 44
+WIDTH = 720
+HEIGHT = 300
+LEFT = 52
+RIGHT = 12
+TOP = 12
+BOTTOM = 44
 """Margins around the curves: the axes' numbers and names are there."""
 
 
@@ -100,7 +109,10 @@ DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
 
 def loss_curve(
-    series: Sequence[tuple[str, Points]], untrained: float = 0.0, restarts: Sequence[int] = (), height: int = HEIGHT
+    series: Sequence[tuple[str, Points]],
+    untrained: float = 0.0,
+    restarts: Sequence[int] = (),
+    height: int = HEIGHT,
 ) -> Markup:
     """Loss over iterations for each named series, with axes and their units; empty where nothing can be drawn.
 
@@ -115,15 +127,28 @@ def loss_curve(
     margin = (max(ys) - min(ys)) * 0.05 or 0.1
     frame = Frame(height, min(xs), max(xs), min(ys) - margin, max(ys) + margin)
     lines = [_line(frame, name, points, index) for index, (name, points) in enumerate(drawn)]
-    marks = {f"untrained: ln V = {untrained:.4g}": [(frame.x0, untrained), (frame.x1, untrained)]} if untrained else {}
-    marks |= {f"restart at {x}": [(x, frame.y0), (x, frame.y1)] for x in restarts if frame.x0 < x <= frame.x1}
+    if untrained:
+        marks = {
+            f"untrained: ln V = {untrained:.4g}": [(frame.x0, untrained), (frame.x1, untrained)]
+        }
+    else:
+        marks = {}
+    marks |= {
+        f"restart at {x}": [(x, frame.y0), (x, frame.y1)]
+        for x in restarts
+        if frame.x0 < x <= frame.x1
+    }
     lines += [_mark(frame, name, points) for name, points in marks.items()]
-    ends = "; ".join(f"{name}: from {points[0][1]:.4g} to {points[-1][1]:.4g}" for name, points in drawn)
+    ends = "; ".join(
+        f"{name}: from {points[0][1]:.4g} to {points[-1][1]:.4g}" for name, points in drawn
+    )
     start = Markup(
         '<svg role="img" viewBox="0 0 {} {}" width="100%" font-size="12" font-family="system-ui, sans-serif">'
         "<title>Loss over iterations. {}</title>"
     )
-    return start.format(WIDTH, height, ends) + _axes(frame) + Markup("").join(lines) + Markup("</svg>")
+    return (
+        start.format(WIDTH, height, ends) + _axes(frame) + Markup("").join(lines) + Markup("</svg>")
+    )
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -142,7 +167,8 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _axes(frame: Frame) -> Markup:
-    bottom, right = frame.height - BOTTOM, WIDTH - RIGHT
+    bottom = frame.height - BOTTOM
+    right = WIDTH - RIGHT
     lines = []
     for value in ticks(frame.x0, frame.x1):
         x = frame.at(value, frame.y0).partition(",")[0]
@@ -153,7 +179,9 @@ def _axes(frame: Frame) -> Markup:
         lines.append(f'<text x="{LEFT - 6}" y="{y}" dy="4" text-anchor="end">{value:g}</text>')
     lines.append(f'<text x="{right}" y="{bottom + 34}" text-anchor="end">iteration</text>')
     middle = (TOP + bottom) / 2
-    lines.append(f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">loss (nat / token)</text>')
+    lines.append(
+        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">loss (nat / token)</text>'
+    )
     lines.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none"/>')
     plain = "".join(lines).replace("<text ", '<text stroke="none" fill="currentColor" ')
     return Markup(f'<g stroke="currentColor">{plain}</g>')
@@ -162,14 +190,19 @@ def _axes(frame: Frame) -> Markup:
 def _mark(frame: Frame, name: str, points: Points) -> Markup:
     x, y = frame.at(*points[1]).split(",")
     drawn = f'<polyline points="{frame.path(points)}" fill="none" stroke="currentColor" stroke-dasharray="2 4"/>'
-    words = f'<text x="{x}" y="{float(y) - 4:.1f}" fill="currentColor" text-anchor="end">{name}</text>'
+    words = (
+        f'<text x="{x}" y="{float(y) - 4:.1f}" fill="currentColor" text-anchor="end">{name}</text>'
+    )
     return Markup(drawn + words)
 
 
 def _line(frame: Frame, name: str, points: Points, index: int) -> Markup:
     """A curve, and its name with a piece of such a line before it."""
-    look = f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-dasharray="{DASHES[index % len(DASHES)]}"'
-    x, y = WIDTH - RIGHT - 150, TOP + 14 + 18 * index
+    look = (
+        f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-dasharray="{DASHES[index % len(DASHES)]}"'
+    )
+    x = WIDTH - RIGHT - 150
+    y = TOP + 14 + 18 * index
     return Markup(
         f'<polyline points="{frame.path(points)}" fill="none" stroke-width="1.8" {look}/>'
         f'<text x="{x + 34}" y="{y}" fill="currentColor">{escape(name)}</text>'

@@ -22,14 +22,18 @@ from runbook.core.errors import RecordError, RunbookError
 Record = TypeVar("Record")
 
 
-def write_text(path: Path, text: str, *, mode: int = 0o666, error: type[RunbookError] = RecordError) -> None:
+def write_text(
+    path: Path, text: str, *, mode: int = 0o666, error: type[RunbookError] = RecordError
+) -> None:
     """Write a text beside its place, then rename it there; the old file stays until the new one is whole."""
     with replacing(path, mode=mode, error=error) as stream:
         stream.write(text.encode())
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, mode: int = 0o666, error: type[RunbookError] = RecordError) -> Iterator[BinaryIO]:
+def replacing(
+    path: Path, *, mode: int = 0o666, error: type[RunbookError] = RecordError
+) -> Iterator[BinaryIO]:
     """A stream beside a file's place, synced and renamed there at the end; `error` says why that could not be done.
 
     The file is seen whole or not at all, also by another machine and after a power loss. The umask takes from `mode`.
@@ -54,7 +58,11 @@ def replacing(path: Path, *, mode: int = 0o666, error: type[RunbookError] = Reco
 
 
 def read_json_record(
-    path: Path, kind: type[Record], meaning: str, remedy: str, error: type[RunbookError] = RecordError
+    path: Path,
+    kind: type[Record],
+    meaning: str,
+    remedy: str,
+    error: type[RunbookError] = RecordError,
 ) -> Record | None:
     """The dataclass that a JSON file holds, its values strictly of the declared types; None where there is no file.
 
@@ -108,12 +116,20 @@ def make_dated_folder(parent: Path, name: str) -> Path:
 def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
     """A name that no file or folder there has with any of these suffixes: `stem`, or `stem-2`, `stem-3`, ..."""
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
-    return next(name for name in names if not any((folder / (name + suffix)).exists() for suffix in suffixes))
+    return next(
+        name
+        for name in names
+        if not any((folder / (name + suffix)).exists() for suffix in suffixes)
+    )
 
 
 def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
     """Sorting key that puts chunk_2 before chunk_10."""
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", str(name)) if part]
+    return [
+        (0, int(part)) if part.isdecimal() else (1, part)
+        for part in re.split(r"(\d+)", str(name))
+        if part
+    ]
 
 
 def name_time(moment: str) -> str:
@@ -137,7 +153,8 @@ class Tail:
         """All rows so far."""
         if self.path.exists():
             if self.path.stat().st_size < self._offset:
-                self._offset, self.rows = 0, []
+                self._offset = 0
+                self.rows = []
             with self.path.open("rb") as stream:
                 stream.seek(self._offset)
                 whole, newline, _ = stream.read().rpartition(b"\n")
@@ -159,7 +176,9 @@ def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):  # cut off by a kill; the analysis counts these
+        with contextlib.suppress(
+            ValueError, RecursionError
+        ):  # cut off by a kill; the analysis counts these
             row = json.loads(line)
             if isinstance(row, dict):
                 yield row

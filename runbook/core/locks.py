@@ -30,7 +30,9 @@ from runbook.core.units import show_duration
 LOCK_NAME = "lock.json"
 HOLDER_VARIABLE = "RUNBOOK_HOLDER"
 """Set by `runbook run`, which holds the run's lock for the notebooks it executes; a job outlives them without it."""
-WRITING_SECONDS = 5.0  # where there are no hard links a lock can be seen half-written, for so long at most
+WRITING_SECONDS = (
+    5.0  # where there are no hard links a lock can be seen half-written, for so long at most
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,14 @@ def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[s
     path = path.absolute()
     process = processes.identify(os.getpid())
     assert process is not None, "we run, so we are found"
-    own = Holder(secrets.token_hex(8), what, shlex.join(sys.argv), processes.user_name(), time.time(), process)
+    own = Holder(
+        secrets.token_hex(8),
+        what,
+        shlex.join(sys.argv),
+        processes.user_name(),
+        time.time(),
+        process,
+    )
     end = time.monotonic() + wait_seconds
     while True:
         try:
@@ -99,17 +108,23 @@ def _acquire(path: Path, own: Holder) -> str:
             if _create(path, own):
                 return ""
         elif isinstance(holder, str):
-            if not processes.wait_until(lambda: not isinstance(_read(path), str), _writing_seconds(path)):
+            if not processes.wait_until(
+                lambda: not isinstance(_read(path), str), _writing_seconds(path)
+            ):
                 raise HeldError(holder)
         elif not _dead(holder):
-            text = f"{path.parent} is held by {holder.describe()}. Wait until it has ended, or end it."
+            text = (
+                f"{path.parent} is held by {holder.describe()}. Wait until it has ended, or end it."
+            )
             if processes.standing(holder.process) is Standing.ELSEWHERE:
                 here = processes.host_name()
                 text += f" Whether it still runs cannot be seen from {here}: if it does not, remove {path}."
             raise HeldError(text)
         elif _take_over(path, holder, own):
             return f"The lock of a dead process was taken over: {holder.describe()}."
-    raise HeldError(f"{path} is being taken over by others again and again. Try again when they have ended.")
+    raise HeldError(
+        f"{path} is being taken over by others again and again. Try again when they have ended."
+    )
 
 
 def _take_over(path: Path, dead: Holder, own: Holder) -> bool:
@@ -118,7 +133,9 @@ def _take_over(path: Path, dead: Holder, own: Holder) -> bool:
     if not _create(right, own):
         claimant = _read(right)
         # Where it died between claiming and replacing, whoever wins the right to its right goes on in its place.
-        if not (isinstance(claimant, Holder) and _dead(claimant) and _take_over(right, claimant, own)):
+        if not (
+            isinstance(claimant, Holder) and _dead(claimant) and _take_over(right, claimant, own)
+        ):
             time.sleep(0.02)
             return False
     try:

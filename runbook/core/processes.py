@@ -130,7 +130,9 @@ def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 
     return True
 
 
-def kill_until_none(find: Callable[[], list[psutil.Process]], seconds: float = 10.0) -> list[psutil.Process]:
+def kill_until_none(
+    find: Callable[[], list[psutil.Process]], seconds: float = 10.0
+) -> list[psutil.Process]:
     """Kill what `find` finds until it finds nothing, as one can be born meanwhile; returns what could not be killed."""
 
     def none_left() -> bool:
@@ -159,7 +161,9 @@ def _start_of(pid: int) -> int | None:
     try:
         if Path("/proc/self/stat").exists():
             stat = Path(f"/proc/{pid}/stat").read_bytes()
-            state, *fields = stat.rpartition(b")")[2].split()  # the name before it may hold blanks and brackets
+            state, *fields = stat.rpartition(b")")[
+                2
+            ].split()  # the name before it may hold blanks and brackets
             # A zombie has ended; pid 1 of a container does not always reap.
             return None if state in (b"Z", b"X") else int(fields[18])
         process = psutil.Process(pid)

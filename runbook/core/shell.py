@@ -64,12 +64,16 @@ def run(
             raise ProgramError(
                 f"{shlex.join(argv)} did not end within {timeout:g} s and was killed.{_words(err or out)}"
             ) from late
-        except BaseException:  # Ctrl-C, above all: whatever ends us, the program must not outlive us
+        except (
+            BaseException
+        ):  # Ctrl-C, above all: whatever ends us, the program must not outlive us
             _kill_group(process)
             raise
     finished = Finished(tuple(argv), process.returncode, out, err)
     if check and finished.exit_code:
-        raise ProgramError(f"{shlex.join(argv)} ended with {how_it_ended(finished.exit_code)}.{_words(err or out)}")
+        raise ProgramError(
+            f"{shlex.join(argv)} ended with {how_it_ended(finished.exit_code)}.{_words(err or out)}"
+        )
     return finished
 
 
@@ -96,14 +100,28 @@ def follow(argv: Sequence[str], *, say: Callable[[str], None], timeout: float, c
 
 
 def start_detached(
-    argv: Sequence[str], *, cwd: Path, out: Path, err: Path, env: Mapping[str, str | None] | None = None
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    out: Path,
+    err: Path,
+    env: Mapping[str, str | None] | None = None,
 ) -> int:
     """Start a program that outlives us, our terminal and our kernel, and return its process id.
 
     It leads a session of its own, reads nothing, and appends what it says to the files `out` and `err`.
     """
     command = _command(argv, cwd, env)
-    launcher = [sys.executable, "-I", "-S", "-c", _DETACH, str(out.absolute()), str(err.absolute()), *command]
+    launcher = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _DETACH,
+        str(out.absolute()),
+        str(err.absolute()),
+        *command,
+    ]
     said = run(launcher, cwd=cwd, env=env, check=False)
     if said.exit_code:
         raise ProgramError(f"{shlex.join(command)} could not be started.{_words(said.err)}")
@@ -125,24 +143,38 @@ def last_lines(text: str, count: int = TAIL_LINES) -> str:
     return "\n".join(text.rstrip().splitlines()[-count:])
 
 
-def _command(argv: Sequence[str], cwd: Path | None, env: Mapping[str, str | None] | None) -> list[str]:
+def _command(
+    argv: Sequence[str], cwd: Path | None, env: Mapping[str, str | None] | None
+) -> list[str]:
     assert argv, "no program was named"
     assert not isinstance(argv, str), f"a command is a list of words, not the text {argv!r}"
     for word in argv:
         if "\0" in word:
-            raise ProgramError(f"{word!r} holds a NUL character, which no program can be given. Remove it.")
+            raise ProgramError(
+                f"{word!r} holds a NUL character, which no program can be given. Remove it."
+            )
     if cwd is not None and not cwd.is_dir():
         raise ProgramError(f"{cwd} is not a folder, so {argv[0]} cannot be run there.")
     is_path = os.sep in argv[0]
     program = str((cwd or Path()) / argv[0]) if is_path else argv[0]
     if shutil.which(program, path=_environment(env).get("PATH")) is None:
-        where = "that file is missing or not executable" if is_path else "it is on no folder of PATH"
-        raise ProgramError(f"{argv[0]} cannot be run: {where}. Install it, or load the module that brings it.")
+        if is_path:
+            where = "that file is missing or not executable"
+        else:
+            where = "it is on no folder of PATH"
+        raise ProgramError(
+            f"{argv[0]} cannot be run: {where}. Install it, or load the module that brings it."
+        )
     return list(argv)
 
 
 def _start(
-    argv: Sequence[str], cwd: Path | None, env: Mapping[str, str | None] | None, *, stdin: int, stderr: int
+    argv: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str | None] | None,
+    *,
+    stdin: int,
+    stderr: int,
 ) -> subprocess.Popen[str]:
     """Start a program in a process group of its own, with a pipe from its output to us."""
     try:
@@ -182,4 +214,6 @@ def _signal_group(leader: subprocess.Popen[str]) -> None:
 
 def _words(text: str) -> str:
     tail = last_lines(text)
-    return "\nIts last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines()) if tail else " It said nothing."
+    if tail:
+        return "\nIts last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines())
+    return " It said nothing."

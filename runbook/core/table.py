@@ -56,7 +56,10 @@ class Table:
         bc          10.25
         """
         rows = [[_wrap(cell) for cell in cells] for cells in [self.columns, *self._cells()]]
-        widths = [max(width(line) for cell in column for line in cell) for column in zip(*rows, strict=True)]
+        widths = [
+            max(width(line) for cell in column for line in cell)
+            for column in zip(*rows, strict=True)
+        ]
         head, *body = [_text_lines(row, widths, self._numeric()) for row in rows]
         rule = "  ".join("-" * columns for columns in widths)
         lines = [*head, rule, *itertools.chain(*body)] if self.columns else ["(no rows)"]
@@ -75,8 +78,16 @@ class Table:
                 shown, exact = _rounded(_quantity(name, row), row.get(name))
                 tds.append(f'<td style="{style}"{exact}>{self.cell_html(name, shown)}</td>')
             body += f"<tr>{''.join(tds)}</tr>"
-        title = f'<caption style="text-align:left;font-weight:600">{escape(self.title)}</caption>' if self.title else ""
-        notes = "".join(f'<div style="opacity:.75;font-size:90%">{html_with_code(note)}</div>' for note in self.notes)
+        if self.title:
+            title = (
+                f'<caption style="text-align:left;font-weight:600">{escape(self.title)}</caption>'
+            )
+        else:
+            title = ""
+        notes = "".join(
+            f'<div style="opacity:.75;font-size:90%">{html_with_code(note)}</div>'
+            for note in self.notes
+        )
         return (
             '<div style="overflow-x:auto" tabindex="0">'
             '<table style="border-collapse:collapse;font-variant-numeric:tabular-nums">'
@@ -97,7 +108,10 @@ class Table:
         """
         rules = ["---:" if numeric else "---" for numeric in self._numeric()]
         escapes = str.maketrans({"|": "\\|", "\n": "<br>"})
-        rows = [[cell.translate(escapes) for cell in row] for row in [self.columns, *self._rounded_cells()]]
+        rows = [
+            [cell.translate(escapes) for cell in row]
+            for row in [self.columns, *self._rounded_cells()]
+        ]
         lines = [f"| {' | '.join(row)} |" for row in [rows[0], rules, *rows[1:]]]
         title = [f"**{self.title}**", ""] if self.title else []
         return "\n".join([*title, *lines, *[f"\n{note}" for note in self.notes]])
@@ -127,7 +141,11 @@ class Table:
 
     def mime_bundle(self, **_: Any) -> dict[str, str]:
         """The table in every form that notebooks know."""
-        return {"text/plain": self.as_text(), "text/html": self.as_html(), "text/markdown": self.as_markdown()}
+        return {
+            "text/plain": self.as_text(),
+            "text/html": self.as_html(),
+            "text/markdown": self.as_markdown(),
+        }
 
     _repr_mimebundle_ = mime_bundle
 
@@ -135,13 +153,21 @@ class Table:
         return [[show_value(row.get(name)) for name in self.columns] for row in self.rows]
 
     def _rounded_cells(self) -> list[list[str]]:
-        return [[_rounded(_quantity(name, row), row.get(name))[0] for name in self.columns] for row in self.rows]
+        return [
+            [_rounded(_quantity(name, row), row.get(name))[0] for name in self.columns]
+            for row in self.rows
+        ]
 
     def _numeric(self) -> list[bool]:
         """Whether each column holds nothing but numbers."""
-        kinds = [{type(row[name]) for row in self.rows if row.get(name) not in (None, "")} for name in self.columns]
+        kinds = [
+            {type(row[name]) for row in self.rows if row.get(name) not in (None, "")}
+            for name in self.columns
+        ]
         return [
-            bool(found) and bool not in found and all(issubclass(kind, int | float) for kind in found)
+            bool(found)
+            and bool not in found
+            and all(issubclass(kind, int | float) for kind in found)
             for found in kinds
         ]
 
@@ -186,7 +212,10 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
     if not is_size and (not isinstance(value, float) or not math.isfinite(value)):
         return show_value(value), ""
     shown = show_quantity(name if is_size else name.replace("(s", "("), value)
-    return shown, "" if shown.replace(",", "") in (str(value), f"{value:.0f}") else f' title="{value!r}"'
+    return shown, "" if shown.replace(",", "") in (
+        str(value),
+        f"{value:.0f}",
+    ) else f' title="{value!r}"'
 
 
 def html_with_code(text: str) -> str:
@@ -195,12 +224,17 @@ def html_with_code(text: str) -> str:
     >>> html_with_code("rank_times.jsonl < all")
     '<code>rank_times.jsonl</code> &lt; all'
     """
-    return re.sub(r"[\w./=-]*[A-Za-z0-9]_\w[\w./=-]*", r"<code>\g<0></code>", escape(text, quote=False))
+    return re.sub(
+        r"[\w./=-]*[A-Za-z0-9]_\w[\w./=-]*", r"<code>\g<0></code>", escape(text, quote=False)
+    )
 
 
 def width(text: str) -> int:
     """Columns a text takes on a terminal: wide characters take two, combining ones none."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
 
 
 def _wrap(text: str) -> list[str]:
@@ -208,7 +242,9 @@ def _wrap(text: str) -> list[str]:
     return [part for line in text.splitlines() or [""] for part in wrapper.wrap(line) or [""]]
 
 
-def _text_lines(row: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> list[str]:
+def _text_lines(
+    row: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]
+) -> list[str]:
     lines = []
     for texts in itertools.zip_longest(*row, fillvalue=""):
         parts = []

@@ -65,7 +65,9 @@ def clock_seconds(text: str) -> int:
 def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
     # YAML also has .inf, .nan and integers too long for a float.
     if isinstance(text, int) and abs(text) > _MOST:
-        raise ValueError(f"an integer of {text.bit_length()} bits is not {what}: more than there is anywhere")
+        raise ValueError(
+            f"an integer of {text.bit_length()} bits is not {what}: more than there is anywhere"
+        )
     if isinstance(text, float) and math.isfinite(text) and not text.is_integer():
         raise ValueError(f"{text!r} is not {what}: not a whole number")
     if isinstance(text, int | float) and not isinstance(text, bool) and math.isfinite(text):
@@ -76,7 +78,9 @@ def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
     digits = match[1].replace(",", "").replace("_", "")
     if float(digits) > _MOST:
         raise ValueError(f"{str(text)[:40]!r} is not {what}: more than there is anywhere")
-    return int(digits) * units[match[2]] if digits.isdigit() else round(float(digits) * units[match[2]])
+    if digits.isdigit():
+        return int(digits) * units[match[2]]
+    return round(float(digits) * units[match[2]])
 
 
 def show_bytes(count: float) -> str:
@@ -109,7 +113,9 @@ def show_duration(seconds: float) -> str:
     pairs = itertools.pairwise(units)
     (big, big_name), (small, small_name) = next(pair for pair in pairs if seconds >= pair[0][0])
     whole, rest = divmod(seconds, big)
-    return f"{whole:.0f} {big_name}" + (f" {rest // small:.0f} {small_name}" if rest >= small else "")
+    return f"{whole:.0f} {big_name}" + (
+        f" {rest // small:.0f} {small_name}" if rest >= small else ""
+    )
 
 
 def show_clock(seconds: int) -> str:
@@ -140,7 +146,9 @@ def show_quantity(name: str, value: float) -> str:
         return str(value)
     if "bytes" in name or name.endswith("(B)"):
         return show_bytes(value) + ("/s" if name.endswith("per_second") else "")
-    if name.startswith("seconds") or name.endswith((" seconds", "_seconds", "(s)", "(s/iteration)")):
+    if name.startswith("seconds") or name.endswith(
+        (" seconds", "_seconds", "(s)", "(s/iteration)")
+    ):
         return show_duration(value)
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
@@ -153,9 +161,9 @@ def show_device_hours(hours: float) -> str:
     >>> show_device_hours(0.0091), show_device_hours(4321.5)
     ('0.55 device-minutes', '4,322 device-hours')
     """
-    return (
-        f"{_three_digits(hours * 60)} device-minutes" if hours < 1 else f"{show_quantity('', hours + 0.0)} device-hours"
-    )
+    if hours < 1:
+        return f"{_three_digits(hours * 60)} device-minutes"
+    return f"{show_quantity('', hours + 0.0)} device-hours"
 
 
 def show_change(ratio: float) -> str:
@@ -190,9 +198,17 @@ def unit_of(name: str) -> str:
 
 def _in_unit(count: float, units: dict[str, int]) -> str:
     """The number in the largest of these units that it reaches; empty where it reaches none."""
-    reached = [f"{_three_digits(count / size)} {name}" for name, size in units.items() if abs(count) >= size]
+    reached = [
+        f"{_three_digits(count / size)} {name}"
+        for name, size in units.items()
+        if abs(count) >= size
+    ]
     return reached[-1] if reached else ""
 
 
 def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    if abs(value) >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}"

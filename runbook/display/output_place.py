@@ -107,7 +107,9 @@ class View(list[Any]):
 
     def _repr_html_(self) -> str:
         parts = (as_svg(part[0]) if isinstance(part, tuple) else part for part in self)
-        return "<br>".join(part.as_html() if isinstance(part, Table | Formula) else part for part in parts)
+        return "<br>".join(
+            part.as_html() if isinstance(part, Table | Formula) else part for part in parts
+        )
 
     def __repr__(self) -> str:
         captions = (part[1] if isinstance(part, tuple) else part for part in self)
@@ -156,12 +158,19 @@ class CheckTable(Table):
     def __init__(self, checks: Iterable[Check], title: str = "Checks") -> None:
         self.checks = sorted(checks, key=lambda check: list(MARKS).index(check.verdict))
         rows = [
-            {"Check": check.name, "Verdict": _text(check.verdict), "Value": check.value, "Rule": check.rule}
+            {
+                "Check": check.name,
+                "Verdict": _text(check.verdict),
+                "Value": check.value,
+                "Rule": check.rule,
+            }
             for check in self.checks
         ]
         remedies = [check.remedy if check.verdict != "pass" else "" for check in self.checks]
         if any(remedies):
-            rows = [row | {"What to do": remedy} for row, remedy in zip(rows, remedies, strict=True)]
+            rows = [
+                row | {"What to do": remedy} for row, remedy in zip(rows, remedies, strict=True)
+            ]
         super().__init__(rows, f"{title} ({self.summary()})")
 
     def summary(self) -> str:
@@ -187,13 +196,16 @@ class CheckTable(Table):
         if column != "Verdict":
             return super().cell_html(column, text)
         colour = MARKS[text.partition(" ")[2]][1]
-        style = f"border-left:.3em solid {colour};padding-left:.4em;white-space:nowrap;font-weight:600"
+        style = (
+            f"border-left:.3em solid {colour};padding-left:.4em;white-space:nowrap;font-weight:600"
+        )
         return f'<span style="{style}">{escape(text)}</span>'
 
 
 def show_checks(checks: Iterable[Check], title: str = "Checks") -> None:
     """Show checks as a table, those that need a person first; in colour on a terminal, but not against NO_COLOR."""
-    table, plain = CheckTable(checks, title), os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    table = CheckTable(checks, title)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if where_we_are() is Place.TERMINAL and not plain:
         show_text(table.as_text(colour=True))
     else:

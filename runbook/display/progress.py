@@ -27,7 +27,8 @@ from runbook.core.units import show_bytes, show_duration
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import Place, display_bundle, show_text, where_we_are
 
-MOST_POINTS, HEIGHT = 300, 200
+MOST_POINTS = 300
+HEIGHT = 200
 INK = "#7d8590"
 """Grey with enough contrast on white and on black: an image does not know the page's colours."""
 
@@ -72,7 +73,10 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.title, self.total, self.unit, self.timed = title, total, unit, timed
+        self.title = title
+        self.total = total
+        self.unit = unit
+        self.timed = timed
         self.done: float | None = None
         self.facts: dict[str, Any] = {}
         self.curve: tuple[str, Points] = ("", ())
@@ -88,9 +92,13 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self.ended and (kind is None or self._drawn > float("-inf")):  # an error at once speaks for itself
+        if not self.ended and (
+            kind is None or self._drawn > float("-inf")
+        ):  # an error at once speaks for itself
             if kind is not None:
-                self.facts = self.facts | {"stopped by": kind.__name__}  # a page may be reading them
+                self.facts = self.facts | {
+                    "stopped by": kind.__name__
+                }  # a page may be reading them
             self.finish()
 
     def draw_beside(self, curve: tuple[str, Points], events: Sequence[str] = ()) -> None:
@@ -113,7 +121,10 @@ class Progress:
 
     def as_text(self) -> str:
         """One line: title, how far, the facts."""
-        parts = [self._how_far(), *[f"{name} {show_value(value)}" for name, value in self.facts.items()]]
+        parts = [
+            self._how_far(),
+            *[f"{name} {show_value(value)}" for name, value in self.facts.items()],
+        ]
         return f"{self.title}{self._took()}: " + ", ".join(part for part in parts if part)
 
     def as_long_text(self) -> str:
@@ -138,23 +149,32 @@ class Progress:
         if self.events:
             lines = "".join(f"<div>{escape(event)}</div>" for event in self.events)
             below += f'<div style="opacity:.75;font-size:90%">{lines}</div>'
-        return f'<div style="font-variant-numeric:tabular-nums">{head}<div>{facts}</div>{below}</div>'
+        return (
+            f'<div style="font-variant-numeric:tabular-nums">{head}<div>{facts}</div>{below}</div>'
+        )
 
     def _note(self, done: float | None, total: float | None, facts: dict[str, Any]) -> None:
         self.done = self.done if done is None else done
         self.total = self.total if total is None else total
-        self.facts = {name: value for name, value in (self.facts | facts).items() if value is not None}
+        self.facts = {
+            name: value for name, value in (self.facts | facts).items() if value is not None
+        }
 
     def _took(self) -> str:
-        return f" (after {show_duration(self._clock() - self._started)})" if self.ended and self.timed else ""
+        if self.ended and self.timed:
+            return f" (after {show_duration(self._clock() - self._started)})"
+        return ""
 
     def _share(self) -> float | None:
-        return None if not self.total or self.done is None else min(1.0, max(0.0, self.done / self.total))
+        if not self.total or self.done is None:
+            return None
+        return min(1.0, max(0.0, self.done / self.total))
 
     def _how_far(self) -> str:
         if self.done is None:
             return ""
-        share, unit = self._share(), f" {self.unit}" if self.unit else ""
+        share = self._share()
+        unit = f" {self.unit}" if self.unit else ""
         as_text, unit = (show_bytes, "") if self.unit == "bytes" else (show_value, unit)
         if share is None:
             return f"{as_text(self.done)}{unit}"
@@ -166,7 +186,8 @@ class Progress:
         elif self._place is Place.TERMINAL:
             self._redraw_line()
         # Stock papermill logs only the first value of a display that is updated: there, and in a pipe, print as well.
-        now, is_first = self._clock(), self._printed == float("-inf")
+        now = self._clock()
+        is_first = self._printed == float("-inf")
         is_due = self.ended or now - self._printed >= SECONDS_BETWEEN_LINES
         if self._place in (Place.BATCH, Place.PIPE) and is_due:
             if self._place is Place.PIPE or not is_first:
@@ -189,7 +210,8 @@ class Progress:
             self._handle.update(self._bundle(), raw=True)
 
     def _redraw_line(self) -> None:
-        share, line = self._share(), self.as_text()
+        share = self._share()
+        line = self.as_text()
         if not self.ended:
             filled = round((share or 0) * BAR_WIDTH)
             line = line if share is None else f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {line}"

@@ -29,10 +29,19 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     return ["plan.json", "--phase", phase.phase]
 
 
-_TABLES = {"megatron-lm": megatron.MEGATRON_LM, "megatron-deepspeed": megatron.MEGATRON_DEEPSPEED, "nemo": nemo.OPTIONS}
+_TABLES = {
+    "megatron-lm": megatron.MEGATRON_LM,
+    "megatron-deepspeed": megatron.MEGATRON_DEEPSPEED,
+    "nemo": nemo.OPTIONS,
+}
 _TUNED = (
     *(f"training.{member.name}" for member in fields(Tuning)),
-    *("training.fp8", "parallel.context", "parallel.first_stage_layers", "parallel.last_stage_layers"),
+    *(
+        "training.fp8",
+        "parallel.context",
+        "parallel.first_stage_layers",
+        "parallel.last_stage_layers",
+    ),
 )
 
 
@@ -43,9 +52,12 @@ def _refuse_unknown(settings: Settings) -> None:
     if framework == "megatron-deepspeed":
         has.add("training.overlap_gradients")  # overlap_comm of DeepSpeed's file
     if framework != "nemo":
-        has.add("training.broadcast_batches")  # both Megatrons always do it, and have no option for it
+        has.add(
+            "training.broadcast_batches"
+        )  # both Megatrons always do it, and have no option for it
     for key in _TUNED:
-        value, default = attrgetter(key)(settings.run), all_keys()[key].default
+        value = attrgetter(key)(settings.run)
+        default = all_keys()[key].default
         if value != default and key not in has:
             raise ParamsError(
                 f"{key}={value}: no option of {framework} is known for it here. Set {key} to {default}, or "

@@ -12,7 +12,17 @@ from operator import attrgetter
 from typing import Any
 
 from runbook.core.errors import ParamsError
-from runbook.frameworks.options import RAMP_KEYS, Option, PhaseRun, chosen, minutes, one_of, text, whole, written
+from runbook.frameworks.options import (
+    RAMP_KEYS,
+    Option,
+    PhaseRun,
+    chosen,
+    minutes,
+    one_of,
+    text,
+    whole,
+    written,
+)
 from runbook.params import Settings
 from runbook.plan_file.deepspeed import deepspeed_config
 from runbook.plan_file.schema import PhasePlan, Source
@@ -48,7 +58,11 @@ def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
     result = dict(content)
     for key, value in extra.items():
         inner = result.get(key)
-        result[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+        result[key] = (
+            _merged(inner, value)
+            if isinstance(inner, dict) and isinstance(value, Mapping)
+            else value
+        )
     return result
 
 
@@ -57,12 +71,23 @@ def _unit(run: PhaseRun) -> str:
 
     Megatron-DeepSpeed counts in tokens where the run gives its length in tokens.
     """
-    phase, training = run.phase, run.training
-    if training.tokens and phase.phase == "04-training" and training.framework == "megatron-deepspeed":
+    phase = run.phase
+    training = run.training
+    if (
+        training.tokens
+        and phase.phase == "04-training"
+        and training.framework == "megatron-deepspeed"
+    ):
         return "tokens"
-    counts = (phase.duration.samples, phase.learning_rate.warmup_samples, phase.learning_rate.decay_samples)
+    counts = (
+        phase.duration.samples,
+        phase.learning_rate.warmup_samples,
+        phase.learning_rate.decay_samples,
+    )
     whole_steps = all(count % phase.batch.global_ == 0 for count in counts)
-    return "iters" if whole_steps and not training.samples and not phase.batch.ramp.start else "samples"
+    if whole_steps and not training.samples and not phase.batch.ramp.start:
+        return "iters"
+    return "samples"
 
 
 def _in(unit: str, samples: str) -> Callable[[PhaseRun], int | None]:
@@ -70,7 +95,10 @@ def _in(unit: str, samples: str) -> Callable[[PhaseRun], int | None]:
 
     def write(run: PhaseRun) -> int | None:
         count: int = attrgetter(samples)(run.phase)
-        in_units = {"iters": count // run.phase.batch.global_, "tokens": count * run.phase.model.sequence_length}
+        in_units = {
+            "iters": count // run.phase.batch.global_,
+            "tokens": count * run.phase.model.sequence_length,
+        }
         return in_units.get(unit, count) if _unit(run) == unit else None
 
     return write
@@ -111,11 +139,14 @@ _FP16 = _is("precision.format", "fp16")
 _STATIC_SCALE = _both(_FP16, _is_not("precision.static_loss_scale", 0))
 _LEAST_SCALE = _both(_FP16, _is_not("precision.minimum_loss_scale", 1))
 _ROTARY = _is("model.position_embedding", "rope")
-_IN_8_BITS, _OWN_EPSILON = _is_not("precision.fp8", "none"), _is_not("model.norm_epsilon", 1e-5)
+_IN_8_BITS = _is_not("precision.fp8", "none")
+_OWN_EPSILON = _is_not("model.norm_epsilon", 1e-5)
 _RMS = _is("model.normalization", "rmsnorm")
-_ONE_STAGE, _CUTS_CONTEXT = _is("parallel.pipeline", 1), _is_not("parallel.context", 1)
+_ONE_STAGE = _is("parallel.pipeline", 1)
+_CUTS_CONTEXT = _is_not("parallel.context", 1)
 _OWN_BASE = _both(_ROTARY, _is_not("model.rope_base", 10_000))
-_RECOMPUTES, _RECOMPUTES_ALL = _is("recompute", "selective", "full"), _is("recompute", "full")
+_RECOMPUTES = _is("recompute", "selective", "full")
+_RECOMPUTES_ALL = _is("recompute", "full")
 _RECOMPUTES_GROUPS = _both(_RECOMPUTES_ALL, _is_not("tuning.recompute_num_layers", 1))
 
 
@@ -132,7 +163,9 @@ def _no_qkv_biases(run: PhaseRun) -> None:
 
 def _recipe(run: PhaseRun) -> str:
     if run.phase.precision.fp8 == "blockwise":
-        raise ParamsError("training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8.")
+        raise ParamsError(
+            "training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8."
+        )
     return run.phase.precision.fp8
 
 
@@ -141,7 +174,9 @@ def _one_text(phase: PhasePlan) -> bool:
     return bool(phase.data.train) and not phase.data.held_out
 
 
-def _always(name: str, ours: str, when: str | Callable[[PhasePlan], object] | None = None) -> Option:
+def _always(
+    name: str, ours: str, when: str | Callable[[PhasePlan], object] | None = None
+) -> Option:
     """An option without a value that is given whatever the run file says, in all phases or those of `when`."""
     return Option(name, write=lambda run: True, when=when, ours=ours)
 
@@ -170,7 +205,9 @@ _SCHEDULES = one_of({name: name for name in ("cosine", "linear", "constant")})
 _RECOMPUTED = one_of({"full": "full", "selective": "selective"})
 _BACKENDS = {"auto": "auto", "flash2": "flash", "flash1": "flash", "plain": "unfused"}
 """Megatron-LM names no version of flash attention; Transformer Engine has its own."""
-_READ_BACKENDS = one_of({"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"})
+_READ_BACKENDS = one_of(
+    {"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"}
+)
 _HELD_OUT = "data.held_out, or data.split"
 _OWN_FOLDERS = "every run has folders of its own; the smoke test and the training never share one"
 _OWN_CHECKPOINT = "a job that is started again goes on from the run's own checkpoint"
@@ -191,11 +228,23 @@ _MODEL = (
     Option("max-position-embeddings", "training.shape.positions", whole, "model.positions"),
     Option("swiglu", "model.activation", None, "model.activation", means="swiglu"),
     Option("disable-bias-linear", "model.biases", None, "model.biases", means=False),
-    Option("untie-embeddings-and-output-weights", "model.tied_embeddings", None, "model.tied_embeddings", means=False),
+    Option(
+        "untie-embeddings-and-output-weights",
+        "model.tied_embeddings",
+        None,
+        "model.tied_embeddings",
+        means=False,
+    ),
     Option("tensor-model-parallel-size", "parallel.tensor", whole, "parallel.tensor"),
     Option("pipeline-model-parallel-size", "parallel.pipeline", whole, "parallel.pipeline"),
     Option("sequence-parallel", "parallel.sequence", None, "parallel.sequence", means=True),
-    Option("no-gradient-accumulation-fusion", "training.fuse_gradients", None, "tuning.fuse_gradients", means="never"),
+    Option(
+        "no-gradient-accumulation-fusion",
+        "training.fuse_gradients",
+        None,
+        "tuning.fuse_gradients",
+        means="never",
+    ),
 )
 _TRAINING = (
     Option("micro-batch-size", "training.micro_batch", whole, "batch.micro"),
@@ -206,10 +255,30 @@ _TRAINING = (
     Option("lr", "training.learning_rate", float, "learning_rate.peak"),
     Option("min-lr", "training.min_learning_rate", float, "learning_rate.minimum"),
     Option("lr-decay-style", "training.schedule", _SCHEDULES, "learning_rate.schedule"),
-    Option("lr-decay-iters", "training.decay_iterations", whole, _in("iters", "learning_rate.decay_samples")),
-    Option("lr-decay-samples", "training.decay_samples", whole, _in("samples", "learning_rate.decay_samples")),
-    Option("lr-warmup-iters", "training.warmup_iterations", whole, _in("iters", "learning_rate.warmup_samples")),
-    Option("lr-warmup-samples", "training.warmup_samples", whole, _in("samples", "learning_rate.warmup_samples")),
+    Option(
+        "lr-decay-iters",
+        "training.decay_iterations",
+        whole,
+        _in("iters", "learning_rate.decay_samples"),
+    ),
+    Option(
+        "lr-decay-samples",
+        "training.decay_samples",
+        whole,
+        _in("samples", "learning_rate.decay_samples"),
+    ),
+    Option(
+        "lr-warmup-iters",
+        "training.warmup_iterations",
+        whole,
+        _in("iters", "learning_rate.warmup_samples"),
+    ),
+    Option(
+        "lr-warmup-samples",
+        "training.warmup_samples",
+        whole,
+        _in("samples", "learning_rate.warmup_samples"),
+    ),
     Option("adam-beta1", "training.adam_beta1", float, "optimizer.beta1"),
     Option("adam-beta2", "training.adam_beta2", float, "optimizer.beta2"),
     Option("adam-eps", "training.adam_epsilon", float, "optimizer.epsilon"),
@@ -217,11 +286,35 @@ _TRAINING = (
     Option("clip-grad", "training.clip_gradient", float, "optimizer.clip_gradient"),
     Option("fp16", "training.precision", None, "precision.format", means="fp16"),
     Option("bf16", "training.precision", None, "precision.format", means="bf16"),
-    Option("initial-loss-scale", "training.initial_loss_scale", float, "precision.initial_loss_scale", _FP16),
-    Option("loss-scale-window", "training.loss_scale_window", whole, "precision.loss_scale_window", _FP16),
+    Option(
+        "initial-loss-scale",
+        "training.initial_loss_scale",
+        float,
+        "precision.initial_loss_scale",
+        _FP16,
+    ),
+    Option(
+        "loss-scale-window",
+        "training.loss_scale_window",
+        whole,
+        "precision.loss_scale_window",
+        _FP16,
+    ),
     Option("hysteresis", "training.loss_scale_hysteresis", whole, "precision.hysteresis", _FP16),
-    Option("loss-scale", "training.static_loss_scale", float, "precision.static_loss_scale", _STATIC_SCALE),
-    Option("min-loss-scale", "training.min_loss_scale", float, "precision.minimum_loss_scale", _LEAST_SCALE),
+    Option(
+        "loss-scale",
+        "training.static_loss_scale",
+        float,
+        "precision.static_loss_scale",
+        _STATIC_SCALE,
+    ),
+    Option(
+        "min-loss-scale",
+        "training.min_loss_scale",
+        float,
+        "precision.minimum_loss_scale",
+        _LEAST_SCALE,
+    ),
     Option("init-method-std", "training.init_std", float, "model.init_std"),
     Option("hidden-dropout", "training.dropout", float, "model.dropout"),
     Option("attention-dropout", write="model.dropout"),
@@ -234,14 +327,26 @@ _TRAINING = (
     ),
 )
 _DATA = (
-    Option("train-data-path", write=lambda run: _weighted(run.phase.data.train), when="data.held_out"),
-    Option("valid-data-path", write=lambda run: _weighted(run.phase.data.validation), ours=_HELD_OUT),
+    Option(
+        "train-data-path", write=lambda run: _weighted(run.phase.data.train), when="data.held_out"
+    ),
+    Option(
+        "valid-data-path", write=lambda run: _weighted(run.phase.data.validation), ours=_HELD_OUT
+    ),
     Option("test-data-path", write=lambda run: _weighted(run.phase.data.test), ours=_HELD_OUT),
     Option("data-path", write=lambda run: _weighted(run.phase.data.train), when=_one_text),
     Option("split", "data.split", _three_shares, "data.split", _one_text),
     Option("tokenizer-type", write=lambda run: "GPT2BPETokenizer"),
-    Option("vocab-file", write=lambda run: run.tokenizer_file("vocab.json"), ours="GPT-2's vocab.json is shipped"),
-    Option("merge-file", write=lambda run: run.tokenizer_file("merges.txt"), ours="GPT-2's merges.txt is shipped"),
+    Option(
+        "vocab-file",
+        write=lambda run: run.tokenizer_file("vocab.json"),
+        ours="GPT-2's vocab.json is shipped",
+    ),
+    Option(
+        "merge-file",
+        write=lambda run: run.tokenizer_file("merges.txt"),
+        ours="GPT-2's merges.txt is shipped",
+    ),
 )
 _CACHE = Option("data-cache-path", write="data.cache", ours="a folder of the run's own")
 # A training that saves nothing gets no folder: these programs save at their end wherever --save is given.
@@ -260,7 +365,13 @@ _OUTPUTS = (
     Option("load", write="checkpoint.folder", when="checkpoint.saves", ours=_OWN_CHECKPOINT),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
     _always("exit-signal-handler", "always given"),  # asked to stop, it saves and ends
-    Option("exit-interval", "training.exit_interval", whole, "limits.exit_interval", "limits.exit_interval"),
+    Option(
+        "exit-interval",
+        "training.exit_interval",
+        whole,
+        "limits.exit_interval",
+        "limits.exit_interval",
+    ),
     Option(
         "exit-duration-in-mins",
         write=lambda run: max(1, run.phase.limits.exit_duration_seconds // 60),
@@ -274,7 +385,10 @@ MEGATRON_LM = (
     *_TRAINING,
     Option(
         "num-layers-per-virtual-pipeline-stage",
-        write=lambda run: run.phase.model.layers // (run.phase.parallel.pipeline * run.phase.parallel.virtual_pipeline),
+        write=lambda run: (
+            run.phase.model.layers
+            // (run.phase.parallel.pipeline * run.phase.parallel.virtual_pipeline)
+        ),
         when=lambda phase: phase.parallel.virtual_pipeline > 1,
     ),
     Option("context-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT),
@@ -286,31 +400,71 @@ MEGATRON_LM = (
     ),
     _always("group-query-attention", "goes with training.shape.kv_heads", _grouped),
     Option("num-query-groups", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
-    Option("position-embedding-type", "model.position_embedding", _kind, "model.position_embedding", _ROTARY),
+    Option(
+        "position-embedding-type",
+        "model.position_embedding",
+        _kind,
+        "model.position_embedding",
+        _ROTARY,
+    ),
     Option("rotary-base", "model.rope_base", whole, "model.rope_base", _OWN_BASE),
     Option("normalization", "model.normalization", _kind, lambda run: "RMSNorm", _RMS),
     Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     Option("add-qkv-bias", "model.qkv_biases", None, "model.qkv_biases", means=True),
     Option(
-        "attention-backend", "training.attention", _READ_BACKENDS, lambda run: _BACKENDS.get(_attention(run), "auto")
+        "attention-backend",
+        "training.attention",
+        _READ_BACKENDS,
+        lambda run: _BACKENDS.get(_attention(run), "auto"),
     ),
     Option("recompute-granularity", "training.recompute", _RECOMPUTED, "recompute", _RECOMPUTES),
-    Option("recompute-method", "training.recompute_method", str, "tuning.recompute_method", _RECOMPUTES_ALL),
+    Option(
+        "recompute-method",
+        "training.recompute_method",
+        str,
+        "tuning.recompute_method",
+        _RECOMPUTES_ALL,
+    ),
     Option("recompute-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _RECOMPUTES_ALL),
     chosen("decoder-first-pipeline-num-layers", "parallel.first_stage_layers", whole),
     chosen("decoder-last-pipeline-num-layers", "parallel.last_stage_layers", whole),
-    Option("overlap-grad-reduce", "training.overlap_gradients", None, "tuning.overlap_gradients", means=True),
-    Option("overlap-param-gather", "training.overlap_weights", None, "tuning.overlap_weights", means=True),
+    Option(
+        "overlap-grad-reduce",
+        "training.overlap_gradients",
+        None,
+        "tuning.overlap_gradients",
+        means=True,
+    ),
+    Option(
+        "overlap-param-gather",
+        "training.overlap_weights",
+        None,
+        "tuning.overlap_weights",
+        means=True,
+    ),
     Option("tp-comm-overlap", "training.overlap_tensor", None, "tuning.overlap_tensor", means=True),
     Option("enable-cuda-graph", "training.cuda_graphs", None, "tuning.cuda_graphs", means=True),
-    Option("fp8-format", write=lambda run: "hybrid", when=_IN_8_BITS, ours="goes with training.fp8"),
+    Option(
+        "fp8-format", write=lambda run: "hybrid", when=_IN_8_BITS, ours="goes with training.fp8"
+    ),
     Option("fp8-recipe", "training.fp8", str, _recipe, _IN_8_BITS),
-    Option("no-overlap-p2p-communication", "training.overlap_pipeline", None, "tuning.overlap_pipeline", means="never"),
+    Option(
+        "no-overlap-p2p-communication",
+        "training.overlap_pipeline",
+        None,
+        "tuning.overlap_pipeline",
+        means="never",
+    ),
     _always("manual-gc", "goes with training.gc_interval", "tuning.gc_interval"),
     chosen("manual-gc-interval", "training.gc_interval", whole),
     *_DATA,
     _CACHE,
-    Option("mock-data", "data.dataset", write=lambda run: "mock" if run.phase.data.mock else "", means="mock"),
+    Option(
+        "mock-data",
+        "data.dataset",
+        write=lambda run: "mock" if run.phase.data.mock else "",
+        means="mock",
+    ),
     *_OUTPUTS,
     Option("ckpt-format", write=lambda run: "torch_dist", ours="torch_dist is always given"),
     _always("log-throughput", "always given"),
@@ -320,16 +474,32 @@ MEGATRON_DEEPSPEED = (
     *_MODEL,
     *_TRAINING,
     # A length in tokens goes with the same length in samples.
-    Option("train-samples", write=lambda run: run.phase.duration.samples if _unit(run) == "tokens" else None),
+    Option(
+        "train-samples",
+        write=lambda run: run.phase.duration.samples if _unit(run) == "tokens" else None,
+    ),
     Option("train-tokens", "training.tokens", whole, _train_tokens),
-    Option("lr-decay-tokens", "training.decay_tokens", whole, _in("tokens", "learning_rate.decay_samples")),
+    Option(
+        "lr-decay-tokens",
+        "training.decay_tokens",
+        whole,
+        _in("tokens", "learning_rate.decay_samples"),
+    ),
     Option("lr-warmup-tokens", "training.warmup_tokens", whole, _warmup_tokens),
-    Option("ds-sequence-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT),
+    Option(
+        "ds-sequence-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT
+    ),
     Option("num-key-value-heads", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
     Option(
-        "use-rotary-position-embeddings", "model.position_embedding", None, "model.position_embedding", means="rope"
+        "use-rotary-position-embeddings",
+        "model.position_embedding",
+        None,
+        "model.position_embedding",
+        means="rope",
     ),
-    Option("rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _OWN_BASE),
+    Option(
+        "rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _OWN_BASE
+    ),
     Option("normalization", "model.normalization", _kind, "model.normalization", _RMS),
     Option("layernorm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     Option("add-qkv-bias", write=_no_qkv_biases, when="model.qkv_biases"),
@@ -349,9 +519,22 @@ MEGATRON_DEEPSPEED = (
         ours="written from the run file, with a name of its own for each job",
     ),
     Option("zero-stage", "parallel.zero_stage", whole, "parallel.zero_stage"),
-    _always("no-pipeline-parallel", "given where parallel.pipeline is 1, unless the site leaves it out", _ONE_STAGE),
-    Option("checkpoint-activations", "training.recompute", None, lambda run: "full", _RECOMPUTES, means="full"),
-    Option("checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _RECOMPUTES_GROUPS),
+    _always(
+        "no-pipeline-parallel",
+        "given where parallel.pipeline is 1, unless the site leaves it out",
+        _ONE_STAGE,
+    ),
+    Option(
+        "checkpoint-activations",
+        "training.recompute",
+        None,
+        lambda run: "full",
+        _RECOMPUTES,
+        means="full",
+    ),
+    Option(
+        "checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _RECOMPUTES_GROUPS
+    ),
     _always("deepspeed-activation-checkpointing", "goes with training.recompute", _RECOMPUTES),
     Option("cpu-optimizer", "training.offload", None, lambda run: run.training.offload, means=True),
 )

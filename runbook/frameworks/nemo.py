@@ -3,11 +3,25 @@
 import re
 
 from runbook.core.units import parse_duration
-from runbook.frameworks.options import RAMP_KEYS, Option, PhaseRun, chosen, one_of, text, truth, whole, written
+from runbook.frameworks.options import (
+    RAMP_KEYS,
+    Option,
+    PhaseRun,
+    chosen,
+    one_of,
+    text,
+    truth,
+    whole,
+    written,
+)
 
 NULL = object()
 """Written as Hydra's null; None is not written."""
-_SCHEDULES = {"cosine": "CosineAnnealing", "linear": "PolynomialDecayAnnealing", "constant": "WarmupHoldPolicy"}
+_SCHEDULES = {
+    "cosine": "CosineAnnealing",
+    "linear": "PolynomialDecayAnnealing",
+    "constant": "WarmupHoldPolicy",
+}
 _PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16"}
 _RECOMPUTED = {"full": "full", "selective": "selective", "null": "none", "none": "none"}
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
@@ -28,7 +42,10 @@ def _read_max_time(text: str) -> int:
 
 def _constant_steps(run: PhaseRun) -> int:
     """NeMo decays until max_steps less these, and stays at the minimum; below 0, the decay outlasts the training."""
-    return run.phase.duration.iterations - run.phase.learning_rate.decay_samples // run.phase.batch.global_
+    return (
+        run.phase.duration.iterations
+        - run.phase.learning_rate.decay_samples // run.phase.batch.global_
+    )
 
 
 def _virtual(run: PhaseRun) -> object:
@@ -55,22 +72,51 @@ def _recompute(run: PhaseRun) -> object:
 
 OPTIONS = (
     Option("trainer.num_nodes", "jobs.training.nodes", whole, lambda run: run.job.nodes),
-    Option("trainer.devices", "jobs.training.devices_per_node", whole, lambda run: run.job.devices_per_node),
+    Option(
+        "trainer.devices",
+        "jobs.training.devices_per_node",
+        whole,
+        lambda run: run.job.devices_per_node,
+    ),
     Option("trainer.precision", "training.precision", one_of(_PRECISIONS), _precision),
     Option("trainer.max_steps", "training.iterations", whole, "duration.iterations"),
     Option("trainer.log_every_n_steps", "training.log_interval", whole, "log.interval"),
-    Option("trainer.val_check_interval", "training.eval_interval", whole, lambda run: run.evaluation_interval),
-    Option("trainer.limit_val_batches", "training.eval_iterations", whole, lambda run: run.evaluation_batches),
+    Option(
+        "trainer.val_check_interval",
+        "training.eval_interval",
+        whole,
+        lambda run: run.evaluation_interval,
+    ),
+    Option(
+        "trainer.limit_val_batches",
+        "training.eval_iterations",
+        whole,
+        lambda run: run.evaluation_batches,
+    ),
     Option("trainer.limit_test_batches", write=lambda run: run.evaluation_batches),
     Option("trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"),
     # The experiment manager's callback saves, not Lightning's.
     Option("trainer.enable_checkpointing", write=lambda run: False),
-    Option("trainer.max_time", "training.exit_duration", _read_max_time, _max_time, "limits.exit_duration_seconds"),
+    Option(
+        "trainer.max_time",
+        "training.exit_duration",
+        _read_max_time,
+        _max_time,
+        "limits.exit_duration_seconds",
+    ),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),
     Option("exp_manager.resume_if_exists", write=lambda run: run.phase.checkpoint.interval > 0),
-    Option("exp_manager.create_checkpoint_callback", write=lambda run: run.phase.checkpoint.interval > 0),
-    Option("exp_manager.checkpoint_callback_params.save_top_k", "training.keep_checkpoints", whole, "checkpoint.keep"),
+    Option(
+        "exp_manager.create_checkpoint_callback",
+        write=lambda run: run.phase.checkpoint.interval > 0,
+    ),
+    Option(
+        "exp_manager.checkpoint_callback_params.save_top_k",
+        "training.keep_checkpoints",
+        whole,
+        "checkpoint.keep",
+    ),
     Option(
         "exp_manager.checkpoint_callback_params.model_parallel_size",
         write=lambda run: run.phase.parallel.tensor * run.phase.parallel.pipeline,
@@ -91,15 +137,26 @@ OPTIONS = (
     Option("model.hidden_size", "training.shape.hidden", whole, "model.hidden"),
     Option("model.ffn_hidden_size", "training.shape.ffn_hidden", whole, "model.ffn_hidden"),
     Option("model.num_attention_heads", "training.shape.heads", whole, "model.heads"),
-    Option("model.layernorm_epsilon", write="model.norm_epsilon", when=lambda phase: phase.model.norm_epsilon != 1e-5),
+    Option(
+        "model.layernorm_epsilon",
+        write="model.norm_epsilon",
+        when=lambda phase: phase.model.norm_epsilon != 1e-5,
+    ),
     Option("model.init_method_std", "training.init_std", float, "model.init_std"),
     Option("model.hidden_dropout", "training.dropout", float, "model.dropout"),
     Option("model.sequence_parallel", "parallel.sequence", truth, "parallel.sequence"),
-    Option("model.activations_checkpoint_granularity", "training.recompute", one_of(_RECOMPUTED), _recompute),
+    Option(
+        "model.activations_checkpoint_granularity",
+        "training.recompute",
+        one_of(_RECOMPUTED),
+        _recompute,
+    ),
     Option(
         "model.activations_checkpoint_method",
         "training.recompute_method",
-        write=lambda run: run.phase.tuning.recompute_method if run.phase.recompute == "full" else "block",
+        write=lambda run: (
+            run.phase.tuning.recompute_method if run.phase.recompute == "full" else "block"
+        ),
     ),
     Option(
         "model.activations_checkpoint_num_layers",
@@ -111,14 +168,26 @@ OPTIONS = (
     Option("model.gradient_accumulation_fusion", "training.fuse_gradients", _read_fusion, _fusion),
     Option("model.tokenizer.vocab_file", write=lambda run: run.tokenizer_file("vocab.json")),
     Option("model.tokenizer.merge_file", write=lambda run: run.tokenizer_file("merges.txt")),
-    Option("model.native_amp_init_scale", "training.initial_loss_scale", float, "precision.initial_loss_scale"),
-    Option("model.native_amp_growth_interval", "training.loss_scale_window", whole, "precision.loss_scale_window"),
+    Option(
+        "model.native_amp_init_scale",
+        "training.initial_loss_scale",
+        float,
+        "precision.initial_loss_scale",
+    ),
+    Option(
+        "model.native_amp_growth_interval",
+        "training.loss_scale_window",
+        whole,
+        "precision.loss_scale_window",
+    ),
     Option("model.hysteresis", "training.loss_scale_hysteresis", whole, "precision.hysteresis"),
     Option("model.megatron_amp_O2", write=lambda run: run.phase.precision.format != "fp32"),
     Option("model.seed", "training.seed", whole, "seed"),
     Option(
         "model.optim.name",
-        write=lambda run: "distributed_fused_adam" if run.phase.parallel.zero_stage else "fused_adam",
+        write=lambda run: (
+            "distributed_fused_adam" if run.phase.parallel.zero_stage else "fused_adam"
+        ),
     ),
     Option("model.optim.lr", "training.learning_rate", float, "learning_rate.peak"),
     Option("model.optim.weight_decay", "training.weight_decay", float, "optimizer.weight_decay"),
@@ -141,7 +210,9 @@ OPTIONS = (
         lambda run: run.phase.learning_rate.warmup_samples // run.phase.batch.global_,
     ),
     Option("model.optim.sched.constant_steps", write=_constant_steps),
-    Option("model.optim.sched.min_lr", "training.min_learning_rate", float, "learning_rate.minimum"),
+    Option(
+        "model.optim.sched.min_lr", "training.min_learning_rate", float, "learning_rate.minimum"
+    ),
     Option("model.rampup_batch_size", RAMP_KEYS, whole, lambda run: run.ramp, "batch.ramp.start"),
     Option("model.num_micro_batches_with_partial_activation_checkpoints", write=_interleaved),
     Option("model.activations_checkpoint_layers_per_pipeline", write=_interleaved),
@@ -151,7 +222,9 @@ OPTIONS = (
     Option("model.data.index_mapping_dir", write="data.cache"),
     Option(
         "model.data.data_prefix",
-        write=lambda run: tuple(word for source in run.phase.data.train for word in (source.weight, source.prefix)),
+        write=lambda run: tuple(
+            word for source in run.phase.data.train for word in (source.weight, source.prefix)
+        ),
     ),
 )
 READ = {option.name: option for option in OPTIONS if option.read} | {
@@ -168,7 +241,9 @@ def arguments(run: PhaseRun) -> list[str]:
     """
     given = run.settings.site.frameworks["nemo"].options
     hydra = {"config-path", "config-name"}
-    values = written(OPTIONS, run) | {name: value for name, value in given.items() if name not in hydra}
+    values = written(OPTIONS, run) | {
+        name: value for name, value in given.items() if name not in hydra
+    }
     words = [f"--{name}={given[name]}" for name in sorted(hydra & given.keys())]
     return words + [f"{name}={_hydra(value)}" for name, value in values.items()]
 

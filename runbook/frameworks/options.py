@@ -87,7 +87,10 @@ class Option:
         condition = attrgetter(self.when) if isinstance(self.when, str) else self.when
         if not self.write or (condition and not condition(run.phase)):
             return None
-        value = attrgetter(self.write)(run.phase) if isinstance(self.write, str) else self.write(run)
+        if isinstance(self.write, str):
+            value = attrgetter(self.write)(run.phase)
+        else:
+            value = self.write(run)
         if self.means is not None:
             return True if value == self.means else None
         return value
@@ -126,9 +129,16 @@ def whole(text: str) -> int:
 
 def truth(text: str) -> bool:
     """True and False as shells, Hydra and people write them."""
-    return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}[
-        text.lower()
-    ]
+    return {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }[text.lower()]
 
 
 def minutes(text: str) -> int:

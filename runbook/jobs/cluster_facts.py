@@ -40,8 +40,11 @@ def ask_cluster() -> Cluster:
     if shutil.which("qsub"):
         text, silence = _ask(pbs.Pbs.limits_question)
         nodes, silent_nodes = _ask(("pbsnodes", "-a"))
-        kinds, queues = parse_pbsnodes(nodes), tuple(one for one in pbs.Pbs().parse_limits(text) if one.state == "UP")
-        source = " and ".join(name for name, answer in (("qstat -Q", queues), ("pbsnodes", kinds)) if answer)
+        kinds = parse_pbsnodes(nodes)
+        queues = tuple(one for one in pbs.Pbs().parse_limits(text) if one.state == "UP")
+        source = " and ".join(
+            name for name, answer in (("qstat -Q", queues), ("pbsnodes", kinds)) if answer
+        )
         return Cluster("pbs", source, queues, kinds, silence or silent_nodes)
     return Cluster("")
 
@@ -94,8 +97,15 @@ def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
     kinds: Counter[NodeKind] = Counter()
     for vnodes in hosts.values():
         device = next((values["gpu_model"] for values in vnodes if "gpu_model" in values), "")
-        sums = [sum(whole_number(values.get(name, "")) for values in vnodes) for name in ("ngpus", "ncpus")]
-        kinds[NodeKind(sums[0], device, sums[1], sum(_bytes(values.get("mem", "")) for values in vnodes))] += 1
+        sums = [
+            sum(whole_number(values.get(name, "")) for values in vnodes)
+            for name in ("ngpus", "ncpus")
+        ]
+        kinds[
+            NodeKind(
+                sums[0], device, sums[1], sum(_bytes(values.get("mem", "")) for values in vnodes)
+            )
+        ] += 1
     return _ranked(kinds)
 
 
@@ -108,7 +118,9 @@ def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int],
 
 
 def _ranked(kinds: Counter[NodeKind]) -> tuple[tuple[NodeKind, int], ...]:
-    return tuple(sorted(kinds.items(), key=lambda pair: (pair[0].devices * pair[1], pair[1]), reverse=True))
+    return tuple(
+        sorted(kinds.items(), key=lambda pair: (pair[0].devices * pair[1], pair[1]), reverse=True)
+    )
 
 
 def _gpus(gres: str) -> tuple[int, str]:
@@ -118,7 +130,10 @@ def _gpus(gres: str) -> tuple[int, str]:
     ((4, ''), (0, ''), (2, 'a100'))
     """
     gpus = re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)", gres)
-    return max(((int(count), name) for name, count in gpus if not re.search(r"\dg\.\d+gb", name)), default=(0, ""))
+    return max(
+        ((int(count), name) for name, count in gpus if not re.search(r"\dg\.\d+gb", name)),
+        default=(0, ""),
+    )
 
 
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:

@@ -41,7 +41,9 @@ class JobFolder:
     record = _File("job.json")  # written by whoever submits: id, host, process, time
     out = _File("out")
     err = _File("err")
-    after = _File("after")  # written before the job is submitted: the folders, one a line, whose work it builds on
+    after = _File(
+        "after"
+    )  # written before the job is submitted: the folders, one a line, whose work it builds on
     # Written by the job:
     started = _File("started")  # once: which process on which machine it is
     heartbeat = _File("heartbeat")  # every few seconds: clock, seconds since the machine's start
@@ -57,7 +59,9 @@ class JobFolder:
     stop_requested = _File("stop_requested")  # when a person asked it to stop: it is not resumed
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", self.path.absolute())  # the same folder, wherever this process goes
+        object.__setattr__(
+            self, "path", self.path.absolute()
+        )  # the same folder, wherever this process goes
 
     @property
     def run_folder(self) -> Path:
@@ -85,7 +89,14 @@ class JobState(StrEnum):
 
 ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING})
 """The states in which a job may still change its run's files, as far as is known."""
-WORST_FIRST = (JobState.FAILED, JobState.TIMEOUT, JobState.LOST, JobState.CANCELLED, JobState.STOPPED, JobState.DONE)
+WORST_FIRST = (
+    JobState.FAILED,
+    JobState.TIMEOUT,
+    JobState.LOST,
+    JobState.CANCELLED,
+    JobState.STOPPED,
+    JobState.DONE,
+)
 """The ends of jobs, in the order in which those of an array's elements decide about its own."""
 
 
@@ -236,7 +247,9 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
         state = {0: JobState.DONE, 75: JobState.STOPPED}.get(code, JobState.FAILED)
     if code == 0:  # it was faster than the request to stop it
         state = JobState.DONE
-    status = status_by_files(folder, job_id, state, read_text(folder.reason).strip() or f"exit code {code}")
+    status = status_by_files(
+        folder, job_id, state, read_text(folder.reason).strip() or f"exit code {code}"
+    )
     return replace(status, exit_code=code, ended=folder.exit_code.stat().st_mtime)
 
 
@@ -283,8 +296,14 @@ class Scheduler(ABC):
         starts when those of these folders, whole arrays too, have ended well.
         """
         if not folder.script.is_file():
-            raise JobError(f"{folder.script} does not exist: write the job (`write_job`) before submitting it.")
-        with hold_file(folder.path / "submit.lock", f"submitting {folder.path}", wait_seconds=2 * self.submit_seconds):
+            raise JobError(
+                f"{folder.script} does not exist: write the job (`write_job`) before submitting it."
+            )
+        with hold_file(
+            folder.path / "submit.lock",
+            f"submitting {folder.path}",
+            wait_seconds=2 * self.submit_seconds,
+        ):
             if folder.was_submitted() and (status := self._existing_job(folder)):
                 if status.state in ACTIVE:
                     return status.job_id
@@ -293,7 +312,11 @@ class Scheduler(ABC):
                     "are. Submit the next one from the folder that `next_job_folder` names."
                 )
             phase = re.sub(r"-\d+$", "", folder.path.name)
-            others = [other for other in submitted_job_folders(folder.run_folder, phase) if other.path != folder.path]
+            others = [
+                other
+                for other in submitted_job_folders(folder.run_folder, phase)
+                if other.path != folder.path
+            ]
             earlier = [(other, self.state(other)) for other in others]
             for other, status in earlier:
                 if not status.final:
@@ -307,7 +330,9 @@ class Scheduler(ABC):
         """Ask the training processes, not the script around them, to save and stop."""
         status = self.state(folder)
         if status.state not in ACTIVE:
-            raise JobError(f"{folder.path} is {status.state} ({status.reason}); only a running job can be stopped.")
+            raise JobError(
+                f"{folder.path} is {status.state} ({status.reason}); only a running job can be stopped."
+            )
         self._request_stop(folder, status)
 
     @abstractmethod
@@ -323,7 +348,9 @@ class Scheduler(ABC):
         """Where the folder's job stands; None where its submission was cut off before it began."""
 
     @abstractmethod
-    def _start(self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]) -> str:
+    def _start(
+        self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]
+    ) -> str:
         """Submit job.sh; `earlier` is how the phase's other jobs ended."""
 
     @abstractmethod

@@ -95,7 +95,9 @@ def request_problems(asked: JobRequest, queues: Sequence[QueueLimits]) -> list[s
     names = [name for name in asked.partition.split(",") if name]
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        return [f"there is no partition {', '.join(unknown)}; there are {', '.join(by_name) or 'none'}"]
+        return [
+            f"there is no partition {', '.join(unknown)}; there are {', '.join(by_name) or 'none'}"
+        ]
     chosen = [by_name[name] for name in names] or [queue for queue in queues if queue.default]
     problems = [_problems_with(asked, queue) for queue in chosen]
     return list(itertools.chain(*problems)) if all(problems) else []
@@ -104,12 +106,17 @@ def request_problems(asked: JobRequest, queues: Sequence[QueueLimits]) -> list[s
 def _problems_with(asked: JobRequest, queue: QueueLimits) -> list[str]:
     account = f"account {asked.account} is" if asked.account else "no account is given, which is"
     partition = f"partition {queue.name}"
-    problems = [f"{partition} is {queue.state} and takes no jobs"] if queue.state in ("INACTIVE", "DRAIN") else []
+    if queue.state in ("INACTIVE", "DRAIN"):
+        problems = [f"{partition} is {queue.state} and takes no jobs"]
+    else:
+        problems = []
     if queue.max_seconds and asked.seconds > queue.max_seconds:
         limit = f"the limit of {partition}, {show_duration(queue.max_seconds)}"
         problems.append(f"a walltime of {show_duration(asked.seconds)} is over {limit}")
     if queue.max_nodes and asked.nodes > queue.max_nodes:
-        problems.append(f"{asked.nodes} nodes are more than {partition} gives a job, {queue.max_nodes}")
+        problems.append(
+            f"{asked.nodes} nodes are more than {partition} gives a job, {queue.max_nodes}"
+        )
     elif queue.total_nodes and asked.nodes > queue.total_nodes:
         problems.append(f"{asked.nodes} nodes are more than {partition} has, {queue.total_nodes}")
     if queue.min_nodes and 0 < asked.nodes < queue.min_nodes:
@@ -118,7 +125,10 @@ def _problems_with(asked: JobRequest, queue: QueueLimits) -> list[str]:
         problems.append(f"{account} none that {partition} allows: {', '.join(queue.accounts)}")
     if asked.account and asked.account in queue.denied_accounts:
         problems.append(f"account {asked.account} is denied by {partition}")
-    return [f"{problem} (the queue says: {queue.words})" if queue.words else problem for problem in problems]
+    return [
+        f"{problem} (the queue says: {queue.words})" if queue.words else problem
+        for problem in problems
+    ]
 
 
 def element_folders(folder: JobFolder) -> list[JobFolder]:

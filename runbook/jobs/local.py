@@ -23,7 +23,8 @@ START_SECONDS = 10.0
 class LocalScheduler(Scheduler):
     """Submits by starting `bash job.sh`, detached: it survives the kernel, the terminal and the connection."""
 
-    kind, submit_seconds = "local", START_SECONDS
+    kind = "local"
+    submit_seconds = START_SECONDS
 
     def state(self, folder: JobFolder) -> JobStatus:
         """Where the job stands: by its exit code, else by its process, else (another host) by its sign of life."""
@@ -31,7 +32,9 @@ class LocalScheduler(Scheduler):
         if end := job_folder.read_end(folder, job_id):
             return end
         identity = _identity(folder)
-        state, reason = _by_process(folder, job_id, identity) if identity else _half_submitted(folder, job_id)
+        state, reason = (
+            _by_process(folder, job_id, identity) if identity else _half_submitted(folder, job_id)
+        )
         status = job_folder.status_by_files(folder, job_id, state, reason)
         # It may have ended while we looked: the exit code is written before the process goes, so it is there by now.
         return job_folder.read_end(folder, job_id) or status
@@ -50,7 +53,9 @@ class LocalScheduler(Scheduler):
         script = identity.pid if identity else 0
 
         def none_left() -> bool:
-            if not processes.ranks(script, status.job_id):  # ranks are asked by the script, once; its set-up by us
+            if not processes.ranks(
+                script, status.job_id
+            ):  # ranks are asked by the script, once; its set-up by us
                 processes.send(_all_but(script, status.job_id), signal.SIGTERM)
             return not processes.process_tree(status.job_id)
 
@@ -80,7 +85,9 @@ class LocalScheduler(Scheduler):
         status = self.state(folder)
         return status if folder.started.exists() or not status.final else None
 
-    def _start(self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]) -> str:
+    def _start(
+        self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]
+    ) -> str:
         assert not after, "only the jobs of a queue wait for each other"
         for status in earlier:
             if status.state is JobState.LOST:
@@ -111,7 +118,9 @@ class LocalScheduler(Scheduler):
         processes.wait_until(begun_or_gone, START_SECONDS, interval=0.01)
         if job_folder.read_started(folder) is None and processes.identify(pid) is None:
             tail = "\n".join(f"  {line}" for line in job_folder.log_tail(folder.err)) or "  nothing"
-            raise JobError(f"The job in {folder.path} ended before it began. Its last words:\n{tail}")
+            raise JobError(
+                f"The job in {folder.path} ended before it began. Its last words:\n{tail}"
+            )
         return job_id
 
 
@@ -123,12 +132,24 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
     if standing is Standing.ELSEWHERE:
         age = job_folder.heartbeat_age(folder)
         if age is not None and age < job_folder.FRESH_SECONDS:
-            return JobState.RUNNING, f"process {identity.pid} on {identity.host}, seen {show_duration(age)} ago"
-        seen = "no sign of life that could be dated" if age is None else f"no sign of life for {show_duration(age)}"
+            return (
+                JobState.RUNNING,
+                f"process {identity.pid} on {identity.host}, seen {show_duration(age)} ago",
+            )
+        if age is None:
+            seen = "no sign of life that could be dated"
+        else:
+            seen = f"no sign of life for {show_duration(age)}"
         if folder.cancelled.exists():
-            return JobState.CANCELLED, f"cancelled from another machine; {seen} from {identity.host}"
+            return (
+                JobState.CANCELLED,
+                f"cancelled from another machine; {seen} from {identity.host}",
+            )
         place = f"it ran on {identity.host}: {seen}. Look there"
-        return JobState.UNKNOWN, f"{place}; if that machine is gone for good, `runbook cancel` says so"
+        return (
+            JobState.UNKNOWN,
+            f"{place}; if that machine is gone for good, `runbook cancel` says so",
+        )
     if folder.cancelled.exists():
         return JobState.CANCELLED, "cancelled; it did not end in time and was killed"
     if standing is Standing.REBOOTED:
@@ -142,7 +163,9 @@ def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
     """The record names no process: whoever submitted is just about to start it, or died at that moment."""
     record = job_folder.read_record(folder)
     if record is None:
-        reason = f"{folder.started} says nothing that could be read: it was damaged, or the disk is full"
+        reason = (
+            f"{folder.started} says nothing that could be read: it was damaged, or the disk is full"
+        )
         return JobState.UNKNOWN, reason
     if record.boot_id == processes.boot_id():
         if processes.process_tree(job_id):

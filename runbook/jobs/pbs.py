@@ -20,7 +20,8 @@ _WALLTIME = -29
 _SIGNALLED = 256
 """PBS adds this to the number of the signal that ended a job: 271 is TERM, by qdel."""
 
-_DELETED, _FAILED = "91", "93"
+_DELETED = "91"
+_FAILED = "93"
 """Substates of a finished job, whose Exit_status may be 0: a shell that outlives TERM, an array's last element."""
 
 
@@ -42,10 +43,16 @@ def parse_jobs(text: str) -> list[QueueJob]:
 
 
 def _limits(name: str, values: dict[str, str]) -> QueueLimits:
-    shown = sorted(f"{key}={value}" for key, value in values.items() if re.match("resources_m|enabled$", key))
+    shown = sorted(
+        f"{key}={value}" for key, value in values.items() if re.match("resources_m|enabled$", key)
+    )
     return QueueLimits(
         name=name,
-        state="INACTIVE" if values.get("enabled") != "True" else "UP" if values.get("started") == "True" else "DOWN",
+        state="INACTIVE"
+        if values.get("enabled") != "True"
+        else "UP"
+        if values.get("started") == "True"
+        else "DOWN",
         max_seconds=clock_seconds(values.get("resources_max.walltime", "")),
         max_nodes=whole_number(values.get("resources_max.nodect", "")),
         min_nodes=whole_number(values.get("resources_min.nodect", "")),
@@ -67,7 +74,9 @@ def queue_rows(text: str) -> list[dict[str, str]]:
     ]
 
 
-def state_of(letter: str, exit_status: int | None, substate: str = "") -> tuple[JobState, int | None]:
+def state_of(
+    letter: str, exit_status: int | None, substate: str = ""
+) -> tuple[JobState, int | None]:
     """Our state and a shell's exit code of PBS's letter, exit status and substate; any other letter is UNKNOWN.
 
     A finished job without an exit status never ran: it was deleted, by a person or because of what it depended on.
@@ -96,16 +105,20 @@ def state_of(letter: str, exit_status: int | None, substate: str = "") -> tuple[
 
 def _job(name: str, values: dict[str, str]) -> QueueJob:
     status = values.get("Exit_status", "")
-    letter, comment = values.get("job_state", ""), values.get("comment", "")
+    letter = values.get("job_state", "")
+    comment = values.get("comment", "")
     code = int(status) if re.fullmatch(r"-?\d+", status) else None
     state, exit_code = state_of(letter, code, values.get("substate", ""))
     mark = re.search(rf"(?:^|,){TOKEN_VARIABLE}=([\w-]+)", values.get("Variable_List", ""))
-    hosts = dict.fromkeys(part.partition("/")[0] for part in values.get("exec_host", "").split("+") if part)
+    hosts = dict.fromkeys(
+        part.partition("/")[0] for part in values.get("exec_host", "").split("+") if part
+    )
     return QueueJob(
         job=name,
         state=state,
         word=f"{letter} (Exit_status {status})" if status else letter,
-        reason=comment or ("deleted before it ran" if state is JobState.CANCELLED and not status else ""),
+        reason=comment
+        or ("deleted before it ran" if state is JobState.CANCELLED and not status else ""),
         exit_code=exit_code,
         partition=values.get("queue", ""),
         nodes=",".join(hosts),
@@ -121,7 +134,11 @@ _QUEUE_OR_HISTORY = ((), ("-x",))
 class Pbs(Queue):
     """The programs of PBS, as they stand on the PATH of a login node."""
 
-    kind, name, speaker, queue_word, end_word = "pbs", "PBS", "PBS", "queue", "delete"
+    kind = "pbs"
+    name = "PBS"
+    speaker = "PBS"
+    queue_word = "queue"
+    end_word = "delete"
     programs = ("qsub", "qstat", "qdel")
     limits_question = ("qstat", "-Q", "-f")
     job_id_line = re.compile(r"(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)")  # 1701.polaris-pbs-01, 12[].pbs
@@ -132,7 +149,9 @@ class Pbs(Queue):
         """The queues of `qstat -Q -f`."""
         return [_limits(name, values) for name, values in parse_entries(text, "Queue")]
 
-    def submission(self, token: str, after: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+    def submission(
+        self, token: str, after: Sequence[str]
+    ) -> tuple[list[str], dict[str, str | None]]:
         """`qsub`, with the mark in the job's environment."""
         dependencies = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
         return ["qsub", "-v", f"{TOKEN_VARIABLE}={token}", *dependencies], {HOLDER_VARIABLE: None}
@@ -140,7 +159,11 @@ class Pbs(Queue):
     def find(self, folder: JobFolder, token: str) -> str | None:
         """By the variable it was submitted with, among this user's jobs in the queue and in the server's history."""
         user = pwd.getpwuid(os.getuid()).pw_name
-        numbers = {job for options in _QUEUE_OR_HISTORY for job in self.answer("qselect", *options, "-u", user).split()}
+        numbers = {
+            job
+            for options in _QUEUE_OR_HISTORY
+            for job in self.answer("qselect", *options, "-u", user).split()
+        }
         newest = sorted(numbers, key=lambda name: int(re.sub(r"\D.*", "", name) or 0))[-MOST_JOBS:]
         return next((job.job for job in self._jobs(newest) if token and job.token == token), None)
 

@@ -76,7 +76,9 @@ class Queue(ABC):
                 f"or load the module that brings {self.name}. Nothing was submitted."
             )
         problem = f"{self.speaker} does not say which {self.queue_word}s there are, so nothing was submitted."
-        limits = self.parse_limits(self.answer(*self.limits_question, problem=problem, error=JobError))
+        limits = self.parse_limits(
+            self.answer(*self.limits_question, problem=problem, error=JobError)
+        )
         problems = job_request.request_problems(job_request.parse_job_request(script), limits)
         if problems:
             text = "; ".join(problems).replace("partition", self.queue_word)
@@ -99,7 +101,9 @@ class Queue(ABC):
         words = self._last_words(answer)
         if not answer.exit_code or any(sign in answer.err for sign in self.broken_off):
             raise LostAnswerError(f"{argv[0]} did not say whether it submitted the job. {words}")
-        raise JobError(f"{self.name} refused the job of {folder.path}; nothing was submitted. {words}")
+        raise JobError(
+            f"{self.name} refused the job of {folder.path}; nothing was submitted. {words}"
+        )
 
     def parse_job_id(self, text: str) -> str:
         """The id that the queue gave a job, of the words of its submission; empty where there is none."""
@@ -107,7 +111,11 @@ class Queue(ABC):
         return next((match[1] for match in matches if match), "")
 
     def answer(
-        self, *argv: str, accept: Sequence[str] = (), problem: str = "", error: type[JobError] = QueueSilentError
+        self,
+        *argv: str,
+        accept: Sequence[str] = (),
+        problem: str = "",
+        error: type[JobError] = QueueSilentError,
     ) -> str:
         """What a program of the queue says; the error where it fails without one of the words `accept`."""
         try:
@@ -115,13 +123,17 @@ class Queue(ABC):
         except ProgramError as silent:
             raise QueueSilentError(str(silent)) from silent
         if answer.exit_code and not any(sign in answer.err for sign in accept):
-            raise error(f"{problem or f'{self.speaker} does not answer.'} {self._last_words(answer)}")
+            raise error(
+                f"{problem or f'{self.speaker} does not answer.'} {self._last_words(answer)}"
+            )
         return answer.out
 
     def end(self, job: str) -> None:
         """Take a job out of the queue, or end it with all its processes: TERM, and KILL after the queue's own delay."""
         problem = f"{self.name} did not {self.end_word} job {job}."
-        self.answer(self.programs[-1], job, accept=self.unknown_job, problem=problem, error=JobError)
+        self.answer(
+            self.programs[-1], job, accept=self.unknown_job, problem=problem, error=JobError
+        )
 
     def _last_words(self, answer: shell.Finished) -> str:
         text = shell.last_lines(answer.err or answer.out, 6)
@@ -136,7 +148,9 @@ class Queue(ABC):
         """The answer to `limits_question`."""
 
     @abstractmethod
-    def submission(self, token: str, after: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+    def submission(
+        self, token: str, after: Sequence[str]
+    ) -> tuple[list[str], dict[str, str | None]]:
         """The command to which job.sh is given, and changes to our environment for it."""
 
     @abstractmethod
@@ -180,7 +194,9 @@ class QueueScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Where the job stands: by its own files, then by the queue, then by the queue's history; never a guess."""
         if not folder.was_submitted():
-            raise JobError(f"No job was submitted from {folder.path}: it has no {folder.record.name}.")
+            raise JobError(
+                f"No job was submitted from {folder.path}: it has no {folder.record.name}."
+            )
         try:
             number = self._number(folder)
         except QueueSilentError as silent:
@@ -189,7 +205,9 @@ class QueueScheduler(Scheduler):
             record = job_folder.read_record(folder)
             if record and time.time() - record.submitted < SUBMIT_SECONDS:
                 return self._status(folder, "", JobState.PENDING, "being submitted")
-            reason = "its submission was cut off, and the queue has no job with its mark: it never began"
+            reason = (
+                "its submission was cut off, and the queue has no job with its mark: it never began"
+            )
             return self._status(folder, "", JobState.LOST, reason)
         if end := job_request.array_end(folder, self._id(number)):
             return self._unless_requeued(folder, number, end)
@@ -204,7 +222,9 @@ class QueueScheduler(Scheduler):
             return status
         number = self._number(folder)
         if not number:
-            raise JobError(f"{folder.path}: {status.reason}. There is no job id that could be cancelled.")
+            raise JobError(
+                f"{folder.path}: {status.reason}. There is no job id that could be cancelled."
+            )
         folder.cancelled.touch()
 
         def ended() -> bool:
@@ -219,8 +239,12 @@ class QueueScheduler(Scheduler):
 
         is_pending = status.state is JobState.PENDING  # also one that waits again after an end
         if not is_pending:
-            processes.wait_until(lambda: ended() or folder.rank_0.exists(), grace_seconds, interval=0.5)
-            if folder.rank_0.exists():  # what there is to save is saved: the queue would only cut the cleaning up short
+            processes.wait_until(
+                lambda: ended() or folder.rank_0.exists(), grace_seconds, interval=0.5
+            )
+            if (
+                folder.rank_0.exists()
+            ):  # what there is to save is saved: the queue would only cut the cleaning up short
                 processes.wait_until(ended, CLEANUP_SECONDS, interval=0.5)
         if is_pending or not ended():
             self.queue.end(number)
@@ -231,14 +255,26 @@ class QueueScheduler(Scheduler):
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
         folder.stop.touch()  # every rank sees it, and saves
 
-    def _start(self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]) -> str:
+    def _start(
+        self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]
+    ) -> str:
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))
         dependencies = [self._number(other) for other in after]
-        if after:  # the job itself asks them too: what a queue holds to be a good end of an array differs
-            parts = [part for other in after for part in job_request.element_folders(other) or [other]]
+        if (
+            after
+        ):  # the job itself asks them too: what a queue holds to be a good end of an array differs
+            parts = [
+                part for other in after for part in job_request.element_folders(other) or [other]
+            ]
             write_text(folder.after, "".join(f"{part.path}\n" for part in parts), error=JobError)
         token = f"runbook-{secrets.token_hex(8)}"
-        record = JobRecord(job_id="", kind=self.kind, token=token, submitted=time.time(), host=processes.host_name())
+        record = JobRecord(
+            job_id="",
+            kind=self.kind,
+            token=token,
+            submitted=time.time(),
+            host=processes.host_name(),
+        )
         record.write(folder)  # first: whatever happens next, the job can be found
         try:
             number = self.queue.submit(folder, token, dependencies)
@@ -270,7 +306,12 @@ class QueueScheduler(Scheduler):
             return None
         status = self.state(folder)
         if status.state in ACTIVE and (record is None or not record.job_id):
-            record = replace(record or JobRecord(job_id=""), kind=self.kind, job_id=status.job_id, queue_id=number)
+            record = replace(
+                record or JobRecord(job_id=""),
+                kind=self.kind,
+                job_id=status.job_id,
+                queue_id=number,
+            )
             record.write(folder)
         return status
 
@@ -300,38 +341,64 @@ class QueueScheduler(Scheduler):
         except JobError:
             return end
         if job is not None and job.state is JobState.PENDING:
-            return self._status(folder, number, JobState.PENDING, f"queued again after: {end.reason}")
+            return self._status(
+                folder, number, JobState.PENDING, f"queued again after: {end.reason}"
+            )
         if job is not None and job.state is JobState.RUNNING and age < COMPLETING_SECONDS:
             reason = f"{end.reason}; the queue says {job.word}, so it may be queued again"
             return self._status(folder, number, JobState.RUNNING, reason)
         return end
 
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
-        began, elements = job_folder.read_started(folder), job_request.element_folders(folder)
-        ages = [age for part in elements or [folder] if (age := job_folder.heartbeat_age(part)) is not None]
+        began = job_folder.read_started(folder)
+        elements = job_request.element_folders(folder)
+        ages = [
+            age
+            for part in elements or [folder]
+            if (age := job_folder.heartbeat_age(part)) is not None
+        ]
         age = min(ages, default=None)
-        seen = f"seen {show_duration(age)} ago" if age is not None else "no sign of life that could be dated"
+        if age is not None:
+            seen = f"seen {show_duration(age)} ago"
+        else:
+            seen = "no sign of life that could be dated"
         if began and age is not None and age < ALIVE_SECONDS:
-            return self._status(folder, number, JobState.RUNNING, f"on {began.identity.host}, {seen}")
+            return self._status(
+                folder, number, JobState.RUNNING, f"on {began.identity.host}, {seen}"
+            )
         is_fresh = age is not None and age < job_folder.FRESH_SECONDS
         try:
             job = self._ask(number)
         except QueueSilentError as silent:
-            return self._status(folder, number, JobState.UNKNOWN, f"{seen if began else 'not begun'}; {silent}")
+            return self._status(
+                folder, number, JobState.UNKNOWN, f"{seen if began else 'not begun'}; {silent}"
+            )
         if job is None and is_fresh:
-            return self._status(folder, number, JobState.UNKNOWN, f"the queue does not know it, but it was {seen}")
+            return self._status(
+                folder, number, JobState.UNKNOWN, f"the queue does not know it, but it was {seen}"
+            )
         if job is None:
             return self._status(folder, number, *_forgotten(folder))
         if job.state is JobState.DONE and is_fresh:
             # Files of another machine come late; its own word about its end does too.
-            return self._status(folder, number, JobState.RUNNING, f"the queue says {job.word}; its files are awaited")
+            return self._status(
+                folder,
+                number,
+                JobState.RUNNING,
+                f"the queue says {job.word}; its files are awaited",
+            )
         unfinished = (part.path.name for part in elements if job_folder.read_end(part, "") is None)
         if job.state is JobState.DONE and (names := ", ".join(unfinished)):
             # PBS gives an array its last element's exit status: what each element says of itself counts.
             reason = f"the queue says {job.word}, but {names} left no exit code"
             return self._status(folder, number, JobState.LOST, reason)
         place = (job.partition and f"partition {job.partition}", job.nodes and f"on {job.nodes}")
-        parts = (job.word, job.reason, *place, seen if job.state is JobState.RUNNING and began else "")
+        parts = (
+            job.word,
+            job.reason,
+            *place,
+            seen if job.state is JobState.RUNNING and began else "",
+        )
         stopped = job.state is JobState.FAILED and job.exit_code == 75
         state = JobState.STOPPED if stopped else job.state
         status = self._status(folder, number, state, ", ".join(part for part in parts if part))
@@ -353,8 +420,12 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
     """State and reason of a job that its queue does not know any more, and that left no exit code."""
     if folder.cancelled.exists():
         return JobState.CANCELLED, "cancelled; the queue does not know it any more"
-    began, seen = job_folder.read_started(folder), job_folder.last_seen(folder)
+    began = job_folder.read_started(folder)
+    seen = job_folder.last_seen(folder)
     # The moment of its last sign of life: an age would grow for ever.
-    at = "never seen" if seen is None else time.strftime("last seen %Y-%m-%d %H:%M:%S UTC", time.gmtime(seen))
+    if seen is None:
+        at = "never seen"
+    else:
+        at = time.strftime("last seen %Y-%m-%d %H:%M:%S UTC", time.gmtime(seen))
     course = f"began on {began.identity.host}, {at}" if began else "never began"
     return JobState.LOST, f"the queue does not know it any more; it {course} and left no exit code"

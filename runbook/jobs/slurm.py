@@ -34,13 +34,29 @@ _STATES = {
 }
 _STATE_OF = {word: state for state, words in _STATES.items() for word in words.split()}
 
-NEVER = frozenset({
-    "PartitionTimeLimit", "PartitionNodeLimit", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
-    "BadConstraints", "AccountNotAllowed", "QOSNotAllowed", "QOSMaxWallDurationPerJobLimit", "QOSMaxNodePerJobLimit",
-    "QOSMaxCpuPerJobLimit", "QOSMaxGRESPerJob", "QOSTimeLimit", "AssocMaxWallDurationPerJobLimit",
-    "AssocMaxNodePerJobLimit", "AssociationTimeLimit", "MaxWallDurationPerJobLimit", "MaxNodePerJobLimit",
-    "ReservationDeleted",
-})  # fmt: skip
+NEVER = frozenset(
+    {
+        "PartitionTimeLimit",
+        "PartitionNodeLimit",
+        "DependencyNeverSatisfied",
+        "InvalidAccount",
+        "InvalidQOS",
+        "BadConstraints",
+        "AccountNotAllowed",
+        "QOSNotAllowed",
+        "QOSMaxWallDurationPerJobLimit",
+        "QOSMaxNodePerJobLimit",
+        "QOSMaxCpuPerJobLimit",
+        "QOSMaxGRESPerJob",
+        "QOSTimeLimit",
+        "AssocMaxWallDurationPerJobLimit",
+        "AssocMaxNodePerJobLimit",
+        "AssociationTimeLimit",
+        "MaxWallDurationPerJobLimit",
+        "MaxNodePerJobLimit",
+        "ReservationDeleted",
+    }
+)
 """Reasons of a waiting job that no time mends."""
 
 
@@ -70,7 +86,10 @@ def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
         fields = line.split("|", len(columns) - 1)
         if len(fields) != len(columns) or not re.match(r"\d+", fields[0]):
             continue
-        values = {name: "" if field in _NOTHING else field for name, field in zip(columns, fields, strict=True)}
+        values = {
+            name: "" if field in _NOTHING else field
+            for name, field in zip(columns, fields, strict=True)
+        }
         values["token"] = values["token"].strip()
         exit_code = parse_exit_code(values.pop("code", ""))
         jobs.append(QueueJob(**values, state=state_of(values["word"]), exit_code=exit_code))
@@ -88,7 +107,16 @@ def parse_exit_code(text: str) -> int | None:
 
 
 def _partition(line: str, values: dict[str, str]) -> QueueLimits:
-    shown = ["PartitionName", "AllowAccounts", "DenyAccounts", "MaxNodes", "MaxTime", "MinNodes", "State", "TotalNodes"]
+    shown = [
+        "PartitionName",
+        "AllowAccounts",
+        "DenyAccounts",
+        "MaxNodes",
+        "MaxTime",
+        "MinNodes",
+        "State",
+        "TotalNodes",
+    ]
     return QueueLimits(
         name=values["PartitionName"],
         state=values.get("State", "UP"),
@@ -116,23 +144,45 @@ def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
 class Slurm(Queue):
     """The programs of Slurm, as they stand on the PATH of a login node."""
 
-    kind, name, speaker, queue_word, end_word = "slurm", "Slurm", "Slurm's controller", "partition", "cancel"
+    kind = "slurm"
+    name = "Slurm"
+    speaker = "Slurm's controller"
+    queue_word = "partition"
+    end_word = "cancel"
     programs = ("sbatch", "squeue", "scontrol", "scancel")
     limits_question = ("scontrol", "--oneliner", "--all", "show", "partition")
-    job_id_line = re.compile(r"(\d+)(?:;.*)?")  # of sbatch --parsable, perhaps with the cluster's name
+    job_id_line = re.compile(
+        r"(\d+)(?:;.*)?"
+    )  # of sbatch --parsable, perhaps with the cluster's name
     unknown_job = ("Invalid job id",)
-    broken_off = ("Socket timed out", "Zero Bytes", "Transport endpoint", "Connection reset", "Unexpected message")
+    broken_off = (
+        "Socket timed out",
+        "Zero Bytes",
+        "Transport endpoint",
+        "Connection reset",
+        "Unexpected message",
+    )
     no_history = ("accounting storage is disabled",)
 
     def parse_limits(self, text: str) -> list[QueueLimits]:
         """The partitions of `scontrol --oneliner --all show partition`."""
         lines = [line for line in text.splitlines() if line.startswith("PartitionName=")]
-        return [_partition(line, dict(word.partition("=")[::2] for word in line.split())) for line in lines]
+        return [
+            _partition(line, dict(word.partition("=")[::2] for word in line.split()))
+            for line in lines
+        ]
 
-    def submission(self, token: str, after: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+    def submission(
+        self, token: str, after: Sequence[str]
+    ) -> tuple[list[str], dict[str, str | None]]:
         """`sbatch`; what an allocation around us says of itself would be taken for the new job's own."""
-        dependencies = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
-        inherited = (name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF")
+        if after:
+            dependencies = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+        else:
+            dependencies = []
+        inherited = (
+            name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF"
+        )
         return ["sbatch", "--parsable", f"--comment={token}", *dependencies], dict.fromkeys(
             (HOLDER_VARIABLE, *inherited)
         )
@@ -165,7 +215,9 @@ class Slurm(Queue):
     def ask(self, job: str) -> QueueJob | None:
         """By squeue while the controller remembers the job (scontrol for its exit code), by sacct afterwards."""
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
-        found = together([entry for entry in parse_jobs(queued, SQUEUE_COLUMNS) if _whole(entry.job) == job])
+        found = together(
+            [entry for entry in parse_jobs(queued, SQUEUE_COLUMNS) if _whole(entry.job) == job]
+        )
         if found is not None and found.state in (JobState.FAILED, JobState.DONE):
             shown = self.answer("scontrol", "--oneliner", "show", "job", found.job, accept=("",))
             return replace(found, exit_code=parse_exit_code(shown))
@@ -173,11 +225,15 @@ class Slurm(Queue):
             return found
         problem = "The controller has forgotten the job, and sacct does not answer."
         ended = self.answer(*_SACCT, f"--jobs={job}", accept=self.no_history, problem=problem)
-        return together([entry for entry in parse_jobs(ended, SACCT_COLUMNS) if _whole(entry.job) == job])
+        return together(
+            [entry for entry in parse_jobs(ended, SACCT_COLUMNS) if _whole(entry.job) == job]
+        )
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
         """`sinfo`: how many nodes of each partition are in which state."""
-        text = self.answer("sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N")
+        text = self.answer(
+            "sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N"
+        )
         columns = ("queue", "state", "time limit", "nodes", "are", "which")
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 

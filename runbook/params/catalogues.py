@@ -53,7 +53,9 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     site = _entry(Site, document, document.values, ())
     if site.site != name:
         rule = f"must be {name}, the file's own name."
-        raise InvalidParams(f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)])
+        raise InvalidParams(
+            f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)]
+        )
     layer = Layer("site").take(site.defaults, lambda path: document.origin(("defaults", *path)))
     for key in ("run", "site"):
         if key in layer.leaves:
@@ -68,7 +70,9 @@ def smaller_model(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
     Sizes are compared by 12 x layers x hidden^2 + vocabulary x hidden, which is near enough to order them; the plan
     computes exact counts.
     """
-    weight, limit = (12 * one.layers * one.hidden**2 + one.vocabulary * one.hidden for one in (own, smoke))
+    weight, limit = (
+        12 * one.layers * one.hidden**2 + one.vocabulary * one.hidden for one in (own, smoke)
+    )
     return (own_name, own) if weight < limit else (SMOKE_MODEL, smoke)
 
 
@@ -94,7 +98,8 @@ def _entry(kind: type[Entry], document: YamlDocument, values: Any, path: tuple[s
     except ValidationError as errors:
         problems = []
         for error in errors.errors(include_url=False):
-            here, unknown = (*path, *map(str, error["loc"])), error["type"] == "extra_forbidden"
+            here = (*path, *map(str, error["loc"]))
+            unknown = error["type"] == "extra_forbidden"
             near = nearest(here[-1], list(kind.model_fields), 1) if unknown else []
             rule = " ".join([rule_of(error, ""), *(f"Did you mean {name}?" for name in near)])
             value = ... if unknown or error["type"] == "missing" else error["input"]

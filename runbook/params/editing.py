@@ -31,7 +31,9 @@ def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
         if key in misread or key not in before or before[key].value != value:
             result = _put(result, where, key.split("."), value)
     layer = _layer(result, where)
-    if layer.problems or {key: origin.value for key, origin in layer.leaves.items()} != dict(values):
+    if layer.problems or {key: origin.value for key, origin in layer.leaves.items()} != dict(
+        values
+    ):
         raise ParamsError(f"{where}: its lines cannot be edited one by one.")
     return result
 
@@ -49,12 +51,16 @@ def _our_names(path: Sequence[str]) -> Sequence[str]:
 
 def _put(text: str, where: str, path: Sequence[str], value: object) -> str:
     """The text with one value where the old one stands, or below the last one of the innermost section there is."""
-    node, depth = compose(text, where), 0
+    node = compose(text, where)
+    depth = 0
     while isinstance(node, yaml.MappingNode) and depth < len(path):
-        inner = {_our_names((*path[:depth], str(key.value)))[-1]: below for key, below in node.value}
+        inner = {
+            _our_names((*path[:depth], str(key.value)))[-1]: below for key, below in node.value
+        }
         if path[depth] not in inner:
             return _added(text, node, nest({".".join(path[depth:]): value}))
-        node, depth = inner[path[depth]], depth + 1
+        node = inner[path[depth]]
+        depth = depth + 1
         if depth == len(path) and isinstance(node, yaml.ScalarNode):
             return text[: node.start_mark.index] + write_scalar(value) + text[node.end_mark.index :]
     raise ParamsError(f"{where}: its lines cannot be edited one by one.")
@@ -75,6 +81,8 @@ def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> 
 
 def _inline(tree: Mapping[str, object]) -> str:
     return ", ".join(
-        f"{key}: {{{_inline(value)}}}" if isinstance(value, Mapping) else f"{key}: {write_scalar(value)}"
+        f"{key}: {{{_inline(value)}}}"
+        if isinstance(value, Mapping)
+        else f"{key}: {write_scalar(value)}"
         for key, value in tree.items()
     )

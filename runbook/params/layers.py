@@ -42,7 +42,9 @@ class Origin:
     value: Any
 
     def __str__(self) -> str:
-        return self.where if self.layer in ("built-in", "run file") else f"{self.where} ({self.layer})"
+        if self.layer in ("built-in", "run file"):
+            return self.where
+        return f"{self.where} ({self.layer})"
 
 
 @dataclass
@@ -81,9 +83,18 @@ class Layer:
         elif isinstance(value, Mapping | list | tuple):
             self.report(name, where(written), "takes one value, not a list or a mapping.", value)
         elif value is None:
-            self.report(name, where(written), "has no value. Give one, or leave the line out to take the default.")
+            self.report(
+                name,
+                where(written),
+                "has no value. Give one, or leave the line out to take the default.",
+            )
         else:
-            if self.name in TEXTS and isinstance(value, str) and value and all_keys()[name].kind is not str:
+            if (
+                self.name in TEXTS
+                and isinstance(value, str)
+                and value
+                and all_keys()[name].kind is not str
+            ):
                 value = read_scalar(value)
             self.leaves[name] = Origin(self.name, where(written), value)  # a later one wins
 
@@ -121,7 +132,9 @@ class Layer:
 def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> str:
     """What an unknown key of `jobs` means: a key of each phase, a key of `jobs`, or a phase."""
     meant = "" if isinstance(value, Mapping) else "".join(right_name(path))
-    meant = meant.replace("jobs.<phase>.", "jobs.training.").replace("jobs.environment.", "jobs.training.")
+    meant = meant.replace("jobs.<phase>.", "jobs.training.").replace(
+        "jobs.environment.", "jobs.training."
+    )
     if meant.startswith("jobs.training."):
         return f"there is no such key: each phase has its own. Did you mean {meant}?"
     if meant.startswith("jobs.") and meant in all_keys():
@@ -162,7 +175,9 @@ class LayerStack:
                 key = ".".join(str(part) for part in error["loc"])
                 if key in layer.leaves:
                     origin = layer.leaves[key]
-                    self.problems.append(Problem(key, origin.where, rule_of(error, key), origin.value))
+                    self.problems.append(
+                        Problem(key, origin.where, rule_of(error, key), origin.value)
+                    )
 
     def origin(self, key: str) -> Origin | None:
         """The origin of the value that wins so far; None where none was given."""
@@ -179,7 +194,11 @@ class LayerStack:
 
     def _clear(self, layer: Layer, meaning: str, group: tuple[str, ...]) -> None:
         """Of the keys of a group, the one that the layer gives sets those of the layers below to 0."""
-        given = [key for key in group if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0")]
+        given = [
+            key
+            for key in group
+            if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0")
+        ]
         if len(given) > 1:
             wheres = dict.fromkeys(layer.leaves[key].where for key in given)
             rule = f"these are {len(given)} {meaning}. Give one of them."
@@ -199,14 +218,17 @@ _RULES = {
 
 def rule_of(error: Any, key: str) -> str:
     """Pydantic's error as a rule: in its own words, where they need no other."""
-    kind, context = str(error["type"]), error.get("ctx") or {}
+    kind = str(error["type"])
+    context = error.get("ctx") or {}
     if kind == "value_error":
         return f"{str(context['error']).removesuffix('.')}."
     if kind == "string_pattern_mismatch":
         return f"must look like {show(all_keys()[key].default) if key in all_keys() else context['pattern']}."
     if kind == "string_type":
         return f'must be text; put it in quotes: "{error["input"]}".'
-    near = nearest(str(error["input"]), re.findall(r"'([^']*)'", str(context.get("expected", ""))), 1)
+    near = nearest(
+        str(error["input"]), re.findall(r"'([^']*)'", str(context.get("expected", ""))), 1
+    )
     meant = f" Did you mean {near[0]}?" if near else ""
     return f"{_RULES.get(kind) or error['msg'].replace('Input should be', 'must be')}.{meant}"
 
@@ -243,7 +265,9 @@ def words_layer(words: Sequence[str]) -> Layer:
 
 def _take_word(layer: Layer, key: str, text: str, where: str) -> None:
     path = tuple(key.split("."))
-    with contextlib.suppress(ValueError):  # reported with the phases that do submit jobs, when the key is taken
+    with contextlib.suppress(
+        ValueError
+    ):  # reported with the phases that do submit jobs, when the key is taken
         path = full_path(path)
     key = ".".join(path)
     value: Any = text

@@ -43,7 +43,9 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
     if hardware.device != AUTO:
         return site
     variables = sorted({name for names in VISIBLE.values() for name in names} & environment.keys())
-    program, gpus = visible_gpus(environment.get("PATH", ""), tuple((name, environment[name]) for name in variables))
+    program, gpus = visible_gpus(
+        environment.get("PATH", ""), tuple((name, environment[name]) for name in variables)
+    )
     names = sorted({gpu.name for gpu in gpus})
     if len(names) > 1:
         raise ParamsError(
@@ -52,10 +54,14 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
             "(HIP_VISIBLE_DEVICES for AMD)."
         )
     if not gpus:
-        return site.model_copy(update={"hardware": hardware.model_copy(update={"devices_per_node": 1})})
+        return site.model_copy(
+            update={"hardware": hardware.model_copy(update={"devices_per_node": 1})}
+        )
     number = min(len(gpus), hardware.devices_per_node or len(gpus))
     memory = min(gpu.memory_bytes for gpu in gpus)
-    own = hardware.model_copy(update={"device": names[0], "devices_per_node": number, "device_memory": memory})
+    own = hardware.model_copy(
+        update={"device": names[0], "devices_per_node": number, "device_memory": memory}
+    )
     source = f"{program} on this machine: {len(gpus)} x {names[0]}, {show_bytes(memory)} each"
     facts = {**site.facts, "hardware.device": Fact(source=source)}
     return site.model_copy(update={"hardware": own, "facts": facts})
@@ -73,7 +79,9 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
             continue
         try:
             gpus = parse(shell.run(command, timeout=PATIENCE_SECONDS, env={"PATH": path}).out)
-        except ProgramError:  # "couldn't communicate with the NVIDIA driver": installed, and nothing to show
+        except (
+            ProgramError
+        ):  # "couldn't communicate with the NVIDIA driver": installed, and nothing to show
             continue
         for name in VISIBLE[command]:
             if name in shown:
@@ -115,9 +123,14 @@ def parse_amd(text: str) -> list[Gpu]:
     numbers = sorted((int(key[4:]), key) for key in cards if re.fullmatch(r"card\d+", key))
     for card in (cards[key] for _, key in numbers):
         values = {str(key).lower(): str(value) for key, value in card.items()}
-        name = values.get("card series") or values.get("device name") or values.get("card model", "")
-        memory, uuid = values.get("vram total memory (b)", ""), values.get("unique id", "").removeprefix("0x")
-        gpus.append(Gpu(name, int(memory) if memory.isdigit() else 0, f"GPU-{uuid}" if uuid else ""))
+        name = (
+            values.get("card series") or values.get("device name") or values.get("card model", "")
+        )
+        memory = values.get("vram total memory (b)", "")
+        uuid = values.get("unique id", "").removeprefix("0x")
+        gpus.append(
+            Gpu(name, int(memory) if memory.isdigit() else 0, f"GPU-{uuid}" if uuid else "")
+        )
     return [gpu for gpu in gpus if gpu.name]
 
 

@@ -38,7 +38,10 @@ _INJECTED = "# Parameters\n"
 
 
 def bind(
-    namespace: Mapping[str, object], *, project: Path | None = None, before: YamlDocument | None = None
+    namespace: Mapping[str, object],
+    *,
+    project: Path | None = None,
+    before: YamlDocument | None = None,
 ) -> Settings:
     """The run that a notebook's variables name; pass `globals()`.
 
@@ -48,7 +51,9 @@ def bind(
     """
     run = namespace.get("run", PARAMETERS["run"])
     if not isinstance(run, str):
-        raise InvalidParams("Parameters of the notebook", [*_unknown_names(namespace), _wrong_type("run", run)])
+        raise InvalidParams(
+            "Parameters of the notebook", [*_unknown_names(namespace), _wrong_type("run", run)]
+        )
     file = find_run_file(run, project)
     values = {name: _value(name, namespace[name]) for name in _FROM_FILE if name in namespace}
     given = {name: value for name, value in values.items() if not _same(value, PARAMETERS[name])}
@@ -58,8 +63,15 @@ def bind(
         _refuse_two_runs(file, given, own)
     overrides = namespace.get("overrides", "")
     typed = chosen | {"overrides": overrides}
-    wrong = {name: value for name, value in typed.items() if not isinstance(value, type(PARAMETERS[name]))}
-    problems = [*_unknown_names(namespace), *(_wrong_type(name, value) for name, value in wrong.items())]
+    wrong = {
+        name: value
+        for name, value in typed.items()
+        if not isinstance(value, type(PARAMETERS[name]))
+    }
+    problems = [
+        *_unknown_names(namespace),
+        *(_wrong_type(name, value) for name, value in wrong.items()),
+    ]
     chosen = {name: value for name, value in chosen.items() if name not in wrong}
     words: list[str] = []
     try:
@@ -80,7 +92,11 @@ def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
     """
     edits = {}
     for name, value in assignments(cell).items():
-        if name in (*_FROM_FILE, "overrides") and name not in given and not _same(_literal(value), PARAMETERS[name]):
+        if (
+            name in (*_FROM_FILE, "overrides")
+            and name not in given
+            and not _same(_literal(value), PARAMETERS[name])
+        ):
             edits[name] = ast.unparse(value)
     return edits
 
@@ -102,8 +118,17 @@ def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> 
 def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str) -> None:
     """As `refuse_hand_edits`, from inside a kernel in which papermill put its parameters below the parameters cell."""
     sources = _executed(namespace)
-    injected = next((number for number, source in enumerate(sources) if source.startswith(_INJECTED)), 0)
-    cell = next((source for source in sources[:injected] if PARAMETERS.keys() <= assignments(source).keys()), "")
+    injected = next(
+        (number for number, source in enumerate(sources) if source.startswith(_INJECTED)), 0
+    )
+    cell = next(
+        (
+            source
+            for source in sources[:injected]
+            if PARAMETERS.keys() <= assignments(source).keys()
+        ),
+        "",
+    )
     if cell:
         refuse_hand_edits(cell, notebook, assignments(sources[injected]))
 
@@ -127,7 +152,9 @@ def _value(name: str, value: Any) -> Any:
 
 def _wrong_type(name: str, value: Any) -> Problem:
     kind = "text" if isinstance(PARAMETERS[name], str) else "a dict"
-    return Problem(name, "notebook", f"must be {kind}, such as {name} = {json.dumps(_EXAMPLES[name])}.", value)
+    return Problem(
+        name, "notebook", f"must be {kind}, such as {name} = {json.dumps(_EXAMPLES[name])}.", value
+    )
 
 
 def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
@@ -146,7 +173,9 @@ def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
 
 def _executed(namespace: Mapping[str, object]) -> list[str]:
     history = namespace.get("In")
-    return [source for source in history if isinstance(source, str)] if isinstance(history, list) else []
+    if isinstance(history, list):
+        return [source for source in history if isinstance(source, str)]
+    return []
 
 
 def assignments(source: str) -> dict[str, ast.expr]:
@@ -157,7 +186,10 @@ def assignments(source: str) -> dict[str, ast.expr]:
         return {}
     found: dict[str, ast.expr] = {}
     for statement in body:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        if isinstance(statement, ast.Assign):
+            target: ast.expr | None = statement.targets[0]
+        else:
+            target = getattr(statement, "target", None)
         value = getattr(statement, "value", None)
         if isinstance(target, ast.Name) and isinstance(value, ast.expr):
             found[target.id] = value

@@ -44,11 +44,16 @@ def show(value: Any) -> str:
     if value is None:
         text = "nothing"
     elif isinstance(value, dict):
-        text = "{" + ", ".join(f"{key}: {show(item)}" for key, item in list(value.items())[:4]) + "}"
+        text = (
+            "{" + ", ".join(f"{key}: {show(item)}" for key, item in list(value.items())[:4]) + "}"
+        )
     elif isinstance(value, list | tuple):
         text = "[" + ", ".join(show(item) for item in value[:4]) + "]"
     elif isinstance(value, str):
-        text = value if value and not value[0].isdigit() and value == value.strip() else f'"{value}"'
+        if value and not value[0].isdigit() and value == value.strip():
+            text = value
+        else:
+            text = f'"{value}"'
     else:
         text = write_scalar(value) if isinstance(value, int | float) else str(value)
     text = mask(text)
@@ -62,7 +67,10 @@ class InvalidParams(ParamsError):
         self.problems = tuple(problems)
         texts = list(dict.fromkeys(problem.text() for problem in problems))
         head = texts[0] if len(texts) == 1 else f"{len(texts)} things cannot be used."
-        rows = [f"\n  {number}. {text}" for number, text in enumerate(texts, 1)] if len(texts) > 1 else []
+        if len(texts) > 1:
+            rows = [f"\n  {number}. {text}" for number, text in enumerate(texts, 1)]
+        else:
+            rows = []
         super().__init__(f"{title}: {head} Nothing was written.{''.join(rows)}")
 
 
@@ -77,12 +85,16 @@ def token_problem(key: str, where: str) -> Problem:
 
 def marks_in(text: str, where: str) -> list[Problem]:
     """Every value of a file that is still to be filled in, with what the comment behind it says of it."""
-    found, lines = [], text.splitlines()
+    found = []
+    lines = text.splitlines()
     for path, node in scalars(compose(text, where)) if FILL_IN in text else ():
         if node.value == FILL_IN:
             line = node.start_mark.line
             comment = lines[line].partition("#")[2].strip()
-            rule = f"is still to be filled in: {comment}." if comment else "is still to be filled in."
+            if comment:
+                rule = f"is still to be filled in: {comment}."
+            else:
+                rule = "is still to be filled in."
             found.append(Problem(".".join(path), f"{where}:{line + 1}", rule))
     return found
 
@@ -90,7 +102,9 @@ def marks_in(text: str, where: str) -> list[Problem]:
 def tokens_in(text: str, where: str) -> list[Problem]:
     """Every line of a file that holds what looks like a real secret, comments included."""
     return [
-        token_problem(line.partition(":")[0].strip(" #-") if ":" in line else "this line", f"{where}:{number}")
+        token_problem(
+            line.partition(":")[0].strip(" #-") if ":" in line else "this line", f"{where}:{number}"
+        )
         for number, line in enumerate(text.splitlines(), 1)
         if find_token(line)
     ]
@@ -117,7 +131,8 @@ def read_as_papermill(text: str) -> Any:
 def differences(text: str, where: str) -> list[Problem]:
     """Every word outside quotes that the two versions read differently, with how to write it."""
     problems = []
-    nodes, old_nodes = scalars(compose(text, where)), scalars(compose(text, where, PapermillLoader))
+    nodes = scalars(compose(text, where))
+    old_nodes = scalars(compose(text, where, PapermillLoader))
     for (path, node), (_, old_node) in zip(nodes, old_nodes, strict=True):
         if node.style:
             continue  # quoted, or a block of text

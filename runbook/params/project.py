@@ -60,7 +60,9 @@ def shown_path(path: Path, project: Path) -> str:
 def run_names(project: Path) -> list[str]:
     """The runs that can be named: stems of the files in params/."""
     skip = {"models", "datasets"}
-    return sorted(path.stem for path in (project / "params").glob("*.yaml") if path.stem not in skip)
+    return sorted(
+        path.stem for path in (project / "params").glob("*.yaml") if path.stem not in skip
+    )
 
 
 def site_names(project: Path) -> list[str]:
@@ -78,18 +80,25 @@ def variant_names(run: str, project: Path | None = None) -> list[str]:
 def find_run_file(name: str, project: Path | None = None) -> RunFile:
     """The run file that `name` means: a stem in params/, `stem:variant`, or a path."""
     if not name.strip():
-        raise ParamsError("run: no run is named. Write the name of a file in params/, or a path to one.")
+        raise ParamsError(
+            "run: no run is named. Write the name of a file in params/, or a path to one."
+        )
     word, colon, variant = name.strip().rpartition(":")
     if not (colon and word) or "/" in variant or Path(name.strip()).exists():
-        word, variant = name.strip(), ""
+        word = name.strip()
+        variant = ""
     if "/" in word or "\\" in word or word.endswith((".yaml", ".yml")):
         return _by_path(word, variant, project)
     root = (project or project_root()).resolve()
-    path, names = root / "params" / f"{word}.yaml", run_names(root)
+    path = root / "params" / f"{word}.yaml"
+    names = run_names(root)
     if word in names:
         return RunFile(path, variant, root)
     near = nearest(word, names)
-    meant = f"Did you mean {' or '.join(near)}?" if near else f"The runs are: {', '.join(names) or 'none yet'}."
+    if near:
+        meant = f"Did you mean {' or '.join(near)}?"
+    else:
+        meant = f"The runs are: {', '.join(names) or 'none yet'}."
     raise ParamsError(f"There is no run {word!r}: {shown_path(path, root)} does not exist. {meant}")
 
 
@@ -99,7 +108,10 @@ def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
         from_root = (project or project_root()) / path  # a notebook's kernel starts in notebooks/
         path = from_root if from_root.exists() else path
     if not path.exists():
-        beside = sorted(other.name for other in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        if path.parent.is_dir():
+            beside = sorted(other.name for other in path.parent.glob("*.y*ml"))
+        else:
+            beside = []
         near = nearest(path.name, beside)
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ParamsError(f"{word}: there is no such run file.{meant}")

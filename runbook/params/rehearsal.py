@@ -13,11 +13,21 @@ from runbook.params.schema.site import Site
 CORPUS = "corpus"
 """The dataset that is everywhere, for runs whose own is not here."""
 
-ELSEWHERE = ("partition", "account", "qos", "reservation", "memory", "cpus_per_task", "tasks_per_node")
+ELSEWHERE = (
+    "partition",
+    "account",
+    "qos",
+    "reservation",
+    "memory",
+    "cpus_per_task",
+    "tasks_per_node",
+)
 """What a phase says to the other site's scheduler."""
 
 
-def rehearse(stack: LayerStack, site: Site, model: Model, smoke_model: Model, texts: Sequence[Dataset]) -> Layer:
+def rehearse(
+    stack: LayerStack, site: Site, model: Model, smoke_model: Model, texts: Sequence[Dataset]
+) -> Layer:
     """The layer that makes a run file of another site fit `site`; empty where the run file's own site is used.
 
     Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge it.
@@ -39,7 +49,10 @@ def rehearse(stack: LayerStack, site: Site, model: Model, smoke_model: Model, te
     _cut(changes, smoke_model, "jobs.smoke", smoke)
     if changes.now("parallel.tensor") == 1:
         changes.put("parallel.sequence", False, "one tensor rank has the whole sequence")
-    elif changes.now("training.framework") == "runbook" and changes.now("training.engine") == "deepspeed":
+    elif (
+        changes.now("training.framework") == "runbook"
+        and changes.now("training.engine") == "deepspeed"
+    ):
         changes.put("parallel.sequence", False, "our own trainer cuts no sequence under DeepSpeed")
     _data(changes, texts)
     return layer
@@ -57,14 +70,20 @@ class _Changes:
 
     def own(self, key: str) -> Any:
         """What this site itself says, or else the default."""
-        return next(origin.value for origin in reversed(self.stack.chains[key]) if origin.layer in ("site", "built-in"))
+        return next(
+            origin.value
+            for origin in reversed(self.stack.chains[key])
+            if origin.layer in ("site", "built-in")
+        )
 
     def put(self, key: str, value: Any, why: str) -> None:
         """Change a value that a file gave; one given by hand stays."""
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return
-        self.layer.leaves[key] = Origin(REHEARSAL, f"{was} does not fit site {self.site.site}: {why}", value)
+        self.layer.leaves[key] = Origin(
+            REHEARSAL, f"{was} does not fit site {self.site.site}: {why}", value
+        )
 
 
 def _jobs(changes: _Changes) -> None:
@@ -72,11 +91,19 @@ def _jobs(changes: _Changes) -> None:
     for section in JOB_SECTIONS.values():
         key = f"jobs.{section}"
         if hardware.nodes:
-            changes.put(f"{key}.nodes", min(changes.now(f"{key}.nodes"), hardware.nodes), "it has no more nodes")
+            changes.put(
+                f"{key}.nodes",
+                min(changes.now(f"{key}.nodes"), hardware.nodes),
+                "it has no more nodes",
+            )
         devices = min(changes.now(f"{key}.devices_per_node"), hardware.devices_per_node)
         changes.put(f"{key}.devices_per_node", devices, "a node has no more devices")
         for name in ELSEWHERE:
-            changes.put(f"{key}.{name}", changes.own(f"{key}.{name}"), "it belongs to the other site's queue")
+            changes.put(
+                f"{key}.{name}",
+                changes.own(f"{key}.{name}"),
+                "it belongs to the other site's queue",
+            )
         if changes.site.scheduler == "local":
             changes.put(f"{key}.array", 0, "it has no queue")
     for name in ("account", "stage", "image", "switch", "launcher"):
@@ -91,7 +118,11 @@ def _training(changes: _Changes) -> None:
         changes.put("training.precision", "bf16", "torch has no fp16 training on a CPU")
     if changes.now("training.framework") == "runbook":
         changes.put("parallel.context", 1, "our own trainer has no context parallelism")
-        changes.put("parallel.zero_stage", min(1, changes.now("parallel.zero_stage")), "our own trainer shares stage 1")
+        changes.put(
+            "parallel.zero_stage",
+            min(1, changes.now("parallel.zero_stage")),
+            "our own trainer shares stage 1",
+        )
         changes.put("training.offload", False, "our own trainer keeps its states where it computes")
 
 
@@ -100,7 +131,11 @@ def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, ...]) -> No
     devices = changes.now(f"{job}.devices_per_node") or changes.site.hardware.devices_per_node
     world = changes.now(f"{job}.nodes") * devices
     why = f"the model goes over {world} devices"
-    changes.put(tensor, math.gcd(changes.now(tensor), world, model.heads, model.ffn_hidden or 4 * model.hidden), why)
+    changes.put(
+        tensor,
+        math.gcd(changes.now(tensor), world, model.heads, model.ffn_hidden or 4 * model.hidden),
+        why,
+    )
     left = world // math.gcd(changes.now(tensor), world)
     changes.put(pipeline, math.gcd(changes.now(pipeline), left, model.layers), why)
     chunks = changes.now(pipeline) * changes.now("parallel.virtual_pipeline")
@@ -121,4 +156,6 @@ def _data(changes: _Changes, texts: Sequence[Dataset]) -> None:
         changes.put("data.bucket", "", "nothing is copied")
         changes.put("data.text_key", "text", "the shipped corpus is read")
         changes.put("data.held_out", 0, "the corpus has too few files; data.split cuts each")
-        changes.put("data.split", "949,50,1", "the corpus is small, and needs text to validate with")
+        changes.put(
+            "data.split", "949,50,1", "the corpus is small, and needs text to validate with"
+        )

@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 from runbook.core.errors import ParamsError
 from runbook.params import catalogues
 from runbook.params.catalogues import SMOKE_MODEL, Catalogue
-from runbook.params.layers import GIVEN_BEFORE, Layer, LayerStack, Origin, document_layer, take_name, words_layer
+from runbook.params.layers import (
+    GIVEN_BEFORE,
+    Layer,
+    LayerStack,
+    Origin,
+    document_layer,
+    take_name,
+    words_layer,
+)
 from runbook.params.local_gpus import with_visible_gpus
 from runbook.params.problems import InvalidParams, Problem, differences, marks_in, tokens_in
 from runbook.params.project import RunFile, find_run_file, shown_path
@@ -40,7 +48,9 @@ def load(
     given to this run earlier, wins over the file alone. `ParamsError` lists everything that is wrong, where the run
     file is to be `portable` also what YAML 1.1 (papermill -f) would read differently in it.
     """
-    return RunLoading(find_run_file(name, project), portable, before).load(overrides or {}, set_words)
+    return RunLoading(find_run_file(name, project), portable, before).load(
+        overrides or {}, set_words
+    )
 
 
 @dataclass
@@ -61,7 +71,9 @@ class RunLoading:
             upper.append(self._keeps_name(self._variant_layer()))
         if self.before is not None:
             upper.append(document_layer(GIVEN_BEFORE, self.before))
-        upper.append(self._keeps_name(Layer("notebook").take(overrides, lambda path: f"notebook {path[0]}")))
+        upper.append(
+            self._keeps_name(Layer("notebook").take(overrides, lambda path: f"notebook {path[0]}"))
+        )
         self.given_name, words = take_name(set_words, self.problems)
         upper.append(self._keeps_name(words_layer(words)))
         site = self._site(upper)
@@ -80,7 +92,8 @@ class RunLoading:
         document = self._read(self.file.path)
         if self.portable:
             self.problems += differences(read_text(self.file.path, document.where), document.where)
-        given, where = document.values.get("run", ...), document.origin(("run",))
+        given = document.values.get("run", ...)
+        where = document.origin(("run",))
         if self.file.is_record:
             pass
         elif given != self.file.stem:
@@ -90,21 +103,33 @@ class RunLoading:
         return document_layer("run file", document)
 
     def _variant_layer(self) -> Layer:
-        layer, variant, path = Layer("variant"), self.file.variant, self.file.variants_path
+        layer = Layer("variant")
+        variant = self.file.variant
+        path = self.file.variants_path
         if not path.is_file():
             where = shown_path(path, self.file.project)
-            self._report("variant", where, "there is no such file, so the run has no variants.", variant)
+            self._report(
+                "variant", where, "there is no such file, so the run has no variants.", variant
+            )
             return layer
         document = self._read(path)
         values = document.values.get(variant)
         if variant not in document.values:
             self._report(
-                "variant", document.where, catalogues.no_such(variant, list(document.values), document.where), variant
+                "variant",
+                document.where,
+                catalogues.no_such(variant, list(document.values), document.where),
+                variant,
             )
         elif isinstance(values, Mapping):
             layer.take(values, lambda path: document.origin((variant, *path)))
         elif values is not None:
-            self._report("variant", document.origin((variant,)), "must be a mapping of keys to values.", values)
+            self._report(
+                "variant",
+                document.origin((variant,)),
+                "must be a mapping of keys to values.",
+                values,
+            )
         return layer
 
     def _keeps_name(self, layer: Layer) -> Layer:
@@ -124,7 +149,9 @@ class RunLoading:
         origin = named[-1] if named else self.stack.chains["site"][-1]
         if not is_name(origin.value):
             return None  # reported when the layer is checked
-        found = self._find("site", origin, lambda: catalogues.read_site(origin.value, self.file.project))
+        found = self._find(
+            "site", origin, lambda: catalogues.read_site(origin.value, self.file.project)
+        )
         if found is None:
             return None
         site, layer = found
@@ -132,10 +159,15 @@ class RunLoading:
         return self._find("site", origin, lambda: with_visible_gpus(site))
 
     def _bind(self, site: Site | None) -> Settings | None:
-        stack, project = self.stack, self.file.project
-        models = self._find("model", Origin("", "params/models.yaml", ...), lambda: catalogues.read_models(project))
+        stack = self.stack
+        project = self.file.project
+        models = self._find(
+            "model", Origin("", "params/models.yaml", ...), lambda: catalogues.read_models(project)
+        )
         datasets = self._find(
-            "data.dataset", Origin("", "params/datasets.yaml", ...), lambda: catalogues.read_datasets(project)
+            "data.dataset",
+            Origin("", "params/datasets.yaml", ...),
+            lambda: catalogues.read_datasets(project),
         )
         model = self._entry("model", models)
         shape = {name: stack.value(f"training.shape.{name}") for name in SHAPE_FIELDS}
@@ -172,7 +204,8 @@ class RunLoading:
             parts = dict(parse_blend(str(origin.value)))
         except ValueError:
             return ()
-        main, folder = self.stack.value("data.dataset"), self.stack.value("data.folder")
+        main = self.stack.value("data.dataset")
+        folder = self.stack.value("data.folder")
         if parts and main not in parts:
             rule = f"must name data.dataset ({main}) among its texts: add it, or set data.dataset to one of them."
             self._report("data.blend", origin.where, rule, origin.value)
@@ -204,7 +237,9 @@ class RunLoading:
             return self._find(key, origin, partial(catalogue.get, origin.value))
         return None
 
-    def _smoke(self, models: Catalogue[Model] | None, own: Model | None) -> tuple[str, Model] | None:
+    def _smoke(
+        self, models: Catalogue[Model] | None, own: Model | None
+    ) -> tuple[str, Model] | None:
         key = "training.smoke.model"
         origin = self.stack.chains[key][-1]
         if name := origin.value:
@@ -214,7 +249,9 @@ class RunLoading:
             return (name, model) if model else None
         built_in = Origin("", "built-in", SMOKE_MODEL)
         smoke = models and self._find(key, built_in, lambda: models.get(SMOKE_MODEL))
-        return catalogues.smaller_model(self.stack.value("model"), own, smoke) if own and smoke else None
+        if own and smoke:
+            return catalogues.smaller_model(self.stack.value("model"), own, smoke)
+        return None
 
     def _find(self, key: str, origin: Origin, find: Callable[[], Found]) -> Found | None:
         """What a file holds; what is wrong with it is reported with the rest."""

@@ -54,9 +54,12 @@ def resolve_secret(reference: str) -> str:
     try:
         if match[1]:
             value = os.environ.get(match[2], "")
-            missing = f"the environment variable {match[2]} is not set. Set it: export {match[2]}=..."
+            missing = (
+                f"the environment variable {match[2]} is not set. Set it: export {match[2]}=..."
+            )
         else:
-            value, missing = Path(match[4]).expanduser().read_text(encoding="utf-8"), "the file is empty."
+            value = Path(match[4]).expanduser().read_text(encoding="utf-8")
+            missing = "the file is empty."
     except UnicodeDecodeError as error:
         raise ParamsError(f"{reference}: the file is not UTF-8 text.") from error
     except OSError as error:

@@ -57,17 +57,26 @@ class Settings:
 
     def parameters(self) -> dict[str, dict[str, object]]:
         """Every value with its origin, as the twin keeps it."""
-        return {key: {"value": value, "origin": str(self.origins[key][-1])} for key, value in self.values().items()}
+        return {
+            key: {"value": value, "origin": str(self.origins[key][-1])}
+            for key, value in self.values().items()
+        }
 
     def rehearsed(self) -> dict[str, str]:
         """What the site changed of another site's run file, and why; empty where the run is at home."""
-        return {key: chain[-1].where for key, chain in self.origins.items() if chain and chain[-1].layer == REHEARSAL}
+        return {
+            key: chain[-1].where
+            for key, chain in self.origins.items()
+            if chain and chain[-1].layer == REHEARSAL
+        }
 
     def subset(self, prefixes: Iterable[str]) -> dict[str, object]:
         """The values at or below dotted prefixes, for a step's fingerprint; an unknown prefix is our own bug."""
         wanted = tuple(f"{prefix}." for prefix in prefixes)
         for prefix in wanted:
-            assert prefix[:-1] in all_keys() | sections(), f"{prefix[:-1]} is neither a key nor a section"
+            assert prefix[:-1] in all_keys() | sections(), (
+                f"{prefix[:-1]} is neither a key nor a section"
+            )
         return {key: value for key, value in self.values().items() if f"{key}.".startswith(wanted)}
 
     def job(self, phase: str) -> Job:
@@ -97,7 +106,10 @@ def why(settings: Settings, name: str) -> str:
     """All that is known of one value: what each layer gave, the winning one first, and what the documents call it."""
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
-    lines += [f"  {one.layer:12s} {show(one.value):20s} {one.where}" for one in reversed(settings.origins[name])]
+    lines += [
+        f"  {one.layer:12s} {show(one.value):20s} {one.where}"
+        for one in reversed(settings.origins[name])
+    ]
     lines[2] += "  <- this one"
     if fact := settings.site.facts.get(f"defaults.{name}"):
         lines.append(f"  source: {fact.source}{f', {fact.date}' if fact.date else ''}")
@@ -121,7 +133,10 @@ def key_meant(key: str) -> str:
     ours, near = right_name(path)
     if ours in all_keys():
         return ours
-    meant = f"Did you mean {ours or near}?" if ours or near else f"The sections are {', '.join(sections())}."
+    if ours or near:
+        meant = f"Did you mean {ours or near}?"
+    else:
+        meant = f"The sections are {', '.join(sections())}."
     raise ParamsError(f"There is no key {key}. {meant}")
 
 
@@ -132,7 +147,8 @@ STAGE = "{stage}"
 def with_shared_folder(site: Site, run: Run) -> Site:
     """The site with the run's shared folder, image and launcher; {stage} stays where no folder was given."""
     stage = run.jobs.stage.rstrip("/") if run.jobs.stage else STAGE
-    chosen, container = run.jobs.launcher, dict(site.container)
+    chosen = run.jobs.launcher
+    container = dict(site.container)
 
     def put(value: Any) -> Any:
         if isinstance(value, dict):
@@ -144,22 +160,31 @@ def with_shared_folder(site: Site, run: Run) -> Site:
     update = {
         "paths": put(site.paths),
         "launcher": site.launcher if chosen == "site" else chosen,
-        "container": Container(**put(container | {"image": run.jobs.image or site.container.image})),
-        "frameworks": {name: Checkout(**put(dict(checkout))) for name, checkout in site.frameworks.items()},
+        "container": Container(
+            **put(container | {"image": run.jobs.image or site.container.image})
+        ),
+        "frameworks": {
+            name: Checkout(**put(dict(checkout))) for name, checkout in site.frameworks.items()
+        },
     }
     return site.model_copy(update=update)
 
 
 def missing_values(settings: Settings) -> Mapping[str, str]:
     """The keys this site requires that have no value yet, each with what it is."""
-    return {key: meaning for key, meaning in settings.site.required.items() if not settings.value(key)}
+    return {
+        key: meaning for key, meaning in settings.site.required.items() if not settings.value(key)
+    }
 
 
 def require_values(settings: Settings) -> None:
     """Raise `ParamsError` that lists every required value that was not given."""
-    site, problems = settings.site.site, []
+    site = settings.site.site
+    problems = []
     for key, meaning in missing_values(settings).items():
-        remedy = f"Write it into the run file, or --set {key}=VALUE; --placeholders renders without it."
+        remedy = (
+            f"Write it into the run file, or --set {key}=VALUE; --placeholders renders without it."
+        )
         where = f"required by params/sites/{site}.yaml"
         problems.append(Problem(key, where, f"is not given: {meaning}. {remedy}"))
     if problems:

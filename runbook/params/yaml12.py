@@ -63,7 +63,9 @@ class YamlDocument:
 def read_text(path: Path, where: str) -> str:
     """The text of a parameter file; `ParamsError` when it is missing, too big, or not UTF-8."""
     if not path.is_file():
-        raise ParamsError(f"{where}: {'is not a file' if path.exists() else 'there is no such file'}.")
+        raise ParamsError(
+            f"{where}: {'is not a file' if path.exists() else 'there is no such file'}."
+        )
     try:
         if (size := path.stat().st_size) > _MAX_BYTES:
             hint = f"a parameter file has at most {_MAX_BYTES}. Is it the right file?"
@@ -92,7 +94,9 @@ def read_mapping(text: str, where: str) -> YamlDocument:
     """
     node = compose(text, where)
     if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null"):
-        raise ParamsError(f"{where}: is empty. Write `key: value` lines, beginning with `run:` in a run file.")
+        raise ParamsError(
+            f"{where}: is empty. Write `key: value` lines, beginning with `run:` in a run file."
+        )
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "one single value"
         raise ParamsError(f"{_at(where, node)}: is {kind}, not a mapping of `key: value` lines.")
@@ -115,7 +119,9 @@ def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node 
         raise ParamsError(f"{place}: is not YAML: {said}.{hint}") from error
     except yaml.reader.ReaderError as error:
         lines = text[: error.position].split("\n")
-        raise ParamsError(f"{where}:{len(lines)}:{len(lines[-1]) + 1}: is not YAML: {error.reason}.") from error
+        raise ParamsError(
+            f"{where}:{len(lines)}:{len(lines[-1]) + 1}: is not YAML: {error.reason}."
+        ) from error
     return node
 
 
@@ -134,10 +140,14 @@ def read_scalar(text: str) -> Any:
 def scalar_value(node: yaml.ScalarNode) -> Any:
     """The value of a node read by `CoreLoader`; `ValueError` for an invalid number (`!!int abc`)."""
     name = node.tag.removeprefix(_TAG)
-    return str(node.value) if name not in ("null", "bool", "int", "float") else _construct(name, node.value)
+    if name not in ("null", "bool", "int", "float"):
+        return str(node.value)
+    return _construct(name, node.value)
 
 
-def scalars(node: yaml.Node | None, path: KeyPath = ()) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
+def scalars(
+    node: yaml.Node | None, path: KeyPath = ()
+) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
     """Every scalar below a node with its path of keys, the keys included, in the order of the text."""
     if isinstance(node, yaml.ScalarNode):
         yield path, node
@@ -189,24 +199,35 @@ def _convert(node: yaml.Node, path: KeyPath, where: str, lines: dict[KeyPath, in
     if isinstance(node, yaml.MappingNode) and name == "map":
         return _mapping(node, path, where, lines)
     if isinstance(node, yaml.SequenceNode) and name == "seq":
-        return [_convert(item, (*path, str(index)), where, lines) for index, item in enumerate(node.value)]
+        return [
+            _convert(item, (*path, str(index)), where, lines)
+            for index, item in enumerate(node.value)
+        ]
     if not isinstance(node, yaml.ScalarNode) or name not in ("str", "null", "bool", "int", "float"):
-        raise ParamsError(f"{_at(where, node)}: the tag {node.tag} is not used here. Write a plain value.")
+        raise ParamsError(
+            f"{_at(where, node)}: the tag {node.tag} is not used here. Write a plain value."
+        )
     try:
         return scalar_value(node)
     except ValueError as error:
         raise ParamsError(f"{_at(where, node)}: is not {name}: {str(error)[:80]}.") from error
 
 
-def _mapping(node: yaml.MappingNode, path: KeyPath, where: str, lines: dict[KeyPath, int]) -> dict[str, Any]:
+def _mapping(
+    node: yaml.MappingNode, path: KeyPath, where: str, lines: dict[KeyPath, int]
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ParamsError(f"{_at(where, key_node)}: a key must be one word, not a list or a mapping.")
+            raise ParamsError(
+                f"{_at(where, key_node)}: a key must be one word, not a list or a mapping."
+            )
         key = str(key_node.value)
         here = (*path, key)
         if key in values:
-            rule = f"{'.'.join(here)} is given twice; first in line {lines[here]}. Keep one of them."
+            rule = (
+                f"{'.'.join(here)} is given twice; first in line {lines[here]}. Keep one of them."
+            )
             raise ParamsError(f"{_at(where, key_node)}: {rule}")
         lines[here] = key_node.start_mark.line + 1
         values[key] = _convert(value_node, here, where, lines)
@@ -238,12 +259,17 @@ def dotted(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {prefix: tree}
     return {
-        key: leaf for name, value in tree.items() for key, leaf in dotted(value, f"{prefix}.{name}".strip(".")).items()
+        key: leaf
+        for name, value in tree.items()
+        for key, leaf in dotted(value, f"{prefix}.{name}".strip(".")).items()
     }
 
 
 def write_tree(
-    tree: Mapping[str, object], indent: str = "", remark: Remark = lambda key, value: "", section: str = ""
+    tree: Mapping[str, object],
+    indent: str = "",
+    remark: Remark = lambda key, value: "",
+    section: str = "",
 ) -> str:
     r"""Nested values as YAML lines; `remark` gives what follows a value, by its dotted key.
 
@@ -266,7 +292,9 @@ def write_scalar(value: Any) -> str:
     """
     if isinstance(value, float):
         mantissa, letter, exponent = repr(value).partition("e")
-        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent):+d}" if letter else mantissa
+        if letter:
+            return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent):+d}"
+        return mantissa
     text = str(value)
     if isinstance(value, int):
         return text.lower()  # true and false
@@ -276,7 +304,11 @@ def write_scalar(value: Any) -> str:
 
 
 def _is_bare(text: str) -> bool:
-    if not text or not text.isascii() or not text.replace("-", "").replace("_", "").replace(".", "").isalnum():
+    if (
+        not text
+        or not text.isascii()
+        or not text.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    ):
         return False
     try:
         return text[0].isalnum() and read_scalar(text) == text and yaml.safe_load(text) == text

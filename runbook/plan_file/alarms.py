@@ -21,20 +21,39 @@ Show = Callable[[float], str]
 WINDOW = 40
 ENOUGH = 10  # records that tell how noisy a curve is
 UNKNOWN_NOISE = 0.40  # with fewer, a jump is at least this share of the loss
-JUMP_SPREADS, JUMP_SHARE = 10.0, 0.05
-CONFIRMING, CONFIRMED = 3, 0.5  # a spike: so many records in a row, all at least this part of a jump above the curve
-UNEXPLAINED = 2.2  # times the usual loss: no odd text costs as much, and no other record is waited for
+JUMP_SPREADS = 10.0
+JUMP_SHARE = 0.05
+CONFIRMING, CONFIRMED = (
+    3,
+    0.5,
+)  # a spike: so many records in a row, all at least this part of a jump above the curve
+UNEXPLAINED = (
+    2.2  # times the usual loss: no odd text costs as much, and no other record is waited for
+)
 BACK_SHARE = 0.02
 BLOCK = 20  # records whose median is the level of a metric
 RISE_SHARE = 0.04
-FLAT_SHARE, FLAT_RECORDS = 0.25, 200
+FLAT_SHARE = 0.25
+FLAT_RECORDS = 200
 LEVELS = 40  # medians of a block each: enough for a slope
-RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = 0.9, 0.75, 6.0  # pairs of levels that rise; newer slope against older; rise
+RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
+    0.9,
+    0.75,
+    6.0,
+)  # pairs of levels that rise; newer slope against older; rise
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
-WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = 5.0, 0.2, 5.0  # least window, part of a step, times the usual
-SLOW_RANK_FACTOR = 1.5  # a rank that computes this many times longer than the median of its stage is slow
+WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
+    5.0,
+    0.2,
+    5.0,
+)  # least window, part of a step, times the usual
+SLOW_RANK_FACTOR = (
+    1.5  # a rank that computes this many times longer than the median of its stage is slow
+)
 WINDOW_STEPS = 5
-WINDOW_SECONDS = 2.0  # a window has at least so many steps and seconds: shorter ones measure the machine's noise
+WINDOW_SECONDS = (
+    2.0  # a window has at least so many steps and seconds: shorter ones measure the machine's noise
+)
 SLOW_WINDOWS = 3  # slow windows in a row before a rank is reported
 
 
@@ -72,11 +91,26 @@ def in_bytes(count: float) -> str:
 
 
 def _make(
-    kind: str, metric: str, iteration: int, value: float, before: Sequence[float], what: str, since: int = 0
+    kind: str,
+    metric: str,
+    iteration: int,
+    value: float,
+    before: Sequence[float],
+    what: str,
+    since: int = 0,
 ) -> Alarm:
-    usual, name = median(before), metric.replace("_", " ")
+    usual = median(before)
+    name = metric.replace("_", " ")
     against = f"the {len(before)} before have the median {usual:.4g} and the spread {spread_of(before):.2g}"
-    return Alarm(kind, metric, iteration, since or iteration, value, usual, f"{name} {value:.4g}: {what}; {against}")
+    return Alarm(
+        kind,
+        metric,
+        iteration,
+        since or iteration,
+        value,
+        usual,
+        f"{name} {value:.4g}: {what}; {against}",
+    )
 
 
 class LossWatch:
@@ -89,9 +123,13 @@ class LossWatch:
     def __init__(self) -> None:
         self._recent = deque[float](maxlen=WINDOW)  # outside jumps
         self._inside: list[float] = []  # of the jump that goes on
-        self._since, self._is_spike = 0, False  # that jump: its first iteration, and whether it was reported
+        self._since, self._is_spike = (
+            0,
+            False,
+        )  # that jump: its first iteration, and whether it was reported
         self._block, self._lowest = list[float](), list[float]()  # the lowest: by its median
-        self._all, self._next_look = list[float](), FLAT_RECORDS
+        self._all = list[float]()
+        self._next_look = FLAT_RECORDS
 
     def excess(self, loss: float) -> float:
         """How far a loss is above the curve so far, in units of a jump."""
@@ -108,32 +146,44 @@ class LossWatch:
     def look(self, iteration: int, loss: float) -> Iterator[Alarm]:
         """What is wrong with the curve now that this loss is known."""
         if self.excess(loss) <= (CONFIRMED if self._inside else 1.0):
-            self._inside, self._is_spike = [], False
+            self._inside = []
+            self._is_spike = False
             self._recent.append(loss)
             yield from self._look_at_level(iteration, loss)
             return
         self._since = self._since if self._inside else iteration
         self._inside.append(loss)
-        before, count = [*self._recent], len(self._inside)
-        is_sure = count >= min(CONFIRMING, 1 + len(before) // 5) or loss > UNEXPLAINED * abs(median(before))
+        before = [*self._recent]
+        count = len(self._inside)
+        is_sure = count >= min(CONFIRMING, 1 + len(before) // 5) or loss > UNEXPLAINED * abs(
+            median(before)
+        )
         if is_sure and not self._is_spike:
             self._is_spike = True
-            yield _make("spike", "loss", iteration, max(self._inside), before, "it jumped", self._since)
+            yield _make(
+                "spike", "loss", iteration, max(self._inside), before, "it jumped", self._since
+            )
         elif count >= 2 * ENOUGH and count % ENOUGH == 0:
-            later, earlier = median(self._inside[-ENOUGH:]), median(self._inside[-2 * ENOUGH : -ENOUGH])
+            later = median(self._inside[-ENOUGH:])
+            earlier = median(self._inside[-2 * ENOUGH : -ENOUGH])
             if later < (1 - BACK_SHARE) * earlier:  # it comes back, if slowly
                 return
             what = f"{count} records after a spike it is not back"
             yield _make("divergence", "loss", iteration, later, before, what, self._since)
             self._recent = deque(self._inside, WINDOW)
-            self._inside, self._is_spike, self._block, self._lowest = [], False, [], []
+            self._inside = []
+            self._is_spike = False
+            self._block = []
+            self._lowest = []
 
     def _look_at_level(self, iteration: int, loss: float) -> Iterator[Alarm]:
         self._block.append(loss)
         self._all.append(loss)
         if len(self._block) == BLOCK:
-            block, self._block = self._block, []
-            level, lowest = median(block), median(self._lowest or block)
+            block = self._block
+            self._block = []
+            level = median(block)
+            lowest = median(self._lowest or block)
             noise = spread_of(block) + spread_of(self._lowest or block)
             if level <= lowest:
                 self._lowest = block
@@ -150,13 +200,12 @@ class LossWatch:
 
         A healthy loss falls by about as much in each doubling of the steps, and more while the learning rate decays.
         """
-        count, width = len(self._all), len(self._all) // 10
+        count = len(self._all)
+        width = len(self._all) // 10
         windows = [self._all[end - width : end] for end in (count // 4, count // 2, count)]
         first, middle, last = map(median, windows)
         if middle - last + 4 * spread_of(windows[2]) / width**0.5 < FLAT_SHARE * (first - middle):
-            what = (
-                f"it fell by {middle - last:.3g} over {count // 2} records, by {first - middle:.3g} over {count // 4}"
-            )
+            what = f"it fell by {middle - last:.3g} over {count // 2} records, by {first - middle:.3g} over {count // 4}"
             yield _make("plateau", "loss", iteration, last, windows[1], f"{what} before these")
             self._next_look = 2 * count
 
@@ -168,14 +217,22 @@ class GrowthWatch:
     twice as many records each time, so that the whole training is looked at; else the newest ones are.
     """
 
-    def __init__(self, metric: str, block: int = BLOCK, *, widens: bool = False, show: Show = "{:.4g}".format) -> None:
-        self._metric, self._block, self._widens, self._show = metric, block, widens, show
+    def __init__(
+        self, metric: str, block: int = BLOCK, *, widens: bool = False, show: Show = "{:.4g}".format
+    ) -> None:
+        self._metric = metric
+        self._block = block
+        self._widens = widens
+        self._show = show
         self._records, self._levels = list[float](), list[tuple[int, float]]()
 
     def look(self, iteration: int, value: float) -> Alarm | None:
         """The growth as a drift, once it is known: from the usual value to the value, between the two iterations."""
-        if self._levels and iteration <= self._levels[-1][0]:  # after a rollback or a restart: a curve of its own
-            self._records, self._levels = [], []
+        if (
+            self._levels and iteration <= self._levels[-1][0]
+        ):  # after a rollback or a restart: a curve of its own
+            self._records = []
+            self._levels = []
         self._records.append(value)
         if len(self._records) < self._block:
             return None
@@ -183,22 +240,35 @@ class GrowthWatch:
         self._records = []
         if len(self._levels) < LEVELS:
             return None
-        levels, self._levels = self._levels, self._levels[LEVELS // 2 :]
+        levels = self._levels
+        self._levels = self._levels[LEVELS // 2 :]
         if self._widens:
-            self._block, self._levels = 2 * self._block, levels[1::2]
+            self._block = 2 * self._block
+            self._levels = levels[1::2]
         return self._judge(levels)
 
     def _judge(self, levels: Sequence[tuple[int, float]]) -> Alarm | None:
-        half, slopes = LEVELS // 2, _slopes(levels)
-        slope, older, newer = median(slopes), median(_slopes(levels[:half])), median(_slopes(levels[half:]))
-        if sum(one > 0 for one in slopes) < RISING_PAIRS * len(slopes) or newer < STEADY_SHARE * older:
+        half = LEVELS // 2
+        slopes = _slopes(levels)
+        slope = median(slopes)
+        older = median(_slopes(levels[:half]))
+        newer = median(_slopes(levels[half:]))
+        if (
+            sum(one > 0 for one in slopes) < RISING_PAIRS * len(slopes)
+            or newer < STEADY_SHARE * older
+        ):
             return None
-        since, iteration = levels[0][0], levels[-1][0]
+        since = levels[0][0]
+        iteration = levels[-1][0]
         starts = [level - slope * (at - since) for at, level in levels]
-        first, rise, spread, show = median(starts), slope * (iteration - since), spread_of(starts), self._show
+        first = median(starts)
+        rise = slope * (iteration - since)
+        spread = spread_of(starts)
+        show = self._show
         if rise < RISE_SPREADS * spread:
             return None
-        name, steps = self._metric.replace("_", " "), iteration - since
+        name = self._metric.replace("_", " ")
+        steps = iteration - since
         evidence = (
             f"{name} grew from {show(first)} to {show(first + rise)} over {steps} iterations, {show(slope)} each, "
             f"steadily: the spread around that line is {show(spread)}"
@@ -215,16 +285,24 @@ class WaitWatch:
     """Waiting for data, window by window; a file system that is slow makes it many times what it usually is."""
 
     def __init__(self) -> None:
-        self._window, self._waits, self._num_slow = list[tuple[float, float]](), deque[float](maxlen=WINDOW), 0
+        self._window, self._waits, self._num_slow = (
+            list[tuple[float, float]](),
+            deque[float](maxlen=WINDOW),
+            0,
+        )
 
     def look(self, iteration: int, seconds: float, waited: float) -> Iterator[Alarm]:
         """Whether the file system has become slow, now that the waiting of this step is known."""
         self._window.append((seconds, waited))
-        count, whole = len(self._window), sum(one for one, _ in self._window)
+        count = len(self._window)
+        whole = sum(one for one, _ in self._window)
         if count < ENOUGH or whole < WAIT_SECONDS:
             return
-        wait, self._window = sum(one for _, one in self._window) / count, []
-        if len(self._waits) < ENOUGH or wait < max(WAIT_SHARE * whole / count, SLOW_FACTOR * median(self._waits)):
+        wait = sum(one for _, one in self._window) / count
+        self._window = []
+        if len(self._waits) < ENOUGH or wait < max(
+            WAIT_SHARE * whole / count, SLOW_FACTOR * median(self._waits)
+        ):
             self._waits.append(wait)
             self._num_slow = 0
             return
@@ -238,7 +316,8 @@ class MetricWatch:
     """The metrics of one training; a new start gives a new curve."""
 
     def __init__(self) -> None:
-        self._first, self._is_finite = inf, True
+        self._first = inf
+        self._is_finite = True
         self._saves = deque[float](maxlen=WINDOW)
         self._begin()
 
@@ -248,21 +327,27 @@ class MetricWatch:
 
     def look(self, step: Any) -> Iterator[Alarm]:
         """What is wrong now that a step is known; it may lack any of the numbers."""
-        iteration, loss = step.iteration, step.loss
+        iteration = step.iteration
+        loss = step.loss
         if iteration < self._first:
             self._first = iteration
             self._begin()
         was_finite = self._is_finite
-        self._is_finite = not getattr(step, "nan", 0) and "nan_loss" not in getattr(step, "states", ())
+        self._is_finite = not getattr(step, "nan", 0) and "nan_loss" not in getattr(
+            step, "states", ()
+        )
         if was_finite and not self._is_finite:
-            yield Alarm("NaN", "loss", iteration, iteration, nan, nan, "the loss is no finite number")
+            yield Alarm(
+                "NaN", "loss", iteration, iteration, nan, nan, "the loss is no finite number"
+            )
         if loss is not None and isfinite(loss):
             yield from self.loss.look(iteration, loss)
         yield from self._look_at_times(step)
 
     def _look_at_times(self, step: Any) -> Iterator[Alarm]:
         """Drift of the gradient norm and of the time of a step (of a sequence, while the batch ramps up); waiting."""
-        seconds, iteration = getattr(step, "seconds", None) or nan, step.iteration
+        seconds = getattr(step, "seconds", None) or nan
+        iteration = step.iteration
         per_sequence = seconds / (getattr(step, "global_batch", 0) or 1)
         norm = getattr(step, "grad_norm", None) or nan
         for (name, share), value in zip(DRIFT_SHARES.items(), (norm, per_sequence), strict=True):
@@ -274,8 +359,18 @@ class MetricWatch:
 
     def look_at_save(self, iteration: int, seconds: float) -> Iterator[Alarm]:
         """Whether a save took many times as long as those before it."""
-        if len(self._saves) >= CONFIRMING and seconds > SLOW_FACTOR * median(self._saves) + WAIT_SECONDS:
-            yield _make("slow file system", "save_seconds", iteration, seconds, self._saves, "so long a save took")
+        if (
+            len(self._saves) >= CONFIRMING
+            and seconds > SLOW_FACTOR * median(self._saves) + WAIT_SECONDS
+        ):
+            yield _make(
+                "slow file system",
+                "save_seconds",
+                iteration,
+                seconds,
+                self._saves,
+                "so long a save took",
+            )
         else:
             self._saves.append(seconds)
 
@@ -286,7 +381,9 @@ class ExchangedTimes:
 
     iteration: int
     steps: int
-    seconds: list[float]  # forward and backward of each rank without communication, mean of these steps
+    seconds: list[
+        float
+    ]  # forward and backward of each rank without communication, mean of these steps
 
 
 @dataclass
@@ -305,22 +402,31 @@ class StragglerDetector:
         The first times are left out: a first step compiles and fills caches. Megatron numbers the ranks of one stage
         in a row.
         """
-        before, nothing = self._seconds, [0.0] * len(times.seconds)
+        before = self._seconds
+        nothing = [0.0] * len(times.seconds)
         if not before:
-            self._seconds, self._began = nothing, now
+            self._seconds = nothing
+            self._began = now
             return []
-        self._seconds = [spent + times.steps * own for spent, own in zip(before, times.seconds, strict=True)]
+        self._seconds = [
+            spent + times.steps * own for spent, own in zip(before, times.seconds, strict=True)
+        ]
         self._steps += times.steps
         if now - self._began < WINDOW_SECONDS or self._steps < WINDOW_STEPS:
             return []
         seconds = [spent / self._steps for spent in self._seconds]
-        self._seconds, self._steps, self._began = nothing, 0, now
-        size, alarms = len(seconds) // self.stages, list[Alarm]()
+        self._seconds = nothing
+        self._steps = 0
+        self._began = now
+        size = len(seconds) // self.stages
+        alarms = list[Alarm]()
         for start in range(0, len(seconds), size):
             stage = seconds[start : start + size]
             ordered = sorted(stage)
             for rank, own in enumerate(stage, start):
-                if own <= SLOW_RANK_FACTOR * ordered[(size - 2) // 2]:  # at most the median of the others
+                if (
+                    own <= SLOW_RANK_FACTOR * ordered[(size - 2) // 2]
+                ):  # at most the median of the others
                     self._count.pop(rank, None)
                     continue
                 place = ordered.index(own)
@@ -331,6 +437,15 @@ class StragglerDetector:
                     evidence = f"rank {rank} computes {own:.3f} s a step, the others of its stage {others:.3f} s"
                     at = times.iteration
                     alarms.append(
-                        Alarm("slow rank", "compute_seconds", at, at, round(own, 4), round(others, 4), evidence, rank)
+                        Alarm(
+                            "slow rank",
+                            "compute_seconds",
+                            at,
+                            at,
+                            round(own, 4),
+                            round(others, 4),
+                            evidence,
+                            rank,
+                        )
                     )
         return alarms

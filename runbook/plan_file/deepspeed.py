@@ -43,7 +43,9 @@ LARGEST_BUCKET = 500_000_000
 def own_config(phase: PhasePlan) -> dict[str, Any]:
     """The configuration for our own trainer, with keys that only it needs."""
     content = deepspeed_config(phase)
-    content["zero_optimization"]["reduce_bucket_size"] = bucket_elements(phase.model.parameters, phase.parallel.tensor)
+    content["zero_optimization"]["reduce_bucket_size"] = bucket_elements(
+        phase.model.parameters, phase.parallel.tensor
+    )
     if phase.parallel.pipeline > 1:
         # Stages hand each other whole activations: cutting them over tensor ranks saves messages, not results.
         content["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
@@ -56,12 +58,19 @@ def problems(phase: PhasePlan) -> Iterator[str]:
     """Where the plan's configuration for DeepSpeed contradicts the plan's other values."""
     if not phase.deepspeed:
         return
-    given, own = phase.deepspeed, own_config(phase)
+    given = phase.deepspeed
+    own = own_config(phase)
     keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping")
     values = {key: (given.get(key), own[key]) for key in keys}
-    values["zero_optimization.stage"] = (_within(given, "zero_optimization", "stage", 0), phase.parallel.zero_stage)
+    values["zero_optimization.stage"] = (
+        _within(given, "zero_optimization", "stage", 0),
+        phase.parallel.zero_stage,
+    )
     for key in ("fp16", "bf16"):
-        values[f"{key}.enabled"] = (_within(given, key, "enabled", False), phase.precision.format == key)
+        values[f"{key}.enabled"] = (
+            _within(given, key, "enabled", False),
+            phase.precision.format == key,
+        )
     for key, (configured, planned) in values.items():
         if configured != planned:
             yield (

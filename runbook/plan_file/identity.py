@@ -12,7 +12,8 @@ from runbook.plan_file.schema import PhasePlan, Source
 
 FREE = ("duration.iterations", "duration.samples", "learning_rate.decay_samples")
 """A longer or shorter training is still the same one, and the decay follows its length."""
-_WARMUP, _DECAY = "learning_rate.warmup_samples", "learning_rate.decay_samples"
+_WARMUP = "learning_rate.warmup_samples"
+_DECAY = "learning_rate.decay_samples"
 
 
 def fingerprint(phase: PhasePlan) -> str:
@@ -24,7 +25,11 @@ def fingerprint(phase: PhasePlan) -> str:
     data = phase.data
     files = {"validation": _names(data.validation), "test": _names(data.test)}
     content = {
-        **{key: value for key, value in _sections(phase).items() if key not in ("batch", "duration")},
+        **{
+            key: value
+            for key, value in _sections(phase).items()
+            if key not in ("batch", "duration")
+        },
         "global_batch": phase.batch.global_,
         "samples": phase.duration.samples,
         "precision": as_json(phase.precision),
@@ -57,7 +62,8 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[li
     serious: list[str] = []
     harmless: list[str] = []
     for key in sorted({*saved, *wanted}):
-        before, now = saved.get(key), wanted.get(key)
+        before = saved.get(key)
+        now = wanted.get(key)
         if before != now:
             text = f"{key} {shown(before, 80)} (plan: {shown(now, 80)})"
             (harmless if key in free else serious).append(text)
@@ -82,7 +88,16 @@ def step_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
     """What memory, work and messages of a step depend on: neither data, nor rates, nor how long it goes on."""
-    left_out = ("phase", "seed", "duration", "learning_rate", "data", "evaluation", "sampling", "fingerprint")
+    left_out = (
+        "phase",
+        "seed",
+        "duration",
+        "learning_rate",
+        "data",
+        "evaluation",
+        "sampling",
+        "fingerprint",
+    )
     return {key: value for key, value in step_inputs(phase).items() if key not in left_out}
 
 
@@ -106,7 +121,11 @@ def _sections(phase: PhasePlan) -> dict[str, Any]:
 
 def _data(phase: PhasePlan) -> dict[str, Any]:
     data = phase.data
-    return {"mock": data.mock, "train": _names(data.train), "split": "" if data.held_out else data.split}
+    return {
+        "mock": data.mock,
+        "train": _names(data.train),
+        "split": "" if data.held_out else data.split,
+    }
 
 
 def _names(sources: tuple[Source, ...]) -> list[list[Any]]:

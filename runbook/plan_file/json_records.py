@@ -36,7 +36,9 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
 
 def as_line(record: Mapping[str, object]) -> bytes:
     """A record as JSON, which has no NaN: it becomes null."""
-    line = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    line = {
+        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()
+    }
     return json.dumps(line).encode()
 
 
@@ -46,10 +48,15 @@ def as_json(value: Any) -> Any:
         content = {}
         for key, member in _members(type(value)).items():
             part = getattr(value, member.name)
-            default = member.default if member.default_factory is dataclasses.MISSING else member.default_factory()
+            if member.default_factory is dataclasses.MISSING:
+                default = member.default
+            else:
+                default = member.default_factory()
             if not member.metadata.get("omit_default") or part != default:
                 content[key] = as_json(part)
-        return content | {name: as_json(getattr(value, name)) for name in getattr(value, "COMPUTED", ())}
+        return content | {
+            name: as_json(getattr(value, name)) for name in getattr(value, "COMPUTED", ())
+        }
     if isinstance(value, Mapping):
         return {key: as_json(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -73,20 +80,27 @@ def from_json(kind: type[Record], content: Any, *, name: str, failure: str) -> R
 def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
     """Fields by their key in JSON: `global_` is `global`."""
     members = dataclasses.fields(kind)
-    return {member.name.rstrip("_"): member for member in members if not member.metadata.get("not_in_json")}
+    return {
+        member.name.rstrip("_"): member
+        for member in members
+        if not member.metadata.get("not_in_json")
+    }
 
 
 def _record(kind: type, content: Any, where: str, name: str, problems: list[str]) -> Any:
     if not isinstance(content, dict):
         problems.append(f"{name}: {shown(content)} is not a mapping")
         return None
-    members, values = _members(kind), {}
+    members = _members(kind)
+    values = {}
     for key in content:
         if key not in members and key not in getattr(kind, "COMPUTED", ()):
             problems.append(f"{where}{key}: unknown key; known are {', '.join(members)}")
     for key, member in members.items():
         if key in content:
-            values[member.name] = _value(_hints(kind)[member.name], content[key], f"{where}{key}", problems)
+            values[member.name] = _value(
+                _hints(kind)[member.name], content[key], f"{where}{key}", problems
+            )
         elif not member.metadata.get("optional"):
             problems.append(f"{where}{key}: missing")
     return None if problems else kind(**values)
@@ -97,11 +111,14 @@ def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
         return _record(kind, content, f"{where}.", where, problems)
     if kind is Any:
         return content
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if origin in (Union, types.UnionType):
         if content is None:
             return None
-        return _value(next(part for part in inner if part is not type(None)), content, where, problems)
+        return _value(
+            next(part for part in inner if part is not type(None)), content, where, problems
+        )
     if origin is Literal:
         if content not in inner:
             problems.append(f"{where}: {content!r} is not one of {', '.join(inner)}")
@@ -110,12 +127,17 @@ def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
         if not isinstance(content, dict):
             problems.append(f"{where}: {shown(content)} is not a mapping")
             return None
-        return {key: _value(inner[1], part, f"{where}.{key}", problems) for key, part in content.items()}
+        return {
+            key: _value(inner[1], part, f"{where}.{key}", problems) for key, part in content.items()
+        }
     if origin is tuple:
         if not isinstance(content, list):
             problems.append(f"{where}: {shown(content)} is not a list")
             return None
-        return tuple(_value(inner[0], part, f"{where}[{index}]", problems) for index, part in enumerate(content))
+        return tuple(
+            _value(inner[0], part, f"{where}[{index}]", problems)
+            for index, part in enumerate(content)
+        )
     accepted = (int, float) if kind is float else (kind,)
     if not isinstance(content, accepted) or (isinstance(content, bool) and kind is not bool):
         problems.append(f"{where}: {shown(content)} is not {_NAMES[kind]}")

@@ -14,28 +14,77 @@ DEEPSPEED = ("deepspeed", "megatron-deepspeed")
 HIGHEST_SEED = 2**32 - 1
 """numpy, which shuffles the samples, takes no larger one."""
 _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
-    "a positive number": (lambda value: value >= 1, (
-        "parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline", "parallel.context", "parallel.data",
-        "parallel.world_size", "model.layers", "model.hidden", "model.heads", "model.kv_heads", "model.ffn_hidden",
-        "model.sequence_length", "model.positions", "model.vocabulary", "model.padded_vocabulary", "batch.micro",
-        "batch.global", "duration.iterations", "checkpoint.keep", "log.interval", "precision.loss_scale_window",
-        "precision.hysteresis", "limits.nan_limit", "limits.process_group_timeout_seconds",
-        "tuning.recompute_num_layers",
-    )),
-    "0 or more": (lambda value: 0 <= value < math.inf, (
-        "learning_rate.minimum", "learning_rate.warmup_samples", "learning_rate.decay_samples",
-        "optimizer.weight_decay", "optimizer.clip_gradient", "precision.static_loss_scale", "model.init_std",
-        "evaluation.interval", "evaluation.iterations", "checkpoint.interval", "checkpoint.keep_every",
-        "limits.exit_duration_seconds", "limits.exit_interval", "sampling.tokens", "log.peak_tflops",
-        "log.measured_tflops", "tuning.gc_interval", "parallel.first_stage_layers", "parallel.last_stage_layers",
-    )),
-    "more than 0": (lambda value: 0 < value < math.inf, (
-        "learning_rate.peak", "optimizer.epsilon", "precision.initial_loss_scale", "precision.minimum_loss_scale",
-        "model.norm_epsilon", "model.rope_base",
-    )),
-    "at least 0 and below 1": (lambda value: 0 <= value < 1, ("model.dropout", "optimizer.beta1", "optimizer.beta2")),
+    "a positive number": (
+        lambda value: value >= 1,
+        (
+            "parallel.tensor",
+            "parallel.pipeline",
+            "parallel.virtual_pipeline",
+            "parallel.context",
+            "parallel.data",
+            "parallel.world_size",
+            "model.layers",
+            "model.hidden",
+            "model.heads",
+            "model.kv_heads",
+            "model.ffn_hidden",
+            "model.sequence_length",
+            "model.positions",
+            "model.vocabulary",
+            "model.padded_vocabulary",
+            "batch.micro",
+            "batch.global",
+            "duration.iterations",
+            "checkpoint.keep",
+            "log.interval",
+            "precision.loss_scale_window",
+            "precision.hysteresis",
+            "limits.nan_limit",
+            "limits.process_group_timeout_seconds",
+            "tuning.recompute_num_layers",
+        ),
+    ),
+    "0 or more": (
+        lambda value: 0 <= value < math.inf,
+        (
+            "learning_rate.minimum",
+            "learning_rate.warmup_samples",
+            "learning_rate.decay_samples",
+            "optimizer.weight_decay",
+            "optimizer.clip_gradient",
+            "precision.static_loss_scale",
+            "model.init_std",
+            "evaluation.interval",
+            "evaluation.iterations",
+            "checkpoint.interval",
+            "checkpoint.keep_every",
+            "limits.exit_duration_seconds",
+            "limits.exit_interval",
+            "sampling.tokens",
+            "log.peak_tflops",
+            "log.measured_tflops",
+            "tuning.gc_interval",
+            "parallel.first_stage_layers",
+            "parallel.last_stage_layers",
+        ),
+    ),
+    "more than 0": (
+        lambda value: 0 < value < math.inf,
+        (
+            "learning_rate.peak",
+            "optimizer.epsilon",
+            "precision.initial_loss_scale",
+            "precision.minimum_loss_scale",
+            "model.norm_epsilon",
+            "model.rope_base",
+        ),
+    ),
+    "at least 0 and below 1": (
+        lambda value: 0 <= value < 1,
+        ("model.dropout", "optimizer.beta1", "optimizer.beta2"),
+    ),
     f"from 0 to {HIGHEST_SEED}": (lambda value: 0 <= value <= HIGHEST_SEED, ("seed",)),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +106,9 @@ Rule = tuple[str, bool, str, str, str]
 """A rule applied to a layout: its name, whether it holds, the values, the rule in words, the remedy."""
 
 
-def shape_rules(shape: Shape, parallel: PlannedParallel, model: str, keys: Keys = FULL_KEYS) -> Iterator[Rule]:
+def shape_rules(
+    shape: Shape, parallel: PlannedParallel, model: str, keys: Keys = FULL_KEYS
+) -> Iterator[Rule]:
     """What a cut asks of the model of this name."""
     over = f"{keys.tensor}={parallel.tensor}"
     yield (
@@ -83,14 +134,18 @@ def shape_rules(shape: Shape, parallel: PlannedParallel, model: str, keys: Keys 
             "the feed-forward width divides by tensor",
             f"Choose a {keys.tensor} that divides {shape.ffn_hidden}.",
         )
-    virtual = f" x parallel.virtual_pipeline={parallel.virtual_pipeline}" if parallel.virtual_pipeline > 1 else ""
+    if parallel.virtual_pipeline > 1:
+        virtual = f" x parallel.virtual_pipeline={parallel.virtual_pipeline}"
+    else:
+        virtual = ""
     ends = {name: getattr(parallel, name) for name in ("first_stage_layers", "last_stage_layers")}
     own = "".join(f", parallel.{name}={count}" for name, count in ends.items() if count)
     yield (
         "layers by pipeline",
         bool(parallel.stage_layers(shape.layers)),
         f"{shape.layers} layers over {keys.pipeline}={parallel.pipeline}{virtual}{own}",
-        "layers divide by pipeline x virtual pipeline" + (", without those of the first and last stage" if own else ""),
+        "layers divide by pipeline x virtual pipeline"
+        + (", without those of the first and last stage" if own else ""),
         f"Choose stages so that their product divides {'what is left' if own else shape.layers}.",
     )
     yield (
@@ -102,9 +157,13 @@ def shape_rules(shape: Shape, parallel: PlannedParallel, model: str, keys: Keys 
     )
 
 
-def sharing_rules(shape: Shape, parallel: PlannedParallel, program: str, keys: Keys = FULL_KEYS) -> Iterator[Rule]:
+def sharing_rules(
+    shape: Shape, parallel: PlannedParallel, program: str, keys: Keys = FULL_KEYS
+) -> Iterator[Rule]:
     """What can be shared out together, by the program that trains: an engine of our own trainer, or a framework."""
-    stage, length, cut = parallel.zero_stage, shape.sequence_length, parallel.context
+    stage = parallel.zero_stage
+    length = shape.sequence_length
+    cut = parallel.context
     if stage >= 2 and program in DEEPSPEED:
         yield (
             "ZeRO stage",
@@ -207,7 +266,9 @@ def ramp_rules(batch: Batch, parallel: PlannedParallel) -> Iterator[Rule]:
     ramp = batch.ramp
     if ramp == Ramp():
         return
-    group = batch.micro * parallel.data * (parallel.pipeline if parallel.virtual_pipeline > 1 else 1)
+    group = (
+        batch.micro * parallel.data * (parallel.pipeline if parallel.virtual_pipeline > 1 else 1)
+    )
     value = f"from {ramp.start} by {ramp.increment} to {batch.global_} sequences over {ramp.samples:,} samples"
     yield (
         "batch ramp",
@@ -235,7 +296,9 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
         *_not_here(phase, fp16),
     ]
     if problems:
-        raise RefusedError("this plan cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
+        raise RefusedError(
+            "this plan cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems)
+        )
 
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
@@ -292,7 +355,8 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
 
 
 def _batch(phase: PhasePlan) -> Iterator[str]:
-    batch, data = phase.batch, phase.parallel.data
+    batch = phase.batch
+    data = phase.parallel.data
     if batch.global_ != batch.micro * data * batch.num_microbatches:
         yield (
             f"batch.global {batch.global_} is not micro {batch.micro} x data {data} x "
@@ -315,7 +379,9 @@ def tuning_problems(
             "weights are gathered late where the copies share the optimizer and bring gradients together early",
             "Set training.overlap_gradients true and parallel.zero_stage 1, or training.overlap_weights false.",
         )
-    if (tuning.overlap_tensor and not parallel.sequence) or (tuning.cuda_graphs and recompute == "full"):
+    if (tuning.overlap_tensor and not parallel.sequence) or (
+        tuning.cuda_graphs and recompute == "full"
+    ):
         yield (
             "training.overlap_tensor without parallel.sequence, or training.cuda_graphs with recompute full",
             "what is sent beside the products are pieces of sequences; a graph of a layer cannot compute it again",
@@ -323,14 +389,20 @@ def tuning_problems(
         )
     own = [count // parallel.virtual_pipeline for count in parallel.stage_layers(layers)]
     group = tuning.recompute_num_layers
-    if recompute == "full" and tuning.recompute_method == "uniform" and any(count % group for count in own):
+    if (
+        recompute == "full"
+        and tuning.recompute_method == "uniform"
+        and any(count % group for count in own)
+    ):
         yield (
             f"training.recompute_num_layers={group}, and the stages have {' or '.join(map(str, sorted({*own})))} layers"
             + (" a chunk" if parallel.virtual_pipeline > 1 else ""),
             "uniform groups divide the layers of every stage",
             "Choose a number that divides them, or training.recompute_method block.",
         )
-    own_ways = replace(tuning, overlap_gradients=False, gc_interval=0, broadcast_batches=False) != Tuning()
+    own_ways = (
+        replace(tuning, overlap_gradients=False, gc_interval=0, broadcast_batches=False) != Tuning()
+    )
     if deepspeed and (own_ways or parallel.first_stage_layers or parallel.last_stage_layers):
         yield (
             "overlap_weights, overlap_pipeline, fuse_gradients, recompute_* or uneven stages with engine deepspeed",
@@ -340,8 +412,12 @@ def tuning_problems(
 
 
 def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
-    parallel, layers, on_deepspeed = phase.parallel, phase.model.layers, phase.engine == "deepspeed"
-    for wrong in tuning_problems(phase.tuning, parallel, layers, phase.recompute, deepspeed=on_deepspeed):
+    parallel = phase.parallel
+    layers = phase.model.layers
+    on_deepspeed = phase.engine == "deepspeed"
+    for wrong in tuning_problems(
+        phase.tuning, parallel, layers, phase.recompute, deepspeed=on_deepspeed
+    ):
         yield ": ".join(wrong)
     if phase.precision.fp8 != "none" and (phase.precision.format != "bf16" or on_deepspeed):
         yield "precision.fp8: products in 8 bits go with precision bf16 and the engine megatron-core"

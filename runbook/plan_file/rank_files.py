@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 RANKS_FOLDER = "ranks"  # folder of a job for what a machine reports of a hang
-LEFTOVER_SECONDS = 3600.0  # a job that lives writes twice a second; one that was suspended keeps its open file
+LEFTOVER_SECONDS = (
+    3600.0  # a job that lives writes twice a second; one that was suspended keeps its open file
+)
 SLOT_BYTES = 2**14  # of each rank in its machine's file
 
 

@@ -3,8 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-FORWARD, BACKWARD, ONCE, OPTIMIZER = "forward", "backward", "once", "optimizer"
-MATRIX, ATTENTION, MOVED, KERNELS = "matrix_flops", "attention_flops", "moved_bytes", "kernels"
+FORWARD = "forward"
+BACKWARD = "backward"
+ONCE = "once"
+OPTIMIZER = "optimizer"
+MATRIX = "matrix_flops"
+ATTENTION = "attention_flops"
+MOVED = "moved_bytes"
+KERNELS = "kernels"
 
 
 @dataclass(frozen=True)

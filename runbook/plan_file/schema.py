@@ -75,11 +75,19 @@ class Shape:
         Megatron-LM's formula: `attended` is the share of all pairs of tokens whose attention scores are counted.
         Recomputed activations are not counted.
         """
-        s, h, layers = self.sequence_length, self.hidden, self.layers
+        s = self.sequence_length
+        h = self.hidden
+        layers = self.layers
         width_ratio = self.heads * self.head_size / h
         attention = (1 + self.kv_heads / self.heads + attended * s / h) * width_ratio
         feed_forward = self.ffn_hidden / h * (1.5 if self.gated else 1)
-        return 12 * s * layers * h**2 * (attention + feed_forward + self.padded_vocabulary / (2 * layers * h))
+        return (
+            12
+            * s
+            * layers
+            * h**2
+            * (attention + feed_forward + self.padded_vocabulary / (2 * layers * h))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +129,14 @@ class PlannedParallel:
         if self.pipeline == 1 and (self.first_stage_layers or self.last_stage_layers):
             return ()
         chosen = {stage: count for stage, count in own.items() if count}
-        left, others = layers - sum(chosen.values()), self.pipeline - len(chosen)
+        left = layers - sum(chosen.values())
+        others = self.pipeline - len(chosen)
         if left % others if others else left:
             return ()
         stages = tuple(chosen.get(stage, left // max(1, others)) for stage in range(self.pipeline))
-        return stages if all(count > 0 and count % self.virtual_pipeline == 0 for count in stages) else ()
+        if all(count > 0 and count % self.virtual_pipeline == 0 for count in stages):
+            return stages
+        return ()
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,9 @@ class Tuning:
 
     def recomputed(self, layers: int) -> float:
         """Share of so many layers of a stage (or chunk) that full recomputation computes again."""
-        return min(1.0, self.recompute_num_layers / layers) if self.recompute_method == "block" else 1.0
+        if self.recompute_method == "block":
+            return min(1.0, self.recompute_num_layers / layers)
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -188,7 +201,9 @@ class Batch:
         if not ramp.start or not self.ramp_is_sound or consumed_samples >= ramp.samples:
             return self.global_
         stages = (self.global_ - ramp.start) // ramp.increment
-        return min(self.global_, ramp.start + consumed_samples * stages // ramp.samples * ramp.increment)
+        return min(
+            self.global_, ramp.start + consumed_samples * stages // ramp.samples * ramp.increment
+        )
 
     def samples_after(self, iterations: int) -> int:
         """Samples that this many steps from the beginning take; only the steps of the ramp are counted one by one."""
@@ -204,8 +219,11 @@ class Batch:
         """Whole steps that these samples are enough for."""
         consumed = iterations = 0
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
-            consumed, iterations = consumed + size, iterations + 1
-        return iterations + (samples - consumed) // self.global_ if size == self.global_ else iterations
+            consumed = consumed + size
+            iterations = iterations + 1
+        if size == self.global_:
+            return iterations + (samples - consumed) // self.global_
+        return iterations
 
 
 @dataclass(frozen=True)
@@ -435,5 +453,7 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
 
 def parse(content: Any, root: Path = Path()) -> PhasePlan:
     """A phase from its JSON; `RefusedError` lists every unknown key, missing key and ill-typed value."""
-    phase = from_json(PhasePlan, content, name="the phase", failure="plan.json cannot be trained from:")
+    phase = from_json(
+        PhasePlan, content, name="the phase", failure="plan.json cannot be trained from:"
+    )
     return dataclasses.replace(phase, root=root)

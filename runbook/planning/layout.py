@@ -38,7 +38,11 @@ class Machine:
 
 
 SMOKE_KEYS = Keys(
-    **{member.name: f"training.smoke.{member.name}" for member in fields(Keys) if member.name != "job"},
+    **{
+        member.name: f"training.smoke.{member.name}"
+        for member in fields(Keys)
+        if member.name != "job"
+    },
     job="jobs.smoke",
 )
 
@@ -81,7 +85,10 @@ class Choice(Cut):
 
         A model cut 8 x 16 on nodes of 8 devices needs 16 nodes, 32, 48 ...
         """
-        return math.lcm(self.tensor * self.pipeline * self.context, self.devices_per_node) // self.devices_per_node
+        return (
+            math.lcm(self.tensor * self.pipeline * self.context, self.devices_per_node)
+            // self.devices_per_node
+        )
 
     @cached_property
     def data(self) -> int:
@@ -104,7 +111,9 @@ class Choice(Cut):
         """How a step is carried out; a smoke test has other layers, which may not divide into the training's groups."""
         tuning = Tuning(**same_fields(Tuning, self.training))
         overlaps = tuning.overlap_tensor and self.sequence
-        return replace(tuning, recompute_num_layers=1, overlap_tensor=overlaps) if self.smoke else tuning
+        if self.smoke:
+            return replace(tuning, recompute_num_layers=1, overlap_tensor=overlaps)
+        return tuning
 
     @property
     def recomputed(self) -> float:
@@ -137,7 +146,9 @@ class Choice(Cut):
     def shape(self) -> Shape:
         """The model padded for its tensor size, at its sequence length."""
         length = self.sequence_length
-        return shape_of(self.model, tensor=self.tensor, sequence_length=length, own=self.own_trainer)
+        return shape_of(
+            self.model, tensor=self.tensor, sequence_length=length, own=self.own_trainer
+        )
 
     @property
     def own_trainer(self) -> bool:
@@ -162,7 +173,9 @@ class Choice(Cut):
 
 def full_choice(settings: Settings) -> Choice:
     """The training itself."""
-    run, job, price = settings.run, settings.job(FULL), settings.run.jobs.price_per_device_hour
+    run = settings.run
+    job = settings.job(FULL)
+    price = settings.run.jobs.price_per_device_hour
     return Choice(
         phase=FULL,
         keys=FULL_KEYS,
@@ -175,7 +188,9 @@ def full_choice(settings: Settings) -> Choice:
         global_batch=run.training.global_batch,
         sequence_length=run.training.sequence_length or settings.model.sequence_length,
         training=run.training,
-        site=settings.site.model_copy(update={"price_per_device_hour": price}) if price else settings.site,
+        site=settings.site.model_copy(update={"price_per_device_hour": price})
+        if price
+        else settings.site,
     )
 
 
@@ -185,7 +200,9 @@ def smoke_choice(settings: Settings) -> Choice:
     A global batch of 0 becomes two micro-batches for each copy, or one a stage where there are more stages. The peak
     learning rate is the training's, reached early and hardly left; where the training evaluates, it does so at the end.
     """
-    run, smoke, job = settings.run, settings.run.training.smoke, settings.job(SMOKE)
+    run = settings.run
+    smoke = settings.run.training.smoke
+    job = settings.job(SMOKE)
     evaluates = run.training.eval_interval > 0 and run.training.eval_iterations > 0
     changed = dict.fromkeys(_NOT_IN_SMOKE, 0) | {
         "iterations": smoke.iterations,
@@ -195,13 +212,24 @@ def smoke_choice(settings: Settings) -> Choice:
         "eval_iterations": int(evaluates),
     }
     choice = replace(
-        full_choice(settings), phase=SMOKE, keys=SMOKE_KEYS, model_name=settings.smoke_model_name,
-        model=settings.smoke_model, tensor=smoke.tensor, pipeline=smoke.pipeline, virtual_pipeline=1, context=1,
-        first_stage_layers=0, last_stage_layers=0, sequence=run.parallel.sequence and smoke.tensor > 1,
-        nodes=job.nodes, devices_per_node=job.devices_per_node, micro_batch=smoke.micro_batch,
+        full_choice(settings),
+        phase=SMOKE,
+        keys=SMOKE_KEYS,
+        model_name=settings.smoke_model_name,
+        model=settings.smoke_model,
+        tensor=smoke.tensor,
+        pipeline=smoke.pipeline,
+        virtual_pipeline=1,
+        context=1,
+        first_stage_layers=0,
+        last_stage_layers=0,
+        sequence=run.parallel.sequence and smoke.tensor > 1,
+        nodes=job.nodes,
+        devices_per_node=job.devices_per_node,
+        micro_batch=smoke.micro_batch,
         global_batch=smoke.global_batch,
         sequence_length=smoke.sequence_length or settings.smoke_model.sequence_length,
         training=run.training.model_copy(update=changed),
-    )  # fmt: skip
+    )
     smallest = max(2, choice.pipeline) * choice.data * choice.micro_batch
     return replace(choice, global_batch=smoke.global_batch or smallest)

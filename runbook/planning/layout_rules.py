@@ -1,12 +1,18 @@
 """Rules for a layout: what model, engine and devices must divide by, and what an engine cannot do."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from runbook.core.checks import Check, counted, judge
 from runbook.core.units import show_bytes
 from runbook.params.schema.site import AUTO
-from runbook.plan_file.limits import chunk_rules, engine_rules, shape_rules, sharing_rules, tuning_problems
+from runbook.plan_file.limits import (
+    chunk_rules,
+    engine_rules,
+    shape_rules,
+    sharing_rules,
+    tuning_problems,
+)
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice
 from runbook.planning.sizes import on_rank
@@ -17,15 +23,24 @@ def check_layout(choice: Choice) -> list[Check]:
 
     Where the devices do not divide there is no number of copies, and nothing is said about the batch.
     """
-    world, shape, recompute = _world(choice), choice.shape, choice.training.recompute
-    once = () if choice.smoke else engine_rules(choice.program, choice.zero_stage, choice.training.precision)
+    world = _world(choice)
+    shape = choice.shape
+    recompute = choice.training.recompute
+    once: Iterable[tuple[str, bool, str, str, str]] = ()
+    if not choice.smoke:
+        once = engine_rules(choice.program, choice.zero_stage, choice.training.precision)
     checks = [world, *_devices(choice), *_shape(choice)]
     checks += [*(judge(*rule) for rule in once), *_zero_stage(choice)]
     checks += choice.judged(sharing_rules(shape, choice.parallel, choice.program, choice.keys))
     if not choice.smoke:  # said once, for both phases
         on_deepspeed = choice.program == "deepspeed"
-        wrong = tuning_problems(choice.tuning, choice.parallel, shape.layers, recompute, deepspeed=on_deepspeed)
-        checks += [*_precision(choice), *(Check("how a step is carried out", "fail", *one) for one in wrong)]
+        wrong = tuning_problems(
+            choice.tuning, choice.parallel, shape.layers, recompute, deepspeed=on_deepspeed
+        )
+        checks += [
+            *_precision(choice),
+            *(Check("how a step is carried out", "fail", *one) for one in wrong),
+        ]
     if world.verdict != "fail":
         chunks = chunk_rules(choice.parallel, choice.num_microbatches, choice.program, choice.keys)
         checks += [*_batch(choice), *choice.judged(chunks)]
@@ -33,13 +48,17 @@ def check_layout(choice: Choice) -> list[Check]:
 
 
 def _world(choice: Choice) -> Check:
-    keys, world = choice.keys, choice.world_size
+    keys = choice.keys
+    world = choice.world_size
     group = choice.tensor * choice.pipeline * choice.context
     factors = f"{keys.tensor}={choice.tensor} x {keys.pipeline}={choice.pipeline}"
     if choice.context > 1:
         factors += f" x parallel.context={choice.context}"
     divides = world % group == 0
-    copies = f" = {choice.data} copies of {group}" if divides else f" do not divide into groups of {group}"
+    if divides:
+        copies = f" = {choice.data} copies of {group}"
+    else:
+        copies = f" do not divide into groups of {group}"
     return judge(
         f"{choice.phase}: world size",
         divides,
@@ -51,8 +70,10 @@ def _world(choice: Choice) -> Check:
 
 
 def _devices(choice: Choice) -> Iterator[Check]:
-    hardware, keys = choice.site.hardware, choice.keys
-    has, cores = hardware.devices_per_node, hardware.cores_per_node
+    hardware = choice.site.hardware
+    keys = choice.keys
+    has = hardware.devices_per_node
+    cores = hardware.cores_per_node
     if choice.on_cpu:
         if cores:  # else 01-environment counts them
             yield judge(
@@ -94,7 +115,9 @@ def _shape(choice: Choice) -> Iterator[Check]:
     shape = choice.shape
     whole_heads = shape.hidden % shape.heads == 0
     size = f"= {shape.head_size} a head" if whole_heads else "is not whole"
-    odd = shape.head_size % 2 == 1 and shape.position_embedding == "rope"  # which turns pairs of numbers
+    odd = (
+        shape.head_size % 2 == 1 and shape.position_embedding == "rope"
+    )  # which turns pairs of numbers
     trains = whole_heads and not odd and choice.site.hardware.device == "cpu"
     yield judge(
         f"{choice.phase}: head size",
@@ -118,7 +141,8 @@ def _shape(choice: Choice) -> Iterator[Check]:
 
 def _precision(choice: Choice) -> Iterator[Check]:
     """A number format that a CPU cannot train in, what needs Transformer Engine, and DeepSpeed's loss scale."""
-    training, precision = choice.training, choice.training.precision
+    training = choice.training
+    precision = choice.training.precision
     if choice.on_cpu:
         yield judge(
             "precision",
@@ -127,10 +151,16 @@ def _precision(choice: Choice) -> Iterator[Check]:
             "torch trains in bf16 and fp32 on a CPU; fp16 needs an accelerator",
             "Set training.precision to bf16 or fp32.",
         )
-    wanted = [f"training.{key}" for key in ("overlap_tensor", "cuda_graphs") if getattr(training, key)]
+    wanted = [
+        f"training.{key}" for key in ("overlap_tensor", "cuda_graphs") if getattr(training, key)
+    ]
     wanted += [f"training.fp8={training.fp8}"] if training.fp8 != "none" else []
     if wanted:
-        fits = not choice.on_cpu and not choice.deepspeed and (training.fp8 == "none" or precision == "bf16")
+        fits = (
+            not choice.on_cpu
+            and not choice.deepspeed
+            and (training.fp8 == "none" or precision == "bf16")
+        )
         yield judge(
             "Transformer Engine",
             fits,
@@ -139,7 +169,8 @@ def _precision(choice: Choice) -> Iterator[Check]:
             "Leave them out, or set training.precision to bf16 and training.engine to megatron-core on a site of GPUs.",
         )
     if choice.program == "deepspeed" and precision == "fp16":
-        initial, least = training.initial_loss_scale, training.min_loss_scale
+        initial = training.initial_loss_scale
+        least = training.min_loss_scale
         yield judge(
             "loss scale",
             math.log2(initial).is_integer() and float(least).is_integer(),
@@ -152,7 +183,9 @@ def _precision(choice: Choice) -> Iterator[Check]:
 
 def _zero_stage(choice: Choice) -> Iterator[Check]:
     """ZeRO 3 begins with whole weights."""
-    training, stage, keys = choice.training, choice.zero_stage, choice.keys
+    training = choice.training
+    stage = choice.zero_stage
+    keys = choice.keys
     memory = memory_of(choice.site)
     if choice.program == "deepspeed" and stage == 3 and memory:
         width = 4 if training.precision == "fp32" else 2
@@ -167,7 +200,8 @@ def _zero_stage(choice: Choice) -> Iterator[Check]:
 
 
 def _batch(choice: Choice) -> Iterator[Check]:
-    batch, step = choice.global_batch, choice.micro_batch * choice.data
+    batch = choice.global_batch
+    step = choice.micro_batch * choice.data
     yield judge(
         f"{choice.phase}: batch",
         batch % step == 0,

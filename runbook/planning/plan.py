@@ -24,7 +24,15 @@ from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_ch
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
 from runbook.planning.site_limits import check_queues, check_volumes
-from runbook.planning.sizes import Parameters, expected_first_loss, label_fits, label_text, on_rank, same_fields, whole
+from runbook.planning.sizes import (
+    Parameters,
+    expected_first_loss,
+    label_fits,
+    label_text,
+    on_rank,
+    same_fields,
+    whole,
+)
 from runbook.planning.token_files import (
     GPT2_END_OF_DOCUMENT,
     DataPlan,
@@ -122,23 +130,34 @@ class Plan:
 def parse_plan(text: str, source: Path) -> Plan:
     """The plan in the text of a plan.json; `RecordError` names the file, every problem and the remedy."""
     try:
-        return from_json(Plan, json.loads(text), name="plan.json", failure=f"{source} is not a plan of this version:")
+        return from_json(
+            Plan,
+            json.loads(text),
+            name="plan.json",
+            failure=f"{source} is not a plan of this version:",
+        )
     except RefusedError as error:
         raise RecordError(f"{error}\nDelete it and run 00-plan again.") from None
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{source} is not JSON ({error}); delete it and run 00-plan again.") from error
+        raise RecordError(
+            f"{source} is not JSON ({error}); delete it and run 00-plan again."
+        ) from error
 
 
-def make_plan(settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None) -> Plan:
+def make_plan(
+    settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None
+) -> Plan:
     """Compute everything a run needs; raise one `PlanError` that lists every rule the values break.
 
     Pure: no file, clock, network or environment. Facts of the machine at hand come in as `machine`; without them
     what depends on them is `unknown`. What smoke tests measured there (`measured`) corrects the step times.
     """
     data = plan_data(settings)
-    smoke, full = smoke_choice(settings), full_choice(settings)
+    smoke = smoke_choice(settings)
+    full = full_choice(settings)
     checks = [*check_data(settings, data), *check_queues(settings), *check_device(full)]
-    computable, memories = True, dict[str, memory.PhaseMemory]()
+    computable = True
+    memories = dict[str, memory.PhaseMemory]()
     for choice in (smoke, full):
         rules = [*check_layout(choice), *check_schedule(choice)]
         rules += check_epochs(choice.phase, duration(choice).tokens, data)
@@ -160,14 +179,24 @@ def make_plan(settings: Settings, machine: Machine | None = None, measured: Cali
 
 
 def _plan(
-    settings: Settings, data: DataPlan, choices: tuple[Choice, Choice], machine: Machine | None, measured: Calibrations
+    settings: Settings,
+    data: DataPlan,
+    choices: tuple[Choice, Choice],
+    machine: Machine | None,
+    measured: Calibrations,
 ) -> Plan:
     by_phase = {choice.phase: choice for choice in choices}
     phases = {name: phase_plan(settings, choice, data) for name, choice in by_phase.items()}
     calibrations = {name: measured.holds_for(choice) for name, choice in by_phase.items()}
-    speeds = {name: estimate(choice, machine, calibrations[name]) for name, choice in by_phase.items()}
-    stores = {name: storage(one.model.parameters, one.precision.format, one.checkpoint) for name, one in phases.items()}
-    site, model = settings.site, phases[FULL].model
+    speeds = {
+        name: estimate(choice, machine, calibrations[name]) for name, choice in by_phase.items()
+    }
+    stores = {
+        name: storage(one.model.parameters, one.precision.format, one.checkpoint)
+        for name, one in phases.items()
+    }
+    site = settings.site
+    model = phases[FULL].model
     fact = site.facts.get("hardware.device")
     catalogue = settings.model.model_dump(mode="json") | {
         "name": settings.run.model,
@@ -180,7 +209,8 @@ def _plan(
         site=site.site,
         variant=settings.variant,
         computes_on=ComputesOn(
-            **same_fields(ComputesOn, site.hardware), source=fact.source if fact else f"params/sites/{site.site}.yaml"
+            **same_fields(ComputesOn, site.hardware),
+            source=fact.source if fact else f"params/sites/{site.site}.yaml",
         ),
         model=CatalogueModel(**catalogue),
         phases=phases,
@@ -193,19 +223,28 @@ def _plan(
         checkpoint=stores,
         time=speeds,
         calibration=calibrations,
-        endurance=endurance(by_phase[FULL], settings.run.jobs.training, stores[FULL].checkpoint_bytes, speeds[FULL]),
+        endurance=endurance(
+            by_phase[FULL], settings.run.jobs.training, stores[FULL].checkpoint_bytes, speeds[FULL]
+        ),
         checks=(),
     )
 
 
 def _label(model: PlannedModel) -> Label:
-    fits, text = label_fits(model.label, model.parameters), label_text(model.label, model.parameters)
-    return Label(model=model.name, label=model.label, parameters=model.parameters, fits=fits, text=text)
+    fits = label_fits(model.label, model.parameters)
+    text = label_text(model.label, model.parameters)
+    return Label(
+        model=model.name, label=model.label, parameters=model.parameters, fits=fits, text=text
+    )
 
 
 def _parameters(choice: Choice) -> PhaseParameters:
-    shape, cut = choice.shape, {"tensor": choice.tensor, "pipeline": choice.pipeline}
-    ranks = (on_rank(shape, **cut, stage=stage, layers=count) for stage, count in enumerate(choice.stage_layers))
+    shape = choice.shape
+    cut = {"tensor": choice.tensor, "pipeline": choice.pipeline}
+    ranks = (
+        on_rank(shape, **cut, stage=stage, layers=count)
+        for stage, count in enumerate(choice.stage_layers)
+    )
     return PhaseParameters(
         whole=whole(shape),
         per_rank_by_stage=tuple(rank.total for rank in ranks),
@@ -215,14 +254,19 @@ def _parameters(choice: Choice) -> PhaseParameters:
 
 
 def _flops(choice: Choice) -> PhaseFlops:
-    per_step = {name: flops.flops(choice.shape, choice.global_batch, name) for name in flops.CONVENTIONS}
+    per_step = {
+        name: flops.flops(choice.shape, choice.global_batch, name) for name in flops.CONVENTIONS
+    }
     tokens = choice.global_batch * choice.sequence_length
-    return PhaseFlops(flops.OURS, per_step, {name: value / tokens for name, value in per_step.items()})
+    return PhaseFlops(
+        flops.OURS, per_step, {name: value / tokens for name, value in per_step.items()}
+    )
 
 
 def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
     """What the trainer reads; paths are relative to the folder of plan.json unless absolute."""
-    training, length = choice.training, duration(choice)
+    training = choice.training
+    length = duration(choice)
     phase = PhasePlan(
         phase=choice.phase,
         engine=training.engine,
@@ -269,7 +313,9 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         tuning=choice.tuning,
     )
     phase = dataclasses.replace(phase, fingerprint=fingerprint(phase))
-    return dataclasses.replace(phase, deepspeed=own_config(phase) if choice.own_trainer and choice.deepspeed else {})
+    return dataclasses.replace(
+        phase, deepspeed=own_config(phase) if choice.own_trainer and choice.deepspeed else {}
+    )
 
 
 def _model(choice: Choice) -> schema.PlannedModel:
@@ -286,14 +332,20 @@ def _model(choice: Choice) -> schema.PlannedModel:
 def _data(settings: Settings, choice: Choice, data: DataPlan) -> schema.PlannedData:
     uses = ("train", "validation", "test")
     sources = {use: data.weighted(use) for use in uses}
-    if not choice.own_trainer:  # the documents' programs know no tokens: their files have equal shares
-        sources = {use: tuple(dataclasses.replace(file, text="") for file in files) for use, files in sources.items()}
+    if (
+        not choice.own_trainer
+    ):  # the documents' programs know no tokens: their files have equal shares
+        sources = {
+            use: tuple(dataclasses.replace(file, text="") for file in files)
+            for use, files in sources.items()
+        }
     cache = _place(settings, choice, "data", "cache", in_run="data/cache")
     return schema.PlannedData(mock=data.mock, **sources, split=data.split, cache=cache)
 
 
 def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
-    training, folder = choice.training, _place(settings, choice, "checkpoints", "checkpoints", in_run="checkpoints")
+    training = choice.training
+    folder = _place(settings, choice, "checkpoints", "checkpoints", in_run="checkpoints")
     if choice.smoke:
         return schema.Checkpoint(folder, interval=0, keep=1)
     return schema.Checkpoint(

@@ -70,8 +70,13 @@ def tables(plan: Plan) -> tuple[Table, ...]:
 
 def summary_table(plan: Plan) -> Table:
     """Size, fit, time, money, disk and what was warned of."""
-    phase, memory, time, endurance = plan.phases[FULL], plan.memory[FULL], plan.time[FULL], plan.endurance
-    label, parallel, limit = plan.labels[-1], phase.parallel, endurance.walltime_seconds
+    phase = plan.phases[FULL]
+    memory = plan.memory[FULL]
+    time = plan.time[FULL]
+    endurance = plan.endurance
+    label = plan.labels[-1]
+    parallel = phase.parallel
+    limit = endurance.walltime_seconds
     interval = phase.checkpoint.interval
     saved = f"saved every {interval:,} steps" if interval else "saved only at the end"
     warnings = "; ".join(check.name for check in plan.checks if check.verdict == "warn")
@@ -86,16 +91,26 @@ def summary_table(plan: Plan) -> Table:
         (
             f"memory of a {memory.limit_of}",
             show_bytes(memory.least_bytes),
-            f"of {show_bytes(memory.limit_bytes)}" if memory.limit_bytes else f"how much there is: {UNKNOWN}",
+            f"of {show_bytes(memory.limit_bytes)}"
+            if memory.limit_bytes
+            else f"how much there is: {UNKNOWN}",
         ),
         ("tokens", show_count(phase.duration.tokens), f"{phase.duration.iterations:,} steps"),
-        ("smoke test", shown(plan.time[SMOKE].seconds, show_duration), "before the training, to see that all works"),
+        (
+            "smoke test",
+            shown(plan.time[SMOKE].seconds, show_duration),
+            "before the training, to see that all works",
+        ),
         (
             "training",
             shown(time.seconds, show_duration),
             f"{shown(time.seconds_per_iteration, show_duration)} a step, {time.basis}",
         ),
-        ("device hours", shown(time.device_hours, show_device_hours), f"cost: {shown(time.cost, '{:,.4g}')}"),
+        (
+            "device hours",
+            shown(time.device_hours, show_device_hours),
+            f"cost: {shown(time.cost, '{:,.4g}')}",
+        ),
         (
             "jobs in a row",
             shown(endurance.jobs, "{:,}"),
@@ -107,9 +122,16 @@ def summary_table(plan: Plan) -> Table:
             saved if phase.checkpoint.saves else "nothing is saved",
         ),
         ("disk for text", *_text_disk(plan)),
-        ("rules", _verdicts(plan.checks), f"warned of: {warnings}" if warnings else "nothing is warned of"),
+        (
+            "rules",
+            _verdicts(plan.checks),
+            f"warned of: {warnings}" if warnings else "nothing is warned of",
+        ),
     ]
-    return Table([{"what": what, "plan": value, "beside it": beside} for what, value, beside in rows], "In short")
+    return Table(
+        [{"what": what, "plan": value, "beside it": beside} for what, value, beside in rows],
+        "In short",
+    )
 
 
 def _text_disk(plan: Plan) -> tuple[str, str]:
@@ -118,17 +140,23 @@ def _text_disk(plan: Plan) -> tuple[str, str]:
     ours, theirs = plan.data_work
     if ours.disk_bytes is None or theirs.disk_bytes is None:
         return UNKNOWN, "the size of the text is not known before it is read"
-    return decimal_bytes(ours.disk_bytes), f"the documents' three steps: {decimal_bytes(theirs.disk_bytes)}"
+    return decimal_bytes(
+        ours.disk_bytes
+    ), f"the documents' three steps: {decimal_bytes(theirs.disk_bytes)}"
 
 
 def sizes_table(plan: Plan) -> Table:
     """Parameters by part, and the labels people use beside the counts."""
 
     def rows(phase: str) -> dict[str, str]:
-        counts, model = plan.parameters[phase], plan.phases[phase].model
+        counts = plan.parameters[phase]
+        model = plan.phases[phase].model
         ranks = counts.per_rank_by_stage
         return {
-            **{f"parameters: {words}": f"{getattr(counts.whole, part):,}" for part, words in _MODEL_PARTS.items()},
+            **{
+                f"parameters: {words}": f"{getattr(counts.whole, part):,}"
+                for part, words in _MODEL_PARTS.items()
+            },
             "parameters on a rank": f"{max(ranks):,}"
             + (f" (the fullest of {len(ranks)} stages)" if len(ranks) > 1 else ""),
             "first loss expected": f"{counts.first_loss:.2f} = ln({model.vocabulary:,})",
@@ -143,7 +171,8 @@ def layout_table(plan: Plan) -> Table:
 
     def rows(phase: str) -> dict[str, str]:
         planned = plan.phases[phase]
-        model, rate = planned.model, planned.learning_rate
+        model = planned.model
+        rate = planned.learning_rate
         return {
             "model": f"{model.name}: {model.layers} layers x {model.hidden:,} hidden, {model.heads} heads, "
             f"sequence {model.sequence_length:,}",
@@ -170,8 +199,14 @@ def memory_table(plan: Plan) -> Table:
             "there is": memory.limit_bytes,
         }
         return {
-            **{words: show_bytes(getattr(memory.fullest_stage, part)) for part, words in _MEMORY_PARTS.items()},
-            **{what: f"{show_bytes(size)} a {memory.limit_of}" if size else UNKNOWN for what, size in whole.items()},
+            **{
+                words: show_bytes(getattr(memory.fullest_stage, part))
+                for part, words in _MEMORY_PARTS.items()
+            },
+            **{
+                what: f"{show_bytes(size)} a {memory.limit_of}" if size else UNKNOWN
+                for what, size in whole.items()
+            },
         }
 
     note = "Parts are those of one rank of the fullest stage; on accelerators, buffers of libraries are not counted."
@@ -182,9 +217,14 @@ def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
     """What the table of the memory says, in GiB under names with units; None: not known."""
     memory = plan.memory[phase]
     sizes = {words: getattr(memory.fullest_stage, part) for part, words in _MEMORY_PARTS.items()}
-    sizes |= {f"needed, at least, of a {memory.limit_of}": memory.least_bytes, "needed, at most": memory.most_bytes}
+    sizes |= {
+        f"needed, at least, of a {memory.limit_of}": memory.least_bytes,
+        "needed, at most": memory.most_bytes,
+    }
     sizes["there is"] = memory.limit_bytes or None
-    return {f"{words} (GiB)": None if size is None else size / 2**30 for words, size in sizes.items()}
+    return {
+        f"{words} (GiB)": None if size is None else size / 2**30 for words, size in sizes.items()
+    }
 
 
 def flops_table(plan: Plan) -> Table:
@@ -192,7 +232,9 @@ def flops_table(plan: Plan) -> Table:
     rows = [
         {
             "convention": name + (" (ours)" if name == plan.flops[FULL].convention else ""),
-            "counts": "recomputed work too" if convention.kind == "hardware" else "the model's work",
+            "counts": "recomputed work too"
+            if convention.kind == "hardware"
+            else "the model's work",
             "formula": convention.formula,
             "smoke test": f"{plan.flops[SMOKE].per_token[name] / 1e9:.4g} GFLOP a token",
             "training": f"{plan.flops[FULL].per_token[name] / 1e9:.4g} GFLOP a token",
@@ -224,7 +266,8 @@ def time_table(plan: Plan) -> Table:
 
 def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
     """What the table of the time says, as numbers under names with units; None: not known."""
-    time, spec = plan.time[phase], plan.phases[phase]
+    time = plan.time[phase]
+    spec = plan.phases[phase]
     return {
         "steps": spec.duration.iterations,
         "micro-batches a step": spec.batch.num_microbatches,
@@ -240,18 +283,25 @@ def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 def parts_table(plan: Plan) -> Table:
     """Where a step's time goes, on accelerators that are modelled part by part."""
-    title, parts = "Where a step's time goes", {phase: plan.time[phase].parts or {} for phase in (SMOKE, FULL)}
+    title = "Where a step's time goes"
+    parts = {phase: plan.time[phase].parts or {} for phase in (SMOKE, FULL)}
     if not parts[FULL]:
         return Table((), title, ["Modelled part by part on accelerators only."])
     names = [name for name in parts[FULL] if name != "waiting"] + ["waiting"]
 
     def share(phase: str, name: str) -> str:
         seconds = parts[phase].get(name, 0.0)
-        return f"{show_duration(seconds)} ({seconds / sum(parts[phase].values()):.1%})" if seconds else "0"
+        if seconds:
+            return f"{show_duration(seconds)} ({seconds / sum(parts[phase].values()):.1%})"
+        return "0"
 
     return Table(
         [
-            {"part": PART_WORDS.get(name, name), "smoke test": share(SMOKE, name), "training": share(FULL, name)}
+            {
+                "part": PART_WORDS.get(name, name),
+                "smoke test": share(SMOKE, name),
+                "training": share(FULL, name),
+            }
             for name in names
         ],
         title,
@@ -260,7 +310,8 @@ def parts_table(plan: Plan) -> Table:
 
 def endurance_table(plan: Plan) -> Table:
     """Saves to each storage tier, failures, jobs in a row and energy of the training; what is not known says so."""
-    endurance, between = plan.endurance, plan.endurance.hours_between_failures
+    endurance = plan.endurance
+    between = plan.endurance.hours_between_failures
     rows = {
         "between two saves, as chosen": shown(endurance.interval_seconds, show_duration),
         "between two failures": shown(between and 3600 * between, show_duration),
@@ -277,7 +328,9 @@ def endurance_table(plan: Plan) -> Table:
     source = endurance.failure_source
     notes = [f"Failures: {source}; best interval by Daly."] if source else []
     return Table(
-        [{"what": what, "training": value} for what, value in rows.items()], "Saves, failures, jobs and energy", notes
+        [{"what": what, "training": value} for what, value in rows.items()],
+        "Saves, failures, jobs and energy",
+        notes,
     )
 
 
@@ -285,7 +338,8 @@ def storage_table(plan: Plan) -> Table:
     """Bytes of data and checkpoints."""
 
     def rows(phase: str) -> dict[str, str]:
-        store, checkpoint = plan.checkpoint[phase], plan.phases[phase].checkpoint
+        store = plan.checkpoint[phase]
+        checkpoint = plan.phases[phase].checkpoint
         at_end = "only at the end" if checkpoint.saves else "nothing is saved"
         return {
             "one checkpoint": f"{show_bytes(store.checkpoint_bytes)} = {store.bytes_per_parameter} B a parameter",
@@ -307,7 +361,10 @@ def data_table(plan: Plan) -> Table:
         return Table((), title, ["No text is tokenized in this run."])
     columns = {}
     for way in plan.data_work:
-        hours = {"time on the job's cores": way.hours, "least by the storage's speed": way.storage_hours}
+        hours = {
+            "time on the job's cores": way.hours,
+            "least by the storage's speed": way.storage_hours,
+        }
         columns[way.name] = {
             "steps": way.steps,
             "read": shown(way.read_bytes, decimal_bytes),
@@ -322,7 +379,14 @@ def data_table(plan: Plan) -> Table:
 
 def places_table(plan: Plan) -> Table:
     """Where each phase writes: never the same place twice."""
-    places = ("checkpoint folder", "log metrics", "log validation", "log samples", "log tensorboard", "data cache")
+    places = (
+        "checkpoint folder",
+        "log metrics",
+        "log validation",
+        "log samples",
+        "log tensorboard",
+        "data cache",
+    )
 
     def rows(phase: str) -> dict[str, str]:
         return {place: attrgetter(place.replace(" ", "."))(plan.phases[phase]) for place in places}
@@ -350,20 +414,33 @@ def documents_table(site: Site, content: Plan) -> Table:
         world = spec.parallel.world_size
         said = f"{site.advised_batch} x {world} devices = {site.advised_batch * world:,} sequences"
         own = f"{spec.batch.global_:,} sequences"
-        rows.append({"what": "global batch, advised", "the document": said, "rate": "", "this run": own, "on": ""})
+        rows.append(
+            {
+                "what": "global batch, advised",
+                "the document": said,
+                "rate": "",
+                "this run": own,
+                "on": "",
+            }
+        )
     for one in site.timings:
         rate = one.bytes / one.seconds if one.bytes else 0.0
         size = content.data.estimated_bytes if rate and one.like == "data" else 0
         rows.append(
             {
                 "what": one.what,
-                "the document": (f"{show_bytes(one.bytes)} in " if rate else "") + show_duration(one.seconds),
+                "the document": (f"{show_bytes(one.bytes)} in " if rate else "")
+                + show_duration(one.seconds),
                 "rate": f"{rate / 1e6:,.0f} MB/s" if rate else "",
                 "this run": f"{show_bytes(size)} in {show_duration(size / rate)}" if size else "",
                 "on": one.machine,
             }
         )
-    return Table(rows, "Beside it: the document's numbers", ["Measured or advised by its authors, not by us."])
+    return Table(
+        rows,
+        "Beside it: the document's numbers",
+        ["Measured or advised by its authors, not by us."],
+    )
 
 
 def devices_sum(phase: PhasePlan) -> str:
@@ -373,13 +450,17 @@ def devices_sum(phase: PhasePlan) -> str:
     if parallel.context > 1:
         words.append(f"{parallel.context} context")
     product = " x ".join([*words, f"{parallel.data} data copies"])
-    virtual = f", {parallel.virtual_pipeline} chunks a stage" if parallel.virtual_pipeline > 1 else ""
+    if parallel.virtual_pipeline > 1:
+        virtual = f", {parallel.virtual_pipeline} chunks a stage"
+    else:
+        virtual = ""
     return f"{product} = {parallel.world_size}{virtual}, ZeRO {parallel.zero_stage}"
 
 
 def batch_sum(phase: PhasePlan) -> str:
     """One step's batch as a product: 1 micro x 2 copies x 2 steps = 4 sequences = 4,096 tokens."""
-    batch, copies = phase.batch, phase.parallel.data
+    batch = phase.batch
+    copies = phase.parallel.data
     return (
         f"{batch.micro} micro x {copies:,} {'copy' if copies == 1 else 'copies'} x "
         f"{counted(batch.num_microbatches, 'step')} = {batch.global_:,} sequences = "
@@ -415,7 +496,9 @@ def by_phase(rows: Callable[[str], Mapping[str, object]], title: str, *notes: st
 
 def _side_by_side(columns: Mapping[str, Mapping[str, object]]) -> list[dict[str, object]]:
     whats = next(iter(columns.values()))
-    return [{"what": what} | {name: column[what] for name, column in columns.items()} for what in whats]
+    return [
+        {"what": what} | {name: column[what] for name, column in columns.items()} for what in whats
+    ]
 
 
 def shown(value: Any, show: str | Callable[[Any], str]) -> str:
@@ -426,5 +509,8 @@ def shown(value: Any, show: str | Callable[[Any], str]) -> str:
 
 
 def _verdicts(checks: Sequence[Check]) -> str:
-    counts = {verdict: sum(check.verdict == verdict for check in checks) for verdict in ("pass", "warn", "unknown")}
+    counts = {
+        verdict: sum(check.verdict == verdict for check in checks)
+        for verdict in ("pass", "warn", "unknown")
+    }
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())

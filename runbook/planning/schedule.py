@@ -28,7 +28,8 @@ def batch_of(choice: Choice) -> Batch:
 
 def duration(choice: Choice) -> Duration:
     """Whole steps: samples or tokens that fill no whole step are left over, as in Megatron."""
-    training, batch = choice.training, batch_of(choice)
+    training = choice.training
+    batch = batch_of(choice)
     sequences = training.samples or training.tokens // choice.sequence_length
     iterations = training.iterations or batch.iterations_within(sequences)
     samples = batch.samples_after(iterations)
@@ -37,11 +38,16 @@ def duration(choice: Choice) -> Duration:
 
 def learning_rate(choice: Choice, length: Duration) -> LearningRate:
     """The schedule in samples, whatever unit its parts are given in."""
-    training, batch = choice.training, batch_of(choice)
+    training = choice.training
+    batch = batch_of(choice)
     decay = batch.samples_after(training.decay_iterations) or training.decay_samples
     decay = decay or training.decay_tokens // choice.sequence_length or length.samples
     warmup = batch.samples_after(training.warmup_iterations) or training.warmup_samples
-    warmup = warmup or training.warmup_tokens // choice.sequence_length or round(training.warmup_fraction * decay)
+    warmup = (
+        warmup
+        or training.warmup_tokens // choice.sequence_length
+        or round(training.warmup_fraction * decay)
+    )
     return LearningRate(
         peak=training.learning_rate,
         minimum=training.min_learning_rate,
@@ -55,7 +61,11 @@ def check_schedule(choice: Choice) -> list[Check]:
     """Every rule about length and learning rate."""
     length = duration(choice)
     rate = learning_rate(choice, length)
-    checks = [*choice.judged(ramp_rules(batch_of(choice), choice.parallel)), *_options(choice), *_given_once(choice)]
+    checks = [
+        *choice.judged(ramp_rules(batch_of(choice), choice.parallel)),
+        *_options(choice),
+        *_given_once(choice),
+    ]
     checks.append(_length(choice, length))
     if not choice.smoke:
         checks.append(
@@ -74,8 +84,11 @@ def check_schedule(choice: Choice) -> list[Check]:
 
 def _options(choice: Choice) -> Iterator[Check]:
     """A warning where a key of our own trainer is set and another framework trains."""
-    training, defaults = choice.training, Training.model_fields
-    given = [f"training.{key}" for key in _OWN_KEYS if getattr(training, key) != defaults[key].default]
+    training = choice.training
+    defaults = Training.model_fields
+    given = [
+        f"training.{key}" for key in _OWN_KEYS if getattr(training, key) != defaults[key].default
+    ]
     if given and not choice.smoke and not choice.own_trainer:
         yield Check(
             f"{choice.phase}: keys of our own trainer",
@@ -102,11 +115,18 @@ def _given_once(choice: Choice) -> Iterator[Check]:
 
 
 def _length(choice: Choice, length: Duration) -> Check:
-    training, batch = choice.training, batch_of(choice)
+    training = choice.training
+    batch = batch_of(choice)
     asked = training.tokens // choice.sequence_length if training.tokens else training.samples
     left = asked - length.samples if asked else 0
-    rest = f" ({left} samples fill no whole step and are left over)" if left > 0 and length.iterations else ""
-    size = f"{batch.ramp.start:,} to {batch.global_:,}" if batch.ramp.start else f"{batch.global_:,}"
+    if left > 0 and length.iterations:
+        rest = f" ({left} samples fill no whole step and are left over)"
+    else:
+        rest = ""
+    if batch.ramp.start:
+        size = f"{batch.ramp.start:,} to {batch.global_:,}"
+    else:
+        size = f"{batch.global_:,}"
     return judge(
         f"{choice.phase}: length",
         length.iterations > 0,
@@ -117,19 +137,23 @@ def _length(choice: Choice, length: Duration) -> Check:
 
 
 def _warmup(choice: Choice, rate: LearningRate, length: Duration) -> Check:
-    name, key = f"{choice.phase}: warm-up", choice.keys.warmup_iterations
+    name = f"{choice.phase}: warm-up"
+    key = choice.keys.warmup_iterations
     value = f"{rate.warmup_samples:,} samples of {length.samples:,}"
     if rate.warmup_samples >= rate.decay_samples:
         value += f", decay over {rate.decay_samples:,}"
-        rule, remedy = "the warm-up is shorter than the decay", f"Lower {key}, or decay over more samples."
+        rule = "the warm-up is shorter than the decay"
+        remedy = f"Lower {key}, or decay over more samples."
         return Check(name, "fail", value, rule, remedy)
-    rule, remedy = "the run reaches its peak learning rate", f"Lower {key} or train longer."
+    rule = "the run reaches its peak learning rate"
+    remedy = f"Lower {key} or train longer."
     return judge(name, rate.warmup_samples < length.samples, value, rule, remedy, otherwise="warn")
 
 
 def _course(choice: Choice, rate: LearningRate, length: Duration) -> Iterator[Check]:
     """Decay, steps that fp16 skips, and a rehearsed stop."""
-    training, steps = choice.training, length.iterations
+    training = choice.training
+    steps = length.iterations
     if not choice.smoke and rate.schedule != "constant":
         yield judge(
             f"{choice.phase}: decay",
@@ -141,7 +165,9 @@ def _course(choice: Choice, rate: LearningRate, length: Duration) -> Iterator[Ch
             otherwise="warn",
         )
     if training.precision == "fp16":
-        skips = max(0, math.ceil(math.log2(training.initial_loss_scale)) - 16)  # the scale halves down to 2^16
+        skips = max(
+            0, math.ceil(math.log2(training.initial_loss_scale)) - 16
+        )  # the scale halves down to 2^16
         yield judge(
             f"{choice.phase}: steps skipped under fp16",
             skips < steps,

@@ -15,22 +15,35 @@ from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes
 
 def check_queues(settings: Settings) -> list[Check]:
     """Nodes and time limit of each job that names a queue, against that queue's limits."""
-    jobs = [(phase, section, getattr(settings.run.jobs, section)) for phase, section in JOB_SECTIONS.items()]
+    jobs = [
+        (phase, section, getattr(settings.run.jobs, section))
+        for phase, section in JOB_SECTIONS.items()
+    ]
     return [_queue(phase, section, job, settings) for phase, section, job in jobs if job.partition]
 
 
 def _queue(phase: str, section: str, job: Job, settings: Settings) -> Check:
-    name, rule = f"{phase}: queue", "nodes and walltime are within what the queue accepts"
-    site, queues = settings.site.site, settings.site.queues
+    name = f"{phase}: queue"
+    rule = "nodes and walltime are within what the queue accepts"
+    site = settings.site.site
+    queues = settings.site.queues
     names = [word for word in job.partition.split(",") if word]
     missing = next((word for word in names if word not in queues), "")
     if missing and not queues:
-        return Check(name, "unknown", f"the limits of {job.partition} on {site} are not known", rule)
+        return Check(
+            name, "unknown", f"the limits of {job.partition} on {site} are not known", rule
+        )
     if missing:
         near = get_close_matches(missing, list(queues), 1, 0.5)
         meant = f"Did you mean {near[0]}?" if near else f"There are {', '.join(queues)}."
         value = f"{missing} is not among the queues of params/sites/{site}.yaml"
-        return Check(name, "warn", value, rule, f"{meant} Change jobs.{section}.partition, or add it below queues.")
+        return Check(
+            name,
+            "warn",
+            value,
+            rule,
+            f"{meant} Change jobs.{section}.partition, or add it below queues.",
+        )
     limit = min((queues[word] for word in names), key=lambda limit: len(_faults(job, limit)))
     faults = [f"jobs.{section}.{fault}" for fault in _faults(job, limit)]
     limits = [
@@ -62,22 +75,32 @@ def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
 
     Beside it the document's own time, for the size that it states one for.
     """
-    size, tiers, rows = checkpoint_bytes(parameters, precision), _tiers(site), []
+    size = checkpoint_bytes(parameters, precision)
+    tiers = _tiers(site)
+    rows = []
     for name, gigabytes in site.write_bandwidth.items():
-        seconds, tier = size / (gigabytes * GIGABYTE), tiers.get(name)
-        minutes, stated = seconds / 60, tier.stated_minutes if tier and parameters in STATED_PARAMETERS else 0.0
+        seconds = size / (gigabytes * GIGABYTE)
+        tier = tiers.get(name)
+        minutes = seconds / 60
+        stated = tier.stated_minutes if tier and parameters in STATED_PARAMETERS else 0.0
         rows.append(
             {
                 "tier": name,
                 "size": f"{tier.size / TEBIBYTE:g} TiB" if tier and tier.size else UNKNOWN,
                 "bandwidth": f"{gigabytes:g} GB/s",
                 "checkpoint": f"{size / 1e12:.3f} TB = {size / TEBIBYTE:.3f} TiB",
-                "least time to write": f"{minutes:.2f} min" if minutes >= 0.1 else f"{seconds:.2f} s",
-                "the document says": f"{stated:.2f} min ({stated / minutes - 1:+.1%})" if stated else "",
+                "least time to write": f"{minutes:.2f} min"
+                if minutes >= 0.1
+                else f"{seconds:.2f} s",
+                "the document says": f"{stated:.2f} min ({stated / minutes - 1:+.1%})"
+                if stated
+                else "",
             }
         )
     note = "All nodes writing at the tier's full bandwidth; 1 GB = 10^9 bytes, 1 TiB = 2^40 bytes."
-    return Table(rows, f"A checkpoint of {show_count(parameters)} parameters by storage tier", [note])
+    return Table(
+        rows, f"A checkpoint of {show_count(parameters)} parameters by storage tier", [note]
+    )
 
 
 def _tiers(site: Site) -> dict[str, Tier]:
@@ -100,7 +123,11 @@ def check_volumes(settings: Settings, wants: Mapping[str, int]) -> list[Check]:
     if wanted and wanted != name:
         tiers = ", ".join(_tiers(settings.site)) or "none"
         rule = "the tier is one of the site's"
-        checks.append(Check("storage tier", "fail", f"jobs.storage={wanted}", rule, f"The tiers are: {tiers}."))
+        checks.append(
+            Check(
+                "storage tier", "fail", f"jobs.storage={wanted}", rule, f"The tiers are: {tiers}."
+            )
+        )
     for key, volume in settings.site.volumes.items():
         if kinds := [kind for kind in volume.holds if kind in wants]:
             checks.append(_volume(key, volume, name, {kind: wants[kind] for kind in kinds}))
@@ -109,8 +136,11 @@ def check_volumes(settings: Settings, wants: Mapping[str, int]) -> list[Check]:
 
 def _volume(key: str, volume: Volume, tier: str, wants: Mapping[str, int]) -> Check:
     size = volume.size or (volume.tiers[tier].size if tier in volume.tiers else 0)
-    name, rule = f"volume {key}", "data and kept checkpoints fit, the one being written too"
-    parts = " + ".join(f"{show_bytes(count) if count else UNKNOWN} of {kind}" for kind, count in wants.items())
+    name = f"volume {key}"
+    rule = "data and kept checkpoints fit, the one being written too"
+    parts = " + ".join(
+        f"{show_bytes(count) if count else UNKNOWN} of {kind}" for kind, count in wants.items()
+    )
     if not size:
         return Check(name, "unknown", f"{parts}; the size of {volume.path} is not known", rule)
     needed = sum(wants.values())

@@ -35,7 +35,11 @@ def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int
 
 def same_fields(kind: type[DataclassInstance], source: object) -> dict[str, Any]:
     """What `source` has under the names of a record's fields, to make such a record from."""
-    return {member.name: getattr(source, member.name) for member in fields(kind) if hasattr(source, member.name)}
+    return {
+        member.name: getattr(source, member.name)
+        for member in fields(kind)
+        if hasattr(source, member.name)
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,9 @@ class Cut:
     global_batch: int
 
 
-def shape_of(model: Model, *, tensor: int = 1, sequence_length: int = 0, own: bool = False) -> Shape:
+def shape_of(
+    model: Model, *, tensor: int = 1, sequence_length: int = 0, own: bool = False
+) -> Shape:
     """The catalogue's model, cut for `tensor` ranks and trained on sequences of this length (0: the model's own).
 
     `own`: padded as our own trainer does.
@@ -83,7 +89,13 @@ class Parameters:
     @property
     def total(self) -> int:
         """All of them."""
-        return self.layers + self.token_embedding + self.position_embedding + self.final_norm + self.output
+        return (
+            self.layers
+            + self.token_embedding
+            + self.position_embedding
+            + self.final_norm
+            + self.output
+        )
 
 
 def whole(shape: Shape) -> Parameters:
@@ -98,7 +110,8 @@ def on_rank(shape: Shape, *, tensor: int, pipeline: int, stage: int, layers: int
     embeddings are on the first stage and again on the last (there counted as `output`).
     """
     assert 0 <= stage < pipeline, f"stage {stage} of {pipeline}"
-    first, last = stage == 0, stage == pipeline - 1
+    first = stage == 0
+    last = stage == pipeline - 1
     embedding = shape.padded_vocabulary * shape.hidden // tensor
     learned = shape.position_embedding == "learned"
     own_output = not shape.tied_embeddings or not first
@@ -118,7 +131,12 @@ def layer(shape: Shape, *, tensor: int = 1) -> int:
     feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1)
     columns = query_key_value + feed_forward_in
     matrices = shape.hidden * (columns + attention_width + shape.ffn_hidden)
-    split_biases = columns if shape.biases else query_key_value if shape.qkv_biases else 0
+    if shape.biases:
+        split_biases = columns
+    elif shape.qkv_biases:
+        split_biases = query_key_value
+    else:
+        split_biases = 0
     whole_biases = 2 * shape.hidden if shape.biases else 0
     return (matrices + split_biases) // tensor + whole_biases + 2 * _norm(shape)
 
@@ -165,4 +183,6 @@ def label_text(label: str, parameters: int) -> str:
     if named is None or label_fits(label, parameters):
         return text
     ratio = named / parameters
-    return f"{text}; the label says " + (f"{ratio:.1f} times as many" if ratio >= 1.1 else f"{ratio:.0%} of that")
+    return f"{text}; the label says " + (
+        f"{ratio:.1f} times as many" if ratio >= 1.1 else f"{ratio:.0%} of that"
+    )

@@ -93,8 +93,14 @@ def plan_data(settings: Settings) -> DataPlan:
     mock = settings.dataset.kind == MOCK
     parts = tuple(_part(settings, text) for text in settings.texts)
     counted = not mock and all(part.estimated_tokens for part in parts)
-    sources = [part.tokens_from if len(parts) == 1 else f"{part.dataset}: {part.tokens_from}" for part in parts]
-    files = {use: tuple(chain(*(getattr(part, use) for part in parts))) for use in ("train", "validation", "test")}
+    sources = [
+        part.tokens_from if len(parts) == 1 else f"{part.dataset}: {part.tokens_from}"
+        for part in parts
+    ]
+    files = {
+        use: tuple(chain(*(getattr(part, use) for part in parts)))
+        for use in ("train", "validation", "test")
+    }
     return DataPlan(
         dataset=data.dataset,
         mock=mock,
@@ -104,18 +110,26 @@ def plan_data(settings: Settings) -> DataPlan:
         held_out=data.held_out,
         num_files=sum(part.num_files for part in parts),
         estimated_tokens=sum(part.estimated_tokens for part in parts) if counted else 0,
-        tokens_from="mock data: random tokens, as many as asked for" if mock else "; ".join(sources),
+        tokens_from="mock data: random tokens, as many as asked for"
+        if mock
+        else "; ".join(sources),
         estimated_bytes=sum(part.estimated_bytes for part in parts) if counted else 0,
         parts=parts if len(parts) > 1 else (),
     )
 
 
 def _part(settings: Settings, text: TextShare) -> BlendPart:
-    data, dataset, place = settings.run.data, text.dataset, settings.site.paths.get("data", "")
-    base = f"{place.rstrip('/')}/{text.name}" if place else "data"  # one folder a dataset where sites have a place
+    data = settings.run.data
+    dataset = text.dataset
+    place = settings.site.paths.get("data", "")
+    base = (
+        f"{place.rstrip('/')}/{text.name}" if place else "data"
+    )  # one folder a dataset where sites have a place
     prefix = f"{base}/{text.name}_text_document"
     ready = dataset.kind == TOKENIZED and dataset.paths
-    train, validation, test = [prefix], list[str](), list[str]()
+    train = [prefix]
+    validation = list[str]()
+    test = list[str]()
     if ready:
         train = [f"{base}/{path.removesuffix('.bin')}" for path in dataset.paths]
     if data.held_out:
@@ -133,7 +147,9 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
         test=tuple(test),
         num_files=len(dataset.paths),
         estimated_tokens=tokens,
-        estimated_bytes=tokens * width + index_bytes(dataset.documents, dataset.documents + 1) if tokens else 0,
+        estimated_bytes=tokens * width + index_bytes(dataset.documents, dataset.documents + 1)
+        if tokens
+        else 0,
         tokens_from=tokens_from,
         train_share=_train_share(len(dataset.paths), data.held_out, data.split),
     )
@@ -185,14 +201,19 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     """Whether a run of this many tokens reads its text more than once; in a blend the text read most often counts."""
     if plan.mock:
         return []
-    name, rule = f"{phase}: text read once", "a run reads its training text at most once"
-    texts = [(part.weight, part.estimated_tokens * part.train_share, part.dataset) for part in plan.parts]
+    name = f"{phase}: text read once"
+    rule = "a run reads its training text at most once"
+    texts = [
+        (part.weight, part.estimated_tokens * part.train_share, part.dataset) for part in plan.parts
+    ]
     texts = texts or [(1.0, plan.estimated_tokens * plan.train_share, "")]
     if unknown := [dataset for _, available, dataset in texts if not available]:
         whose = f"the count of {unknown[0]}" if plan.parts else "the text's own count"
         return [Check(name, "unknown", f"{tokens:,} tokens wanted; {whose} is not known", rule)]
     whole = sum(weight for weight, _, _ in texts)
-    epochs = [(tokens * weight / whole / available, dataset) for weight, available, dataset in texts]
+    epochs = [
+        (tokens * weight / whole / available, dataset) for weight, available, dataset in texts
+    ]
     most, dataset = max(epochs)
     if plan.parts:
         read = f": {', '.join(f'{one} read {times:.2f} times' for times, one in epochs)}"
@@ -200,7 +221,8 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     else:
         read = f", {show_count(texts[0][1])} there to train on: read {most:.2f} times"
         remedy = "Take more text, or fewer iterations; "
-    value, remedy = f"{show_count(tokens)} tokens wanted{read}", f"{remedy}repeating it a few times does little harm."
+    value = f"{show_count(tokens)} tokens wanted{read}"
+    remedy = f"{remedy}repeating it a few times does little harm."
     return [judge(name, most <= 1, value, rule, remedy, otherwise="warn")]
 
 
@@ -208,7 +230,9 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
     """No file is in a blend twice, whatever its texts are called."""
     if not parts:
         return
-    files = Counter(prefix for part in parts for prefix in (*part.train, *part.validation, *part.test))
+    files = Counter(
+        prefix for part in parts for prefix in (*part.train, *part.validation, *part.test)
+    )
     twice = sorted(prefix for prefix, count in files.items() if count > 1)
     whole = sum(part.weight for part in parts)
     shares = ", ".join(f"{part.dataset} {part.weight / whole:.1%}" for part in parts)
@@ -238,17 +262,29 @@ def _tokens(settings: Settings, dataset: Dataset) -> tuple[int, str]:
     data = settings.run.data
     ends = dataset.documents if data.append_eod else 0
     if dataset.tokens:
-        counted = "GPT-2 tokens" if data.tokenizer == "gpt2" else "GPT-2 tokens, another tokenizer is used"
-        return dataset.tokens + ends, f"the catalogue's count of {counted}, and {ends:,} ends of documents"
+        if data.tokenizer == "gpt2":
+            counted = "GPT-2 tokens"
+        else:
+            counted = "GPT-2 tokens, another tokenizer is used"
+        return (
+            dataset.tokens + ends,
+            f"the catalogue's count of {counted}, and {ends:,} ends of documents",
+        )
     if dataset.text_bytes:
         tokens = round(dataset.text_bytes / BYTES_OF_TEXT_PER_TOKEN)
-        return tokens + ends, f"{dataset.text_bytes:,} bytes of text at {BYTES_OF_TEXT_PER_TOKEN:g} bytes a token"
+        return (
+            tokens + ends,
+            f"{dataset.text_bytes:,} bytes of text at {BYTES_OF_TEXT_PER_TOKEN:g} bytes a token",
+        )
     return 0, "not known before the text is read"
 
 
 def _held_out(plan: DataPlan) -> Check:
-    name, rule = "held-out files", "more files than 2 x data.held_out, so that something is left to train on"
-    counts = [(part.num_files, part.dataset) for part in plan.parts] or [(plan.num_files, plan.dataset)]
+    name = "held-out files"
+    rule = "more files than 2 x data.held_out, so that something is left to train on"
+    counts = [(part.num_files, part.dataset) for part in plan.parts] or [
+        (plan.num_files, plan.dataset)
+    ]
     fewest, dataset = min(counts)
     if not fewest:
         value = f"data.held_out={plan.held_out}; how many files {dataset} has is not known yet"
@@ -265,7 +301,9 @@ def _held_out(plan: DataPlan) -> Check:
 
 def _split(settings: Settings, plan: DataPlan) -> Check:
     train, validation, _ = split_shares(plan.split)
-    evaluates = settings.run.training.eval_interval > 0 and settings.run.training.eval_iterations > 0
+    evaluates = (
+        settings.run.training.eval_interval > 0 and settings.run.training.eval_iterations > 0
+    )
     return judge(
         "data split",
         train > 0 and (validation > 0 or not evaluates),
@@ -276,7 +314,8 @@ def _split(settings: Settings, plan: DataPlan) -> Check:
 
 
 def _tokenizer(settings: Settings) -> Iterator[Check]:
-    paths, tokenizer = settings.site.paths, settings.run.data.tokenizer
+    paths = settings.site.paths
+    tokenizer = settings.run.data.tokenizer
     if tokenizer != "gpt2":
         yield judge(
             "merges are not the vocabulary",
@@ -286,7 +325,9 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
             "Set data.tokenizer to gpt2, which brings vocabulary and merges, or to a tokenizer.json.",
         )
         return
-    yield check_tokenizer_files(paths.get("vocab", "gpt2/vocab.json"), paths.get("merges", "gpt2/merges.txt"))
+    yield check_tokenizer_files(
+        paths.get("vocab", "gpt2/vocab.json"), paths.get("merges", "gpt2/merges.txt")
+    )
     smallest = min(settings.model.vocabulary, settings.smoke_model.vocabulary)
     yield judge(
         "vocabulary holds all tokens",
@@ -332,7 +373,9 @@ ONE_PASS = PreparationCost("one pass", "compressed text to token files, nothing 
 THREE_STEPS = PreparationCost("the documents' three steps", "extract, join, preprocess_data.py")
 
 
-def data_work(settings: Settings, data: DataPlan, machine: Machine | None = None) -> tuple[PreparationCost, ...]:
+def data_work(
+    settings: Settings, data: DataPlan, machine: Machine | None = None
+) -> tuple[PreparationCost, ...]:
     """Both ways for the run's text; none where no text is tokenized, figures None where its size is not known."""
     datasets = [text.dataset for text in settings.texts if text.dataset.kind != TOKENIZED]
     if data.mock or not datasets:
@@ -341,12 +384,16 @@ def data_work(settings: Settings, data: DataPlan, machine: Machine | None = None
     if not all(sizes) or not data.estimated_bytes:
         return ONE_PASS, THREE_STEPS
     named = [one.download_bytes or sum(file.bytes for file in one.files) for one in datasets]
-    packed = sum(known or round(size * COMPRESSED_SHARE) for known, size in zip(named, sizes, strict=True))
-    records, cores = sum(sizes), _cores(settings, machine)
+    packed = sum(
+        known or round(size * COMPRESSED_SHARE) for known, size in zip(named, sizes, strict=True)
+    )
+    records = sum(sizes)
+    cores = _cores(settings, machine)
     bandwidth = max(settings.site.write_bandwidth.values(), default=0.0) * 1e9
 
     def costs(way: PreparationCost, rate: float, copies: int) -> PreparationCost:
-        read, written = packed + copies * records, copies * records + data.estimated_bytes
+        read = packed + copies * records
+        written = copies * records + data.estimated_bytes
         core_hours = records / rate / 3600
         return replace(
             way,
@@ -366,5 +413,7 @@ def _cores(settings: Settings, machine: Machine | None) -> int:
     if machine:
         return machine.cores
     job = settings.run.jobs.data
-    per_node = job.tasks_per_node * (job.cpus_per_task or 1) or settings.site.hardware.cores_per_node
+    per_node = (
+        job.tasks_per_node * (job.cpus_per_task or 1) or settings.site.hardware.cores_per_node
+    )
     return per_node * job.nodes * max(1, job.array)

@@ -21,7 +21,8 @@ from runbook.plan_file.json_records import append_line
 from runbook.records.manifest import begins_as, note_files, read_manifest
 from runbook.records.pages.page_parts import environment
 
-EVENTS, LOGBOOK = "events.jsonl", "logbook.md"
+EVENTS = "events.jsonl"
+LOGBOOK = "logbook.md"
 ROUTINE = frozenset({None, "saved", "network", "reloaded"})
 """Events that are no news; they stay in events.jsonl."""
 LONGEST_NOTE = 10_000
@@ -41,17 +42,27 @@ def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
     try:
         text = module.words(event)
     except UndefinedError:
-        facts = {in_words(key): value for key, value in event.items() if key not in ("time", "event", "phase")}
+        facts = {
+            in_words(key): value
+            for key, value in event.items()
+            if key not in ("time", "event", "phase")
+        }
         text = module.facts(in_words(str(event["event"])), facts)
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(event.get("time", 0)))
     around = event.get("since", 0) if event.get("metric") == "loss" else 0
-    return LogbookEntry(f"{moment} {event.get('phase', '')}".strip(), Markup(str(text).strip()), around)
+    return LogbookEntry(
+        f"{moment} {event.get('phase', '')}".strip(), Markup(str(text).strip()), around
+    )
 
 
 def write_logbook(run_folder: Path) -> list[LogbookEntry]:
     """Write logbook.md again if anything has happened; the entries are by time over all jobs."""
-    events = [event for event in read_lines(run_folder / EVENTS) if event.get("event") not in ROUTINE]
-    entries = [make_entry(event) for event in sorted(events, key=lambda event: float(event.get("time", 0)))]
+    events = [
+        event for event in read_lines(run_folder / EVENTS) if event.get("event") not in ROUTINE
+    ]
+    entries = [
+        make_entry(event) for event in sorted(events, key=lambda event: float(event.get("time", 0)))
+    ]
     if entries:
         lines = [f"\n- **{entry.moment}**: {unescape(entry.text)}\n" for entry in entries]
         write_text(run_folder / LOGBOOK, "".join([f"# Logbook of {run_folder.name}\n", *lines]))
@@ -61,7 +72,8 @@ def write_logbook(run_folder: Path) -> list[LogbookEntry]:
 
 def add_note(run_folder: Path, text: str) -> str:
     """Append what a person says to the events, however many write at once; what was noted."""
-    text, path = " ".join(text.split()), run_folder / EVENTS
+    text = " ".join(text.split())
+    path = run_folder / EVENTS
     if not 0 < len(text) <= LONGEST_NOTE:
         raise RecordError(
             f"A note has 1 to {LONGEST_NOTE:,} characters; this one has {len(text):,}. Nothing was noted."

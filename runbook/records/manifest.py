@@ -24,7 +24,16 @@ from runbook.params.schema.run_file import PHASES
 from runbook.records.twin import Twin, find_twin, phases_done, read_twin
 
 MANIFEST_NAME = "manifest.json"
-LEFT_OUT_FILES = (MANIFEST_NAME, "lock.json", "lock", "*.lock", "heartbeat", "*.part", "*.pyc", ".DS_Store")
+LEFT_OUT_FILES = (
+    MANIFEST_NAME,
+    "lock.json",
+    "lock",
+    "*.lock",
+    "heartbeat",
+    "*.part",
+    "*.pyc",
+    ".DS_Store",
+)
 """Files that change while nothing is wrong, or are no result."""
 LEFT_OUT_FOLDERS = ("cache", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
 """Folders that hold nothing a run could not make again."""
@@ -72,7 +81,9 @@ def covered(run_folder: Path) -> list[str]:
     for folder, folders, names in os.walk(run_folder, onerror=_refuse_folder):
         folders[:] = [name for name in folders if not _matches(name, LEFT_OUT_FOLDERS)]
         inside = Path(folder).relative_to(run_folder)
-        paths += [(inside / name).as_posix() for name in names if not _matches(name, LEFT_OUT_FILES)]
+        paths += [
+            (inside / name).as_posix() for name in names if not _matches(name, LEFT_OUT_FILES)
+        ]
     return sorted(paths)
 
 
@@ -121,16 +132,26 @@ def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = 
     entries = dict(before)
     present = covered(run_folder)
     for name in present:
-        path, old = run_folder / name, before.get(name)
+        path = run_folder / name
+        old = before.get(name)
         if old is None or name in fresh:
             entries[name] = _entry(path, old)
         elif _matches(name, GROWING):
             grown = _entry(path, old) if may_grow(name, done) else old
             entries[name] = grown if grown is old or begins_as(path, old) else old
-        elif phase and writer_of(name) == phase and not (name.startswith("jobs/") and name.startswith(ended)):
+        elif (
+            phase
+            and writer_of(name) == phase
+            and not (name.startswith("jobs/") and name.startswith(ended))
+        ):
             entries[name] = _entry(path, old)
     for name in before.keys() - set(present):
-        if phase and writer_of(name) == phase and not _matches(name, GROWING) and not name.startswith("jobs/"):
+        if (
+            phase
+            and writer_of(name) == phase
+            and not _matches(name, GROWING)
+            and not name.startswith("jobs/")
+        ):
             del entries[name]  # an older checkpoint made room, a step is to be done again
     _write(run_folder, entries)
 
@@ -201,8 +222,11 @@ def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False
     With `keep_newer_notebook`, for use while a notebook runs, a notebook that is not the twin's own stays:
     papermill may just be writing it there.
     """
-    records, started = run_folder / "records", ""
-    with contextlib.suppress(RecordError):  # none, or a broken one: it is set aside under the time of its file
+    records = run_folder / "records"
+    started = ""
+    with contextlib.suppress(
+        RecordError
+    ):  # none, or a broken one: it is set aside under the time of its file
         started = read_twin(records / f"{phase}.json").started
     present = [path for suffix in SUFFIXES if (path := records / f"{phase}{suffix}").exists()]
     notebook = records / f"{phase}.ipynb"
@@ -247,9 +271,15 @@ class Finding:
 def verify_run(run_folder: Path) -> list[Finding]:
     """Everything that was edited, lost or added after it was recorded; empty where nothing was."""
     if not (run_folder / MANIFEST_NAME).exists():
-        return [Finding("missing", MANIFEST_NAME, "a manifest", "none: no phase of this run has ended yet")]
+        return [
+            Finding(
+                "missing", MANIFEST_NAME, "a manifest", "none: no phase of this run has ended yet"
+            )
+        ]
     own = f"{COPIES}/"
-    entries = {name: entry for name, entry in read_manifest(run_folder).items() if not name.startswith(own)}
+    entries = {
+        name: entry for name, entry in read_manifest(run_folder).items() if not name.startswith(own)
+    }
     present = [name for name in covered(run_folder) if not name.startswith(own)]
     findings = [
         Finding("added", name, "no such file", f"{(run_folder / name).lstat().st_size:,} bytes")
@@ -257,8 +287,14 @@ def verify_run(run_folder: Path) -> list[Finding]:
         if name not in entries
     ]
     done = phases_done(run_folder)
-    findings += [finding for name, entry in entries.items() if (finding := _compare(run_folder, name, entry, done))]
-    return sorted(findings + records_agree(run_folder), key=lambda finding: (finding.file, finding.kind))
+    findings += [
+        finding
+        for name, entry in entries.items()
+        if (finding := _compare(run_folder, name, entry, done))
+    ]
+    return sorted(
+        findings + records_agree(run_folder), key=lambda finding: (finding.file, finding.kind)
+    )
 
 
 def records_agree(run_folder: Path) -> list[Finding]:
@@ -268,7 +304,9 @@ def records_agree(run_folder: Path) -> list[Finding]:
         try:
             twin = find_twin(run_folder, phase)
         except RecordError as error:
-            findings.append(Finding("unreadable", f"records/{phase}.json", "the twin of a notebook", str(error)))
+            findings.append(
+                Finding("unreadable", f"records/{phase}.json", "the twin of a notebook", str(error))
+            )
             continue
         if twin is not None and not twin.is_open:
             findings += _contradictions(run_folder, phase, twin)
@@ -288,13 +326,18 @@ def _compare(run_folder: Path, name: str, entry: Entry, done: set[str]) -> Findi
         return Finding("missing", name, f"{entry.bytes:,} bytes", "no file")
     except OSError as error:
         return Finding("unreadable", name, f"{entry.bytes:,} bytes", error.strerror or str(error))
-    return None if digest == entry.sha256 else Finding("changed", name, f"sha256 {entry.sha256}", f"sha256 {digest}")
+    if digest == entry.sha256:
+        return None
+    return Finding("changed", name, f"sha256 {entry.sha256}", f"sha256 {digest}")
 
 
 def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
     wanted = {"state": str(twin.state), "verdict": twin.verdict, "execution": twin.started}
     findings = []
-    for name, reader in ((f"records/{phase}.ipynb", _said_by_notebook), (f"records/{phase}.html", said_by_html)):
+    for name, reader in (
+        (f"records/{phase}.ipynb", _said_by_notebook),
+        (f"records/{phase}.html", said_by_html),
+    ):
         try:
             identity = reader(run_folder / name)
         except FileNotFoundError:
@@ -302,7 +345,12 @@ def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return [Finding("unreadable", name, "a record", f"{type(error).__name__}: {error}")]
         findings += [
-            Finding("contradiction", name, f"{key} {value} as in its twin", f"{key} {identity.get(key, 'not said')}")
+            Finding(
+                "contradiction",
+                name,
+                f"{key} {value} as in its twin",
+                f"{key} {identity.get(key, 'not said')}",
+            )
             for key, value in wanted.items()
             if identity.get(key) != value
         ]
@@ -316,4 +364,7 @@ def _said_by_notebook(path: Path) -> dict[str, str]:
 def said_by_html(path: Path) -> dict[str, str]:
     """What the card of a report says about its record; empty where the file is no report."""
     card = re.search(r'<[^<>]* id="record"[^<>]*>', path.read_text(encoding="utf-8"))
-    return {name: unescape(value) for name, value in re.findall(r' data-([\w-]+)="([^"]*)"', card[0] if card else "")}
+    return {
+        name: unescape(value)
+        for name, value in re.findall(r' data-([\w-]+)="([^"]*)"', card[0] if card else "")
+    }

@@ -19,7 +19,9 @@ from runbook.records.pages.html_rewriting import Rewriter
 
 Redact = Callable[[str], str]
 
-DATA_ADDRESS = re.compile(r"(?<!\w)data:([\w.+-]+/[\w.+-]+)?((?:;[\w=.+-]+)*),([A-Za-z0-9+/=%._~!$&*;:@-]*)")
+DATA_ADDRESS = re.compile(
+    r"(?<!\w)data:([\w.+-]+/[\w.+-]+)?((?:;[\w=.+-]+)*),([A-Za-z0-9+/=%._~!$&*;:@-]*)"
+)
 PNG = b"\x89PNG\r\n\x1a\n"
 _WORDS = frozenset({b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"tIME"})
 """Parts of a PNG that are not seen: titles, programs, places, times."""
@@ -33,7 +35,9 @@ def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Red
     for kind in list(data):
         if kind == "image/png":
             picture = _decoded("".join(data[kind]))
-            data[kind] = data[kind] if picture is None else base64.b64encode(plain_png(picture)).decode()
+            data[kind] = (
+                data[kind] if picture is None else base64.b64encode(plain_png(picture)).decode()
+            )
         elif is_markup(kind):
             data[kind] = markup("".join(data[kind]))
         elif is_text(kind):
@@ -65,7 +69,8 @@ def plain_png(content: bytes) -> bytes:
     """
     if not content.startswith(PNG):
         return content
-    kept, at = [PNG], len(PNG)
+    kept = [PNG]
+    at = len(PNG)
     while at + 12 <= len(content):
         (length,) = struct.unpack_from(">I", content, at)
         part = content[at : at + 12 + length]
@@ -78,14 +83,19 @@ def plain_png(content: bytes) -> bytes:
 
 
 def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
-    kind, options, body = match[1] or "text/plain", match[2], urllib.parse.unquote(match[3])
+    kind = match[1] or "text/plain"
+    options = match[2]
+    body = urllib.parse.unquote(match[3])
     text = markup if is_markup(kind) else text
     if not options.endswith(";base64"):
         return f"data:{match[1] or ''}{options},{urllib.parse.quote(text(body), safe='[]')}"
     content = _decoded(body)
     if content is None or not (kind == "image/png" or is_text(kind)):
         return "data:,"  # what cannot be looked into could say anything
-    shown = plain_png(content) if kind == "image/png" else text(content.decode("utf-8", errors="replace")).encode()
+    if kind == "image/png":
+        shown = plain_png(content)
+    else:
+        shown = text(content.decode("utf-8", errors="replace")).encode()
     return f"data:{kind}{options},{base64.b64encode(shown).decode()}"
 
 
@@ -102,7 +112,9 @@ ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|\b(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}\b"
     r"|\b(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-f]{1,4})*::(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?"
 )
-HOST = re.compile(r"\b(?:ssh|pdsh|ping|hostname[:=]?|host[:=]?|node[:=])\s+([A-Za-z][\w.-]*\d[\w.-]*)")
+HOST = re.compile(
+    r"\b(?:ssh|pdsh|ping|hostname[:=]?|host[:=]?|node[:=])\s+([A-Za-z][\w.-]*\d[\w.-]*)"
+)
 LIKE_A_HOST = re.compile(
     r"\b(?:nid|cn|gpu|compute|login|node|worker|ip)-?\d{2,}[\w-]*(?:\.[\w-]+)*"  # nid004711, ip-10-0-0-1
     r"|\bx\d{3,}c\d+s\d+b\d+n\d+[\w.-]*"  # HPE Cray
@@ -112,7 +124,9 @@ _PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
 _SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
 """A folder with spaces in its name: something follows it, and that is no `tokens/s`."""
 _BELOW = rf"(?:/(?:{_SPACED}|{_PART})?)"
-PATH = re.compile(rf"(?<![\w/.<+%)\]}}])(?:file://[\w.-]*)?(?:~[\w.-]*)?/(?:{_SPACED}|{_PART}){_BELOW}+")
+PATH = re.compile(
+    rf"(?<![\w/.<+%)\]}}])(?:file://[\w.-]*)?(?:~[\w.-]*)?/(?:{_SPACED}|{_PART}){_BELOW}+"
+)
 QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1""")
 """Between quotes a path has an end, whatever its folders are called."""
 WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
@@ -121,11 +135,46 @@ HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
 SHORT = 2  # letters of a word that stands inside ordinary text too: it counts in its own letters only, and not as a tag
-ORDINARY = frozenset({
-    "root", "user", "users", "staff", "wheel", "nobody", "nogroup", "admin", "local", "localhost", "node", "none",
-    "null", "true", "false", "runbook", "run", "phase", "state", "verdict", "started", "ended", "reason", "commit",
-    "versions", "parameters", "plan", "results", "checks", "cells", "schema", "name", "value", "rule", "id", "origin",
-})  # fmt: skip
+ORDINARY = frozenset(
+    {
+        "root",
+        "user",
+        "users",
+        "staff",
+        "wheel",
+        "nobody",
+        "nogroup",
+        "admin",
+        "local",
+        "localhost",
+        "node",
+        "none",
+        "null",
+        "true",
+        "false",
+        "runbook",
+        "run",
+        "phase",
+        "state",
+        "verdict",
+        "started",
+        "ended",
+        "reason",
+        "commit",
+        "versions",
+        "parameters",
+        "plan",
+        "results",
+        "checks",
+        "cells",
+        "schema",
+        "name",
+        "value",
+        "rule",
+        "id",
+        "origin",
+    }
+)
 """Names that tell nobody anything, and words that a report cannot do without."""
 
 
@@ -153,9 +202,13 @@ class Redactor:
         >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
         '[user] wrote [path] and [bucket], 3 tokens/s'
         """
-        pieces, end = [], 0
+        pieces = []
+        end = 0
         for match in DATA_ADDRESS.finditer(text):
-            pieces += [self._plain(text[end : match.start()]), _address(match, self.text, self.markup)]
+            pieces += [
+                self._plain(text[end : match.start()]),
+                _address(match, self.text, self.markup),
+            ]
             end = match.end()
         return "".join([*pieces, self._plain(text[end:])])
 
@@ -198,7 +251,13 @@ class _Markup(Rewriter):
         return tag if tag != "script" and (len(tag) <= SHORT or self.text(tag) == tag) else None
 
     def attribute(self, tag: str, name: str, value: str) -> str | None:
-        drawn = ("d", "points", "transform", "viewbox", "gradienttransform")  # numbers and single letters
+        drawn = (
+            "d",
+            "points",
+            "transform",
+            "viewbox",
+            "gradienttransform",
+        )  # numbers and single letters
         if name in drawn or name.startswith("xmlns"):
             return value
         return self.text(value) if len(name) <= SHORT or self.text(name) == name else None

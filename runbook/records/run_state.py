@@ -22,15 +22,29 @@ METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
     """Files that exist, of the phase's newest job first."""
     job = latest_job_folder(run_folder, phase)
-    files = [("script", job.script), ("log", job.out), ("errors", job.err)] if job is not None else []
+    if job is not None:
+        files = [("script", job.script), ("log", job.out), ("errors", job.err)]
+    else:
+        files = []
     files += [("metrics", run_folder / METRICS[phase])] if phase in METRICS else []
-    return [(name, path.relative_to(run_folder).as_posix()) for name, path in files if path.exists()]
+    return [
+        (name, path.relative_to(run_folder).as_posix()) for name, path in files if path.exists()
+    ]
 
 
 KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_per_second")
 """Results that a list of runs shows."""
 ORDER = ("fail", "warn", "unknown", "pass")
-TRACES = ("run.yaml", "run.yaml.part", "plan.json", "records", "jobs", "steps", "events.jsonl", "metrics.jsonl")
+TRACES = (
+    "run.yaml",
+    "run.yaml.part",
+    "plan.json",
+    "records",
+    "jobs",
+    "steps",
+    "events.jsonl",
+    "metrics.jsonl",
+)
 """Any of them makes a folder one of a run, however much of it is there."""
 BEATS_FOR_SECONDS = 120.0
 """A job gives a sign of life every few seconds; one that was silent for longer is not called running here."""
@@ -68,15 +82,25 @@ def read_run(run_folder: Path) -> RunState:
     phases = tuple(_phase(run_folder, phase) for phase in PHASES)
     twins = [phase.twin for phase in phases if phase.twin is not None]
     newest = max(twins, key=lambda twin: twin.started, default=None)
-    missing, problem = not (run_folder / "run.yaml").exists(), _problem(run_folder)
-    state = "unreadable" if problem and not missing else "no run.yaml" if missing and not twins else _state(phases)
-    numbers = {name: twin.results[name] for twin in twins for name in KEY_NUMBERS if name in twin.results}
+    missing = not (run_folder / "run.yaml").exists()
+    problem = _problem(run_folder)
+    if problem and not missing:
+        state = "unreadable"
+    elif missing and not twins:
+        state = "no run.yaml"
+    else:
+        state = _state(phases)
+    numbers = {
+        name: twin.results[name] for twin in twins for name in KEY_NUMBERS if name in twin.results
+    }
     changed = datetime.fromtimestamp(run_folder.stat().st_mtime, UTC)
     if newest is not None:
         changed = datetime.fromisoformat(newest.ended or newest.started)
     verdict = "fail" if state == "unreadable" else run_verdict(phases)
     phase = newest.phase if newest else ""
-    return RunState(run_folder.name, run_folder, state, phase, verdict, changed, phases, numbers, problem)
+    return RunState(
+        run_folder.name, run_folder, state, phase, verdict, changed, phases, numbers, problem
+    )
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
@@ -89,8 +113,12 @@ def run_verdict(phases: Sequence[PhaseState]) -> str:
 
 def read_runs(runs_folder: Path) -> list[RunState]:
     """Every folder that holds a run or what is left of one, the newest first."""
-    folders = [path for path in runs_folder.glob("*") if any((path / name).exists() for name in TRACES)]
-    return sorted((read_run(folder) for folder in folders), key=lambda run: run.changed, reverse=True)
+    folders = [
+        path for path in runs_folder.glob("*") if any((path / name).exists() for name in TRACES)
+    ]
+    return sorted(
+        (read_run(folder) for folder in folders), key=lambda run: run.changed, reverse=True
+    )
 
 
 def _problem(run_folder: Path) -> str:
@@ -107,7 +135,9 @@ def _problem(run_folder: Path) -> str:
 def _phase(run_folder: Path, phase: str) -> PhaseState:
     names = [f"records/{phase}{suffix}" for suffix in (".html", ".ipynb", ".json")]
     files = tuple(name for name in names if (run_folder / name).exists())
-    before = tuple(path.relative_to(run_folder).as_posix() for path in earlier_records(run_folder, phase))
+    before = tuple(
+        path.relative_to(run_folder).as_posix() for path in earlier_records(run_folder, phase)
+    )
     try:
         twin = find_twin(run_folder, phase)
     except RecordError as error:
@@ -129,4 +159,8 @@ def _state(phases: Sequence[PhaseState]) -> str:
     if not states or "running" in states:
         return "running" if states else "not run"
     bad = [state for state in states if state != ExecutionState.DONE]
-    return bad[-1] if bad else "done" if len(states) == len(phases) else f"{len(states)} of {len(phases)} done"
+    if bad:
+        return bad[-1]
+    if len(states) == len(phases):
+        return "done"
+    return f"{len(states)} of {len(phases)} done"

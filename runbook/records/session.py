@@ -27,7 +27,16 @@ from runbook.core.errors import RecordError
 from runbook.core.files import utc_now
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import note_files, set_aside
-from runbook.records.twin import Cell, Twin, open_twin, plain, read_twin, twin_path, verdict_of, write_twin
+from runbook.records.twin import (
+    Cell,
+    Twin,
+    open_twin,
+    plain,
+    read_twin,
+    twin_path,
+    verdict_of,
+    write_twin,
+)
 
 if TYPE_CHECKING:
     from runbook.params import Settings
@@ -49,10 +58,16 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
     except FileNotFoundError:
         return ()
     except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{notebook} is not a notebook ({error}); restore it from the repository.") from error
+        raise RecordError(
+            f"{notebook} is not a notebook ({error}); restore it from the repository."
+        ) from error
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     return tuple(
-        MasterCell(cell.get("id", f"cell-{index}"), source, "parameters" in cell["metadata"].get("tags", []))
+        MasterCell(
+            cell.get("id", f"cell-{index}"),
+            source,
+            "parameters" in cell["metadata"].get("tags", []),
+        )
         for index, cell in enumerate(code)
         if (source := "".join(cell["source"])).strip()
     )
@@ -73,7 +88,9 @@ class CellStates:
         name = cell_id
         if cell_id not in self._states:
             same = [cell.id for cell in self._master if cell.source.strip() == source.strip()]
-            name = next((name for name in same if self._states[name] == "pending"), same[-1] if same else "")
+            name = next(
+                (name for name in same if self._states[name] == "pending"), same[-1] if same else ""
+            )
         if name:
             self._states[name] = state
         return name
@@ -83,7 +100,8 @@ class CellStates:
 
         The last source of the history is the running one. Cells below it may be in the history from an earlier round.
         """
-        ran, sources = [source.strip() for source in history], [cell.source.strip() for cell in self._master]
+        ran = [source.strip() for source in history]
+        sources = [cell.source.strip() for cell in self._master]
         current = sources.index(ran[-1]) if ran and ran[-1] in sources else 0
         for cell, source in zip(self._master[:current], sources, strict=False):
             # A person changes the parameters cell before running it, so its source is not the master's.
@@ -126,7 +144,8 @@ class Session:
     """The open record of one execution; `start` makes it."""
 
     def __init__(self, settings: Settings, phase: str, run_folder: Path) -> None:
-        self.phase, self.run_folder = phase, run_folder
+        self.phase = phase
+        self.run_folder = run_folder
         self.plan: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._checks: dict[str, Check] = {}
@@ -135,10 +154,14 @@ class Session:
         self._is_frozen = self._is_open = False
         self._cells = CellStates(read_master(settings.project / "notebooks" / f"{phase}.ipynb"))
         self.started, parameters = utc_now(), plain(settings.parameters(), "parameters")
-        self._opened = open_twin(settings.name, phase, self.started, settings.project, parameters=parameters)
+        self._opened = open_twin(
+            settings.name, phase, self.started, settings.project, parameters=parameters
+        )
         if twin_path(run_folder, phase).exists():
             set_aside(run_folder, phase, keep_newer_notebook=True)
-        ipython = sys.modules.get("IPython")  # nothing of it is imported to find out whether it is around us
+        ipython = sys.modules.get(
+            "IPython"
+        )  # nothing of it is imported to find out whether it is around us
         self._shell: Any = ipython.get_ipython() if ipython is not None else None
         if self._shell is not None:
             self._cells.mark_earlier(self._shell.history_manager.input_hist_raw)
@@ -167,15 +190,18 @@ class Session:
         The record is frozen as soon as this cell has ended well: no later cell changes it. Called again, it is written
         with the checks and results of that moment.
         """
-        self._finished, self._is_frozen = utc_now(), False
+        self._finished = utc_now()
+        self._is_frozen = False
         return self._write()
 
     def _twin(self) -> Twin:
-        state, reason = self._opened.state, self._opened.reason
+        state = self._opened.state
+        reason = self._opened.reason
         if self._failures:
             state, reason = next(reversed(self._failures.values()))
         elif self._finished:
-            state, reason = ExecutionState.DONE, ""
+            state = ExecutionState.DONE
+            reason = ""
         return replace(
             self._opened,
             state=state,
@@ -193,7 +219,11 @@ class Session:
         if self._shell is None:
             return
         self._shell.events.register("post_run_cell", self._after_cell)
-        announcement = {"run_folder": str(self.run_folder), "phase": self.phase, "execution": self.started}
+        announcement = {
+            "run_folder": str(self.run_folder),
+            "phase": self.phase,
+            "execution": self.started,
+        }
         text = f"Record of this notebook: {self.run_folder.name}/records/{self.phase}.json"
         self._shell.display_pub.publish({MIME: announcement, "text/plain": text})
 
@@ -207,21 +237,28 @@ class Session:
         if self._is_frozen:
             return
         error = result.error_before_exec or result.error_in_exec
-        source, cell_id = result.info.raw_cell, getattr(result.info, "cell_id", None) or ""
+        source = result.info.raw_cell
+        cell_id = getattr(result.info, "cell_id", None) or ""
         name = self._cells.mark(source, "failed" if error else "completed", cell_id)
-        self._failures.pop("", None)  # a cell outside the master counts only until the next one runs
+        self._failures.pop(
+            "", None
+        )  # a cell outside the master counts only until the next one runs
         self._failures.pop(name, None)
         if error is not None:
             self._failures[name] = _state_and_reason(error)
-            self._failed, self._finished = utc_now(), ""
+            self._failed = utc_now()
+            self._finished = ""
         try:
             self._write()
-        except RecordError as trouble:  # it is written again after the next cell, and must be by `finish`
+        except (
+            RecordError
+        ) as trouble:  # it is written again after the next cell, and must be by `finish`
             _log.error("The record is not up to date: %s", trouble)
         self._is_frozen = bool(self._finished) and not self._failures
 
     def _write(self) -> Twin:
-        twin, path = self._twin(), twin_path(self.run_folder, self.phase)
+        twin = self._twin()
+        path = twin_path(self.run_folder, self.phase)
         other = self.started
         with contextlib.suppress(RecordError):  # none that could be read
             other = read_twin(path).started
@@ -241,5 +278,10 @@ def _state_and_reason(error: BaseException) -> tuple[ExecutionState, str]:
     if isinstance(error, KeyboardInterrupt):
         return ExecutionState.INTERRUPTED, "the cell was interrupted"
     lines = str(error).strip().splitlines()
-    more = [f"... {len(lines) - REASON_LINES} more lines in the notebook"] if len(lines) > REASON_LINES else []
-    return ExecutionState.FAILED, f"{type(error).__name__}: " + "\n".join(lines[:REASON_LINES] + more)
+    if len(lines) > REASON_LINES:
+        more = [f"... {len(lines) - REASON_LINES} more lines in the notebook"]
+    else:
+        more = []
+    return ExecutionState.FAILED, f"{type(error).__name__}: " + "\n".join(
+        lines[:REASON_LINES] + more
+    )

@@ -91,11 +91,18 @@ def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
     ['unknown', 'fail', 'unknown']
     """
     verdicts = {check.verdict for check in checks}
-    if "fail" in verdicts or state in (ExecutionState.FAILED, ExecutionState.TIMEOUT, ExecutionState.KERNEL_DIED):
+    if "fail" in verdicts or state in (
+        ExecutionState.FAILED,
+        ExecutionState.TIMEOUT,
+        ExecutionState.KERNEL_DIED,
+    ):
         return "fail"
     if state is ExecutionState.INTERRUPTED:
         return "unknown"
-    return next((verdict for verdict in ("warn", "unknown") if verdict in verdicts), "pass" if verdicts else "unknown")
+    return next(
+        (verdict for verdict in ("warn", "unknown") if verdict in verdicts),
+        "pass" if verdicts else "unknown",
+    )
 
 
 def twin_path(run_folder: Path, phase: str) -> Path:
@@ -142,7 +149,10 @@ def twin_as_dict(twin: Twin) -> dict[str, Any]:
 
 def write_twin(twin: Twin, path: Path) -> None:
     """Write the twin whole or not at all; what looks like a real token is cut to its first letters."""
-    write_text(path, mask(json.dumps(twin_as_dict(twin), indent=1, ensure_ascii=False, allow_nan=False)) + "\n")
+    write_text(
+        path,
+        mask(json.dumps(twin_as_dict(twin), indent=1, ensure_ascii=False, allow_nan=False)) + "\n",
+    )
 
 
 def plain(value: Any, where: str = "value") -> Any:
@@ -179,7 +189,9 @@ def read_notebook(path: Path) -> Any:
     except FileNotFoundError:
         raise RecordError(f"{path} does not exist.") from None
     except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
-        raise RecordError(f"{path} cannot be read as a notebook: {str(error).partition(chr(10))[0]}") from error
+        raise RecordError(
+            f"{path} cannot be read as a notebook: {str(error).partition(chr(10))[0]}"
+        ) from error
 
 
 def notebook_text(notebook: Any) -> str:
@@ -190,7 +202,16 @@ def notebook_text(notebook: Any) -> str:
 
 
 PACKAGES = (
-    *("gpt3-runbook", "torch", "megatron-core", "deepspeed", "numpy", "tokenizers", "fastokens", "pydantic"),
+    *(
+        "gpt3-runbook",
+        "torch",
+        "megatron-core",
+        "deepspeed",
+        "numpy",
+        "tokenizers",
+        "fastokens",
+        "pydantic",
+    ),
     *("ipykernel", "nbclient", "nbconvert", "papermill"),
 )
 """Packages whose version can change a result or a record; those that are not installed are left out."""
@@ -211,9 +232,20 @@ def commit_of(project: Path) -> str:
     git refuses a clone of another owner, as a container sees one; the one that this very code runs from is trusted.
     """
     trusted = f"safe.directory={Path(__file__).parents[2]}"
-    describe = ["git", "-c", trusted, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    describe = [
+        "git",
+        "-c",
+        trusted,
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     try:
         # GIT_OPTIONAL_LOCKS=0: looking must not take the index's lock from a commit that is being made.
-        return shell.run(describe, cwd=project, env={"GIT_OPTIONAL_LOCKS": "0"}, timeout=20).out.strip()
+        return shell.run(
+            describe, cwd=project, env={"GIT_OPTIONAL_LOCKS": "0"}, timeout=20
+        ).out.strip()
     except ProgramError:
         return ""

@@ -23,13 +23,20 @@ from runbook.results.wall_time import WallTime, account_wall_time
 LOSSES = 5
 """Losses whose median is compared: a single one is another batch's luck."""
 METRICS = {
-    "step time (s/iteration)": "seconds_per_iteration", "throughput (tokens/s)": "tokens_per_second",
-    "throughput (tokens/s/device)": "tokens_per_second_per_device", "speed (TFLOP/s/device)": "tflops_per_device",
-    "waiting for data (share)": "data_wait_share", "first loss (nat/token)": "first_loss",
-    "last loss (nat/token)": "last_loss", "validation loss (nat/token)": "validation_loss",
-    "largest gradient norm": "largest_grad_norm", "skipped steps": "skipped", "iterations": "iterations",
-    "devices": "world_size", "memory (B)": "memory_bytes",
-}  # fmt: skip
+    "step time (s/iteration)": "seconds_per_iteration",
+    "throughput (tokens/s)": "tokens_per_second",
+    "throughput (tokens/s/device)": "tokens_per_second_per_device",
+    "speed (TFLOP/s/device)": "tflops_per_device",
+    "waiting for data (share)": "data_wait_share",
+    "first loss (nat/token)": "first_loss",
+    "last loss (nat/token)": "last_loss",
+    "validation loss (nat/token)": "validation_loss",
+    "largest gradient norm": "largest_grad_norm",
+    "skipped steps": "skipped",
+    "iterations": "iterations",
+    "devices": "world_size",
+    "memory (B)": "memory_bytes",
+}
 
 
 @dataclass(frozen=True)
@@ -97,10 +104,16 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
         name=folder.name,
         parameters=dotted((yaml.safe_load(asked.read_text()) or {}) if asked.exists() else {}),
         environment={str(key): str(value) for key, value in versions.items()},
-        summary=summarize(history, sequence_length=spec.model.sequence_length, validation=validation),
+        summary=summarize(
+            history, sequence_length=spec.model.sequence_length, validation=validation
+        ),
         history=history,
         account=account_wall_time(history, validation, read_events(folder / "events.jsonl", phase)),
-        scores={f"{row['what']}: {row['measure']}": row["after"] for row in read_scores(folder) if smoke == folder},
+        scores={
+            f"{row['what']}: {row['measure']}": row["after"]
+            for row in read_scores(folder)
+            if smoke == folder
+        },
     )
 
 
@@ -108,18 +121,27 @@ def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Com
     """The first run is what the others are held against; checks are made for each of the others."""
     if len(runs) < 2:
         raise RecordError(f"A comparison needs at least two runs; {len(runs)} given.")
-    checks = tuple(check for other in runs[1:] for check in _checks(runs[0], other, tolerance or Tolerance()))
+    checks = tuple(
+        check for other in runs[1:] for check in _checks(runs[0], other, tolerance or Tolerance())
+    )
     return Comparison(
         _differences("Parameters that differ", runs, [run.parameters for run in runs], "run.yaml"),
         _metrics(runs),
-        _differences("Environment that differs", runs, [run.environment for run in runs], "records/*.json"),
+        _differences(
+            "Environment that differs", runs, [run.environment for run in runs], "records/*.json"
+        ),
         checks,
     )
 
 
 def _metrics(runs: Sequence[RunFacts]) -> Table:
-    measured = {what: [getattr(run.summary, attribute) for run in runs] for what, attribute in METRICS.items()}
-    measured["goodput (share of wall time)"] = [run.account.goodput if run.account else None for run in runs]
+    measured = {
+        what: [getattr(run.summary, attribute) for run in runs]
+        for what, attribute in METRICS.items()
+    }
+    measured["goodput (share of wall time)"] = [
+        run.account.goodput if run.account else None for run in runs
+    ]
     for what in dict.fromkeys(name for run in runs for name in run.scores):
         measured[what] = [run.scores.get(what) for run in runs]
     rows = []
@@ -127,7 +149,9 @@ def _metrics(runs: Sequence[RunFacts]) -> Table:
         ratio = values[-1] / values[0] if values[0] and values[-1] is not None else None
         by_run = {run.name: value for run, value in zip(runs, values, strict=True)}
         rows.append({"what": what, **by_run, "last / first": ratio})
-    return Table(rows, "Results side by side", source="metrics.jsonl, validation.jsonl, events.jsonl")
+    return Table(
+        rows, "Results side by side", source="metrics.jsonl, validation.jsonl, events.jsonl"
+    )
 
 
 def _differences(title: str, runs: Sequence[RunFacts], sides: Sequence[Row], source: str) -> Table:
@@ -141,13 +165,19 @@ def _differences(title: str, runs: Sequence[RunFacts], sides: Sequence[Row], sou
 
 
 def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:
-    old, new = base.summary, other.summary
+    old = base.summary
+    new = other.summary
     slower = f"not more than {allowed.tokens_per_second:.0%} lower than in {base.name}"
     larger = f"not more than {allowed.memory:.0%} higher than in {base.name}"
     skipped = f"{new.skipped}, {old.skipped} in {base.name}"
     checks = [
         _check(
-            "throughput (tokens/s)", old.tokens_per_second, new.tokens_per_second, slower, allowed.tokens_per_second, -1
+            "throughput (tokens/s)",
+            old.tokens_per_second,
+            new.tokens_per_second,
+            slower,
+            allowed.tokens_per_second,
+            -1,
         ),
         _loss_check(base, other, allowed.last_loss),
         _check("memory (B)", old.memory_bytes, new.memory_bytes, larger, allowed.memory),
@@ -159,7 +189,8 @@ def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:
 def _loss_check(base: RunFacts, other: RunFacts, allowed: float) -> Check:
     """Where one run is longer, its last loss says nothing about the other's: both are read where both have been."""
     tokens = min(base.summary.consumed_tokens, other.summary.consumed_tokens)
-    before, now = loss_at(base.history, tokens), loss_at(other.history, tokens)
+    before = loss_at(base.history, tokens)
+    now = loss_at(other.history, tokens)
     name = "loss at equal tokens (nat/token)"
     rule = f"not more than {allowed:.0%} higher than in {base.name}; median of {LOSSES} up to {tokens:,} tokens"
     if before is None:
@@ -176,7 +207,9 @@ def loss_at(history: History, tokens: int) -> float | None:
     return statistics.median(losses) if losses else None
 
 
-def _check(name: str, before: float | None, now: float | None, rule: str, allowed: float, sign: int = 1) -> Check:
+def _check(
+    name: str, before: float | None, now: float | None, rule: str, allowed: float, sign: int = 1
+) -> Check:
     """Whether a number has not changed for the worse by more than a share; `sign` is -1 where more is better."""
     if not before or now is None:
         return Check(name, "unknown", "not known for both", rule)

@@ -18,7 +18,8 @@ CREDIBLE_FACTOR = 3.0
 """A step this many times faster or slower than its estimate calls the estimate or the machine into question."""
 TOLERANCE = 1e-4
 """Two evaluations of the same weights and samples may differ by this share: not every kernel adds in one order."""
-GOOD_SHARE, POOR_SHARE = 0.25, 0.05
+GOOD_SHARE = 0.25
+POOR_SHARE = 0.05
 """Of the adapters' rate: what a healthy sum of 32 MiB reaches, and what only the wrong network explains."""
 REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 """What to do where a check fails, by its name."""
@@ -81,11 +82,17 @@ def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Che
     lost = next((spike.since for spike in spikes if recovery(spike, metrics.losses) is None), None)
     after = 0 if lost is None else sum(iteration > lost for iteration, _ in metrics.losses)
     return [
-        _check("model learned", fall >= smallest_fall, f"{first:.4g} -> {last:.4g} nat, {fall:.1%} lower", rule),
+        _check(
+            "model learned",
+            fall >= smallest_fall,
+            f"{first:.4g} -> {last:.4g} nat, {fall:.1%} lower",
+            rule,
+        ),
         _check(
             "loss does not diverge",
             lost is None,
-            f"{len(spikes)} spikes" + ("" if lost is None else f", not recovered from iteration {lost} on"),
+            f"{len(spikes)} spikes"
+            + ("" if lost is None else f", not recovered from iteration {lost} on"),
             f"a spike comes back to where the loss was; with fewer than {ENOUGH_AFTER} losses after it: a warning",
             otherwise="fail" if after >= ENOUGH_AFTER else "warn",
         ),
@@ -107,7 +114,9 @@ def steps_check(metrics: History, iterations: int) -> Check:
     return _check("no step is missing", not missing, value, rule)
 
 
-def resume_check(metrics: History, events: Sequence[Event], *, tolerance: float = 0.15) -> list[Check]:
+def resume_check(
+    metrics: History, events: Sequence[Event], *, tolerance: float = 0.15
+) -> list[Check]:
     """Segments join without a repeated step, and the loss goes on where it was; empty where nothing was resumed.
 
     `tolerance` is the largest jump of the loss over a seam, as a share: steps before and after it are other samples,
@@ -137,7 +146,9 @@ def resume_check(metrics: History, events: Sequence[Event], *, tolerance: float 
 
 def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
     """A stop that saved loses no step; a killed segment goes back to its last checkpoint, which is no fault."""
-    stopped, segment, again = set(), 0, metrics.repeated
+    stopped = set()
+    segment = 0
+    again = metrics.repeated
     for event in events:
         if event.name == "started" and event.segment is not None:
             segment = event.segment
@@ -146,7 +157,8 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
     return _check(
         "no step was done twice",
         not again,
-        f"{len(again)} repeated" + (f", first {min(step.iteration for step in again)}" if again else ""),
+        f"{len(again)} repeated"
+        + (f", first {min(step.iteration for step in again)}" if again else ""),
         "after a stop that saved, training goes on at the next iteration; after a kill it goes back to a checkpoint",
         otherwise="fail" if any(step.segment in stopped for step in again) else "warn",
     )
@@ -164,7 +176,9 @@ def _all_iterations(metrics: History, wanted: int) -> Check:
     missing = metrics.absent_up_to(done)
     value = f"{done} of {wanted}" + (f", missing: {_ranges(missing)}" if missing else "")
     whole = done == wanted and not missing
-    return _check("all iterations done", whole, value, "the job reaches the last iteration of the plan")
+    return _check(
+        "all iterations done", whole, value, "the job reaches the last iteration of the plan"
+    )
 
 
 def _first_loss(metrics: History, vocabulary: int) -> Check:
@@ -173,7 +187,10 @@ def _first_loss(metrics: History, vocabulary: int) -> Check:
     if not metrics.losses:
         return _check("first loss", False, "no loss was recorded", rule)
     iteration, loss = metrics.losses[0]
-    where = "" if iteration == metrics.steps[0].iteration else f" (at iteration {iteration}: earlier ones have none)"
+    if iteration == metrics.steps[0].iteration:
+        where = ""
+    else:
+        where = f" (at iteration {iteration}: earlier ones have none)"
     value = f"{loss:.4g}{where}, off by {loss - expected:+.3f}"
     return _check("first loss", abs(loss - expected) <= 0.3, value, rule)
 
@@ -181,7 +198,13 @@ def _first_loss(metrics: History, vocabulary: int) -> Check:
 def _falling(metrics: History) -> Check:
     rule = "the last quarter of the losses is lower on average than the first quarter"
     if len(metrics.losses) < 4:
-        return _check("loss falls", False, f"{len(metrics.losses)} losses: too few to say", rule, otherwise="unknown")
+        return _check(
+            "loss falls",
+            False,
+            f"{len(metrics.losses)} losses: too few to say",
+            rule,
+            otherwise="unknown",
+        )
     first, last = _means_of_ends(metrics, 4)
     return _check("loss falls", last < first, f"{first:.4g} -> {last:.4g}", rule)
 
@@ -190,27 +213,38 @@ def _finite_gradients(metrics: History) -> Check:
     norms = {step.iteration: step.grad_norm for step in metrics.steps if not step.skipped}
     finite = {n: norm for n, norm in norms.items() if norm is not None and math.isfinite(norm)}
     bad = [iteration for iteration in norms if finite.get(iteration, 0.0) <= 0]
-    value = f"{min(finite.values()):.3g} to {max(finite.values()):.3g}" if finite else "none recorded"
+    if finite:
+        value = f"{min(finite.values()):.3g} to {max(finite.values()):.3g}"
+    else:
+        value = "none recorded"
     value += f"; not finite or zero at iteration {_list(bad[:5])}" if bad else ""
-    return _check("gradient norms", bool(norms) and not bad, value, "finite and above zero at every step")
+    return _check(
+        "gradient norms", bool(norms) and not bad, value, "finite and above zero at every step"
+    )
 
 
 def _nothing_skipped(metrics: History) -> Check:
-    skipped, nan = sum(step.skipped for step in metrics.steps), sum(step.nan for step in metrics.steps)
+    skipped = sum(step.skipped for step in metrics.steps)
+    nan = sum(step.nan for step in metrics.steps)
     fp16 = any(step.loss_scale > 1 for step in metrics.steps)
     rule = "no step is skipped and none has a NaN loss"
     return _check(
         "skipped and NaN steps",
         not skipped and not nan,
         f"{skipped} skipped, {nan} NaN",
-        rule + ("; under fp16 the first steps may be skipped until the loss scale fits" if fp16 else ""),
+        rule
+        + ("; under fp16 the first steps may be skipped until the loss scale fits" if fp16 else ""),
         otherwise="warn" if fp16 and not nan else "fail",
     )
 
 
 def _all_ranks(metrics: History, events: Sequence[Event], world: int) -> Check:
     seen = {step.world_size for step in metrics.steps}
-    seen |= {event.world_size for event in events_named(events, "started") if event.world_size is not None}
+    seen |= {
+        event.world_size
+        for event in events_named(events, "started")
+        if event.world_size is not None
+    }
     rule = f"every start and every step has the plan's {world} processes"
     return _check("all ranks seen", seen == {world}, f"world size {_list(sorted(seen))}", rule)
 
@@ -219,7 +253,9 @@ def _throughput(metrics: History, spec: PhasePlan, band: tuple[float, float] | N
     found = summarize(metrics, sequence_length=spec.model.sequence_length)
     seconds = found.seconds_per_iteration
     if seconds is None:
-        return _check("step time", False, "no step was timed", "every step is timed", otherwise="warn")
+        return _check(
+            "step time", False, "no step was timed", "every step is timed", otherwise="warn"
+        )
     value = f"{seconds:.3g} s an iteration, {found.tokens_per_second or 0:,.0f} tokens/s"
     if band is None:
         rule = "the plan has no band for this machine: nothing was measured yet"
@@ -241,7 +277,10 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([1, 2, 3, 7, 9, 10])
     '1 to 3, 7, 9 to 10'
     """
-    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])]
+    runs = [
+        [number for _, number in run]
+        for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])
+    ]
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
@@ -252,7 +291,8 @@ def _list(numbers: Sequence[int]) -> str:
 def _reloaded(events: Sequence[Event]) -> Check:
     """Whether the saved checkpoint was loaded and gave the model that was saved."""
     name = "checkpoint reloaded"
-    reloads, loads = events_named(events, "reloaded"), iterations_of(events, "resumed")
+    reloads = events_named(events, "reloaded")
+    loads = iterations_of(events, "resumed")
     if not reloads:
         rule = "the checkpoint is loaded again at the end, or by a restart"
         if not loads:
@@ -264,8 +304,11 @@ def _reloaded(events: Sequence[Event]) -> Check:
     if last.iteration != last.saved_iteration:
         value = f"iteration {last.iteration} was loaded, {last.saved_iteration} was saved last"
         return _check(name, False, value, rule)
-    before, after = last.loss_before or math.nan, last.loss_after or math.nan
-    value = f"loss {before:.4g} saved, {last.loss_between:.4g} after one more step, {after:.4g} loaded"
+    before = last.loss_before or math.nan
+    after = last.loss_after or math.nan
+    value = (
+        f"loss {before:.4g} saved, {last.loss_between:.4g} after one more step, {after:.4g} loaded"
+    )
     value += f", off by {after - before:+.2g}"
     return _check(name, abs(after - before) <= TOLERANCE * abs(before), value, rule)
 
@@ -277,7 +320,8 @@ def _network(events: Sequence[Event], *, promised: float | None) -> Check:
     if not measurements:
         rule = "a sum over all ranks is timed at the end of the test"
         return _check(name, False, "not measured", rule, otherwise="unknown")
-    ranks, speed = measurements[-1].ranks, measurements[-1].bytes_per_second
+    ranks = measurements[-1].ranks
+    speed = measurements[-1].bytes_per_second
     if ranks == 1:
         return _check(name, True, "one rank: no network is used", "a sum over all ranks is timed")
     value = f"{speed / 1e9:.3g} GB/s over {ranks} ranks (bus bandwidth of a sum of 32 MiB)"

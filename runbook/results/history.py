@@ -141,7 +141,9 @@ class History:
     def losses(self) -> tuple[tuple[int, float], ...]:
         """(iteration, loss) of every step that has a finite loss."""
         return tuple(
-            (step.iteration, step.loss) for step in self.steps if step.loss is not None and math.isfinite(step.loss)
+            (step.iteration, step.loss)
+            for step in self.steps
+            if step.loss is not None and math.isfinite(step.loss)
         )
 
 
@@ -156,7 +158,9 @@ def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
 _STEP_FIELDS = {field.name for field in fields(Step)}
 
 
-def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl", rank_times: Iterable[RankTimes] = ()) -> History:
+def parse_metrics(
+    lines: Iterable[str], source: str = "metrics.jsonl", rank_times: Iterable[RankTimes] = ()
+) -> History:
     """The history told by the lines of a metrics.jsonl, which are read one by one.
 
     >>> one = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
@@ -178,7 +182,9 @@ def parse_metrics(lines: Iterable[str], source: str = "metrics.jsonl", rank_time
         if before is not step:
             earlier, kept[step.iteration] = sorted((before, step), key=lambda one: one.segment)
             repeated.append(earlier)
-    return History(tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source, tuple(rank_times))
+    return History(
+        tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source, tuple(rank_times)
+    )
 
 
 def _step(line: str, number: int) -> Step | None:
@@ -194,7 +200,9 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
     """The lines of a rank_times.jsonl, one by one; none where there is no file."""
     for values in iterate_lines(path):
         with contextlib.suppress(KeyError, TypeError):
-            iteration, steps, segment = (int(values[key]) for key in ("iteration", "steps", "segment"))
+            iteration, steps, segment = (
+                int(values[key]) for key in ("iteration", "steps", "segment")
+            )
             yield RankTimes(iteration, steps, segment, array("d", values["seconds"]))
 
 
@@ -218,7 +226,11 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
         with contextlib.suppress(TypeError):  # a line that lacks a field
-            known: Any = {key: math.nan if value is None else value for key, value in values.items() if key in names}
+            known: Any = {
+                key: math.nan if value is None else value
+                for key, value in values.items()
+                if key in names
+            }
             one = ValidationLoss(**known)
             evaluations[one.iteration] = one
     return tuple(evaluations[n] for n in sorted(evaluations))
@@ -241,7 +253,9 @@ def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
     names = {field.name for field in fields(Event)} - {"name"}
     for values in lines:
         if "event" in values:
-            given = {key: value for key, value in values.items() if key in names and value is not None}
+            given = {
+                key: value for key, value in values.items() if key in names and value is not None
+            }
             yield Event(name=str(values["event"]), **given)
 
 
@@ -261,5 +275,9 @@ PHENOMENON = "right of this kind (share)"
 
 def read_scores(folder: Path) -> list[Row]:
     """The scores of a run's weights, before and after the training, the built-in ones first."""
-    rows = [row for path in sorted((folder / "evaluation").glob("*.jsonl")) for row in read_lines(path)]
-    return [{key: row[key] for key in ("what", "measure", "samples", "before", "after")} for row in rows]
+    rows = [
+        row for path in sorted((folder / "evaluation").glob("*.jsonl")) for row in read_lines(path)
+    ]
+    return [
+        {key: row[key] for key in ("what", "measure", "samples", "before", "after")} for row in rows
+    ]

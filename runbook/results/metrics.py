@@ -70,40 +70,64 @@ def measured(history: History) -> list[Step]:
     return kept or [step for step in history.steps if step.seconds > 0]
 
 
-def summarize(history: History, *, sequence_length: int, validation: Sequence[ValidationLoss] = ()) -> Summary:
+def summarize(
+    history: History, *, sequence_length: int, validation: Sequence[ValidationLoss] = ()
+) -> Summary:
     """All numbers of a history that need nothing but itself and the length of a sequence."""
-    steps, used = history.steps, measured(history)
+    steps = history.steps
+    used = measured(history)
     seconds = [step.seconds for step in used]
     middle = statistics.median(seconds) if seconds else None
     # quantiles needs two values, and one value twice has itself as every quantile
-    tenths = (
-        statistics.quantiles(seconds * 2 if len(seconds) == 1 else seconds, n=10, method="inclusive") if used else []
-    )
+    if used:
+        tenths = statistics.quantiles(
+            seconds * 2 if len(seconds) == 1 else seconds, n=10, method="inclusive"
+        )
+    else:
+        tenths = []
     batch, world = (used[-1].global_batch, used[-1].world_size) if used else (0, 0)
     samples = batch / middle if middle and batch else None
     tokens = samples * sequence_length if samples else None
     tflops = [step.tflops_per_device for step in used if step.tflops_per_device is not None]
     losses = [loss for _, loss in history.losses]
-    norms = [step.grad_norm for step in steps if step.grad_norm is not None and math.isfinite(step.grad_norm)]
+    norms = [
+        step.grad_norm
+        for step in steps
+        if step.grad_norm is not None and math.isfinite(step.grad_norm)
+    ]
     return Summary(
-        iterations=len(steps), first_iteration=steps[0].iteration if steps else 0,
-        last_iteration=steps[-1].iteration if steps else 0, measured_iterations=len(used),
-        segments=history.num_segments, repeated_iterations=len(history.repeated), world_size=world,
-        global_batch=batch, sequence_length=sequence_length, seconds_per_iteration=middle,
-        seconds_low=tenths[0] if tenths else None, seconds_high=tenths[-1] if tenths else None,
-        samples_per_second=samples, tokens_per_second=tokens,
+        iterations=len(steps),
+        first_iteration=steps[0].iteration if steps else 0,
+        last_iteration=steps[-1].iteration if steps else 0,
+        measured_iterations=len(used),
+        segments=history.num_segments,
+        repeated_iterations=len(history.repeated),
+        world_size=world,
+        global_batch=batch,
+        sequence_length=sequence_length,
+        seconds_per_iteration=middle,
+        seconds_low=tenths[0] if tenths else None,
+        seconds_high=tenths[-1] if tenths else None,
+        samples_per_second=samples,
+        tokens_per_second=tokens,
         tokens_per_second_per_device=tokens / world if tokens and world else None,
         tflops_per_device=statistics.median(tflops) if tflops else None,
         tflops_convention=next((step.tflops_convention for step in reversed(used)), ""),
-        data_wait_share=sum(step.data_wait_seconds for step in used) / sum(seconds) if seconds else None,
+        data_wait_share=sum(step.data_wait_seconds for step in used) / sum(seconds)
+        if seconds
+        else None,
         memory_bytes=max((step.memory_bytes for step in steps), default=0),
-        first_loss=losses[0] if losses else None, last_loss=losses[-1] if losses else None,
+        first_loss=losses[0] if losses else None,
+        last_loss=losses[-1] if losses else None,
         relative_fall=1 - losses[-1] / losses[0] if losses and losses[0] else None,
-        lowest_loss=min(losses, default=None), spikes=find_spikes(history.losses),
-        skipped=sum(step.skipped for step in steps), nan=sum(step.nan for step in steps),
-        largest_grad_norm=max(norms, default=None), consumed_tokens=steps[-1].consumed_tokens if steps else 0,
+        lowest_loss=min(losses, default=None),
+        spikes=find_spikes(history.losses),
+        skipped=sum(step.skipped for step in steps),
+        nan=sum(step.nan for step in steps),
+        largest_grad_norm=max(norms, default=None),
+        consumed_tokens=steps[-1].consumed_tokens if steps else 0,
         validation_loss=validation[-1].loss if validation else None,
-    )  # fmt: skip
+    )
 
 
 def find_spikes(losses: Sequence[tuple[int, float]]) -> tuple[Alarm, ...]:
@@ -120,7 +144,9 @@ def find_spikes(losses: Sequence[tuple[int, float]]) -> tuple[Alarm, ...]:
 
 def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
     """First iteration at which the curve was back within 2 % of where it was; None where it did not come back."""
-    return next((at for at, loss in losses if at > spike.since and loss <= 1.02 * spike.usual), None)
+    return next(
+        (at for at, loss in losses if at > spike.since and loss <= 1.02 * spike.usual), None
+    )
 
 
 def find_alarms(steps: Iterable[object]) -> list[Alarm]:
@@ -147,7 +173,8 @@ def parts_of(step: Step) -> dict[str, float]:
 
 def step_parts_table(history: History) -> Table:
     """Median and spread of each part over the measured steps, and its share of the step time."""
-    title, steps = "What a step is made of", measured(history)
+    title = "What a step is made of"
+    steps = measured(history)
     if not steps:
         return Table((), title, ("no step was timed",), source=history.source)
     split = [parts_of(step) for step in steps]
@@ -178,11 +205,19 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
     Steps of the last world size only: after a restart on fewer devices a rank's number means another device.
     """
     warm = {(step.segment, step.iteration) for step in measured(history)}
-    times = [one for one in history.rank_times if len(one.seconds) > 1 and (one.segment, one.iteration) in warm]
+    times = [
+        one
+        for one in history.rank_times
+        if len(one.seconds) > 1 and (one.segment, one.iteration) in warm
+    ]
     if not times:
-        return Table((), "Ranks", ("one rank, or no time of each rank was written",), source=history.source)
+        return Table(
+            (), "Ranks", ("one rank, or no time of each rank was written",), source=history.source
+        )
     last = [one for one in times if len(one.seconds) == len(times[-1].seconds)]
-    medians = [statistics.median(seconds) for seconds in zip(*(one.seconds for one in last), strict=True)]
+    medians = [
+        statistics.median(seconds) for seconds in zip(*(one.seconds for one in last), strict=True)
+    ]
     middle = statistics.median(medians)
     slowest = Counter[int]()
     for one in last:
@@ -200,21 +235,37 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
                 "straggler": "yes" if relative > 1 + SLOWER else "no",
             }
         )
-    found, shown = sum(row["straggler"] == "yes" for row in rows), rows[:count]
-    notes = (STRAGGLER_RULE, f"{found} of {len(rows)} ranks are stragglers; the {len(shown)} slowest are shown")
+    found = sum(row["straggler"] == "yes" for row in rows)
+    shown = rows[:count]
+    notes = (
+        STRAGGLER_RULE,
+        f"{found} of {len(rows)} ranks are stragglers; the {len(shown)} slowest are shown",
+    )
     return Table(shown, "Ranks", notes, source=history.source)
 
 
 GIB = 2**30
 COLUMNS = {
-    "loss": "loss (nat/token)", "grad_norm": "gradient norm", "learning_rate": "learning rate",
-    "loss_scale": "loss scale", "seconds": "step time (s)", "data_wait_seconds": "waiting for data (s)",
-    "forward_backward_seconds": "forward and backward (s)", "communication_seconds": "communication (s)",
-    "optimizer_seconds": "optimizer (s)", "tokens_per_second": "throughput (tokens/s)",
-    "tflops_per_device": "speed (TFLOP/s/device)", "memory_bytes": "memory (GiB)",
-    "consumed_tokens": "tokens seen (tokens)", "global_batch": "global batch (sequences)", "world_size": "devices",
-    "skipped": "skipped", "nan": "NaN", "segment": "segment", "time": "ended (UTC)",
-}  # fmt: skip
+    "loss": "loss (nat/token)",
+    "grad_norm": "gradient norm",
+    "learning_rate": "learning rate",
+    "loss_scale": "loss scale",
+    "seconds": "step time (s)",
+    "data_wait_seconds": "waiting for data (s)",
+    "forward_backward_seconds": "forward and backward (s)",
+    "communication_seconds": "communication (s)",
+    "optimizer_seconds": "optimizer (s)",
+    "tokens_per_second": "throughput (tokens/s)",
+    "tflops_per_device": "speed (TFLOP/s/device)",
+    "memory_bytes": "memory (GiB)",
+    "consumed_tokens": "tokens seen (tokens)",
+    "global_batch": "global batch (sequences)",
+    "world_size": "devices",
+    "skipped": "skipped",
+    "nan": "NaN",
+    "segment": "segment",
+    "time": "ended (UTC)",
+}
 """Columns of the history by the field of a step that they hold."""
 REASON_RULE = (
     "a step took from the end of the step before to its own end; its reason is the longest stall that was recorded, "
@@ -239,7 +290,11 @@ def history_frame(history: History) -> Any:
 
 
 def slow_steps_table(
-    history: History, validation: Sequence[ValidationLoss] = (), events: Sequence[Event] = (), *, count: int = 10
+    history: History,
+    validation: Sequence[ValidationLoss] = (),
+    events: Sequence[Event] = (),
+    *,
+    count: int = 10,
 ) -> Table:
     """The steps that took longest with what came before them, each with its reason and the evidence for it.
 
@@ -248,16 +303,30 @@ def slow_steps_table(
     usual = measured(history)
     median = statistics.median(step.seconds for step in usual) if usual else 0.0
     usual_wait = statistics.median(step.data_wait_seconds for step in usual) if usual else 0.0
-    ranks = {(one.segment, one.iteration - n): one for one in history.rank_times for n in range(one.steps)}
+    ranks = {
+        (one.segment, one.iteration - n): one
+        for one in history.rank_times
+        for n in range(one.steps)
+    }
     usual_lag = statistics.median([_lag(one.seconds) for one in history.rank_times] or [0.0])
-    every = sorted((*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration))
-    timed = [(_took(step, before), step, before) for before, step in pairwise((None, *every)) if step]
+    every = sorted(
+        (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
+    )
+    timed = [
+        (_took(step, before), step, before) for before, step in pairwise((None, *every)) if step
+    ]
     rows = []
     for took, step, before in sorted(timed, key=lambda one: -one[0])[:count]:
         causes = _stalls_before(step, before, validation, events) if before else {}
         if before is None:
-            causes["start"] = (step.seconds - median, "first step of the run: memory is reserved, kernels are loaded")
-        causes["data wait"] = (step.data_wait_seconds - usual_wait, f"{step.data_wait_seconds:.3g} s without data")
+            causes["start"] = (
+                step.seconds - median,
+                "first step of the run: memory is reserved, kernels are loaded",
+            )
+        causes["data wait"] = (
+            step.data_wait_seconds - usual_wait,
+            f"{step.data_wait_seconds:.3g} s without data",
+        )
         if times := ranks.get((step.segment, step.iteration)):
             slowest = max(times.seconds)
             words = f"rank {times.seconds.index(slowest)} computed {slowest:.3g} s, {_lag(times.seconds):.3g} s longer"
@@ -300,12 +369,20 @@ def _stalls_before(
         resumed = [event for event in since if event.name in ("resumed", "rolled_back")]
         where = f" from {resumed[-1].folder}" if resumed and resumed[-1].folder else ""
         gap = step.time - step.seconds - before.time
-        return {"restart": (gap, f"went on{where} {show_duration(max(gap, 0.0))} after iteration {before.iteration}")}
+        return {
+            "restart": (
+                gap,
+                f"went on{where} {show_duration(max(gap, 0.0))} after iteration {before.iteration}",
+            )
+        }
     causes = {}
     if saved := events_named(since, "saved"):
         seconds = sum(event.stalled_seconds for event in saved)
         causes["save"] = (seconds, f"{seconds:.3g} s to save iteration {saved[-1].iteration}")
     if evaluated := [one for one in validation if before.time <= one.time <= step.time]:
         seconds = sum(one.seconds for one in evaluated)
-        causes["evaluation"] = (seconds, f"{seconds:.3g} s to evaluate iteration {evaluated[-1].iteration}")
+        causes["evaluation"] = (
+            seconds,
+            f"{seconds:.3g} s to evaluate iteration {evaluated[-1].iteration}",
+        )
     return causes

@@ -51,8 +51,12 @@ def published_results() -> tuple[Published, ...]:
     """Every row of the table of published results."""
     found = []
     for line, row in enumerate(read_table(RESULTS), start=2):
-        billions, sequence = _number(row["params_b"]), _number(row["seq_len"])
-        same = {name: row[name] for name in ("model", "accelerator", "precision", "date", "confidence", "source")}
+        billions = _number(row["params_b"])
+        sequence = _number(row["seq_len"])
+        same = {
+            name: row[name]
+            for name in ("model", "accelerator", "precision", "date", "confidence", "source")
+        }
         found.append(
             Published(
                 **same,
@@ -91,14 +95,22 @@ def peak_tflops(device: str, precision: str) -> float | None:
     return found.peaks.get(precision) if found else None
 
 
-def nearest(parameters: float, *, device: str, precision: str = "", sequence_length: int = 0) -> list[Published]:
+def nearest(
+    parameters: float, *, device: str, precision: str = "", sequence_length: int = 0
+) -> list[Published]:
     """The five most like a run that give a speed: same device first, then size, precision and sequence length."""
 
     def distance(one: Published) -> tuple[float, int]:
-        size = abs(math.log(one.parameters / parameters)) if one.parameters and parameters > 0 else 10.0
+        if one.parameters and parameters > 0:
+            size = abs(math.log(one.parameters / parameters))
+        else:
+            size = 10.0
         away = 0.0 if same_device(device, one.accelerator) else 3.0
         number = 0.0 if precision and precision in one.precision else 0.5
-        length = abs(math.log((one.sequence_length or sequence_length or 1) / (sequence_length or 1))) / 4
+        length = (
+            abs(math.log((one.sequence_length or sequence_length or 1) / (sequence_length or 1)))
+            / 4
+        )
         return (size + away + number + (length if sequence_length else 0.0), one.line)
 
     with_speed = [one for one in published_results() if one.tokens_per_second_per_device]

@@ -12,14 +12,23 @@ from runbook.planning.cost.flops import CONVENTIONS, OURS, tflops_per_device
 from runbook.planning.plan import Plan
 from runbook.results.history import History, Step, ValidationLoss, by_segment
 from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
-from runbook.results.published_results import PEAKS, RESULTS, Published, nearest, peak_tflops, same_device
+from runbook.results.published_results import (
+    PEAKS,
+    RESULTS,
+    Published,
+    nearest,
+    peak_tflops,
+    same_device,
+)
 from runbook.results.wall_time import WallTime
 
 Numbers = Mapping[str, float | None]
 """Numbers by name, with the unit in the name; None: not known."""
 
 
-def numbers_table(summary: Summary, *, title: str = "Numbers of this run", history: History | None = None) -> Table:
+def numbers_table(
+    summary: Summary, *, title: str = "Numbers of this run", history: History | None = None
+) -> Table:
     """What was measured, one row a number, with the unit beside it, how it was found, and in which lines it stands."""
     lines = _lines(history) if history is not None and history.steps else {}
     whole = lines.get("all", "metrics.jsonl")
@@ -27,30 +36,58 @@ def numbers_table(summary: Summary, *, title: str = "Numbers of this run", histo
     if summary.seconds_low is not None and summary.seconds_high is not None:
         between = f"{summary.seconds_low:.3g} to {summary.seconds_high:.3g} s"
         spread = f"median of {summary.measured_iterations}, 80 % in {between}"
-    tokens = f"global batch {summary.global_batch} x {summary.sequence_length} tokens / median step time"
+    tokens = (
+        f"global batch {summary.global_batch} x {summary.sequence_length} tokens / median step time"
+    )
     lowest = "not known" if summary.lowest_loss is None else f"{summary.lowest_loss:.4g}"
     memory = show_bytes(summary.memory_bytes) + " at most on the last rank"
     numbers = (
-        ("iterations", summary.iterations, "", f"{summary.first_iteration} to {summary.last_iteration}"),
+        (
+            "iterations",
+            summary.iterations,
+            "",
+            f"{summary.first_iteration} to {summary.last_iteration}",
+        ),
         ("segments", summary.segments, "", f"{summary.repeated_iterations} iterations done twice"),
         ("step time", summary.seconds_per_iteration, "s/iteration", spread),
         ("throughput", summary.samples_per_second, "samples/s", "global batch / median step time"),
         ("throughput", summary.tokens_per_second, "tokens/s", tokens),
-        ("throughput", summary.tokens_per_second_per_device, "tokens/s/device", f"{summary.world_size} devices"),
-        ("speed", summary.tflops_per_device, "TFLOP/s/device", f"convention {summary.tflops_convention or 'none'}"),
+        (
+            "throughput",
+            summary.tokens_per_second_per_device,
+            "tokens/s/device",
+            f"{summary.world_size} devices",
+        ),
+        (
+            "speed",
+            summary.tflops_per_device,
+            "TFLOP/s/device",
+            f"convention {summary.tflops_convention or 'none'}",
+        ),
         ("waiting for data", _percent(summary.data_wait_share), "% of step time", ""),
         ("first loss", summary.first_loss, "nat/token", ""),
         ("last loss", summary.last_loss, "nat/token", f"lowest {lowest}"),
         ("fall of the loss", _percent(summary.relative_fall), "% of the first", ""),
         ("validation loss", summary.validation_loss, "nat/token", "last evaluation"),
-        ("spikes", len(summary.spikes), "", ", ".join(str(spike.since) for spike in summary.spikes)),
+        (
+            "spikes",
+            len(summary.spikes),
+            "",
+            ", ".join(str(spike.since) for spike in summary.spikes),
+        ),
         ("skipped steps", summary.skipped, "", ""),
         ("NaN steps", summary.nan, "", ""),
         ("largest gradient norm", summary.largest_grad_norm, "", "before clipping"),
         ("memory", summary.memory_bytes or None, "B", memory),
     )
     rows = [
-        {"what": what, "value": value, "unit": unit, "remark": remark, "source": lines.get(what, whole)}
+        {
+            "what": what,
+            "value": value,
+            "unit": unit,
+            "remark": remark,
+            "source": lines.get(what, whole),
+        }
         for what, value, unit, remark in numbers
     ]
     return Table(rows, title, (WARM_UP_RULE,), source="metrics.jsonl")
@@ -58,14 +95,25 @@ def numbers_table(summary: Summary, *, title: str = "Numbers of this run", histo
 
 def _lines(history: History) -> dict[str, str]:
     """File and lines of each number: those of one step, or from the first to the last."""
-    path, steps = history.source, history.steps
-    found = {"all": f"{path}:{steps[0].line}-{steps[-1].line}", "validation loss": "validation.jsonl"}
+    path = history.source
+    steps = history.steps
+    found = {
+        "all": f"{path}:{steps[0].line}-{steps[-1].line}",
+        "validation loss": "validation.jsonl",
+    }
     with_loss = [step for step in steps if step.loss is not None and math.isfinite(step.loss)]
     if with_loss:
-        found |= {"first loss": _line_of(history, with_loss[0]), "last loss": _line_of(history, with_loss[-1])}
-    with_norm = [step for step in steps if step.grad_norm is not None and math.isfinite(step.grad_norm)]
+        found |= {
+            "first loss": _line_of(history, with_loss[0]),
+            "last loss": _line_of(history, with_loss[-1]),
+        }
+    with_norm = [
+        step for step in steps if step.grad_norm is not None and math.isfinite(step.grad_norm)
+    ]
     if with_norm:
-        found["largest gradient norm"] = _line_of(history, max(with_norm, key=lambda step: step.grad_norm or 0.0))
+        found["largest gradient norm"] = _line_of(
+            history, max(with_norm, key=lambda step: step.grad_norm or 0.0)
+        )
     return found
 
 
@@ -87,16 +135,23 @@ def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, 
     """
     rows = []
     for what in dict.fromkeys((*planned, *actual)):
-        plan, real = planned.get(what), actual.get(what)
+        plan = planned.get(what)
+        real = actual.get(what)
         ratio = real / plan if plan and real is not None else None
-        remark = remarks.get(what) or ("not measured" if real is None else "not planned" if plan is None else "")
-        rows.append({"what": what, "planned": plan, "actual": real, "ratio": ratio, "remark": remark})
+        remark = remarks.get(what) or (
+            "not measured" if real is None else "not planned" if plan is None else ""
+        )
+        rows.append(
+            {"what": what, "planned": plan, "actual": real, "ratio": ratio, "remark": remark}
+        )
     return Table(rows, "Plan versus actual", source="plan.json, metrics.jsonl, events.jsonl")
 
 
 def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
     """All that plan.json promises of a phase, under the names of `actual_numbers`."""
-    spec, time, memory = plan.phases[phase], plan.time[phase], plan.memory[phase]
+    spec = plan.phases[phase]
+    time = plan.time[phase]
+    memory = plan.memory[phase]
     least = memory.least_bytes or 0  # of a node where the processes of one share it, as on a CPU
     return {
         "iterations": spec.duration.iterations,
@@ -107,7 +162,9 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
         "throughput (tokens/s)": time.tokens_per_second,
         "speed (TFLOP/s/device)": time.tflops_per_device,
         "first loss (nat/token)": math.log(spec.model.vocabulary),
-        "memory of a process (B)": least / (spec.parallel.world_size if memory.limit_of == "node" else 1) or None,
+        "memory of a process (B)": least
+        / (spec.parallel.world_size if memory.limit_of == "node" else 1)
+        or None,
         "wall time (s)": time.seconds,
     }
 
@@ -116,16 +173,22 @@ def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[st
     """What came true, under names with units: the right-hand side of `plan_versus_actual`."""
     wall_time = {"wall time (s)": account.wall_seconds} if account is not None else {}
     return {
-        "iterations": summary.last_iteration, "processes": summary.world_size,
-        "global batch (sequences)": summary.global_batch, "tokens consumed (tokens)": summary.consumed_tokens,
+        "iterations": summary.last_iteration,
+        "processes": summary.world_size,
+        "global batch (sequences)": summary.global_batch,
+        "tokens consumed (tokens)": summary.consumed_tokens,
         "step time (s/iteration)": summary.seconds_per_iteration,
-        "throughput (tokens/s)": summary.tokens_per_second, "speed (TFLOP/s/device)": summary.tflops_per_device,
-        "first loss (nat/token)": summary.first_loss, "memory of a process (B)": summary.memory_bytes or None,
+        "throughput (tokens/s)": summary.tokens_per_second,
+        "speed (TFLOP/s/device)": summary.tflops_per_device,
+        "first loss (nat/token)": summary.first_loss,
+        "memory of a process (B)": summary.memory_bytes or None,
         **wall_time,
-    }  # fmt: skip
+    }
 
 
-def speed_table(summary: Summary, shape: Shape, *, device: str, precision: str, peak: float | None) -> Table:
+def speed_table(
+    summary: Summary, shape: Shape, *, device: str, precision: str, peak: float | None
+) -> Table:
     """The same speed as TFLOP/s in every convention, with MFU or HFU where the device's peak is known."""
     rows = []
     for name, convention in CONVENTIONS.items():
@@ -141,7 +204,9 @@ def speed_table(summary: Summary, shape: Shape, *, device: str, precision: str, 
                 "counts": "recomputed work too" if hardware else "the model's work",
                 "formula": convention.formula,
                 "speed (TFLOP/s/device)": value,
-                "speed (TFLOP/s, all devices)": value * summary.world_size if value is not None else None,
+                "speed (TFLOP/s, all devices)": value * summary.world_size
+                if value is not None
+                else None,
                 "MFU (%)": None if hardware else share,
                 "HFU (%)": share if hardware else None,
                 "printed by the trainer (TFLOP/s/device)": own,
@@ -153,19 +218,27 @@ def speed_table(summary: Summary, shape: Shape, *, device: str, precision: str, 
 
 def _peak_note(peak: float | None, device: str, precision: str) -> tuple[str, ...]:
     if peak is None:
-        return (f"no datasheet peak is known for {device} in {precision}: no MFU is given, none is guessed",)
+        return (
+            f"no datasheet peak is known for {device} in {precision}: no MFU is given, none is guessed",
+        )
     return (f"peak of {device} in {precision}: {peak:g} TFLOP/s, dense",)
 
 
-def published_table(summary: Summary, *, parameters: int, device: str, precision: str, peak: float | None) -> Table:
+def published_table(
+    summary: Summary, *, parameters: int, device: str, precision: str, peak: float | None
+) -> Table:
     """This run first, then the published results most like it.
 
     Speeds are compared in tokens/s/device, and only where device and size allow it; a row that cannot be compared is
     context, and says why.
     """
-    speed, length = summary.tokens_per_second_per_device, summary.sequence_length
+    speed = summary.tokens_per_second_per_device
+    length = summary.sequence_length
     known = CONVENTIONS.get(summary.tflops_convention)
-    share = 100 * summary.tflops_per_device / peak if summary.tflops_per_device is not None and peak else None
+    if summary.tflops_per_device is not None and peak:
+        share = 100 * summary.tflops_per_device / peak
+    else:
+        share = None
     own = Published(
         model="this run",
         parameters=parameters,
@@ -181,7 +254,8 @@ def published_table(summary: Summary, *, parameters: int, device: str, precision
     )
     rows = [_published_row(own, None, "", "metrics.jsonl")]
     for one in nearest(parameters, device=device, precision=precision, sequence_length=length):
-        reason, theirs = why_not_comparable(one, parameters, device), one.tokens_per_second_per_device
+        reason = why_not_comparable(one, parameters, device)
+        theirs = one.tokens_per_second_per_device
         ratio = speed / theirs if not reason and speed and theirs else None
         source = f"{one.source} ({one.date}; {one.confidence}; {RESULTS} line {one.line})"
         rows.append(_published_row(one, ratio, reason or "yes", source))
@@ -225,17 +299,28 @@ def why_not_comparable(one: Published, parameters: int, device: str) -> str:
     return ""
 
 
-def loss_table(history: History, validation: Sequence[ValidationLoss] = (), *, vocabulary: int = 0) -> Table:
+def loss_table(
+    history: History, validation: Sequence[ValidationLoss] = (), *, vocabulary: int = 0
+) -> Table:
     """What a person reads off the loss curve: where it begins and ends, its lowest point, restarts, alarms."""
     rows: list[Row] = []
 
-    def add(what: str, iteration: int | None, loss: float | None, remark: str, source: str = "") -> None:
+    def add(
+        what: str, iteration: int | None, loss: float | None, remark: str, source: str = ""
+    ) -> None:
         step = steps.get(iteration or 0)
         source = source or (_line_of(history, step) if step else history.source)
-        row = {"what": what, "iteration": iteration, "loss (nat/token)": loss, "remark": remark, "source": source}
+        row = {
+            "what": what,
+            "iteration": iteration,
+            "loss (nat/token)": loss,
+            "remark": remark,
+            "source": source,
+        }
         rows.append(row)
 
-    steps, losses = {step.iteration: step for step in history.steps}, history.losses
+    steps = {step.iteration: step for step in history.steps}
+    losses = history.losses
     if vocabulary:
         add("ln(vocabulary)", None, math.log(vocabulary), "an untrained model", "plan.json")
     if losses:
@@ -243,19 +328,35 @@ def loss_table(history: History, validation: Sequence[ValidationLoss] = (), *, v
         add("lowest", *min(losses, key=lambda one: one[1]), "")
         add("last", *losses[-1], "")
     for first in history.restarts:
-        add("restart", first, steps[first].loss if first in steps else None, "first step of the job")
+        add(
+            "restart", first, steps[first].loss if first in steps else None, "first step of the job"
+        )
     for alarm in find_alarms(history.steps):
-        add(alarm.kind, alarm.since, alarm.value if alarm.metric == "loss" else None, alarm.evidence)
-    without = [step.iteration for step in history.steps if step.loss is None or not math.isfinite(step.loss)]
+        add(
+            alarm.kind, alarm.since, alarm.value if alarm.metric == "loss" else None, alarm.evidence
+        )
+    without = [
+        step.iteration
+        for step in history.steps
+        if step.loss is None or not math.isfinite(step.loss)
+    ]
     if without:
         add("no loss", without[0], None, f"{len(without)} steps")
     if validation:
         last = validation[-1]
-        add("validation", last.iteration, last.loss, f"{len(validation)} evaluations", "validation.jsonl")
+        add(
+            "validation",
+            last.iteration,
+            last.loss,
+            f"{len(validation)} evaluations",
+            "validation.jsonl",
+        )
     return Table(rows, "Loss in numbers", source=history.source)
 
 
-def throughput_table(history: History, *, sequence_length: int, planned: float | None = None) -> Table:
+def throughput_table(
+    history: History, *, sequence_length: int, planned: float | None = None
+) -> Table:
     """Speed of each segment: a slope or a slow restart shows as a row that differs."""
     rows = []
     for steps in by_segment(measured(history)):
@@ -308,16 +409,22 @@ class ThroughputRow:
         """TFLOP/s per device; None where it was not measured."""
         if self.samples_per_second is None:
             return None
-        return tflops_per_device(self.shape, self.samples_per_second, self.parallel.world_size, convention)
+        return tflops_per_device(
+            self.shape, self.samples_per_second, self.parallel.world_size, convention
+        )
 
 
-def results_table(rows: Sequence[ThroughputRow], *, device: str, precision: str, source: str) -> Table:
+def results_table(
+    rows: Sequence[ThroughputRow], *, device: str, precision: str, source: str
+) -> Table:
     """The LUMI document's table for any runs: its columns, from samples/s, and the verdict of a row."""
     peak = peak_tflops(device, precision)
     shown = []
     for row in rows:
-        tflops, model = row.tflops(row.convention), row.tflops(OURS)
-        cut, refused = row.parallel, f"refused by the plan: {row.refused}" if row.refused else ""
+        tflops = row.tflops(row.convention)
+        model = row.tflops(OURS)
+        cut = row.parallel
+        refused = f"refused by the plan: {row.refused}" if row.refused else ""
         shown.append(
             {
                 "Model Size": row.model,
@@ -345,7 +452,9 @@ def results_table(rows: Sequence[ThroughputRow], *, device: str, precision: str,
     return Table(shown, "Training throughput", notes, source=source)
 
 
-def scaling_table(points: Sequence[tuple[str, int, float]], *, source: str = "metrics.jsonl of each run") -> Table:
+def scaling_table(
+    points: Sequence[tuple[str, int, float]], *, source: str = "metrics.jsonl of each run"
+) -> Table:
     """Efficiency of each point (label, devices, samples/s): samples/s/device over that of the fewest devices.
 
     >>> round(scaling_table([("1 node", 8, 2.686), ("2 nodes", 16, 4.711)]).rows[1]["efficiency (%)"], 1)

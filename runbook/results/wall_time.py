@@ -58,7 +58,9 @@ def account_wall_time(
     history: History, validation: Sequence[ValidationLoss] = (), events: Sequence[Event] = ()
 ) -> WallTime | None:
     """The account of a run; None where no step was made."""
-    steps = sorted((*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration))
+    steps = sorted(
+        (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
+    )
     if not steps:
         return None
     first = steps[0].time - steps[0].seconds
@@ -85,7 +87,9 @@ def account_wall_time(
         jobs=max(len(submitted), history.num_segments),
         steps=len(history.steps),
         lost_steps=len(history.repeated),
-        missing_steps=len(history.absent_up_to(history.steps[-1].iteration, history.steps[0].iteration)),
+        missing_steps=len(
+            history.absent_up_to(history.steps[-1].iteration, history.steps[0].iteration)
+        ),
         interruptions=interruptions,
         waiting_seconds=sum(_queue_seconds(at, submitted, started) for at in submitted),
     )
@@ -121,9 +125,15 @@ def interruptions_table(account: WallTime, title: str = "Interruptions") -> Tabl
     return Table(rows, title, source="events.jsonl, metrics.jsonl")
 
 
-def stalls_table(validation: Sequence[ValidationLoss], events: Sequence[Event], *, wall_seconds: float) -> Table:
+def stalls_table(
+    validation: Sequence[ValidationLoss], events: Sequence[Event], *, wall_seconds: float
+) -> Table:
     """How often and how long no step was made because a checkpoint was written or an evaluation ran."""
-    saves = [event.stalled_seconds for event in events_named(events, "saved") if event.seconds is not None]
+    saves = [
+        event.stalled_seconds
+        for event in events_named(events, "saved")
+        if event.seconds is not None
+    ]
     rows = [
         {
             "stall": name,
@@ -133,7 +143,10 @@ def stalls_table(validation: Sequence[ValidationLoss], events: Sequence[Event], 
             "all (s)": sum(seconds),
             "share of wall time (%)": 100 * sum(seconds) / wall_seconds if wall_seconds else None,
         }
-        for name, seconds in (("checkpoint", saves), ("evaluation", [one.seconds for one in validation]))
+        for name, seconds in (
+            ("checkpoint", saves),
+            ("evaluation", [one.seconds for one in validation]),
+        )
     ]
     return Table(rows, "Stalls", source="events.jsonl, validation.jsonl")
 
@@ -144,7 +157,11 @@ def _interruptions(steps: Sequence[Step], events: Sequence[Event]) -> tuple[Inte
     interruptions = []
     for (*_, last), (following, *_) in pairwise(by_segment(steps)):
         resumed_at = following.time - following.seconds
-        between = [event for event in events if event.name in ENDINGS and last.time <= event.time <= resumed_at]
+        between = [
+            event
+            for event in events
+            if event.name in ENDINGS and last.time <= event.time <= resumed_at
+        ]
         last_sign = max([last.time, *(event.time for event in between)])
         end = next((one for one in ends if last.time - 1 <= _ended_at(one) <= resumed_at), None)
         noticed = last_sign if end is None else min(max(last_sign, _ended_at(end)), resumed_at)
@@ -199,16 +216,30 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
     hours = (account.wall_seconds - account.waiting_seconds) * devices / 3600
     useful = account.parts["productive"] * devices / 3600
     rows = [
-        _cost_row("device-hours", hours, "h", f"wall time, jobs not yet begun left out, x {devices} devices"),
-        _cost_row("device-hours in steps that count", useful, "h", "without restarts, saving, evaluation, waiting"),
+        _cost_row(
+            "device-hours",
+            hours,
+            "h",
+            f"wall time, jobs not yet begun left out, x {devices} devices",
+        ),
+        _cost_row(
+            "device-hours in steps that count",
+            useful,
+            "h",
+            "without restarts, saving, evaluation, waiting",
+        ),
         *_energy_and_money(hours, rates),
     ]
     return Table(rows, "What it cost", source="metrics.jsonl, events.jsonl")
 
 
-def projection_table(summary: Summary, *, target_tokens: int, goodput: float | None, rates: Rates) -> Table:
+def projection_table(
+    summary: Summary, *, target_tokens: int, goodput: float | None, rates: Rates
+) -> Table:
     """What it takes to train on a number of tokens at this speed; without a `goodput` it is the best case."""
-    speed, days, hours = summary.tokens_per_second, None, None
+    speed = summary.tokens_per_second
+    days = None
+    hours = None
     if speed:
         days = target_tokens / speed / (goodput or 1.0) / 86400
         hours = days * 24 * summary.world_size
@@ -225,15 +256,20 @@ def projection_table(summary: Summary, *, target_tokens: int, goodput: float | N
 
 
 def _energy_and_money(hours: float | None, rates: Rates) -> list[dict[str, object]]:
-    energy, how = None, "not measured"
+    energy = None
+    how = "not measured"
     if hours is not None and rates.watts_per_device:
         energy = hours * rates.watts_per_device / 1000
         how = f"{rates.watts_per_device:g} W a device, {rates.watts_source}"
-    money, price = None, "no price is known: set jobs.price_per_device_hour"
+    money = None
+    price = "no price is known: set jobs.price_per_device_hour"
     if hours is not None and rates.price_per_device_hour:
         money = hours * rates.price_per_device_hour
         price = f"{rates.price_per_device_hour:g} a device-hour"
-    return [_cost_row("energy", energy, "kWh", how), _cost_row("cost", money, rates.currency or "currency", price)]
+    return [
+        _cost_row("energy", energy, "kWh", how),
+        _cost_row("cost", money, rates.currency or "currency", price),
+    ]
 
 
 def _cost_row(what: str, value: float | None, unit: str, how: str) -> dict[str, object]:

@@ -28,7 +28,9 @@ GPT2_SHA256 = {
 GPT2_VOCABULARY = 50257
 END_OF_TEXT = "<|endoftext|>"
 EOD_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<eod>", "[EOS]")
-PROBES: tuple[str, ...] = tuple(json.loads(Path(__file__).with_name("probes.json").read_text(encoding="utf-8")))
+PROBES: tuple[str, ...] = tuple(
+    json.loads(Path(__file__).with_name("probes.json").read_text(encoding="utf-8"))
+)
 """Covers: contractions, runs of white space of every kind, digits, other scripts, combining marks, emoji, control and
 unassigned characters, the special token and parts of it, long runs without a space."""
 
@@ -62,11 +64,15 @@ class HuggingFace:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = not special_tokens
-        self.special = sorted(str(token.content) for token in self.tokenizer.get_added_tokens_decoder().values())
+        self.special = sorted(
+            str(token.content) for token in self.tokenizer.get_added_tokens_decoder().values()
+        )
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """As `Fastokens` does."""
-        return _flat([each.ids for each in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)])
+        return _flat(
+            [each.ids for each in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        )
 
     def decode(self, ids: list[int]) -> str:
         """The text of ids that the vocabulary has."""
@@ -115,7 +121,9 @@ class SentencePiece:
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its name in the vocabulary."""
-        number = int(self.processor.piece_to_id(token))  # that of the unknown token where there is none
+        number = int(
+            self.processor.piece_to_id(token)
+        )  # that of the unknown token where there is none
         return number if self.piece(number) == token else None
 
 
@@ -128,10 +136,14 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
 
     offsets = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum(list(map(len, lists)), out=offsets[1:])
-    return np.fromiter(itertools.chain.from_iterable(lists), dtype=np.uint32, count=int(offsets[-1])), offsets
+    return np.fromiter(
+        itertools.chain.from_iterable(lists), dtype=np.uint32, count=int(offsets[-1])
+    ), offsets
 
 
-def choose_encoder(kind: str, tokenizer_json: str, special_tokens: bool, name: str) -> tuple[Encoder, HuggingFace]:
+def choose_encoder(
+    kind: str, tokenizer_json: str, special_tokens: bool, name: str
+) -> tuple[Encoder, HuggingFace]:
     """The encoder for the work and the judge; fastokens is used only after it agreed on every probe."""
     try:
         judge = HuggingFace(tokenizer_json, special_tokens)
@@ -144,7 +156,10 @@ def choose_encoder(kind: str, tokenizer_json: str, special_tokens: bool, name: s
         return judge, judge
     try:
         encoder = Fastokens(tokenizer_json, special_tokens)
-    except (ImportError, ValueError):  # it is not installed, or does not know this kind of tokenizer.json
+    except (
+        ImportError,
+        ValueError,
+    ):  # it is not installed, or does not know this kind of tokenizer.json
         return judge, judge
     compare(encoder, judge, list(PROBES), "the built-in edge texts")
     return encoder, judge
@@ -213,11 +228,16 @@ class Tokenizer:
         A model may sample an id between the vocabulary and its padding; it is shown as <id 50300>.
         """
         runs = itertools.groupby(map(int, ids), key=range(self.vocabulary).__contains__)
-        return "".join(self.judge.decode(list(run)) if is_known else _unknown(run) for is_known, run in runs)
+        return "".join(
+            self.judge.decode(list(run)) if is_known else _unknown(run) for is_known, run in runs
+        )
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token alone; bytes that are part of a longer character become U+FFFD."""
-        return [self.judge.piece(each) if 0 <= each < self.vocabulary else _unknown([each]) for each in map(int, ids)]
+        return [
+            self.judge.piece(each) if 0 <= each < self.vocabulary else _unknown([each])
+            for each in map(int, ids)
+        ]
 
     def end_of_document(self, name: str = "") -> int:
         """The id put after each document: the named token, or the first known name that the vocabulary has."""
@@ -242,7 +262,9 @@ def tokenizer_path(name: str) -> Path:
     return path / "tokenizer.json" if path.is_dir() else path
 
 
-def load_tokenizer(name: str = "gpt2", *, special_tokens: bool = False, encoder: str = "auto") -> Tokenizer:
+def load_tokenizer(
+    name: str = "gpt2", *, special_tokens: bool = False, encoder: str = "auto"
+) -> Tokenizer:
     """The tokenizer called `gpt2`, or of a tokenizer.json or SentencePiece .model at a path."""
     if name == "gpt2":
         return _gpt2(special_tokens, encoder)
@@ -256,10 +278,17 @@ def load_tokenizer(name: str = "gpt2", *, special_tokens: bool = False, encoder:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise DataError(f"{path} is not JSON ({error}); a tokenizer.json of Hugging Face is needed") from None
+        raise DataError(
+            f"{path} is not JSON ({error}); a tokenizer.json of Hugging Face is needed"
+        ) from None
     if not isinstance(document, dict) or "model" not in document:
-        hint = " It looks like GPT-2's vocab.json: for that one, give gpt2." if "Ġthe" in text[:1_000_000] else ""
-        raise DataError(f"{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}")
+        if "Ġthe" in text[:1_000_000]:
+            hint = " It looks like GPT-2's vocab.json: for that one, give gpt2."
+        else:
+            hint = ""
+        raise DataError(
+            f"{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}"
+        )
     fast, judge = choose_encoder(encoder, text, special_tokens, str(path))
     vocabulary = max(judge.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     return Tokenizer(name, sums, fast, judge, vocabulary)
@@ -293,7 +322,12 @@ def _gpt2_json() -> str:
                 "the file was changed. Install the package again."
             )
     merges = [line for line in content["merges.txt"].decode().split("\n")[1:] if line]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     document = {
         "version": "1.0",
@@ -303,7 +337,9 @@ def _gpt2_json() -> str:
         "model": {"type": "BPE", "vocab": {}, "merges": merges},
     }
     # The vocabulary is JSON already: reading and writing it again would take a tenth of what a start takes.
-    return json.dumps(document).replace('"vocab": {}', '"vocab": ' + content["vocab.json"].decode(), 1)
+    return json.dumps(document).replace(
+        '"vocab": {}', '"vocab": ' + content["vocab.json"].decode(), 1
+    )
 
 
 def tokenizer_files(name: str) -> dict[str, bytes]:
@@ -312,5 +348,9 @@ def tokenizer_files(name: str) -> dict[str, bytes]:
         return {"tokenizer.json": _gpt2_json().encode()}
     path = tokenizer_path(name)
     own = "tokenizer.model" if path.suffix == ".model" else "tokenizer.json"
-    others = [path.with_name(other) for other in ("tokenizer_config.json", "special_tokens_map.json")]
-    return {own: _content(path, name)} | {other.name: other.read_bytes() for other in others if other.is_file()}
+    others = [
+        path.with_name(other) for other in ("tokenizer_config.json", "special_tokens_map.json")
+    ]
+    return {own: _content(path, name)} | {
+        other.name: other.read_bytes() for other in others if other.is_file()
+    }

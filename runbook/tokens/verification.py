@@ -38,7 +38,9 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     try:
         manifest = read_manifest(prefix)
     except DataError as error:
-        checks.append(Check("manifest", "warn", str(error), "a manifest is next to the two files", AGAIN))
+        checks.append(
+            Check("manifest", "warn", str(error), "a manifest is next to the two files", AGAIN)
+        )
         return checks
     checks += _count_checks(reader, manifest)
     if checksums:
@@ -47,7 +49,10 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
 
 
 def _index_checks(reader: IndexedReader) -> Iterator[Check]:
-    smallest, total, fault, size = np.iinfo(np.int32).max, 0, "", reader.dtype.itemsize
+    smallest = np.iinfo(np.int32).max
+    total = 0
+    fault = ""
+    size = reader.dtype.itemsize
     for part in reader.steps(reader.num_sequences):
         lengths = reader.lengths[part].astype(np.int64)
         smallest = min(smallest, int(lengths.min()))
@@ -60,17 +65,32 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
     rule = "each sequence has at least one token"
     value = f"shortest {smallest}" if reader.num_sequences else "no sequence"
     yield judge("lengths", reader.num_sequences > 0 and smallest > 0, value, rule, AGAIN)
-    yield judge("offsets", not fault, fault or "each follows the one before", "pointers rise by the lengths", AGAIN)
+    yield judge(
+        "offsets",
+        not fault,
+        fault or "each follows the one before",
+        "pointers rise by the lengths",
+        AGAIN,
+    )
     value = f"{total:,} in the index, {reader.num_tokens:,} in the .bin"
-    yield judge("sizes", total == reader.num_tokens, value, "lengths add up to the size of the .bin", AGAIN)
+    yield judge(
+        "sizes", total == reader.num_tokens, value, "lengths add up to the size of the .bin", AGAIN
+    )
     entries = reader.document_index
     rises = all(
-        bool((np.diff(entries[part.start : part.stop + 1]) >= 0).all()) for part in reader.steps(len(entries) - 1)
+        bool((np.diff(entries[part.start : part.stop + 1]) >= 0).all())
+        for part in reader.steps(len(entries) - 1)
     )
     ends = int(entries[0]), int(entries[-1])
     good = rises and ends == (0, reader.num_sequences)
     value = f"{ends[0]} to {ends[1]:,}" + ("" if rises else ", not rising")
-    yield judge("document index", good, value, f"rises from 0 to the {reader.num_sequences:,} sequences", AGAIN)
+    yield judge(
+        "document index",
+        good,
+        value,
+        f"rises from 0 to the {reader.num_sequences:,} sequences",
+        AGAIN,
+    )
 
 
 def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
@@ -83,26 +103,46 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
         f"{manifest.records:,} read, {manifest.documents:,} written, {manifest.skipped_records:,} bad, "
         f"{manifest.dropped:,} left out by choice"
     )
-    yield judge("nothing lost", manifest.records == out, value, "records read = written + bad + left out", AGAIN)
+    yield judge(
+        "nothing lost",
+        manifest.records == out,
+        value,
+        "records read = written + bad + left out",
+        AGAIN,
+    )
     left_out = manifest.skipped_records + manifest.skipped_files
     value = f"{manifest.skipped_records:,} records, {manifest.skipped_files:,} files"
     remedy = "See `problems` in the manifest: " + "; ".join(manifest.problems[:2])
-    yield judge("bad input", left_out == 0, value, "every record and file could be read", remedy, otherwise="warn")
-    joined = all(before["offset"] + before["bytes"] == after["offset"] for before, after in pairwise(manifest.shards))
+    yield judge(
+        "bad input",
+        left_out == 0,
+        value,
+        "every record and file could be read",
+        remedy,
+        otherwise="warn",
+    )
+    joined = all(
+        before["offset"] + before["bytes"] == after["offset"]
+        for before, after in pairwise(manifest.shards)
+    )
     value = f"{len(manifest.shards)} shards"
     yield judge("shards", joined, value, "each begins in the .bin where the one before ends", AGAIN)
 
 
-def _content_checks(reader: IndexedReader, manifest: Manifest, files: TokenFiles) -> Iterator[Check]:
+def _content_checks(
+    reader: IndexedReader, manifest: Manifest, files: TokenFiles
+) -> Iterator[Check]:
     """Every token, and both checksums, in one pass over the .bin."""
     bin_sum = hashlib.sha256()
-    lowest, highest = 0, 0
+    lowest = 0
+    highest = 0
     with files.bin.open("rb") as file:
         while chunk := file.read(_BLOCK):
             bin_sum.update(chunk)
             tokens = np.frombuffer(chunk, reader.dtype, count=len(chunk) // reader.dtype.itemsize)
             if len(tokens):
-                lowest, highest = min(lowest, int(tokens.min())), max(highest, int(tokens.max()))
+                lowest = min(lowest, int(tokens.min()))
+                highest = max(highest, int(tokens.max()))
     vocabulary = int(manifest.tokenizer["vocabulary"])
     is_inside = lowest >= 0 and highest < vocabulary
     rule = f"tokens lie between 0 and {vocabulary - 1:,}"
@@ -129,7 +169,9 @@ def _duplicates(reader: IndexedReader) -> Check:
         signature = lengths.astype(np.uint64)
         for place in range(16):
             at = np.clip(starts + lengths * place // 16, 0, max(0, reader.num_tokens - 1))
-            signature = (signature ^ reader.tokens[at].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            signature = (signature ^ reader.tokens[at].astype(np.uint64)) * np.uint64(
+                0x9E3779B97F4A7C15
+            )
             signature ^= signature >> np.uint64(29)
         signatures.append(signature[signature % np.uint64(interval) == 0])
     sample = np.concatenate(signatures) if signatures else np.empty(0, dtype=np.uint64)
@@ -137,7 +179,14 @@ def _duplicates(reader: IndexedReader) -> Check:
     share = copies / len(sample) if len(sample) else 0.0
     value = f"{copies:,} of {len(sample):,} sampled documents repeat another ({share:.2%})"
     rule = "fewer than 1 in 20 documents repeat another"
-    return judge("duplicates", share < 0.05, value, rule, "Remove duplicates before training.", otherwise="warn")
+    return judge(
+        "duplicates",
+        share < 0.05,
+        value,
+        rule,
+        "Remove duplicates before training.",
+        otherwise="warn",
+    )
 
 
 def _eod_check(reader: IndexedReader, eod: int) -> Check:
@@ -147,7 +196,9 @@ def _eod_check(reader: IndexedReader, eod: int) -> Check:
         inside = last[(last >= 0) & (last < reader.num_tokens)]
         wrong += len(last) - len(inside) + int((reader.tokens[inside] != eod).sum())
     value = f"{reader.num_sequences - wrong:,} of {reader.num_sequences:,}"
-    return judge("end of document", wrong == 0, value, f"every document ends with token {eod}", AGAIN)
+    return judge(
+        "end of document", wrong == 0, value, f"every document ends with token {eod}", AGAIN
+    )
 
 
 @dataclass(frozen=True)

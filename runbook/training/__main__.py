@@ -54,7 +54,9 @@ def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
     except Exception as error:
         report.event("failed", message=f"{type(error).__name__}: {error}")
         if isinstance(error, RuntimeError) and "gloo" in str(error):
-            raise TrainingError(f"another rank is gone, or has not answered in time: {error}") from None
+            raise TrainingError(
+                f"another rank is gone, or has not answered in time: {error}"
+            ) from None
         raise
     finally:
         if watchdog:
@@ -67,11 +69,17 @@ def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
 def main() -> int:
     """Run this rank; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m runbook.training", description=__doc__)
-    parser.add_argument("plan", type=Path, help="plan.json of the run; its relative paths start from its folder")
-    parser.add_argument("--phase", default="04-training", help="which phase of it: 04-training or 03-smoke-test")
+    parser.add_argument(
+        "plan", type=Path, help="plan.json of the run; its relative paths start from its folder"
+    )
+    parser.add_argument(
+        "--phase", default="04-training", help="which phase of it: 04-training or 03-smoke-test"
+    )
     arguments = parser.parse_args()
     atexit.register(_leave, FAILED)  # registered first, so called last: after a traceback was shown
-    stopping = StopConditions()  # before the imports that take seconds: a signal meanwhile is not lost
+    stopping = (
+        StopConditions()
+    )  # before the imports that take seconds: a signal meanwhile is not lost
     rank = 0
     try:
         ranks = ranks_from(os.environ)

@@ -20,7 +20,19 @@ import torch
 
 from runbook.training.ranks import on_gpu
 
-_FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "randint", "as_tensor", "eye")
+_FACTORIES = (
+    "tensor",
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "arange",
+    "rand",
+    "randn",
+    "randint",
+    "as_tensor",
+    "eye",
+)
 
 
 @functools.cache
@@ -30,7 +42,13 @@ def answer_for_cpu() -> None:
         return
     keep_freed_memory()
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "current_stream"):
+    for name in (
+        "synchronize",
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "set_device",
+        "current_stream",
+    ):
         setattr(torch.cuda, name, lambda *_, **__: None)
     _answer_random_states()
     name_types_as_on_gpu()
@@ -75,7 +93,8 @@ def _answer_random_states() -> None:
     def put(state: torch.Tensor, device: Any = None, **_: Any) -> None:
         torch.set_rng_state(state)
 
-    random._get_cuda_rng_state, random._set_cuda_rng_state = get, put
+    random._get_cuda_rng_state = get
+    random._set_cuda_rng_state = put
     torch.cuda.get_rng_state, torch.cuda.set_rng_state = get, put  # type: ignore[assignment]
     # Not torch.manual_seed, which calls torch.cuda.manual_seed_all.
     torch.cuda.manual_seed = torch.cuda.manual_seed_all = torch.default_generator.manual_seed  # type: ignore[assignment]
@@ -110,7 +129,9 @@ def onednn_is_faster() -> bool:
     both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
     if on_gpu() or not both or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
-    return _CPU_INFO.is_file() and "GenuineIntel" not in _CPU_INFO.read_text(encoding="utf-8", errors="replace")
+    return _CPU_INFO.is_file() and "GenuineIntel" not in _CPU_INFO.read_text(
+        encoding="utf-8", errors="replace"
+    )
 
 
 def use_own_layers(model: Any) -> None:
@@ -121,7 +142,9 @@ def use_own_layers(model: Any) -> None:
         if hasattr(module, "_forward_impl") and not module.sequence_parallel:
             module._forward_impl = _linear
             if name.endswith("linear_fc1") and not model.config.bias_activation_fusion:
-                module.skip_bias_add = False  # added while the product is in the cache, not in a pass of its own
+                module.skip_bias_add = (
+                    False  # added while the product is in the cache, not in a pass of its own
+                )
 
 
 def sum_gradients_in_place(model: Any) -> None:
@@ -182,7 +205,9 @@ def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None)
     return _matmul(left, right, bias) if has_kernel else torch.addmm(bias, left, right)
 
 
-def onednn_matmul(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def onednn_matmul(
+    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
     """`left @ right + bias` of two float32 matrices.
 
     Where more numbers are summed than a row of the result has, they are taken `SUM_DEPTH` at a time; elsewhere the
@@ -204,9 +229,14 @@ def slices(length: int, size: int) -> list[slice]:
 
 
 def _matmul(
-    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None, more: torch.Tensor | None = None
+    left: torch.Tensor,
+    right: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    more: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    if not (right.is_contiguous() or right.t().is_contiguous()):  # oneDNN would take a hundred times as long
+    if not (
+        right.is_contiguous() or right.t().is_contiguous()
+    ):  # oneDNN would take a hundred times as long
         right = right.contiguous()
     multiply = torch.ops.mkldnn._linear_pointwise
     if more is None:
@@ -214,9 +244,12 @@ def _matmul(
     return multiply.binary(left, more, right.t(), None, "add")  # type: ignore[no-any-return]
 
 
-def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, **options: Any) -> torch.Tensor:
+def _linear(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, **options: Any
+) -> torch.Tensor:
     """Replaces the function that megatron-core's layers call; its options for GPUs are ignored."""
-    rows, group = input.reshape(-1, input.shape[-1]), options["tp_group"] if options["allreduce_dgrad"] else None
+    rows = input.reshape(-1, input.shape[-1])
+    group = options["tp_group"] if options["allreduce_dgrad"] else None
     result: torch.Tensor = _Linear.apply(rows, weight, bias, group)  # type: ignore[no-untyped-call]
     return result.view(*input.shape[:-1], weight.shape[0])
 
@@ -227,7 +260,8 @@ class _Linear(torch.autograd.Function):
         ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, group: Any
     ) -> torch.Tensor:
         ctx.save_for_backward(values, weight)
-        ctx.group, ctx.biased = group, bias is not None
+        ctx.group = group
+        ctx.biased = bias is not None
         return _product(values, weight.t(), bias)
 
     @staticmethod
@@ -236,9 +270,15 @@ class _Linear(torch.autograd.Function):
         gradient = gradients[0]
         of_values = _product(gradient, weight, None)
         # The sum over the tensor-parallel ranks is under way while the weight's gradient is computed.
-        sum_ = torch.distributed.all_reduce(of_values, group=ctx.group, async_op=True) if ctx.group else None
+        if ctx.group:
+            sum_ = torch.distributed.all_reduce(of_values, group=ctx.group, async_op=True)
+        else:
+            sum_ = None
         is_summed = getattr(weight, "sums_in_place", False)
-        of_weight = weight.main_grad if is_summed else weight.new_zeros(gradient.shape[1], values.shape[1])
+        if is_summed:
+            of_weight = weight.main_grad
+        else:
+            of_weight = weight.new_zeros(gradient.shape[1], values.shape[1])
         _add_weight_gradient(gradient, values, of_weight)
         of_bias = gradient.sum(0) if ctx.biased else None
         if sum_ is not None:
@@ -252,7 +292,10 @@ def _add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: to
     oneDNN copies a float32 factor that is sliced or transposed: values that are the smaller one are copied once.
     """
     by_onednn = values.dtype == torch.float32 and onednn_is_faster()
-    transposed = values.t().contiguous() if by_onednn and gradient.shape[1] > values.shape[1] else None
+    if by_onednn and gradient.shape[1] > values.shape[1]:
+        transposed = values.t().contiguous()
+    else:
+        transposed = None
     for block in slices(gradient.shape[1], OUTPUT_BLOCK):
         part = gradient[:, block]
         if transposed is not None:
@@ -266,7 +309,9 @@ def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
     from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
 
     elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
-    vectors: Any = _Embedding.apply((ids - module.vocab_start_index).masked_fill_(elsewhere, 0), module.weight)  # type: ignore[no-untyped-call]
+    vectors: Any = _Embedding.apply(
+        (ids - module.vocab_start_index).masked_fill_(elsewhere, 0), module.weight
+    )  # type: ignore[no-untyped-call]
     vectors = vectors.masked_fill(elsewhere[..., None], 0.0)
     return reduce_from_tensor_model_parallel_region(vectors, group=module.tp_group)  # type: ignore[no-any-return]
 
@@ -282,5 +327,7 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None]:
         ids, weight = ctx.saved_tensors
-        weight.main_grad.index_add_(0, ids.view(-1), gradients[0].reshape(-1, weight.shape[1]).float())
+        weight.main_grad.index_add_(
+            0, ids.view(-1), gradients[0].reshape(-1, weight.shape[1]).float()
+        )
         return None, None

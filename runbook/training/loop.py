@@ -7,6 +7,7 @@ import os
 import resource
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,26 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 
-from runbook.plan_file.alarms import CONFIRMING, Alarm, ExchangedTimes, MetricWatch, StragglerDetector
+from runbook.plan_file.alarms import (
+    CONFIRMING,
+    Alarm,
+    ExchangedTimes,
+    MetricWatch,
+    StragglerDetector,
+)
 from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError
 from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.training import cpu, samples, token_files
 from runbook.training.checkpoints import folders, state
 from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, TrainingProgress
-from runbook.training.engines.engine import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, OptimizerUpdate, TrainingEngine
+from runbook.training.engines.engine import (
+    COMMUNICATION,
+    COMPUTE,
+    DATA,
+    OPTIMIZER,
+    OptimizerUpdate,
+    TrainingEngine,
+)
 from runbook.training.engines.gpt_model import DTYPES, draw_token
 from runbook.training.health import faults
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
@@ -62,7 +76,11 @@ class TrainingLoop:
     """One segment of a training run, from its start or its newest checkpoint to its end or its stop."""
 
     def __init__(
-        self, spec: PhasePlan, report: TrainingReport, stopping: StopConditions, heartbeat: HeartbeatWriter
+        self,
+        spec: PhasePlan,
+        report: TrainingReport,
+        stopping: StopConditions,
+        heartbeat: HeartbeatWriter,
     ) -> None:
         self.spec = spec
         self.report = report
@@ -73,7 +91,9 @@ class TrainingLoop:
         self.tokens = run_long_on_first_rank(check, "checking the token files", timeout)
         run_on_first_rank(lambda: _check_writable(spec.path(spec.checkpoint.folder)))
         root = spec.path(spec.checkpoint.folder)
-        self.engine = make_engine(spec, draw=not run_on_first_rank(lambda: folders.has_checkpoints(root)))
+        self.engine = make_engine(
+            spec, draw=not run_on_first_rank(lambda: folders.has_checkpoints(root))
+        )
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.pending: PendingSave | None = None
@@ -86,14 +106,17 @@ class TrainingLoop:
     def train(self) -> int:
         """Train to the end; the exit code."""
         self._start()
-        spec, tokens = self.spec, self.spec.batch.micro * self.spec.model.sequence_length
+        spec = self.spec
+        tokens = self.spec.batch.micro * self.spec.model.sequence_length
         train, validation = samples.datasets(spec, self.tokens)
         reader = ReadAhead(self.stepper.reader, tokens, spec.duration.samples)
         with contextlib.closing(reader) as self.stepper.batches:
             return self._train(train, validation)
 
     def _train(self, train: Any, validation: Any) -> int:
-        spec, progress, total = self.spec, self.progress, self.spec.duration.iterations
+        spec = self.spec
+        progress = self.progress
+        total = self.spec.duration.iterations
         if progress.iteration == 0:
             self._sample()
         gc_interval = spec.tuning.gc_interval
@@ -102,7 +125,9 @@ class TrainingLoop:
             gc.collect()
         while progress.iteration < total:
             request = self._step(train)
-            if self._at(gc_interval):  # on all ranks at the same step: nobody waits for the others' collections
+            if self._at(
+                gc_interval
+            ):  # on all ranks at the same step: nobody waits for the others' collections
                 gc.collect()
             at_end = progress.iteration >= total
             if validation is not None and (at_end or self._at(spec.evaluation.interval)):
@@ -139,12 +164,20 @@ class TrainingLoop:
             self._pass_over_again()
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
         self.report.begin(self.progress.segment)
-        if not self.spec.log.measured_tflops and self.spec.duration.iterations >= SHORTEST_MEASURED_ITERATIONS:
+        if (
+            not self.spec.log.measured_tflops
+            and self.spec.duration.iterations >= SHORTEST_MEASURED_ITERATIONS
+        ):
             self.report.measured_tflops = measured_tflops(self.spec.precision.format)
-        counted, planned = self.engine.num_parameters(), self.spec.model.parameters
+        counted = self.engine.num_parameters()
+        planned = self.spec.model.parameters
         if planned not in (0, counted):
             self._say(f"the model has {counted:,} parameters, and the plan says {planned:,}")
-        start = {"segment": self.progress.segment, "from_iteration": self.progress.iteration, "parameters": counted}
+        start = {
+            "segment": self.progress.segment,
+            "from_iteration": self.progress.iteration,
+            "parameters": counted,
+        }
         self.report.event("started", world_size=self.spec.parallel.world_size, **start)
         if loaded is not None:
             self._report_resume(loaded)
@@ -154,7 +187,9 @@ class TrainingLoop:
             self._say(f"checkpoint passed over: {problem}")
             self.report.event("checkpoint_broken", message=problem)
         if loaded.problems:
-            self._say(f"{loaded.lost_iterations} iterations are lost: they were in what was passed over")
+            self._say(
+                f"{loaded.lost_iterations} iterations are lost: they were in what was passed over"
+            )
         if loaded.tracker_fault:
             self._say(f"{loaded.tracker_fault}: written anew from the checkpoints that are there")
             self.report.event("tracker_rebuilt", message=loaded.tracker_fault)
@@ -174,7 +209,8 @@ class TrainingLoop:
     def _pass_over_again(self) -> None:
         """Leave out again what a segment left out that ended between a rollback and its next save."""
         if "rollback" in (self.spec.limits.nan_policy, self.spec.limits.spike_policy):
-            earlier, known = share_value(self.report.rolled_back()), self.progress.passed_over
+            earlier = share_value(self.report.rolled_back())
+            known = self.progress.passed_over
             seen = self.progress.consumed_samples
             known += [samples for samples in earlier if samples not in known and samples[0] >= seen]
 
@@ -199,14 +235,18 @@ class TrainingLoop:
         self.stopping.stepped(record.seconds)
         if (times := self.stepper.rank_times) is not None:
             self.report.rank_times(times)
-            slow = self.stragglers.look(times, time.monotonic())  # as all know; the rank itself knows its machine
+            slow = self.stragglers.look(
+                times, time.monotonic()
+            )  # as all know; the rank itself knows its machine
             self.report.alarms(alarm for alarm in slow if alarm.rank == self.report.ranks.rank)
         was_computed = bool(record.parts) or record.loss is not None  # else it was passed over
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
         if self.report.ranks.is_last:
             self.report.alarms(alarms)
         self.report.alarms(self.stepper.memory.agree(self.stepper.leaks))
-        if self.report.ranks.rank == 0 and was_computed and self.pending is None:  # a save that is written has its room
+        if (
+            self.report.ranks.rank == 0 and was_computed and self.pending is None
+        ):  # a save that is written has its room
             self.report.alarms(self.disk.look(record.iteration, record.seconds))
         steps = [bad] if bad else self._spike(record, alarms)
         action = self._answer(steps) if steps else ""
@@ -219,9 +259,12 @@ class TrainingLoop:
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
         """The steps of a spike that has just become certain, where the plan goes back before them."""
-        last, fault = record.consumed_samples - 1, "the loss jumped: it"
+        last = record.consumed_samples - 1
+        fault = "the loss jumped: it"
         first = last - record.global_batch + 1
-        self.newest.append(BadStep(record.iteration, fault, record.loss or math.nan, first, last, "spike_policy"))
+        self.newest.append(
+            BadStep(record.iteration, fault, record.loss or math.nan, first, last, "spike_policy")
+        )
         since = [one.since for one in alarms if (one.kind, one.metric) == ("spike", "loss")]
         if not since or self.spec.limits.spike_policy != "rollback":
             return []
@@ -229,8 +272,10 @@ class TrainingLoop:
 
     def _answer(self, steps: list[BadStep]) -> str:
         """Whether to go on without the step, or to go back and leave its samples out; raises where it is to stop."""
-        root, bad = self.spec.path(self.spec.checkpoint.folder), steps[-1]
-        has_checkpoint, policy = self.pending is not None, self.bad_steps.policy(bad)
+        root = self.spec.path(self.spec.checkpoint.folder)
+        bad = steps[-1]
+        has_checkpoint = self.pending is not None
+        policy = self.bad_steps.policy(bad)
         if policy == "rollback" and not has_checkpoint:
             has_checkpoint = run_on_first_rank(lambda: bool(folders.candidates(root)[0]))
         action = self.bad_steps.action(bad, has_checkpoint=has_checkpoint)
@@ -238,7 +283,9 @@ class TrainingLoop:
             self.report.event("bad_step", **step.as_event(), policy=policy, action=action)
         if action == "stop":
             raise self.bad_steps.error(bad)
-        self._say(f"{bad.fault} is {bad.value} at iteration {bad.iteration}: {action}, by training.{bad.key}")
+        self._say(
+            f"{bad.fault} is {bad.value} at iteration {bad.iteration}: {action}, by training.{bad.key}"
+        )
         return action
 
     def _roll_back(self, steps: list[BadStep]) -> None:
@@ -246,22 +293,34 @@ class TrainingLoop:
         loaded = state.load_checkpoint(self.spec, self.engine)
         assert loaded is not None, "it was there a moment ago"
         segment = self.progress.segment + 1
-        passed = [*self.progress.passed_over, *([step.first_sample, step.last_sample] for step in steps)]
-        vars(self.progress).update({**vars(loaded.progress), "passed_over": passed, "segment": segment})
+        passed = [
+            *self.progress.passed_over,
+            *([step.first_sample, step.last_sample] for step in steps),
+        ]
+        vars(self.progress).update(
+            {**vars(loaded.progress), "passed_over": passed, "segment": segment}
+        )
         self.saved_iteration = self.progress.iteration  # a later one that was broken is saved again
         self.report.segment = segment
-        self.report.event("rolled_back", iteration=self.progress.iteration, folder=self._relative(loaded.folder))
+        self.report.event(
+            "rolled_back", iteration=self.progress.iteration, folder=self._relative(loaded.folder)
+        )
 
     def _evaluate(self, validation: Any) -> None:
-        start, iterations, batch = time.monotonic(), self.spec.evaluation.iterations, self.spec.batch
-        loss, samples = self._loss(validation, iterations * batch.num_microbatches), iterations * batch.global_
+        start = time.monotonic()
+        iterations = self.spec.evaluation.iterations
+        batch = self.spec.batch
+        loss = self._loss(validation, iterations * batch.num_microbatches)
+        samples = iterations * batch.global_
         self.report.validation(self.progress.iteration, loss, samples, time.monotonic() - start)
 
     def _loss(self, dataset: Any, num_microbatches: int) -> float:
         """Mean loss of the first micro-batches of a dataset, over all ranks."""
         batches = self.stepper.reader.step(dataset, 0, num_microbatches)
         own = self.engine.evaluate(batches, num_microbatches)
-        value = torch.tensor([own if self.engine.holds_loss() else 0.0], dtype=torch.float64, device=device())
+        value = torch.tensor(
+            [own if self.engine.holds_loss() else 0.0], dtype=torch.float64, device=device()
+        )
         torch.distributed.all_reduce(value)
         return float(value) / num_microbatches / self.stepper.copies
 
@@ -272,7 +331,9 @@ class TrainingLoop:
         with self.heartbeat.during("saving"):
             self._end_save()
             self.saved_iteration = self.progress.iteration
-            self.pending = PendingSave(self.spec, self.engine, self.progress, in_background=in_background)
+            self.pending = PendingSave(
+                self.spec, self.engine, self.progress, in_background=in_background
+            )
             if not in_background:
                 self._end_save()
 
@@ -285,7 +346,8 @@ class TrainingLoop:
     def _end_save(self) -> None:
         if self.pending is None:
             return
-        pending, self.pending = self.pending, None
+        pending = self.pending
+        self.pending = None
         saved = pending.finish()
         self.stopping.saved(saved.seconds)
         self.disk.saved(saved.bytes)
@@ -297,7 +359,9 @@ class TrainingLoop:
         """Events for the gate: the network's speed; a batch's loss before and after a step, and after a reload."""
         seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
         ranks = self.spec.parallel.world_size
-        self.report.event("network", ranks=ranks, bytes=MESSAGE_BYTES, seconds=seconds, bytes_per_second=speed)
+        self.report.event(
+            "network", ranks=ranks, bytes=MESSAGE_BYTES, seconds=seconds, bytes_per_second=speed
+        )
         start = time.monotonic()
         before = self._loss(train, 1)
         count = self.spec.batch.num_microbatches
@@ -307,25 +371,34 @@ class TrainingLoop:
         loaded = state.load_checkpoint(self.spec, self.engine)
         after = self._loss(train, 1)
         self.report.event(
-            "reloaded", iteration=loaded.progress.iteration if loaded else None,
-            saved_iteration=self.progress.iteration, folder=self._relative(loaded.folder) if loaded else None,
-            seconds=time.monotonic() - start, loss_before=before, loss_between=between, loss_after=after,
-        )  # fmt: skip
+            "reloaded",
+            iteration=loaded.progress.iteration if loaded else None,
+            saved_iteration=self.progress.iteration,
+            folder=self._relative(loaded.folder) if loaded else None,
+            seconds=time.monotonic() - start,
+            loss_before=before,
+            loss_between=between,
+            loss_after=after,
+        )
 
     def _relative(self, folder: Path) -> str:
         return str(folder.relative_to(self.spec.root))
 
     def _sample(self) -> None:
         """Continue the plan's prompt, alike for the same weights, up to the end of a document."""
-        spec, prompt = self.spec, self.spec.sampling.prompt_ids
+        spec = self.spec
+        prompt = self.spec.sampling.prompt_ids
         if not prompt or not spec.sampling.tokens:
             return
-        ids, generator = list(prompt), torch.Generator().manual_seed(spec.seed)
+        ids = list(prompt)
+        generator = torch.Generator().manual_seed(spec.seed)
         for _ in range(spec.sampling.tokens):
             logits = self.engine.next_token_logits(torch.tensor([ids], device=device()))
             token = torch.zeros(1, dtype=torch.int64, device=device())
             if logits is not None:
-                token[0] = draw_token(logits[0, -1, : spec.model.vocabulary].float().cpu(), generator)
+                token[0] = draw_token(
+                    logits[0, -1, : spec.model.vocabulary].float().cpu(), generator
+                )
             # The last rank is in the last pipeline stage and has the scores; the others follow it.
             torch.distributed.broadcast(token, src=torch.distributed.get_world_size() - 1)
             ids.append(int(token))
@@ -345,27 +418,38 @@ class Stepper:
         self.spec = spec
         self.engine = engine
         self.stopping = stopping
-        copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+        copies = parallel_state.get_data_parallel_world_size()
+        copy = parallel_state.get_data_parallel_rank()
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.clock = engine.clock
         self.reader = samples.BatchReader(spec, share, self.clock)
         self.watch = MetricWatch()
         self.batches: samples.BatchReader | ReadAhead = self.reader
         self.scale = math.inf  # loss scale after the last step
-        self.copies = spec.parallel.data * spec.parallel.context  # ranks whose mean losses are averaged
-        self.rank_times: ExchangedTimes | None = None  # of all ranks, after a step that exchanges them
+        self.copies = (
+            spec.parallel.data * spec.parallel.context
+        )  # ranks whose mean losses are averaged
+        self.rank_times: ExchangedTimes | None = (
+            None  # of all ranks, after a step that exchanges them
+        )
         self.memory = MemoryWatch(spec)
         self.leaks: list[float] = []  # of all ranks, bytes a step; after a step that exchanges them
         self._own_seconds: list[float] = []  # of the steps since the last exchange
 
-    def step(self, train: Any, progress: TrainingProgress) -> tuple[StepRecord, int, BadStep | None]:
+    def step(
+        self, train: Any, progress: TrainingProgress
+    ) -> tuple[StepRecord, int, BadStep | None]:
         """One iteration: its record, any rank's stop request, what was bad about it. A bad step changes no weight."""
-        spec, seen, start = self.spec, progress.consumed_samples, time.monotonic()
+        spec = self.spec
+        seen = progress.consumed_samples
+        start = time.monotonic()
         size = spec.batch.at(seen)
         count = size // (spec.batch.micro * spec.parallel.data)
         rate = spec.learning_rate.at(seen + size)
         parts: dict[str, float] = {}
-        update = OptimizerUpdate(math.nan, True, self.scale if math.isfinite(self.scale) else 1.0)  # a step left out
+        update = OptimizerUpdate(
+            math.nan, True, self.scale if math.isfinite(self.scale) else 1.0
+        )  # a step left out
         bad = None
         self.clock.forget(DATA, COMMUNICATION)  # of an evaluation, or the optimizer's collectives
         if any(first == seen for first, _ in progress.passed_over):
@@ -379,13 +463,21 @@ class Stepper:
             parts = {} if self.clock.is_late else self._take_times()
             with self.clock.during(OPTIMIZER):
                 loss, stop_request = self._share(own, count, progress.iteration + 1)
-                parts = parts or self._take_times()  # the GPU has passed it; of its optimizer, the step before
-                jumped = spec.limits.spike_policy == "skip" and math.isfinite(loss) and self.watch.loss.excess(loss) > 1
+                parts = (
+                    parts or self._take_times()
+                )  # the GPU has passed it; of its optimizer, the step before
+                jumped = (
+                    spec.limits.spike_policy == "skip"
+                    and math.isfinite(loss)
+                    and self.watch.loss.excess(loss) > 1
+                )
                 if not jumped and (math.isfinite(loss) or spec.precision.format == "fp16"):
                     update = self.engine.update(rate)
             parts |= {} if self.clock.is_late else {OPTIMIZER: self.clock.take()[OPTIMIZER]}
             bad = self._judge(loss, update, progress, size, jumped)
-        memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+        memory_bytes = (
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        )  # Linux counts in KiB
         self.memory.look(progress.iteration + 1, time.monotonic() - start)
         if on_gpu():
             memory_bytes = torch.cuda.max_memory_allocated()
@@ -419,22 +511,35 @@ class Stepper:
         return parts
 
     def _judge(
-        self, loss: float, update: OptimizerUpdate, progress: TrainingProgress, size: int, jumped: bool
+        self,
+        loss: float,
+        update: OptimizerUpdate,
+        progress: TrainingProgress,
+        size: int,
+        jumped: bool,
     ) -> BadStep | None:
         """The fault of the step that comes after `progress`, if any; an fp16 overflow that halves the scale is none."""
-        before, self.scale = self.scale, update.loss_scale
+        before = self.scale
+        self.scale = update.loss_scale
         precision = self.spec.precision
-        fault, value, key = "", 0.0, "nan_policy"
+        fault = ""
+        value = 0.0
+        key = "nan_policy"
         if jumped:
-            fault, value, key = "the loss jumped: it", loss, "spike_policy"
+            fault = "the loss jumped: it"
+            value = loss
+            key = "spike_policy"
         elif precision.format == "fp16":
             at_floor = precision.static_loss_scale or before <= precision.minimum_loss_scale
             if update.skipped and at_floor:
-                fault, value = "the gradient overflows at the smallest loss scale: the scale", update.loss_scale
+                fault = "the gradient overflows at the smallest loss scale: the scale"
+                value = update.loss_scale
         elif not math.isfinite(loss):
-            fault, value = "the loss", loss
+            fault = "the loss"
+            value = loss
         elif not math.isfinite(update.gradient_norm):
-            fault, value = "the gradient norm", update.gradient_norm
+            fault = "the gradient norm"
+            value = update.gradient_norm
         if not fault:
             return None
         first = progress.consumed_samples
@@ -442,9 +547,12 @@ class Stepper:
 
     def _share(self, own_loss: float, count: int, iteration: int) -> tuple[float, int]:
         """Mean loss of the global batch, any rank's stop request and, every few steps, all times, in one reduction."""
-        holds, request = self.engine.holds_loss(), self.stopping.stop_request()
+        holds = self.engine.holds_loss()
+        request = self.stopping.stop_request()
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
-        own, ranks, rank = self._own_seconds, torch.distributed.get_world_size(), torch.distributed.get_rank()
+        own = self._own_seconds
+        ranks = torch.distributed.get_world_size()
+        rank = torch.distributed.get_rank()
         exchanges = bool(own) and iteration % exchange_interval(ranks) == 0
         times = torch.zeros((2, ranks) if exchanges else 0, dtype=torch.float64)
         if exchanges:
@@ -453,8 +561,10 @@ class Stepper:
         message = torch.cat([values, times.flatten()]).to(device())
         torch.distributed.all_reduce(message)
         loss, clock, *rest = message.tolist()
-        counts, both = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
-        self.rank_times, self.leaks = None, both[ranks:]
+        counts = rest[: len(SIGNALS)]
+        both = rest[len(SIGNALS) :]
+        self.rank_times = None
+        self.leaks = both[ranks:]
         if exchanges:
             self.rank_times = ExchangedTimes(iteration, len(own), both[:ranks])
             own.clear()
@@ -469,7 +579,9 @@ def _check_writable(folder: Path) -> None:
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         why = "may not be written to" if parent.is_dir() else "is no folder"
-        raise RefusedError(f"checkpoint.folder {folder}: {parent} {why}, so that no checkpoint could be saved")
+        raise RefusedError(
+            f"checkpoint.folder {folder}: {parent} {why}, so that no checkpoint could be saved"
+        )
 
 
 MESSAGE_BYTES = 32 * 2**20
@@ -486,7 +598,11 @@ def measured_tflops(number_format: str) -> float:
     size = PEAK_SIZES[device().type]
     left = torch.rand(size, size, device=device()).to(DTYPES[number_format])
     right = left.T.contiguous()
-    multiply = cpu.onednn_matmul if number_format == "fp32" and cpu.onednn_is_faster() else torch.matmul
+    multiply: Callable[..., Any]
+    if number_format == "fp32" and cpu.onednn_is_faster():
+        multiply = cpu.onednn_matmul
+    else:
+        multiply = torch.matmul
     best = float("inf")
     for _ in range(PEAK_REPEATS):
         wait_for_gpu()

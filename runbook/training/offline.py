@@ -37,7 +37,9 @@ class OfflineRequest:
     top_p: float = 0.0  # draw from the likeliest tokens with this share of the probability; 0: from the 40 likeliest
     cache: bool = True  # False computes the whole text again for each token
     seed: int | None = None  # of the draw; None: the plan's
-    stops: tuple[int, ...] = ()  # tokens after which nothing is drawn, besides the end of a document
+    stops: tuple[
+        int, ...
+    ] = ()  # tokens after which nothing is drawn, besides the end of a document
     exact: bool = False  # in float32, with the optimizer's float32 weights, as `score` does
     out: str = ""  # folder to export to
     shard_bytes: int = 5 * 10**9  # the most that a file of weights has
@@ -56,25 +58,40 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
     if not request.prompts or not all(request.prompts):
         raise RefusedError("a prompt needs at least one token")
-    if outside := [token for ids in request.prompts for token in ids if not 0 <= int(token) < spec.model.vocabulary]:
-        raise RefusedError(f"the prompts have token {outside[0]}, and the vocabulary is {spec.model.vocabulary}")
+    if outside := [
+        token
+        for ids in request.prompts
+        for token in ids
+        if not 0 <= int(token) < spec.model.vocabulary
+    ]:
+        raise RefusedError(
+            f"the prompts have token {outside[0]}, and the vocabulary is {spec.model.vocabulary}"
+        )
     seed = spec.seed if request.seed is None else int(request.seed)
     if not 0 <= seed < 2**63:
         raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
     spec = scoring.in_float32(spec) if request.exact else spec
-    whole, stops = weights.newest_weights(spec, request.iteration), {spec.sampling.end_of_document, *request.stops}
+    whole = weights.newest_weights(spec, request.iteration)
+    stops = {spec.sampling.end_of_document, *request.stops}
     (gpt,) = gpt_model.build_model(spec, draw=False)
     whole.fill(gpt, masters=request.exact)
     gpt.eval()
     made: list[list[int]] = []
     for prompt in request.prompts:
         scores = _Scores(gpt, spec, len(prompt) + int(request.tokens) if request.cache else 0)
-        generator, ids = torch.Generator().manual_seed(seed), [int(token) for token in prompt]
+        generator = torch.Generator().manual_seed(seed)
+        ids = [int(token) for token in prompt]
         while len(ids) < len(prompt) + int(request.tokens):
             choices = scores.after(ids)
             if not bool(torch.isfinite(choices).all()):
-                raise RefusedError(f"{whole.folder}: its weights give scores that are no numbers (NaN or infinite)")
-            ids.append(gpt_model.draw_token(choices, generator, float(request.temperature), float(request.top_p)))
+                raise RefusedError(
+                    f"{whole.folder}: its weights give scores that are no numbers (NaN or infinite)"
+                )
+            ids.append(
+                gpt_model.draw_token(
+                    choices, generator, float(request.temperature), float(request.top_p)
+                )
+            )
             if ids[-1] in stops:
                 break
         made.append(ids[len(prompt) :])
@@ -88,7 +105,10 @@ class _Scores:
         from megatron.core.inference.contexts import StaticInferenceContext
 
         self._gpt, self._model = gpt, spec.model
-        self._seen = StaticInferenceContext(1, min(cached, spec.model.positions)) if cached else None
+        if cached:
+            self._seen = StaticInferenceContext(1, min(cached, spec.model.positions))
+        else:
+            self._seen = None
 
     def after(self, ids: list[int]) -> torch.Tensor:
         """Those of every token of the vocabulary; a text longer than the model's positions is cut at its beginning."""
@@ -103,7 +123,9 @@ class _Scores:
         tokens = torch.tensor([window[start:]], device=device())
         positions = torch.arange(start, len(window), device=device())[None]
         with torch.no_grad():
-            logits = self._gpt(tokens, positions, None, inference_context=self._seen, runtime_gather_output=True)
+            logits = self._gpt(
+                tokens, positions, None, inference_context=self._seen, runtime_gather_output=True
+            )
         if self._seen:
             self._seen.sequence_len_offset = len(window)
         choices: torch.Tensor = logits[0, -1, : self._model.vocabulary].float().cpu()
@@ -114,7 +136,8 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Write config.json and the weights of a Hugging Face folder."""
     from runbook.training.checkpoints import hugging_face, weights
 
-    whole, out = weights.newest_weights(spec, request.iteration), Path(request.out)
+    whole = weights.newest_weights(spec, request.iteration)
+    out = Path(request.out)
     end = spec.sampling.end_of_document
     written = hugging_face.export_folder(whole, spec.model, out, end, request.shard_bytes)
     return {"iteration": whole.iteration, "folder": str(whole.folder), "out": str(out), **written}
@@ -126,14 +149,20 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
     root = spec.path(spec.checkpoint.folder)
     if folders.has_checkpoints(root):
-        raise RefusedError(f"{root} has checkpoints already: weights are imported only before the first step")
+        raise RefusedError(
+            f"{root} has checkpoints already: weights are imported only before the first step"
+        )
     source = Path(request.source)
     is_megatron = not (source / "config.json").is_file()
     read: Any = megatron.MegatronWeights if is_megatron else hugging_face.ImportedWeights
     imported = read(source, spec.model)
-    engine: Any = "megatron-lm" if is_megatron else "hugging-face"  # which has no optimizer state for the plan's
+    engine: Any = (
+        "megatron-lm" if is_megatron else "hugging-face"
+    )  # which has no optimizer state for the plan's
     spec = dataclasses.replace(spec, engine=engine)
-    saved = state.PendingSave(spec, imported, state.TrainingProgress(), in_background=False).finish()
+    saved = state.PendingSave(
+        spec, imported, state.TrainingProgress(), in_background=False
+    ).finish()
     return {"iteration": 0, "folder": str(saved.folder), "bytes": saved.bytes}
 
 
@@ -158,10 +187,16 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         start = time.monotonic()
-        own = ranks_from(os.environ) if arguments.command == "score" else Ranks(0, 1, 0, "alone", "", 0)
+        if arguments.command == "score":
+            own = ranks_from(os.environ)
+        else:
+            own = Ranks(0, 1, 0, "alone", "", 0)
         die_with_launcher(own)
         spec = on_ranks(read_plan(arguments.plan, arguments.phase), own.world_size)
-        request = OfflineRequest(**json.loads(sys.stdin.read() or "{}")) if own.rank == 0 else OfflineRequest()
+        if own.rank == 0:
+            request = OfflineRequest(**json.loads(sys.stdin.read() or "{}"))
+        else:
+            request = OfflineRequest()
         warnings.filterwarnings("ignore")
         logging.getLogger("megatron.core").setLevel(logging.ERROR)
         from runbook.training import cpu, process_groups
@@ -190,11 +225,20 @@ def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
     """The same model on so many ranks, cut as the training is; on one rank not at all."""
     tensor, pipeline = (spec.parallel.tensor, spec.parallel.pipeline) if world_size > 1 else (1, 1)
     if world_size % (tensor * pipeline):
-        raise RefusedError(f"{world_size} ranks do not divide by parallel.tensor {tensor} x pipeline {pipeline}")
+        raise RefusedError(
+            f"{world_size} ranks do not divide by parallel.tensor {tensor} x pipeline {pipeline}"
+        )
     parallel = dataclasses.replace(
-        spec.parallel, tensor=tensor, pipeline=pipeline, virtual_pipeline=1, context=1, sequence=False, zero_stage=0,
-        data=world_size // (tensor * pipeline), world_size=world_size,
-    )  # fmt: skip
+        spec.parallel,
+        tensor=tensor,
+        pipeline=pipeline,
+        virtual_pipeline=1,
+        context=1,
+        sequence=False,
+        zero_stage=0,
+        data=world_size // (tensor * pipeline),
+        world_size=world_size,
+    )
     return dataclasses.replace(spec, parallel=parallel)
 
 

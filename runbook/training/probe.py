@@ -18,7 +18,8 @@ from runbook.plan_file.errors import TrainingError
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, on_gpu, ranks_from
 
 PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
-WRITTEN_BYTES, SUMMED_BYTES = 64 << 20, 16 << 20
+WRITTEN_BYTES = 64 << 20
+SUMMED_BYTES = 16 << 20
 WAIT_SECONDS = 300
 """The ranks wait no longer for each other."""
 SUM_ROUNDS = 5
@@ -44,7 +45,10 @@ def main() -> int:
         "host": socket.gethostname(),
         "time": time.time(),
         "python": platform.python_version(),
-        "packages": {name: next((each.version for each in distributions(name=name)), None) for name in PACKAGES},
+        "packages": {
+            name: next((each.version for each in distributions(name=name)), None)
+            for name in PACKAGES
+        },
         # From the system, since /sys may be another network namespace's.
         "networks": sorted(name for _, name in socket.if_nameindex()),
         "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
@@ -58,7 +62,9 @@ def main() -> int:
         try:
             facts[part] = action()
         except (ImportError, OSError, RuntimeError, ValueError, TrainingError) as error:
-            errors[part] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:400]
+            errors[part] = (
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:400]
+            )
 
     look("torch", _look_at_torch)
     if arguments.write_folder and ranks.local_rank == 0:
@@ -92,12 +98,20 @@ def write_speed(folder: Path, rank: int) -> Facts:
         seconds = time.perf_counter() - start
         before = time.time()
         path.write_bytes(b"now")
-        written, after = path.stat().st_mtime, time.time()
+        written = path.stat().st_mtime
+        after = time.time()
     finally:
         path.unlink(missing_ok=True)
-    skew = max(0.0, before - written, written - after)  # zero where the file's time is within that moment
+    skew = max(
+        0.0, before - written, written - after
+    )  # zero where the file's time is within that moment
     speed = WRITTEN_BYTES / seconds
-    return {"bytes": WRITTEN_BYTES, "seconds": seconds, "bytes_per_second": speed, "clock_of_files": skew}
+    return {
+        "bytes": WRITTEN_BYTES,
+        "seconds": seconds,
+        "bytes_per_second": speed,
+        "clock_of_files": skew,
+    }
 
 
 def _look_at_torch() -> Facts:
@@ -152,8 +166,12 @@ def _reach(ranks: Ranks) -> Facts:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m runbook.training.probe", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for probe-<rank>.json")
-    parser.add_argument("--device", default="", help="what the plan computes on; cpu hides every GPU")
-    parser.add_argument("--write-folder", type=Path, help="where each node writes a file, to see how fast")
+    parser.add_argument(
+        "--device", default="", help="what the plan computes on; cpu hides every GPU"
+    )
+    parser.add_argument(
+        "--write-folder", type=Path, help="where each node writes a file, to see how fast"
+    )
     return parser.parse_args()
 
 

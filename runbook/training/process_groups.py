@@ -35,11 +35,20 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
     elif ranks.master_address in ("127.0.0.1", "localhost"):
         # gloo otherwise listens on what the host name resolves to, which on a laptop or in a container may be nothing.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    address = "env://" if ranks.launcher == "torchrun" else f"tcp://{ranks.master_address}:{ranks.master_port}"
-    meeting_point: dict[str, Any] = {"init_method": address} if ranks.world_size > 1 else {"store": HashStore()}
+    if ranks.launcher == "torchrun":
+        address = "env://"
+    else:
+        address = f"tcp://{ranks.master_address}:{ranks.master_port}"
+    meeting_point: dict[str, Any] = (
+        {"init_method": address} if ranks.world_size > 1 else {"store": HashStore()}
+    )
     with rendezvous(ranks, timeout_seconds):
         torch.distributed.init_process_group(
-            "nccl" if cuda else "gloo", rank=ranks.rank, world_size=ranks.world_size, timeout=timeout, **meeting_point
+            "nccl" if cuda else "gloo",
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            timeout=timeout,
+            **meeting_point,
         )
     if cuda and ranks.world_size > 1:
         claim_gpu(distributed_c10d._get_default_store(), ranks.rank, number)
@@ -53,7 +62,9 @@ def make_parallel_groups(spec: PhasePlan) -> int:
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
-        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline
+        if parallel.virtual_pipeline > 1
+        else None,
         context_parallel_size=parallel.context,
         distributed_timeout_minutes=spec.limits.process_group_timeout_seconds / 60,
         create_gloo_process_groups=False,
@@ -130,18 +141,25 @@ def reduce_number(number: int, operation: Any = torch.distributed.ReduceOp.SUM) 
 
 def gather_on_first_rank(value: T) -> list[T]:
     """The values of all ranks, on rank 0; elsewhere nothing."""
-    values = [value] * torch.distributed.get_world_size() if torch.distributed.get_rank() == 0 else None
+    if torch.distributed.get_rank() == 0:
+        values = [value] * torch.distributed.get_world_size()
+    else:
+        values = None
     torch.distributed.gather_object(value, values)
     return values or []
 
 
 def run_on_all_ranks(action: Callable[[], T]) -> T:
     """Run an action on every rank; where it fails on one, every rank raises that error instead of waiting for ever."""
-    result, error = None, None
+    result = None
+    error = None
     try:
         result = action()
     except (TrainingError, OSError, RuntimeError) as caught:
-        error = caught if isinstance(caught, TrainingError) else TrainingError(f"{type(caught).__name__}: {caught}")
+        if isinstance(caught, TrainingError):
+            error = caught
+        else:
+            error = TrainingError(f"{type(caught).__name__}: {caught}")
     errors: list[TrainingError | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(errors, error)
     for first_error in filter(None, errors):
@@ -167,17 +185,21 @@ def run_long_on_first_rank(action: Callable[[], T], description: str, silence_se
 
     The others wait outside of any collective, at the ranks' store, until rank 0 has given no sign of life for so long.
     """
-    number, first = next(_long_actions), torch.distributed.get_rank() == 0
+    number = next(_long_actions)
+    first = torch.distributed.get_rank() == 0
     if torch.distributed.get_world_size() == 1:
         return run_on_first_rank(action)
-    sign, end = f"runbook {number} sign", f"runbook {number} end"
+    sign = f"runbook {number} sign"
+    end = f"runbook {number} end"
     wait = partial(_wait_for_first, description, silence_seconds, sign, end)
     work = partial(_work_alone, action, description, sign, end) if first else wait
     return share_value(run_on_all_ranks(work))  # type: ignore[return-value]
 
 
 def _work_alone(action: Callable[[], T], description: str, sign: str, end: str) -> T:
-    store, ended, start = distributed_c10d._get_default_store(), threading.Event(), time.monotonic()
+    store = distributed_c10d._get_default_store()
+    ended = threading.Event()
+    start = time.monotonic()
 
     def give_signs() -> None:
         for count in itertools.count(1):
@@ -185,7 +207,9 @@ def _work_alone(action: Callable[[], T], description: str, sign: str, end: str) 
             if ended.wait(SIGN_SECONDS):
                 return
             if count % (PROGRESS_SECONDS // SIGN_SECONDS) == 0:
-                say(f"rank 0 is {description}, for {time.monotonic() - start:.0f} s so far; the others wait for it")
+                say(
+                    f"rank 0 is {description}, for {time.monotonic() - start:.0f} s so far; the others wait for it"
+                )
 
     thread = threading.Thread(target=give_signs, name="signs", daemon=True)
     thread.start()
@@ -198,14 +222,20 @@ def _work_alone(action: Callable[[], T], description: str, sign: str, end: str) 
 
 
 def _wait_for_first(description: str, silence_seconds: float, sign: str, end: str) -> None:
-    store, last, start = distributed_c10d._get_default_store(), b"", time.monotonic()
-    heard, longest = start, 1 + torch.distributed.get_world_size() / CHECKS_PER_SECOND
+    store = distributed_c10d._get_default_store()
+    last = b""
+    start = time.monotonic()
+    heard = start
+    longest = 1 + torch.distributed.get_world_size() / CHECKS_PER_SECOND
     while not store.check([end]):
         now = time.monotonic()
         if (newest := store.get(sign) if store.check([sign]) else b"") != last:
-            last, heard = newest, now
+            last = newest
+            heard = now
         if now - heard > silence_seconds:
-            raise TrainingError(f"rank 0 gave no sign of life for {silence_seconds:.0f} s while it was {description}")
+            raise TrainingError(
+                f"rank 0 gave no sign of life for {silence_seconds:.0f} s while it was {description}"
+            )
         time.sleep(min(max(0.02, (now - start) / 10), longest))
 
 
@@ -246,8 +276,14 @@ def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, OSError) as error:
         message = str(error)
-        causes = (cause for signs, cause in _RENDEZVOUS_CAUSES.items() if re.search(signs, message.lower()))
+        causes = (
+            cause
+            for signs, cause in _RENDEZVOUS_CAUSES.items()
+            if re.search(signs, message.lower())
+        )
         cause = next(causes, "see the words before")
-        raise TrainingError(f"{text}: {message.splitlines()[0] if message else error!r}. Cause: {cause}") from None
+        raise TrainingError(
+            f"{text}: {message.splitlines()[0] if message else error!r}. Cause: {cause}"
+        ) from None
     finally:
         late.cancel()

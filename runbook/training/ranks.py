@@ -65,14 +65,17 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None
             try:
                 return int(environment[name])
             except ValueError:
-                raise RefusedError(f"{name}={environment[name]!r} is not a number of a rank") from None
+                raise RefusedError(
+                    f"{name}={environment[name]!r} is not a number of a rank"
+                ) from None
     return None
 
 
 def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> tuple[str, int]:
     if world_size == 1:
         return "", 0
-    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    address = environment.get("MASTER_ADDR", "")
+    port = environment.get("MASTER_PORT", "")
     if launcher == "srun":
         address = address or first_host(environment.get("SLURM_STEP_NODELIST", ""))
         port = port or str(20000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000)
@@ -129,7 +132,12 @@ def use_planned_device(device: str) -> None:
     elif not on_gpu():
         import torch
 
-        built_for = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else "the CPU alone"
+        if torch.version.cuda:
+            built_for = "CUDA"
+        elif torch.version.hip:
+            built_for = "ROCm"
+        else:
+            built_for = "the CPU alone"
         raise RefusedError(
             f"plan.json says device {device}, but torch {torch.__version__}, built for {built_for}, sees no GPU here. "
             "Install torch for this GPU (`make setup GPU=1`, or the site's image), look whether nvidia-smi or rocm-smi "
@@ -174,7 +182,8 @@ def claim_gpu(store: Any, rank: int, number: int) -> None:
     """
     import torch
 
-    gpu, host = torch.cuda.get_device_properties(number), socket.gethostname()
+    gpu = torch.cuda.get_device_properties(number)
+    host = socket.gethostname()
     identity = f"{getattr(gpu, 'uuid', '')} {getattr(gpu, 'pci_bus_id', '')}".strip()
     if identity and store.add(f"runbook GPU {host} {identity}", 1) > 1:
         raise RefusedError(

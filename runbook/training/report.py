@@ -51,7 +51,9 @@ class StepRecord:
     memory_bytes: int
     global_batch: int
     communication_seconds: float | None
-    parts: dict[str, float]  # forward and backward, optimizer (on a GPU of the step before); none of a step left out
+    parts: dict[
+        str, float
+    ]  # forward and backward, optimizer (on a GPU of the step before); none of a step left out
 
 
 class TrainingReport:
@@ -75,7 +77,9 @@ class TrainingReport:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
-                say("tensorboard is not installed: no TensorBoard events; metrics.jsonl has the same numbers")
+                say(
+                    "tensorboard is not installed: no TensorBoard events; metrics.jsonl has the same numbers"
+                )
             else:
                 self._board = SummaryWriter(str(self.spec.path(self.spec.log.tensorboard)))
 
@@ -89,7 +93,9 @@ class TrainingReport:
 
     def earlier_starts(self) -> int:
         """How many segments this training had before: its starts and rollbacks in events.jsonl; call it on rank 0."""
-        return sum(event.get("event") in ("started", "rolled_back") for event in self._earlier_events())
+        return sum(
+            event.get("event") in ("started", "rolled_back") for event in self._earlier_events()
+        )
 
     def rolled_back(self) -> list[list[int]]:
         """First and last samples of the steps that this training rolled back, from events.jsonl; call it on rank 0."""
@@ -101,7 +107,8 @@ class TrainingReport:
 
     def _earlier_events(self) -> list[dict[str, Any]]:
         """The events of this phase since the last "begun", which says that an earlier training was set aside."""
-        path, events = self.spec.path(self.spec.log.events), list[dict[str, Any]]()
+        path = self.spec.path(self.spec.log.events)
+        events = list[dict[str, Any]]()
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -119,7 +126,8 @@ class TrainingReport:
         """One iteration: metrics.jsonl, TensorBoard, and a log line every `log.interval`."""
         if not self.ranks.is_last:
             return
-        spec, tflops = self.spec, self._tflops(step)
+        spec = self.spec
+        tflops = self._tflops(step)
         record = {
             **vars(step),
             **step.parts,
@@ -155,7 +163,12 @@ class TrainingReport:
         """What each rank took since the last exchange: a line of rank_times.jsonl, four digits each."""
         if self.ranks.is_last and self.ranks.world_size > 1:
             seconds = [float(f"{value:.4g}") for value in times.seconds]
-            line = {"iteration": times.iteration, "steps": times.steps, "segment": self.segment, "seconds": seconds}
+            line = {
+                "iteration": times.iteration,
+                "steps": times.steps,
+                "segment": self.segment,
+                "seconds": seconds,
+            }
             self._append(self.spec.log.rank_times, line)
 
     def alarms(self, alarms: Iterable[Alarm]) -> None:
@@ -163,7 +176,12 @@ class TrainingReport:
         for alarm in alarms:
             text = f"ALARM {alarm.kind} at iteration {alarm.iteration}: {alarm.evidence}"
             say(text)
-            about = {"time": time.time(), "event": "alarm", "phase": self.spec.phase, "host": socket.gethostname()}
+            about = {
+                "time": time.time(),
+                "event": "alarm",
+                "phase": self.spec.phase,
+                "host": socket.gethostname(),
+            }
             record = about | vars(alarm)
             self._append(self.spec.log.events, record)
             self.alerts.send(text, record)
@@ -178,7 +196,12 @@ class TrainingReport:
         if not self.ranks.is_last:
             return
         say(validation_lines(iteration, loss))
-        record = {"iteration": iteration, "loss": loss, "perplexity": perplexity(loss), "samples": samples}
+        record = {
+            "iteration": iteration,
+            "loss": loss,
+            "perplexity": perplexity(loss),
+            "samples": samples,
+        }
         self._append(self.spec.log.validation, {**record, "seconds": seconds, "time": time.time()})
         self._draw(iteration, {"validation_loss": loss})
 
@@ -212,7 +235,16 @@ class TrainingReport:
                     self._board.add_scalar(name, value, iteration)
 
 
-_DRAWN = ("loss", "learning_rate", "grad_norm", "loss_scale", "seconds", "tokens_per_second", "memory_bytes", "mfu")
+_DRAWN = (
+    "loss",
+    "learning_rate",
+    "grad_norm",
+    "loss_scale",
+    "seconds",
+    "tokens_per_second",
+    "memory_bytes",
+    "mfu",
+)
 
 
 def training_line(step: StepRecord, iterations: int, tflops: float, now: datetime.datetime) -> str:
@@ -260,14 +292,20 @@ class AlertSender:
 
     def send(self, text: str, event: Mapping[str, object]) -> None:
         """Send a text, to the webhook with the event it is about, in a thread for each channel."""
-        run, log = self.spec.root.resolve().name, self.spec.log
-        channels = (("alarm_webhook", post, log.alarm_webhook), ("alarm_command", pipe, log.alarm_command))
+        run = self.spec.root.resolve().name
+        log = self.spec.log
+        channels = (
+            ("alarm_webhook", post, log.alarm_webhook),
+            ("alarm_command", pipe, log.alarm_command),
+        )
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         for key, channel, address in channels:
             if address.strip():
                 arguments = (key, channel, address, {"run": run, "text": f"{run}: {text}", **event})
                 self._threads.append(Thread(target=self._send, args=arguments, daemon=True))
-                with contextlib.suppress(RuntimeError):  # no more threads here; the log has the alarm
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # no more threads here; the log has the alarm
                     self._threads[-1].start()
 
     def _send(self, key: str, channel: Any, address: str, content: dict[str, object]) -> None:
@@ -277,14 +315,18 @@ class AlertSender:
             if self._broken.setdefault(key, current_thread()) is current_thread():
                 # Not the error's own text: it may hold the address.
                 names = ("code", "reason", "returncode", "strerror")
-                detail = next((value for name in names if (value := getattr(error, name, None))), "")
+                detail = next(
+                    (value for name in names if (value := getattr(error, name, None))), ""
+                )
                 say(
                     f"training.{key} could not send an alarm, and the training goes on: {type(error).__name__} {detail}"
                 )
 
     def close(self) -> None:
         """Wait a moment for what is on its way."""
-        end = time.monotonic() + CHANNEL_SECONDS + 2.0  # a channel that fails at its limit still says so
+        end = (
+            time.monotonic() + CHANNEL_SECONDS + 2.0
+        )  # a channel that fails at its limit still says so
         for thread in filter(Thread.is_alive, self._threads):
             thread.join(max(0.0, end - time.monotonic()))
 
@@ -292,15 +334,30 @@ class AlertSender:
 def post(reference: str, content: Mapping[str, object]) -> None:
     """POST as JSON to the address that `env:NAME` or `file:PATH` holds."""
     kind, _, place = reference.partition(":")
-    address = os.environ.get(place, "") if kind == "env" else Path(place).expanduser().read_text("utf-8")
+    if kind == "env":
+        address = os.environ.get(place, "")
+    else:
+        address = Path(place).expanduser().read_text("utf-8")
     if not address.strip().startswith(("http://", "https://")):
         raise URLError(f"{reference} holds no http:// or https:// address")
-    request = urllib.request.Request(address.strip(), as_line(content), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        address.strip(), as_line(content), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=CHANNEL_SECONDS):
         pass
 
 
 def pipe(command: str, content: Mapping[str, object]) -> None:
     """Run a command with the text on its standard input."""
-    silent, text = subprocess.DEVNULL, f"{content['text']}\n".encode()  # a child that stays holds no pipe of ours
-    subprocess.run(shlex.split(command), input=text, timeout=CHANNEL_SECONDS, check=True, stdout=silent, stderr=silent)
+    silent, text = (
+        subprocess.DEVNULL,
+        f"{content['text']}\n".encode(),
+    )  # a child that stays holds no pipe of ours
+    subprocess.run(
+        shlex.split(command),
+        input=text,
+        timeout=CHANNEL_SECONDS,
+        check=True,
+        stdout=silent,
+        stderr=silent,
+    )

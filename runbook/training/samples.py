@@ -27,12 +27,14 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> tuple[Any, Any]:
 
     `tokens`: of each file, by which the files of a text share its weight.
     """
-    data, evaluates = spec.data, spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
+    data = spec.data
+    evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
     train_files = None if data.mock else _weighted(spec, data.train, tokens)
     separate = not data.mock and bool(data.held_out)  # files of their own for validation and test
     held_out = _weighted(spec, data.validation, tokens) if data.validation else None
     # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
-    end_of_document, vocabulary = spec.sampling.end_of_document, spec.model.vocabulary
+    end_of_document = spec.sampling.end_of_document
+    vocabulary = spec.model.vocabulary
     tokenizer = SimpleNamespace(vocab_size=vocabulary, eod=end_of_document, unique_identifiers=())
     config = GPTDatasetConfig(
         random_seed=spec.seed,
@@ -49,12 +51,18 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> tuple[Any, Any]:
     )
     if config.split_matrix is not None:
         # No test samples are drawn here, and megatron-core loops for ever on a split without documents.
-        config.split_matrix = [config.split_matrix[0], config.split_matrix[1] if evaluates else None, None]
+        config.split_matrix = [
+            config.split_matrix[0],
+            config.split_matrix[1] if evaluates else None,
+            None,
+        ]
     sizes = [spec.duration.samples, spec.evaluation.iterations * spec.batch.global_, 0]
     kind = MockEpochDataset if data.mock else EpochDataset
     builder = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config)
     if not data.mock:
-        indexes = [Path(f"{spec.path(source.prefix)}.idx") for source in (*data.train, *data.validation)]
+        indexes = [
+            Path(f"{spec.path(source.prefix)}.idx") for source in (*data.train, *data.validation)
+        ]
         timeout = spec.limits.process_group_timeout_seconds
         work = partial(_build_cache, spec.path(data.cache), indexes, builder)
         run_long_on_first_rank(work, "building the order of the text", timeout)
@@ -89,18 +97,26 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
         return documents, samples, shuffled
 
     def _order(self) -> SampleOrder:
-        from megatron.core.datasets import helpers  # compiled; a source checkout builds it at startup
+        from megatron.core.datasets import (
+            helpers,
+        )  # compiled; a source checkout builds it at startup
 
         lengths = self.dataset.sequence_lengths
         if 2 * len(self.indices) > len(lengths):
-            lengths = numpy.array(lengths)  # one sequential read instead of page faults in document order
+            lengths = numpy.array(
+                lengths
+            )  # one sequential read instead of page faults in document order
         tokens = int(lengths[self.indices].sum(dtype=numpy.int64))
         length = self.config.sequence_length
         wanted = self.num_samples * length + 1 if self.num_samples else 1
         epochs = max(1, -(-wanted // tokens))
         ends = [(epoch * tokens - 1) // length for epoch in range(1, epochs + 1)]
         documents, shuffled = shuffled_epochs(self.indices, ends, self.config.random_seed)
-        return documents, helpers.build_sample_idx(lengths, documents, length, epochs, tokens, True, True), shuffled
+        return (
+            documents,
+            helpers.build_sample_idx(lengths, documents, length, epochs, tokens, True, True),
+            shuffled,
+        )
 
 
 class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
@@ -145,7 +161,8 @@ def _weighted(
     spec: PhasePlan, sources: tuple[Source, ...], tokens: Mapping[str, int]
 ) -> tuple[list[str], list[float] | None]:
     """Paths of the files, and their shares of the samples: of a text with several files by their tokens."""
-    prefixes, weights = [str(spec.path(source.prefix)) for source in sources], []
+    prefixes = [str(spec.path(source.prefix)) for source in sources]
+    weights = []
     for source in sources:
         files = [one for one in sources if source.text and one.text == source.text] or [source]
         whole = sum(tokens.get(one.prefix, 0) for one in files)
@@ -164,8 +181,13 @@ class BatchReader:
         self.share, self.clock, self.device = share, clock, device()
         self._vocabulary = spec.model.vocabulary
         self._shape = (len(_KEYS), share.micro, spec.model.sequence_length // spec.parallel.context)
-        self._group = parallel_state.get_tensor_model_parallel_group() if spec.tuning.broadcast_batches else None
-        self._broadcast = clock.timed(torch.distributed.broadcast)  # who waits for the reader is not slow itself
+        if spec.tuning.broadcast_batches:
+            self._group = parallel_state.get_tensor_model_parallel_group()
+        else:
+            self._group = None
+        self._broadcast = clock.timed(
+            torch.distributed.broadcast
+        )  # who waits for the reader is not slow itself
 
     def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
         """The micro-batches of one step."""
@@ -174,14 +196,22 @@ class BatchReader:
 
     def deliver(self, read: Callable[[], Batch]) -> Batch:
         """The next micro-batch on this rank's device: by `read`, or from the tensor-parallel rank that reads it."""
-        group, batch = self._group, Batch()
+        group = self._group
+        batch = Batch()
         with self.clock.during(DATA):
             if group is None or group.rank() == 0:
-                batch = {key: value.to(self.device, non_blocking=True) for key, value in read().items()}
+                batch = {
+                    key: value.to(self.device, non_blocking=True) for key, value in read().items()
+                }
             if group is None:
                 return batch
-            message = _pack(batch) if batch else torch.empty(self._shape, dtype=torch.int32, device=self.device)
-            self._broadcast(message, parallel_state.get_tensor_model_parallel_src_rank(), group=group)
+            if batch:
+                message = _pack(batch)
+            else:
+                message = torch.empty(self._shape, dtype=torch.int32, device=self.device)
+            self._broadcast(
+                message, parallel_state.get_tensor_model_parallel_src_rank(), group=group
+            )
             return _unpack(message)
 
     def read(self, dataset: Any, indices: range) -> Batch:
@@ -203,7 +233,9 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 def _pack(batch: Batch) -> torch.Tensor:
     """One message of 32-bit numbers: no id is larger, and the mask goes bit for bit."""
     parts = (batch[key] for key in _KEYS)
-    return torch.stack([part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts])
+    return torch.stack(
+        [part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts]
+    )
 
 
 def _unpack(message: torch.Tensor) -> Batch:
@@ -213,7 +245,8 @@ def _unpack(message: torch.Tensor) -> Batch:
     }
 
 
-PIECE_TOKENS, PIECE_MICRO_BATCHES = 2**16, 32
+PIECE_TOKENS = 2**16
+PIECE_MICRO_BATCHES = 32
 """The thread wakes once for a piece of at most so much; at most two pieces (of 1.8 MB) are held."""
 
 
@@ -228,11 +261,18 @@ class ReadAhead:
     def __init__(self, reader: BatchReader, tokens: int, end: int) -> None:
         """`tokens`: of a micro-batch."""
         self.piece = max(1, min(PIECE_MICRO_BATCHES, PIECE_TOKENS // tokens))
-        self._reader, self._end = reader, end
+        self._reader = reader
+        self._end = end
         self._stride = reader.share.micro * reader.share.copies
-        self._dataset, self._next, self._ahead = None, 0, 0  # ahead: micro-batches that are ordered and not taken
+        self._dataset, self._next, self._ahead = (
+            None,
+            0,
+            0,
+        )  # ahead: micro-batches that are ordered and not taken
         self._batches: SimpleQueue[Batch | Exception] = SimpleQueue()
-        self._orders: SimpleQueue[tuple[SimpleQueue[Batch | Exception], Any, int, int] | None] = SimpleQueue()
+        self._orders: SimpleQueue[tuple[SimpleQueue[Batch | Exception], Any, int, int] | None] = (
+            SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._read, name="read ahead", daemon=True)
 
     def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
@@ -253,7 +293,10 @@ class ReadAhead:
             self._dataset, self._batches, self._ahead = dataset, SimpleQueue(), 0
         for _ in range(2):  # pieces, as far as the training goes; beyond its end what is asked for
             place = start + self._ahead * self._stride
-            number = min(self.piece, (self._end - place) // self._stride) if self._ahead <= self.piece else 0
+            if self._ahead <= self.piece:
+                number = min(self.piece, (self._end - place) // self._stride)
+            else:
+                number = 0
             if number := max(number, int(not self._ahead)):
                 self._orders.put((self._batches, dataset, place, number))
                 self._ahead += number
@@ -267,7 +310,9 @@ class ReadAhead:
     def _read(self) -> None:
         on_gpu = self._reader.device.type == "cuda"
         if on_gpu:
-            torch.cuda.set_device(self._reader.device)  # each thread has its own, and memory is pinned for it
+            torch.cuda.set_device(
+                self._reader.device
+            )  # each thread has its own, and memory is pinned for it
         while order := self._orders.get():
             batches, dataset, *place = order
             try:
@@ -275,6 +320,10 @@ class ReadAhead:
                     if batches is not self._batches:
                         break  # the training is elsewhere, or ends
                     batch = self._reader.read(dataset, indices)
-                    batches.put({key: value.pin_memory() for key, value in batch.items()} if on_gpu else batch)
+                    batches.put(
+                        {key: value.pin_memory() for key, value in batch.items()}
+                        if on_gpu
+                        else batch
+                    )
             except Exception as error:  # noqa: BLE001 - raised again by the step that needs it
                 batches.put(error)

@@ -25,7 +25,9 @@ BATCH_TOKENS = 1024
 def in_float32(spec: PhasePlan) -> PhasePlan:
     """The same model in float32, without what only a training has."""
     precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
-    return dataclasses.replace(spec, precision=precision, engine="megatron-core", tuning=Tuning(), recompute="none")
+    return dataclasses.replace(
+        spec, precision=precision, engine="megatron-core", tuning=Tuning(), recompute="none"
+    )
 
 
 class Scorer:
@@ -43,35 +45,53 @@ class Scorer:
 
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
         """Of each continuation of a context: its log probability, and whether each of its tokens is the likeliest."""
-        copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+        copies = parallel_state.get_data_parallel_world_size()
+        copy = parallel_state.get_data_parallel_rank()
         own: dict[int, tuple[float, bool]] = {}
         for chosen in _batches([len(context) + len(more) for context, more in pairs])[copy::copies]:
-            texts = [[*pairs[index][0], *pairs[index][1]][-self.spec.model.positions - 1 :] for index in chosen]
+            texts = [
+                [*pairs[index][0], *pairs[index][1]][-self.spec.model.positions - 1 :]
+                for index in chosen
+            ]
             logits = self._logits([text[:-1] for text in texts])
             if logits is None:
                 continue
             for row, index in enumerate(chosen):
-                last, count = len(texts[row]) - 1, min(len(pairs[index][1]), len(texts[row]) - 1)
+                last = len(texts[row]) - 1
+                count = min(len(pairs[index][1]), len(texts[row]) - 1)
                 scores = torch.log_softmax(logits[row, last - count : last], -1)
                 wanted = torch.tensor(texts[row][-count:], device=scores.device)[:, None]
                 likelihoods = scores.gather(1, wanted)[:, 0]
-                own[index] = float(likelihoods.double().sum()), bool((likelihoods == scores.amax(-1)).all())
-        answers = {index: each for rank in gather_on_first_rank(own) for index, each in rank.items()}
+                own[index] = (
+                    float(likelihoods.double().sum()),
+                    bool((likelihoods == scores.amax(-1)).all()),
+                )
+        answers = {
+            index: each for rank in gather_on_first_rank(own) for index, each in rank.items()
+        }
         return [answers[index] for index in sorted(answers)]
 
     def _logits(self, texts: list[Ids]) -> Any:
         """Scores [text, place, token of the vocabulary]; None on earlier stages than the last."""
         length = max(map(len, texts))
-        ids = torch.tensor([[*text, *[0] * (length - len(text))] for text in texts], device=device())
+        ids = torch.tensor(
+            [[*text, *[0] * (length - len(text))] for text in texts], device=device()
+        )
         with torch.no_grad():
             if not parallel_state.is_pipeline_first_stage():
                 hidden = torch.empty(length, len(texts), self.spec.model.hidden, device=device())
-                torch.distributed.recv(hidden, parallel_state.get_pipeline_model_parallel_prev_rank())
+                torch.distributed.recv(
+                    hidden, parallel_state.get_pipeline_model_parallel_prev_rank()
+                )
                 self._gpt.set_input_tensor(hidden)
-            output = self._gpt(ids, torch.arange(length, device=device())[None].expand_as(ids), None)
+            output = self._gpt(
+                ids, torch.arange(length, device=device())[None].expand_as(ids), None
+            )
             if parallel_state.is_pipeline_last_stage():
                 return whole_logits(output)[..., : self.spec.model.vocabulary]
-            torch.distributed.send(output.contiguous(), parallel_state.get_pipeline_model_parallel_next_rank())
+            torch.distributed.send(
+                output.contiguous(), parallel_state.get_pipeline_model_parallel_next_rank()
+            )
             return None
 
 

@@ -10,7 +10,15 @@ import numpy
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
-from runbook.plan_file.token_index import DTYPES, INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, INT32, UINT16, index_bytes
+from runbook.plan_file.token_index import (
+    DTYPES,
+    INDEX_HEADER,
+    INDEX_MAGIC,
+    INDEX_VERSION,
+    INT32,
+    UINT16,
+    index_bytes,
+)
 
 SCANNED_BYTES = 2**30
 """Of longer .bin files only this much is scanned for ids outside the vocabulary, in blocks over their whole length;
@@ -36,7 +44,9 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
     if spec.data.mock:
         return {}
     if not spec.data.train:
-        raise RefusedError("data.train names no file: tokenize a dataset first, or set data.mock true")
+        raise RefusedError(
+            "data.train names no file: tokenize a dataset first, or set data.mock true"
+        )
     _check_sources(spec)
     held_out = spec.data.held_out
     train, validation, _ = (1.0, 0.0, 0.0) if held_out else _shares(spec.data.split)
@@ -50,7 +60,9 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
         if evaluates and not held_out:
             _check_share(file, (train, train + validation), spec, "validation")
     if evaluates and held_out and not spec.data.validation:
-        raise RefusedError("evaluation.interval is set and data.test is given, but data.validation names no file")
+        raise RefusedError(
+            "evaluation.interval is set and data.test is given, but data.validation names no file"
+        )
     for source in spec.data.validation if evaluates else []:
         file = _checked(spec, source.prefix, scanned)
         tokens[source.prefix] = file.tokens
@@ -67,12 +79,18 @@ def _check_sources(spec: PhasePlan) -> None:
         for index, source in enumerate(sources):
             where = f"data.{use}[{index}]"
             if not (math.isfinite(source.weight) and source.weight > 0):
-                problems.append(f"{where} ({source.prefix}): its weight {source.weight:g} is not a number above 0")
+                problems.append(
+                    f"{where} ({source.prefix}): its weight {source.weight:g} is not a number above 0"
+                )
             earlier = seen.setdefault(str(spec.path(source.prefix)), where)
             if earlier != where:
-                problems.append(f"{where} ({source.prefix}): the same file as {earlier}; name it once, with the sum")
+                problems.append(
+                    f"{where} ({source.prefix}): the same file as {earlier}; name it once, with the sum"
+                )
     if problems:
-        raise RefusedError("the blend of token files cannot be trained from:\n  " + "\n  ".join(problems))
+        raise RefusedError(
+            "the blend of token files cannot be trained from:\n  " + "\n  ".join(problems)
+        )
 
 
 def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
@@ -89,27 +107,40 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
 
 def open_pair(prefix: Path) -> TokenFile:
     """The pair, if its index is whole and its .bin has the size the index says."""
-    index, binary = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    index = Path(f"{prefix}.idx")
+    binary = Path(f"{prefix}.bin")
     for path in (index, binary):
         if not path.is_file():
-            raise RefusedError(f"{path} does not exist: run the data phase, or mend data.train in the plan")
+            raise RefusedError(
+                f"{path} does not exist: run the data phase, or mend data.train in the plan"
+            )
     with index.open("rb") as stream:
         content = stream.read(INDEX_HEADER.size)
     if len(content) < INDEX_HEADER.size:
-        raise RefusedError(f"{index} has {len(content)} bytes, fewer than the {INDEX_HEADER.size} of an index header")
+        raise RefusedError(
+            f"{index} has {len(content)} bytes, fewer than the {INDEX_HEADER.size} of an index header"
+        )
     magic, version, code, sequences, documents = INDEX_HEADER.unpack(content)
     if magic != INDEX_MAGIC or version != INDEX_VERSION:
-        raise RefusedError(f"{index} is no Megatron index: it begins with {magic!r} and version {version}")
+        raise RefusedError(
+            f"{index} is no Megatron index: it begins with {magic!r} and version {version}"
+        )
     if code not in (UINT16, INT32):
         name = numpy.dtype(DTYPES[code]).name if code in DTYPES else f"type {code}"
-        raise RefusedError(f"{index} says its tokens are {name}; token ids are uint16 (type 8) or int32 (type 4)")
+        raise RefusedError(
+            f"{index} says its tokens are {name}; token ids are uint16 (type 8) or int32 (type 4)"
+        )
     expected = index_bytes(sequences, documents)
     if index.stat().st_size != expected:
         raise RefusedError(
             f"{index} has {index.stat().st_size} bytes; {sequences} sequences and {documents - 1} documents make "
             f"{expected}: it was cut short or overwritten"
         )
-    lengths = numpy.memmap(index, "<i4", "r", INDEX_HEADER.size, (sequences,)) if sequences else numpy.zeros(0, "<i4")
+    lengths: numpy.ndarray[tuple[int], numpy.dtype[Any]]
+    if sequences:
+        lengths = numpy.memmap(index, "<i4", "r", INDEX_HEADER.size, (sequences,))
+    else:
+        lengths = numpy.zeros(0, "<i4")
     file = TokenFile(prefix, numpy.dtype(DTYPES[code]), lengths)
     if binary.stat().st_size != file.tokens * file.dtype.itemsize:
         raise RefusedError(
@@ -123,13 +154,17 @@ def open_pair(prefix: Path) -> TokenFile:
 def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**22) -> None:
     """Check that sequences follow one another and that documents cover them: megatron-core assumes both."""
     sequences = len(file.lengths)
-    begins = numpy.memmap(index, "<i8", "r", INDEX_HEADER.size + sequences * 4, (sequences + documents,))
+    begins = numpy.memmap(
+        index, "<i8", "r", INDEX_HEADER.size + sequences * 4, (sequences + documents,)
+    )
     begin = 0
     for start in range(0, sequences, block):
         lengths = file.lengths[start : start + block].astype(numpy.int64)
         ends = begin + numpy.cumsum(lengths) * file.dtype.itemsize
         right = numpy.concatenate([[begin], ends[:-1]])
-        wrong = numpy.flatnonzero((lengths < 0) | (begins[start : min(start + block, sequences)] != right))
+        wrong = numpy.flatnonzero(
+            (lengths < 0) | (begins[start : min(start + block, sequences)] != right)
+        )
         if len(wrong):
             at = int(wrong[0])
             raise RefusedError(
@@ -138,7 +173,12 @@ def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**2
             )
         begin = int(ends[-1])
     bounds = begins[sequences:]
-    if not documents or bounds[0] != 0 or bounds[-1] != sequences or bool((bounds[1:] < bounds[:-1]).any()):
+    if (
+        not documents
+        or bounds[0] != 0
+        or bounds[-1] != sequences
+        or bool((bounds[1:] < bounds[:-1]).any())
+    ):
         raise RefusedError(
             f"{index} has documents that do not go from sequence 0 to {sequences} in order: it was overwritten"
         )
@@ -147,14 +187,18 @@ def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**2
 def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
     """The highest id in the file, or a negative one, and its place; over at most about `scanned` bytes of it."""
     size = file.tokens * file.dtype.itemsize
-    highest, place = 0, 0
+    highest = 0
+    place = 0
     with Path(f"{file.prefix}.bin").open("rb") as stream:
         for start, length in _blocks(size, scanned):
             stream.seek(start)
             block = numpy.frombuffer(stream.read(length), file.dtype)
-            ids = block.view(numpy.dtype(f"<u{file.dtype.itemsize}"))  # a negative one is far above any vocabulary
+            ids = block.view(
+                numpy.dtype(f"<u{file.dtype.itemsize}")
+            )  # a negative one is far above any vocabulary
             if len(ids) and ids[at := int(ids.argmax())] > highest:
-                highest, place = int(ids[at]), start // file.dtype.itemsize + at
+                highest = int(ids[at])
+                place = start // file.dtype.itemsize + at
     return (highest - 2**32 if highest >= 2**31 else highest), place
 
 

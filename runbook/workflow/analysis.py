@@ -40,23 +40,36 @@ bind = binder(PHASE)
 def show_numbers(open_phase: OpenPhase) -> View:
     """The numbers of each training phase; kept as results.csv too."""
     both = both_trainings(open_phase)
-    tables = [run_tables.numbers_table(one.summary, title=one.phase, history=one.history) for one in both]
-    rows = [{"phase": one.phase, **row} for one, table in zip(both, tables, strict=True) for row in table]
+    tables = [
+        run_tables.numbers_table(one.summary, title=one.phase, history=one.history) for one in both
+    ]
+    rows = [
+        {"phase": one.phase, **row}
+        for one, table in zip(both, tables, strict=True)
+        for row in table
+    ]
     write_text(open_phase.folder / RESULTS, Table(rows).to_csv())
     times = {one.phase: one.summary.seconds_per_iteration for one in both}
-    speeds = (Formula(*formulas.reached_speed(open_phase.plan, phase, time)) for phase, time in times.items() if time)
+    speeds = (
+        Formula(*formulas.reached_speed(open_phase.plan, phase, time))
+        for phase, time in times.items()
+        if time
+    )
     return View([*map(sourced, tables), *speeds])
 
 
 def show_plan_versus_actual(open_phase: OpenPhase) -> View:
     """Each promise of the plan beside what came true, with the reason where it did not; kept in the record."""
-    trainings, view = both_trainings(open_phase), View()
+    trainings = both_trainings(open_phase)
+    view = View()
     for one in trainings:
         table = training_results.plan_versus_actual(one)
         view.append(sourced(table))
         rows = {f"{one.phase}: {row['what']}": row for row in table}
         open_phase.session.plan |= {name: row["planned"] for name, row in rows.items()}
-        open_phase.session.add_results({name: training_results.rounded(row["actual"]) for name, row in rows.items()})
+        open_phase.session.add_results(
+            {name: training_results.rounded(row["actual"]) for name, row in rows.items()}
+        )
     open_phase.session.add_results(trainings[-1].results())
     return view
 
@@ -66,7 +79,9 @@ def show_loss(open_phase: OpenPhase) -> View:
     view = training_results.show_loss(open_phase, TRAININGS)
     for one in both_trainings(open_phase):
         vocabulary = one.phase_plan.model.vocabulary
-        view.append(sourced(run_tables.loss_table(one.history, one.validation, vocabulary=vocabulary)))
+        view.append(
+            sourced(run_tables.loss_table(one.history, one.validation, vocabulary=vocabulary))
+        )
     return view
 
 
@@ -74,7 +89,8 @@ def show_throughput(open_phase: OpenPhase) -> View:
     """Tokens per second over time, with the planned line."""
     view = View()
     for one in both_trainings(open_phase):
-        length, planned = one.phase_plan.model.sequence_length, one.planned.tokens_per_second
+        length = one.phase_plan.model.sequence_length
+        planned = one.planned.tokens_per_second
         words = f"{one.phase}: median {one.summary.tokens_per_second or 0:,.0f} tokens/s"
         table = run_tables.throughput_table(one.history, sequence_length=length, planned=planned)
         view += [(one.throughput_figure(), words), sourced(table)]
@@ -90,30 +106,41 @@ def show_step_parts(open_phase: OpenPhase) -> View:
 
 def show_time_parts(open_phase: OpenPhase) -> View:
     """Where the wall time went over all jobs, what each interruption cost, and what stood still."""
-    parts = [part for one in both_trainings(open_phase) for part in training_results.account_view(one)]
+    parts = [
+        part for one in both_trainings(open_phase) for part in training_results.account_view(one)
+    ]
     return View(sourced(part) if isinstance(part, Table) else part for part in parts)
 
 
 def show_timeline(open_phase: OpenPhase) -> View:
     """Training, waiting for data, evaluations and saves over time."""
     one = read_results(open_phase.folder, open_phase.plan, FULL)
-    return View([(one.timeline_figure(), "What happened when; how long, in all, is in the tables above.")])
+    return View(
+        [(one.timeline_figure(), "What happened when; how long, in all, is in the tables above.")]
+    )
 
 
 def show_gap(open_phase: OpenPhase) -> View:
     """Why a step takes longer than expected, in parts that add up to the gap, each with its sign and its remedy."""
-    one, settings = read_results(open_phase.folder, open_phase.plan, FULL), open_phase.settings
-    cpu = full_choice(settings).on_cpu and one.planned.seconds_per_iteration  # measured: there is no model of a step
+    one = read_results(open_phase.folder, open_phase.plan, FULL)
+    settings = open_phase.settings
+    cpu = (
+        full_choice(settings).on_cpu and one.planned.seconds_per_iteration
+    )  # measured: there is no model of a step
     words = [f"expected.seconds={one.planned.seconds_per_iteration:f}"] if cpu else []
     explanation = explain_log(open_phase.folder / one.phase_plan.log.metrics, settings, words)
-    drawn = (run_figures.gap_figure(explanation), "From the expected time of a step to the one reached.")
+    drawn = (
+        run_figures.gap_figure(explanation),
+        "From the expected time of a step to the one reached.",
+    )
     return View([drawn, explanation.as_table()])
 
 
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
     """The gap of a training by its log; what the log does not say is taken from a run's settings, where given."""
     facts = facts_of_run(full_choice(settings)) if settings else {}
-    log, catalogue = parse_files([path]), read_models(project_root())
+    log = parse_files([path])
+    catalogue = read_models(project_root())
     with open_log(path) as stream:  # arguments and sentences are looked for in its first 4 MiB
         text = stream.read(1 << 22).decode("utf-8", "replace")
     facts |= read_facts(text, log.arguments) | read_words(set_words)
@@ -123,30 +150,44 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
 def show_cost(open_phase: OpenPhase) -> View:
     """What the training cost, and what the paper's 300 billion tokens would at this speed."""
     one = read_results(open_phase.folder, open_phase.plan, FULL)
-    rates, account = training_results.device_rates(open_phase.settings), one.account
+    rates = training_results.device_rates(open_phase.settings)
+    account = one.account
     view = View([sourced(wall_time.cost_table(one.summary, account, rates))] if account else [])
     goodput = account.goodput if account else None
-    paper = wall_time.projection_table(one.summary, target_tokens=300_000_000_000, goodput=goodput, rates=rates)
+    paper = wall_time.projection_table(
+        one.summary, target_tokens=300_000_000_000, goodput=goodput, rates=rates
+    )
     return View([*view, sourced(paper)])
 
 
 def show_published(open_phase: OpenPhase) -> View:
     """Published results nearest in size, and whether they can be compared."""
     one = read_results(open_phase.folder, open_phase.plan, FULL)
-    device, precision = open_phase.settings.site.hardware.device, one.phase_plan.precision.format
-    shape, peak = one.phase_plan.model, peak_of(open_phase.settings.site, precision)
-    speed = run_tables.speed_table(one.summary, shape, device=device, precision=precision, peak=peak)
+    device = open_phase.settings.site.hardware.device
+    precision = one.phase_plan.precision.format
+    shape = one.phase_plan.model
+    peak = peak_of(open_phase.settings.site, precision)
+    speed = run_tables.speed_table(
+        one.summary, shape, device=device, precision=precision, peak=peak
+    )
     table = run_tables.published_table(
         one.summary, parameters=shape.parameters, device=device, precision=precision, peak=peak
     )
-    drawn = (run_figures.published_figure(table), "Tokens per second and device; the numbers are in the table below.")
-    share = (run_figures.mfu_figure(table), "Share of the peak; the numbers are in the table below.")
+    drawn = (
+        run_figures.published_figure(table),
+        "Tokens per second and device; the numbers are in the table below.",
+    )
+    share = (
+        run_figures.mfu_figure(table),
+        "Share of the peak; the numbers are in the table below.",
+    )
     return View([sourced(speed), drawn, share, sourced(table)])
 
 
 def show_variants(open_phase: OpenPhase) -> View:
     """The LUMI document's table for this run and its variants; those that were run are compared."""
-    settings, runs = open_phase.settings, open_phase.folder.parent
+    settings = open_phase.settings
+    runs = open_phase.folder.parent
     run, variants = settings.run.run, [settings]  # as it was bound, and its siblings
     if run in params.run_names(settings.project):
         variants += [one for one in variants_of(run, settings.project) if one.name != settings.name]
@@ -185,11 +226,18 @@ def plan_check(one: TrainingResults) -> Check:
     """Whether the plan's step time came true; an estimate that was far off is worth a question, not a failure."""
     name = f"{one.phase}: plan came true"
     rule = f"the measured step time is within a factor of {gates.CREDIBLE_FACTOR:g} of the plan's"
-    planned, actual = one.planned.seconds_per_iteration, one.summary.seconds_per_iteration
+    planned = one.planned.seconds_per_iteration
+    actual = one.summary.seconds_per_iteration
     band = gates.credible_step_seconds(planned)
     if not planned or not band or not actual:
         return Check(name, "unknown", "nothing to compare", rule)
-    return judge(name, band[0] <= actual <= band[1], f"{actual / planned:.2f} of the plan's", rule, otherwise="warn")
+    return judge(
+        name,
+        band[0] <= actual <= band[1],
+        f"{actual / planned:.2f} of the plan's",
+        rule,
+        otherwise="warn",
+    )
 
 
 def sourced(table: Table) -> Table:
@@ -205,10 +253,18 @@ def variants_of(run: str, project: Path | None = None) -> list[Settings]:
 
 def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Table]:
     """One row for each, of what was not run as never measured; efficiency over the numbers of devices measured."""
-    hardware, rows = runs_of[0].site.hardware, [_variant_row(one, runs) for one in runs_of]
-    precision, source = str(runs_of[0].run.training.precision), "metrics.jsonl of each run"
-    points = [(one.name, one.parallel.world_size, one.samples_per_second) for one in rows if one.samples_per_second]
-    table = run_tables.results_table(rows, device=hardware.device, precision=precision, source=source)
+    hardware = runs_of[0].site.hardware
+    rows = [_variant_row(one, runs) for one in runs_of]
+    precision = str(runs_of[0].run.training.precision)
+    source = "metrics.jsonl of each run"
+    points = [
+        (one.name, one.parallel.world_size, one.samples_per_second)
+        for one in rows
+        if one.samples_per_second
+    ]
+    table = run_tables.results_table(
+        rows, device=hardware.device, precision=precision, source=source
+    )
     return table, run_tables.scaling_table(points)
 
 
@@ -223,21 +279,43 @@ def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
 
 def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
     """The layout of a run or variant, with its measured speed or, where it was not run, why the plan refuses it."""
-    folder, name, per_node = runs / settings.name, settings.name, settings.site.hardware.devices_per_node
+    folder = runs / settings.name
+    name = settings.name
+    per_node = settings.site.hardware.devices_per_node
     label = settings.model.label or settings.run.model
     row = partial(run_tables.ThroughputRow, label, devices_per_node=per_node, name=name)
     if (folder / "plan.json").exists():
-        plan, source, speed = read_plan_file(folder), f"{name}/plan.json", None
+        plan = read_plan_file(folder)
+        source = f"{name}/plan.json"
+        speed = None
         spec = plan.phases[FULL]
         with contextlib.suppress(RecordError):  # it has made no step yet
             one = read_results(folder, plan, FULL)
-            first, last = one.history.steps[0], one.history.steps[-1]
-            speed, source = one.summary.samples_per_second, f"{name}/{one.history.source}:{first.line}-{last.line}"
-        return row(spec.model, spec.parallel, recompute=spec.recompute, samples_per_second=speed, source=source)
-    refused, choice = "", full_choice(settings)
+            first = one.history.steps[0]
+            last = one.history.steps[-1]
+            speed = one.summary.samples_per_second
+            source = f"{name}/{one.history.source}:{first.line}-{last.line}"
+        return row(
+            spec.model,
+            spec.parallel,
+            recompute=spec.recompute,
+            samples_per_second=speed,
+            source=source,
+        )
+    refused = ""
+    choice = full_choice(settings)
     try:
         machine.make_plan_here(settings)
     except PlanError as error:
-        reasons = (line.strip().partition(". ")[2].partition(" Rule:")[0] for line in str(error).splitlines()[1:])
+        reasons = (
+            line.strip().partition(". ")[2].partition(" Rule:")[0]
+            for line in str(error).splitlines()[1:]
+        )
         refused = next(filter(None, reasons), "its values do not fit together")
-    return row(choice.shape, choice.parallel, recompute=choice.training.recompute, refused=refused, source="not run")
+    return row(
+        choice.shape,
+        choice.parallel,
+        recompute=choice.training.recompute,
+        refused=refused,
+        source="not run",
+    )

@@ -13,7 +13,16 @@ from runbook.core.checks import counted, judge
 from runbook.core.errors import DataError
 from runbook.core.table import Row
 from runbook.core.units import show_bytes
-from runbook.display import CheckTable, Formula, Progress, Table, View, show_html, show_table, show_text
+from runbook.display import (
+    CheckTable,
+    Formula,
+    Progress,
+    Table,
+    View,
+    show_html,
+    show_table,
+    show_text,
+)
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import FULL, Check
@@ -31,13 +40,23 @@ from runbook.tokens.verification import sample_documents
 from runbook.tokens.verification import verify as verify_tokens
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase, binder
-from runbook.workflow.prerequisites.token_files import input_files, link_ready_tokens, ready_pairs, token_groups
+from runbook.workflow.prerequisites.token_files import (
+    input_files,
+    link_ready_tokens,
+    ready_pairs,
+    token_groups,
+)
 from runbook.workflow.report import finish as finish
 from runbook.workflow.trainings import task_jobs
 
 PHASE = "02-data"
 STEP = "02-data--tokenize"
-SHADES = ("rgba(0,114,178,.28)", "rgba(230,159,0,.32)", "rgba(0,158,115,.28)", "rgba(204,121,167,.30)")
+SHADES = (
+    "rgba(0,114,178,.28)",
+    "rgba(230,159,0,.32)",
+    "rgba(0,158,115,.28)",
+    "rgba(204,121,167,.30)",
+)
 """Backgrounds of tokens in turn; the boundary is also a thin line, and a bar in the text form."""
 bind = binder(PHASE)
 
@@ -51,12 +70,20 @@ def show_source(open_phase: OpenPhase) -> CheckTable:
             ("dataset", f"{text.name}: {dataset.title}"),
             ("licence", dataset.licence),
             ("source", dataset.source),
-            ("documents", f"{dataset.documents:,}" if dataset.documents else "not known before they are read"),
-            ("tokens", f"{dataset.tokens:,}" if dataset.tokens else "not known before they are counted"),
+            (
+                "documents",
+                f"{dataset.documents:,}" if dataset.documents else "not known before they are read",
+            ),
+            (
+                "tokens",
+                f"{dataset.tokens:,}" if dataset.tokens else "not known before they are counted",
+            ),
         ]
         if len(texts) > 1:
             share = text.weight / sum(one.weight for one in texts)
-            rows.append(("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)"))
+            rows.append(
+                ("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)")
+            )
         show_table([{"what": what, "value": value} for what, value in rows], title="The text")
     return open_phase.check([check for text in texts for check in source_checks(open_phase, text)])
 
@@ -64,12 +91,20 @@ def show_source(open_phase: OpenPhase) -> CheckTable:
 def fetch(open_phase: OpenPhase) -> None:
     """Download what is not there, where the catalogue says from where; each file is checked."""
     settings = open_phase.settings
-    if not (remote := [text.dataset for text in settings.texts if text.dataset.url and not text.folder]):
+    if not (
+        remote := [text.dataset for text in settings.texts if text.dataset.url and not text.folder]
+    ):
         show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
     for dataset in remote:
         with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
-            found = download(dataset, project=settings.project, progress=lambda now: progress.update(**now.as_facts()))
-        show_text(f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {found.fetched:,} fetched now")
+            found = download(
+                dataset,
+                project=settings.project,
+                progress=lambda now: progress.update(**now.as_facts()),
+            )
+        show_text(
+            f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {found.fetched:,} fetched now"
+        )
 
 
 def tokenize(open_phase: OpenPhase) -> None:
@@ -81,10 +116,13 @@ def tokenize(open_phase: OpenPhase) -> None:
     if not run_files.what_is_missing(open_phase.folder, STEP, digest):
         show_text("tokenize: done, verified. Nothing is made again.")
         return
-    settings, plan = open_phase.settings, open_phase.plan.data
+    settings = open_phase.settings
+    plan = open_phase.plan.data
     placed = link_ready_tokens(settings, plan, open_phase.folder)
     if ready := ready_pairs(settings, plan, open_phase.folder):
-        show_text(f"{len(ready)} pairs of token files were made elsewhere; they are read as they are.")
+        show_text(
+            f"{len(ready)} pairs of token files were made elsewhere; they are read as they are."
+        )
     groups = token_groups(settings, plan, open_phase.folder)
     if groups and asks_for_queue(settings, PHASE):
         task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
@@ -92,28 +130,47 @@ def tokenize(open_phase: OpenPhase) -> None:
         options = TokenizeOptions(**same_fields(TokenizeOptions, settings.run.data))
         with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
             for inputs, prefix in groups:
-                prepare(inputs, prefix, options, progress=lambda now: progress.update(**now.as_facts()))
+                prepare(
+                    inputs, prefix, options, progress=lambda now: progress.update(**now.as_facts())
+                )
     made = [TokenFiles(prefix) for _, prefix in groups]
     outputs = [path for one in made for path in (one.bin, one.idx, one.manifest)]
     run_files.write_mark(open_phase.folder, STEP, VERSIONS[PHASE], digest, [*outputs, *placed])
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
-        show_text(f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is shown below.")
+        show_text(
+            f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is shown below."
+        )
 
 
 def verify(open_phase: OpenPhase) -> CheckTable:
     """Hold the token files against their manifests and against themselves."""
     if open_phase.plan.data.mock:
-        return open_phase.check([Check("token files", "unknown", "mock data", "there are no token files")])
+        return open_phase.check(
+            [Check("token files", "unknown", "mock data", "there are no token files")]
+        )
     found = token_prefixes_of(open_phase)
     names = {prefix: f"{prefix.name}: " if len(found) > 1 else "" for prefix in found}
     verdicts = open_phase.check(
-        [replace(check, name=name + check.name) for prefix, name in names.items() for check in verify_tokens(prefix)]
+        [
+            replace(check, name=name + check.name)
+            for prefix, name in names.items()
+            for check in verify_tokens(prefix)
+        ]
     )
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
     readers = [IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
     manifests = [read_manifest(prefix) for prefix in found if prefix not in ready]
-    counted_keys = ("documents", "tokens", "text_bytes", "skipped_records", "empty") if manifests else ()
+    if manifests:
+        counted_keys: tuple[str, ...] = (
+            "documents",
+            "tokens",
+            "text_bytes",
+            "skipped_records",
+            "empty",
+        )
+    else:
+        counted_keys = ()
     sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in counted_keys}
     sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
     sums["tokens"] = sums.get("tokens", 0) + sum(reader.num_tokens for reader in readers)
@@ -124,13 +181,17 @@ def verify(open_phase: OpenPhase) -> CheckTable:
 
 def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
     """Every file of a text there, with the promised size and checksum where they are promised."""
-    settings, dataset = open_phase.settings, text.dataset
+    settings = open_phase.settings
+    dataset = text.dataset
     if dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
     if dataset.kind == TOKENIZED:
         prefixes = token_prefixes(dataset, project=settings.project, folder=text.folder)
         sizes = {prefix.name: TokenFiles.existing(prefix).bin.stat().st_size for prefix in prefixes}
-        return [Check(name, "pass", show_bytes(size), "each .bin has its .idx") for name, size in sizes.items()]
+        return [
+            Check(name, "pass", show_bytes(size), "each .bin has its .idx")
+            for name, size in sizes.items()
+        ]
     if text.folder or not dataset.files:
         rule = "there is text; its checksums are not known beforehand"
         files = input_files(settings, text)
@@ -138,12 +199,15 @@ def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
     home = dataset_folder(dataset, project=settings.project)
     rule = "the file is there with the promised size and checksum"
     faults = [(one, file_fault(home, one)) for one in dataset.files]
-    return [judge(one.path, not fault, fault or show_bytes(one.bytes), rule) for one, fault in faults]
+    return [
+        judge(one.path, not fault, fault or show_bytes(one.bytes), rule) for one, fault in faults
+    ]
 
 
 def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
     """The prefixes of all token files of the run: those that are made here, or those that came ready."""
-    settings, data = open_phase.settings, open_phase.plan.data
+    settings = open_phase.settings
+    data = open_phase.plan.data
     made = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]
     return made + ready_pairs(settings, data, open_phase.folder)
 
@@ -152,19 +216,36 @@ def show_what_it_is(open_phase: OpenPhase) -> View:
     """One table of what came out, and pictures of how long documents are and where they come from."""
     if not (found := _read_manifests(open_phase)):
         return View(["There is no manifest: no text became tokens in this run."])
-    view = View([Table([{"what": what, "value": value} for what, value in _manifest_facts(found)], "What the data is")])
+    view = View(
+        [
+            Table(
+                [{"what": what, "value": value} for what, value in _manifest_facts(found)],
+                "What the data is",
+            )
+        ]
+    )
     if sources := _source_rows(found):
         view.append(Table(sources, "By source"))
-    lengths = [sum(counts) for counts in zip_longest(*(manifest.lengths for manifest in found), fillvalue=0)]
+    lengths = [
+        sum(counts)
+        for counts in zip_longest(*(manifest.lengths for manifest in found), fillvalue=0)
+    ]
     words = ", ".join(
-        f"{count:,} of {2**place:,} to {2 ** (place + 1) - 1:,}" for place, count in enumerate(lengths) if count
+        f"{count:,} of {2**place:,} to {2 ** (place + 1) - 1:,}"
+        for place, count in enumerate(lengths)
+        if count
     )
     figure = length_figure(lengths, open_phase.plan.model.sequence_length)
     view.append((figure, f"Documents by their number of tokens: {words}."))
     if sources:
         figure = source_figure({row["source"]: row["tokens"] for row in sources})
         view.append((figure, "Tokens of each source; the numbers are in the table."))
-    return View([*view, Formula(*formulas.epochs(open_phase.plan, FULL, sum(each.tokens for each in found)))])
+    return View(
+        [
+            *view,
+            Formula(*formulas.epochs(open_phase.plan, FULL, sum(each.tokens for each in found))),
+        ]
+    )
 
 
 def show_plan_beside(open_phase: OpenPhase) -> View:
@@ -184,7 +265,12 @@ def show_plan_beside(open_phase: OpenPhase) -> View:
         "text (MB)": catalogued / 1e6 if catalogued else None,
         "time on one core (s)": None if hours is None else 3600 * hours,
     }
-    counts = (sum(one.tokens for one in found), written / 1e6, sum(one.text_bytes for one in found) / 1e6, core_seconds)
+    counts = (
+        sum(one.tokens for one in found),
+        written / 1e6,
+        sum(one.text_bytes for one in found) / 1e6,
+        core_seconds,
+    )
     table = plan_versus_actual(planned, dict(zip(planned, counts, strict=True)))
     longest = max(found, key=lambda manifest: manifest.seconds["wall"])
     speed = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
@@ -200,10 +286,14 @@ def show_documents(open_phase: OpenPhase) -> None:
         return
     prefix = token_prefixes_of(open_phase)[0]
     if not TokenFiles.existing(prefix).manifest.exists():
-        show_text(f"{prefix.name} has no manifest, which would name the tokenizer that can decode it.")
+        show_text(
+            f"{prefix.name} has no manifest, which would name the tokenizer that can decode it."
+        )
         return
     for document in sample_documents(prefix, 2, max_tokens=120):
-        title = f"Document {document.number}, first {len(document.ids)} of {document.tokens:,} tokens"
+        title = (
+            f"Document {document.number}, first {len(document.ids)} of {document.tokens:,} tokens"
+        )
         spans = coloured_tokens(zip(document.ids, document.pieces, strict=True))
         html = f'<div><b>{title}</b><pre style="white-space:pre-wrap;line-height:1.6">{spans}</pre></div>'
         show_html(html, f"{title}:\n" + "|".join(document.pieces))
@@ -235,18 +325,36 @@ def _manifest_facts(found: list[Manifest]) -> list[tuple[str, str]]:
 
     files = [file for manifest in found for file in manifest.inputs]
     tokenizer = found[0].tokenizer
-    out = {kind: sum(manifest.files[kind]["bytes"] for manifest in found) for kind in ("bin", "idx")}
-    text_bytes, text_tokens = total("text_bytes"), total("text_tokens")
+    out = {
+        kind: sum(manifest.files[kind]["bytes"] for manifest in found) for kind in ("bin", "idx")
+    }
+    text_bytes = total("text_bytes")
+    text_tokens = total("text_tokens")
     return [
         ("input", f"{len(files):,} files, {show_bytes(sum(file['bytes'] for file in files))}"),
-        ("text", f"{show_bytes(text_bytes)} in {total('documents'):,} documents, {total('empty'):,} of them empty"),
-        ("tokens", f"{total('tokens'):,}, {total('tokens') - text_tokens:,} of them ends of documents"),
+        (
+            "text",
+            f"{show_bytes(text_bytes)} in {total('documents'):,} documents, {total('empty'):,} of them empty",
+        ),
+        (
+            "tokens",
+            f"{total('tokens'):,}, {total('tokens') - text_tokens:,} of them ends of documents",
+        ),
         ("bytes of text to a token", f"{text_bytes / max(1, text_tokens):.2f}"),
         ("mean document", f"{text_tokens / max(1, total('sequences')):,.0f} tokens"),
-        ("tokenizer", f"{tokenizer['name']}, {tokenizer['vocabulary']:,} tokens, by {tokenizer['encoder']}"),
+        (
+            "tokenizer",
+            f"{tokenizer['name']}, {tokenizer['vocabulary']:,} tokens, by {tokenizer['encoder']}",
+        ),
         ("compared with", f"{tokenizer['judge']}: {total('judged'):,} sampled texts, none differs"),
-        ("token files", f"{show_bytes(out['bin'])} .bin ({found[0].dtype}), {show_bytes(out['idx'])} .idx"),
-        ("left out as bad", f"{total('skipped_records'):,} records, {total('skipped_files'):,} files"),
+        (
+            "token files",
+            f"{show_bytes(out['bin'])} .bin ({found[0].dtype}), {show_bytes(out['idx'])} .idx",
+        ),
+        (
+            "left out as bad",
+            f"{total('skipped_records'):,} records, {total('skipped_files'):,} files",
+        ),
         ("left out by choice", f"{total('dropped'):,} documents"),
     ]
 

@@ -12,13 +12,24 @@ from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import CheckTable, Progress, show_table, show_text
-from runbook.jobs.render.preparation import FLEET, SetupStep, preparation_files, setup_steps, step_script
+from runbook.jobs.render.preparation import (
+    FLEET,
+    SetupStep,
+    preparation_files,
+    setup_steps,
+    step_script,
+)
 from runbook.jobs.render.training_job import PACKAGE
 from runbook.params import Settings, resolve_secret
 from runbook.params.settings import require_values
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import OpenPhase, binder
-from runbook.workflow.prerequisites.doctor import matrix_check, site_checks, space_checks, writable_check
+from runbook.workflow.prerequisites.doctor import (
+    matrix_check,
+    site_checks,
+    space_checks,
+    writable_check,
+)
 from runbook.workflow.prerequisites.machine import measure_machine
 from runbook.workflow.prerequisites.node_probe import MEASURED, probe_checks, probe_phase
 from runbook.workflow.report import finish as finish
@@ -62,16 +73,24 @@ def check_nodes(open_phase: OpenPhase) -> CheckTable:
     settings = open_phase.settings
     checks = probe_checks(facts, settings.site, open_phase.plan, settings.run.training.framework)
     if measured := [one for one in checks if one.name in MEASURED and facts]:
-        show_table([{"what": one.name, "found": one.value} for one in measured], title="What was measured now")
+        show_table(
+            [{"what": one.name, "found": one.value} for one in measured],
+            title="What was measured now",
+        )
     # The record's verdicts are to be the same whenever nothing changed: its figures are under "nodes".
     return open_phase.check(
-        [replace(one, value="as measured") if one in measured and one.verdict == "pass" else one for one in checks]
+        [
+            replace(one, value="as measured") if one in measured and one.verdict == "pass" else one
+            for one in checks
+        ]
     )
 
 
 def check_machine(open_phase: OpenPhase) -> CheckTable:
     """Disk, cores and matrix instructions against the plan."""
-    settings, plan, folder = open_phase.settings, open_phase.plan, open_phase.folder
+    settings = open_phase.settings
+    plan = open_phase.plan
+    folder = open_phase.folder
     checks = [writable_check(folder), *space_checks(settings, plan, folder)]
     if (machine := measure_machine(settings.site)) is not None:
         processes = max(one.parallel.world_size for one in plan.phases.values())
@@ -91,7 +110,9 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
     if settings.site.scheduler == "local" and not settings.site.preparation:
-        todo = [step for step in todo if step.name != "tokenizer"]  # the package's own files are used in their place
+        todo = [
+            step for step in todo if step.name != "tokenizer"
+        ]  # the package's own files are used in their place
     for name, content in preparation_files(settings).items():
         write_text(folder / FOLDER / name, content)
     done = []
@@ -103,7 +124,12 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
 
 
 def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> Row:
-    row = {"step": step.title, "state": "verified", "took": show_duration(0.0), "makes": step.creates}
+    row = {
+        "step": step.title,
+        "state": "verified",
+        "took": show_duration(0.0),
+        "makes": step.creates,
+    }
     mark = f"01-environment--{step.name}"
     text = step_script(settings, [step])
     digest = run_files.fingerprint(SETUP_VERSION, {"script": text, "creates": step.creates})
@@ -116,10 +142,13 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
     started = time.monotonic()
     finished = shell.run(["bash", str(script)], cwd=folder, timeout=LONGEST_SECONDS, check=False)
     seconds = time.monotonic() - started
-    out, err = finished.out, finished.err
+    out = finished.out
+    err = finished.err
     if step.secret:  # should the step's programs have repeated the password they were given
         with contextlib.suppress(ParamsError):  # it is not there, so nobody can have said it
-            out, err = (text.replace(resolve_secret(step.secret), "[secret]") for text in (out, err))
+            out, err = (
+                text.replace(resolve_secret(step.secret), "[secret]") for text in (out, err)
+            )
     log = script.with_suffix(".log")
     write_text(log, out + err)
     log.chmod(0o600)  # what a log-in program says is nobody else's business
@@ -130,5 +159,11 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
             f"After mending the cause run the cell again, or by hand: bash {script}"
         )
     if step.creates:
-        run_files.write_mark(folder, mark, SETUP_VERSION, digest, [], creates=step.creates, seconds=round(seconds, 1))
-    return {**row, "state": "found" if there else "done" if step.creates else "looked", "took": show_duration(seconds)}
+        run_files.write_mark(
+            folder, mark, SETUP_VERSION, digest, [], creates=step.creates, seconds=round(seconds, 1)
+        )
+    return {
+        **row,
+        "state": "found" if there else "done" if step.creates else "looked",
+        "took": show_duration(seconds),
+    }

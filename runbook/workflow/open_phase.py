@@ -139,7 +139,9 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
         run_files.write_overrides(settings, folder)
         session = sessions.start(settings, phase, folder)
     session.plan["parameters"] = plan.model.parameters
-    if phase_plan := plan.phases.get(phase):  # what the plan promises, beside what will have come true
+    if phase_plan := plan.phases.get(
+        phase
+    ):  # what the plan promises, beside what will have come true
         session.plan |= {
             "parameters": phase_plan.model.parameters,
             "sequence_length": phase_plan.model.sequence_length,
@@ -151,7 +153,13 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
     return OpenPhase(settings, phase, folder, plan, session)
 
 
-_GOES_ON = ("training.iterations", "training.samples", "training.tokens", "training.micro_batch", "parallel.")
+_GOES_ON = (
+    "training.iterations",
+    "training.samples",
+    "training.tokens",
+    "training.micro_batch",
+    "parallel.",
+)
 """Values of a training's length and cut: `job_rules.why_continued` says when it goes on with others."""
 
 
@@ -163,24 +171,34 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
     origins = {key: settings.origins[key][-1] for key, _, _ in changed if key in settings.origins}
     cells = {key for key, origin in origins.items() if origin.layer == "notebook"}
     places = {key: f" ({origin.where})" for key, origin in origins.items()}
-    places |= {key: f' (cell "parameters", {origins[key].where.removeprefix("notebook ")})' for key in cells}
+    places |= {
+        key: f' (cell "parameters", {origins[key].where.removeprefix("notebook ")})'
+        for key in cells
+    }
     lines = [f"  {key}: {old} there, {new} now{places.get(key, '')}" for key, old, new in changed]
     raise ParamsError(
         f"{folder} was made with other values:\n"
         + "\n".join(lines)
-        + "\nTo go on with this run as it is, put the parameters cell back to its defaults." * bool(cells)
+        + "\nTo go on with this run as it is, put the parameters cell back to its defaults."
+        * bool(cells)
         + f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new values, the old "
         f"results kept in its history: runbook run {settings.run.run} --redo 00-plan, with the same --set."
-        + (" A training that only becomes longer or is cut otherwise goes on from its checkpoint." * goes_on)
+        + (
+            " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
+            * goes_on
+        )
     )
 
 
 def summary_rows(open_phase: OpenPhase) -> list[Row]:
     """The run in a few rows: what a person looks at before going on."""
-    settings, here = open_phase.settings, open_phase.plan.computes_on
-    model, name = settings.model, settings.run.model
+    settings = open_phase.settings
+    here = open_phase.plan.computes_on
+    model = settings.model
+    name = settings.run.model
     if open_phase.phase == SMOKE:
-        model, name = settings.smoke_model, settings.smoke_model_name
+        model = settings.smoke_model
+        name = settings.smoke_model_name
     devices = "CPU, GPUs hidden, processes" if here.device == "cpu" else here.device
     whole = sum(text.weight for text in settings.blend)
     blend = ", ".join(f"{text.weight / whole:.1%} {text.name}" for text in settings.blend)
@@ -192,7 +210,11 @@ def summary_rows(open_phase: OpenPhase) -> list[Row]:
         ("data", blend, "data.blend")
         if blend
         else ("data", f"{settings.run.data.dataset}: {settings.dataset.title}", "data.dataset"),
-        ("engine", f"{settings.run.training.engine}, {settings.run.training.precision}", "training.engine"),
+        (
+            "engine",
+            f"{settings.run.training.engine}, {settings.run.training.precision}",
+            "training.engine",
+        ),
     ]
     origins = settings.parameters()
     return [
@@ -207,18 +229,30 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
     if phase == "00-plan":
         inputs = {"plan": run_files.with_prompt_ids(settings, plan).as_dict()}
     elif phase == "01-environment":
-        inputs = {"site": settings.site.model_dump(mode="json"), "engine": settings.run.training.engine}
+        inputs = {
+            "site": settings.site.model_dump(mode="json"),
+            "engine": settings.run.training.engine,
+        }
     elif phase == "02-data":
         inputs = {
-            "data": {key: value for key, value in settings.subset(["data"]).items() if key != "data.blend" or value},
+            "data": {
+                key: value
+                for key, value in settings.subset(["data"]).items()
+                if key != "data.blend" or value
+            },
             "dataset": settings.dataset.model_dump(mode="json"),
             "vocabulary": settings.model.vocabulary,
             "text": token_files.text_identity(settings, folder),
         }
         if settings.blend:  # a run of one text was fingerprinted before there were several
-            inputs["texts"] = {one.name: one.dataset.model_dump(mode="json") for one in settings.texts}
+            inputs["texts"] = {
+                one.name: one.dataset.model_dump(mode="json") for one in settings.texts
+            }
     elif phase in (SMOKE, FULL):
-        inputs = {"spec": step_inputs(plan.phases[phase]), "data": checksums_of_step(folder, "02-data--tokenize")}
+        inputs = {
+            "spec": step_inputs(plan.phases[phase]),
+            "data": checksums_of_step(folder, "02-data--tokenize"),
+        }
     else:
         earlier = (SMOKE, FULL) if phase == "05-analysis" else (FULL,)
         inputs = {training: checksums_of_step(folder, f"{training}--train") for training in earlier}
@@ -231,4 +265,6 @@ def checksums_of_step(folder: Path, step: str) -> Any:
     A manifest is left out: it also says when and how fast, and the same tokens made again are the same.
     """
     mark = run_files.read_mark(folder, step)
-    return [one.sha256 for one in mark.outputs if not one.path.endswith(".manifest.json")] if mark else None
+    if mark:
+        return [one.sha256 for one in mark.outputs if not one.path.endswith(".manifest.json")]
+    return None

@@ -67,16 +67,23 @@ def show_sizes(open_phase: OpenPhase) -> View:
 
 def show_layout(open_phase: OpenPhase) -> View:
     """The layout in one table, every rule that it was checked against, and its pictures."""
-    plan, training, time = open_phase.plan, open_phase.plan.phases[FULL], open_phase.plan.time[FULL]
+    plan = open_phase.plan
+    training = open_phase.plan.phases[FULL]
+    time = open_phase.plan.time[FULL]
     show_table(plan_tables.layout_table(plan))
     open_phase.check(plan.checks)
     devices = plan_figures.device_figure(training, plan.computes_on.devices_per_node)
     view = View([Formula(*formulas.batch(plan, FULL))])
     view.append((devices, f"Which device holds what: {plan_tables.devices_sum(training)}."))
     if training.parallel.pipeline > 1 and time.parts and time.seconds_per_iteration:
-        pipeline = plan_figures.planned_pipeline_figure(training, time.parts, time.seconds_per_iteration)
+        pipeline = plan_figures.planned_pipeline_figure(
+            training, time.parts, time.seconds_per_iteration
+        )
         view.append(
-            (pipeline, "What each stage does in a step, as planned; the rehearsal below counts each by itself.")
+            (
+                pipeline,
+                "What each stage does in a step, as planned; the rehearsal below counts each by itself.",
+            )
         )
     rates = plan_figures.rate_figure({"smoke test": plan.phases[SMOKE], "training": training})
     return View([*view, (rates, "The learning rate over the steps; its numbers are in the table.")])
@@ -87,7 +94,9 @@ def show_memory(open_phase: OpenPhase) -> View:
     plan = open_phase.plan
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
     words = "Memory of one rank of the fullest stage; its numbers are in the table."
-    return View([plan_tables.memory_table(plan), Formula(*formulas.memory(plan, FULL)), (figure, words)])
+    return View(
+        [plan_tables.memory_table(plan), Formula(*formulas.memory(plan, FULL)), (figure, words)]
+    )
 
 
 def show_time(open_phase: OpenPhase) -> View:
@@ -98,15 +107,21 @@ def show_time(open_phase: OpenPhase) -> View:
         view.append(Formula(*formula))
     if parts := plan.time[FULL].parts:
         figure = plan_figures.step_figure(parts, plan_tables.PART_WORDS)
-        view += [plan_tables.parts_table(plan), (figure, "Where a step's time goes; its numbers are in the table.")]
+        view += [
+            plan_tables.parts_table(plan),
+            (figure, "Where a step's time goes; its numbers are in the table."),
+        ]
     return View([*view, plan_tables.endurance_table(plan), plan_tables.flops_table(plan)])
 
 
 def show_storage(open_phase: OpenPhase) -> View:
     """Bytes of checkpoints and data, and what preparing the text takes, our way and the documents'."""
-    plan, settings = open_phase.plan, open_phase.settings
+    plan = open_phase.plan
+    settings = open_phase.settings
     beside = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
-    return View([plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)])
+    return View(
+        [plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)]
+    )
 
 
 def show_rehearsal(open_phase: OpenPhase) -> None:
@@ -146,7 +161,13 @@ def finish(open_phase: OpenPhase) -> None:
 
 FIRST = (
     *("site", "model", "data.dataset", "jobs.training.nodes", "jobs.training.devices_per_node"),
-    *("parallel.tensor", "parallel.pipeline", "parallel.zero_stage", "training.engine", "training.precision"),
+    *(
+        "parallel.tensor",
+        "parallel.pipeline",
+        "parallel.zero_stage",
+        "training.engine",
+        "training.precision",
+    ),
     *("training.iterations", "training.samples", "training.tokens", "training.micro_batch"),
     *("training.global_batch", "training.learning_rate", "training.recompute"),
 )
@@ -164,13 +185,18 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
     """What the run has over its file, nested and as it was written: a variant's values, those given by hand."""
     file = params.load(run)
     chosen = _chosen_values(settings)
-    return nest({key: value for key, value in chosen.items() if settings.value(key) != file.value(key)})
+    return nest(
+        {key: value for key, value in chosen.items() if settings.value(key) != file.value(key)}
+    )
 
 
 def _chosen_values(settings: Settings) -> dict[str, Any]:
     """Every value that is neither built-in nor the site's, as it was written."""
-    newest, layers = settings.origins, ("run file", "variant", REHEARSAL, *GIVEN)
-    return {key: newest[key][-1].value for key in settings.values() if newest[key][-1].layer in layers}
+    newest = settings.origins
+    layers = ("run file", "variant", REHEARSAL, *GIVEN)
+    return {
+        key: newest[key][-1].value for key in settings.values() if newest[key][-1].layer in layers
+    }
 
 
 def form_fields(settings: Settings) -> dict[str, list[Field]]:
@@ -181,7 +207,10 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
         "data.dataset": tuple(read_datasets(settings.project).names),
     }
     found: dict[str, list[Field]] = {"": []}
-    for key in sorted(all_keys().values(), key=lambda key: FIRST.index(key.name) if key.name in FIRST else len(FIRST)):
+    for key in sorted(
+        all_keys().values(),
+        key=lambda key: FIRST.index(key.name) if key.name in FIRST else len(FIRST),
+    ):
         if key.name == "run":
             continue
         section = "" if key.name in FIRST else key.name.rpartition(".")[0]
@@ -190,47 +219,72 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
             choices = get_args(key.kind)
         elif key.kind is bool or isinstance(key.default, bool):
             choices = ("false", "true")
-        found.setdefault(section, []).append(Field(key.name, key.help, value_as_written(settings, key.name), choices))
+        found.setdefault(section, []).append(
+            Field(key.name, key.help, value_as_written(settings, key.name), choices)
+        )
     return found
 
 
 def values_table(settings: Settings) -> Table:
     """The usual values with their origin and meaning."""
     origins = settings.parameters()
-    values = {key: (value_as_written(settings, key), origins[key]["origin"], all_keys()[key].help) for key in FIRST}
-    rows = [{"key": key, "value": value, "from": origin, "what": text} for key, (value, origin, text) in values.items()]
+    values = {
+        key: (value_as_written(settings, key), origins[key]["origin"], all_keys()[key].help)
+        for key in FIRST
+    }
+    rows = [
+        {"key": key, "value": value, "from": origin, "what": text}
+        for key, (value, origin, text) in values.items()
+    ]
     note = "In JupyterLab this is a form. Elsewhere: runbook plan RUN --set KEY=VALUE shows what a change would do."
     return Table(rows, "Values one mostly changes", [note])
 
 
 def consider_changes(
-    run: str, changes: Mapping[str, str], keys: Iterable[str], given: Mapping[str, Any] | None = None
+    run: str,
+    changes: Mapping[str, str],
+    keys: Iterable[str],
+    given: Mapping[str, Any] | None = None,
 ) -> Answer:
     """What the changes do: the plan in short, or each error beside the field that it is about."""
     try:
         settings = params.load(run, overrides=given, set_words=_set_words(changes))
-        plan = machine.make_plan_here(settings, machine.known_calibrations(settings, runs_folder(settings.project)))
+        plan = machine.make_plan_here(
+            settings, machine.known_calibrations(settings, runs_folder(settings.project))
+        )
     except InvalidParams as error:
-        return Answer(_problems_by_field([(problem.key, problem.rule) for problem in error.problems], keys))
+        return Answer(
+            _problems_by_field([(problem.key, problem.rule) for problem in error.problems], keys)
+        )
     except PlanError as error:
         lines = [line.strip().partition(". ")[2] for line in str(error).splitlines()[1:]]
-        return Answer(_problems_by_field([(_field_of(line, changes, keys), line) for line in lines], keys))
+        return Answer(
+            _problems_by_field([(_field_of(line, changes, keys), line) for line in lines], keys)
+        )
     except ParamsError as error:
         return Answer({"": str(error)})
     table = summary_table(plan)
-    return Answer({}, Table(table.rows, table.title), {key: value_as_written(settings, key) for key in keys})
+    return Answer(
+        {}, Table(table.rows, table.title), {key: value_as_written(settings, key) for key in keys}
+    )
 
 
-def write_run_file(run: str, name: str, changes: Mapping[str, str], given: Mapping[str, Any] | None = None) -> Path:
+def write_run_file(
+    run: str, name: str, changes: Mapping[str, str], given: Mapping[str, Any] | None = None
+) -> Path:
     """Write params/<name>.yaml with what the run's own file and the changes say; another person's file is kept."""
     name = name.removesuffix(".yaml")
     if not is_name(name):
-        raise ParamsError(f"{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80.")
+        raise ParamsError(
+            f"{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80."
+        )
     settings = params.load(run, overrides=given, set_words=_set_words(changes))
     machine.make_plan_here(settings)
     path = settings.project / "params" / f"{name}.yaml"
     if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):
-        raise ParamsError(f"{path.name} exists already and was not written by this form. Choose another file name.")
+        raise ParamsError(
+            f"{path.name} exists already and was not written by this form. Choose another file name."
+        )
     write_text(path, file_text(settings, name))
     params.load(str(path), project=settings.project, portable=True)
     return path
@@ -251,7 +305,8 @@ def file_text(settings: Settings, name: str) -> str:
 
 def value_as_written(settings: Settings, key: str) -> str:
     """A value as it was written where it was chosen: 00:30:00, where the run has 1800 seconds."""
-    value, origin = settings.value(key), settings.origins[key][-1]
+    value = settings.value(key)
+    origin = settings.origins[key][-1]
     if isinstance(origin.value, str) and not isinstance(value, str):
         return origin.value
     if isinstance(value, bool):

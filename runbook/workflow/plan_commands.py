@@ -26,7 +26,14 @@ from runbook.params.yaml12 import read_text
 from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
 from runbook.planning.layout import Choice, full_choice
 from runbook.planning.prediction.predict import Prediction, check_columns, predict_rows
-from runbook.planning.prediction.search import Candidate, Search, growth, search, what_if, what_if_table
+from runbook.planning.prediction.search import (
+    Candidate,
+    Search,
+    growth,
+    search,
+    what_if,
+    what_if_table,
+)
 from runbook.planning.schedule import duration
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.prerequisites import machine
@@ -35,19 +42,28 @@ from runbook.workflow.run_files import write_plan_file
 MAX_BYTES = 64 * 2**20
 
 
-def load_plan(run: str, set_words: Sequence[str], *, measured: bool = False) -> tuple[Settings, Plan]:
+def load_plan(
+    run: str, set_words: Sequence[str], *, measured: bool = False
+) -> tuple[Settings, Plan]:
     """A run's settings and plan, without a folder; `measured`: smoke tests run here correct the step times."""
     settings = params.load(run, set_words=set_words)
-    found = machine.known_calibrations(settings, runs_folder(settings.project)) if measured else None
+    if measured:
+        found = machine.known_calibrations(settings, runs_folder(settings.project))
+    else:
+        found = None
     return settings, machine.make_plan_here(settings, found)
 
 
 def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
     """The job of each training phase, as it would be submitted."""
-    return {phase: render_job(settings, plan, phase, python=sys.executable) for phase in plan.phases}
+    return {
+        phase: render_job(settings, plan, phase, python=sys.executable) for phase in plan.phases
+    }
 
 
-def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False) -> list[Path]:
+def render_all(
+    run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False
+) -> list[Path]:
     """Write what would be submitted into `out`; a value nobody gave is refused, or with `placeholders` marked."""
     settings = params.load(run, set_words=set_words)
     if placeholders:
@@ -57,7 +73,10 @@ def render_all(run: str, set_words: Sequence[str], out: Path, *, placeholders: b
     write_plan_file(settings, plan, out)
     if asks_for_queue(settings, "02-data"):
         tasks = data_tasks(settings, sys.executable)
-        jobs |= {task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE) for task in tasks}
+        jobs |= {
+            task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE)
+            for task in tasks
+        }
     for name, job in jobs.items():
         write_job(JobFolder(out / name), job)
     if settings.site.scheduler != "local":
@@ -72,7 +91,9 @@ def plan_text(settings: Settings, plan: Plan) -> str:
     """The whole plan for a terminal."""
     title = f"{settings.name} on {settings.site.site}: {settings.site.title}"
     measured = machine.known_calibrations(settings, runs_folder(settings.project))
-    others = what_if_table(what_if(settings, machine.measure_machine(settings.site), measured), settings.site.currency)
+    others = what_if_table(
+        what_if(settings, machine.measure_machine(settings.site), measured), settings.site.currency
+    )
     changed = sorted(settings.rehearsed().items())
     rehearsal = Table(
         [{"key": key, "here": settings.value(key), "because": why} for key, why in changed],
@@ -91,11 +112,19 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
     # What papermill -f would read otherwise in the run file; our own reader, of every command, takes it as meant.
     found = differences(read_text(file.path, file.where), file.where)
     rule = "the run file means the same to readers of YAML 1.1 and 1.2"
-    checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found] + [*plan.checks]
-    counts = [(sum(check.verdict == verdict for check in checks), verdict) for verdict in ("warn", "unknown")]
+    checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found] + [
+        *plan.checks
+    ]
+    counts = [
+        (sum(check.verdict == verdict for check in checks), verdict)
+        for verdict in ("warn", "unknown")
+    ]
     words = {"warn": "to be looked at", "unknown": "that cannot be known yet"}
     open_ = " and ".join(f"{count} {words[verdict]}" for count, verdict in counts if count)
-    end = f"no rule is broken; {open_}, at the top." if open_ else "every value is right, and they fit together."
+    if open_:
+        end = f"no rule is broken; {open_}, at the top."
+    else:
+        end = "every value is right, and they fit together."
     return f"{CheckTable(checks).as_text()}\n{settings.name}: {end}"
 
 
@@ -104,25 +133,38 @@ def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
     settings, plan = load_plan(run, set_words)
     name = params.key_meant(key)
     derived = _derived_text(name, plan)
-    return params.why(settings, name) + ("\n  the plan makes of it: " + "; ".join(derived) if derived else "")
+    return params.why(settings, name) + (
+        "\n  the plan makes of it: " + "; ".join(derived) if derived else ""
+    )
 
 
 def _derived_text(key: str, plan: Plan) -> list[str]:
     phase_plan = plan.phases[SMOKE if "smoke" in key else FULL]
-    model, parallel, duration = phase_plan.model, phase_plan.parallel, phase_plan.duration
+    model = phase_plan.model
+    parallel = phase_plan.parallel
+    duration = phase_plan.duration
     name = key.rpartition(".")[2]
     if name == "model":
         return [f"{model.parameters:,} parameters", f"{model.layers} layers x {model.hidden}"]
     if key.startswith("parallel.") or name in ("nodes", "devices_per_node", "tensor", "pipeline"):
         return [f"world size {parallel.world_size}", f"{parallel.data} data-parallel copies"]
-    if name in ("iterations", "samples", "tokens", "global_batch", "micro_batch", "sequence_length"):
+    if name in (
+        "iterations",
+        "samples",
+        "tokens",
+        "global_batch",
+        "micro_batch",
+        "sequence_length",
+    ):
         return [
             f"{duration.iterations:,} iterations, {duration.samples:,} sequences, {duration.tokens:,} tokens",
             f"{phase_plan.batch.num_microbatches} micro-batches a step on each copy",
         ]
     if name.startswith(("warmup", "decay")):
         rate = phase_plan.learning_rate
-        return [f"warm-up over {rate.warmup_samples:,} sequences, decay over {rate.decay_samples:,}"]
+        return [
+            f"warm-up over {rate.warmup_samples:,} sequences, decay over {rate.decay_samples:,}"
+        ]
     return []
 
 
@@ -130,14 +172,20 @@ def predict_file(path: Path) -> list[Prediction]:
     """A prediction for each row of a table in the columns of published_results.csv; `ParamsError` for another file."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ParamsError(f"{path} has more than {MAX_BYTES // 2**20} MiB: that is no table of results.")
+            raise ParamsError(
+                f"{path} has more than {MAX_BYTES // 2**20} MiB: that is no table of results."
+            )
         reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
         check_columns(reader.fieldnames)
         rows = list(reader)
     except csv.Error as error:
-        raise ParamsError(f"{path}, line {reader.line_num}: {error}. Save the table as CSV with commas.") from error
+        raise ParamsError(
+            f"{path}, line {reader.line_num}: {error}. Save the table as CSV with commas."
+        ) from error
     except UnicodeDecodeError as error:
-        raise ParamsError(f"{path} is not UTF-8 text (byte {error.start}). Save the table as CSV in UTF-8.") from error
+        raise ParamsError(
+            f"{path} is not UTF-8 text (byte {error.start}). Save the table as CSV in UTF-8."
+        ) from error
     except OSError as error:
         raise ParamsError(f"{path}: {error.strerror}. Give the path of a CSV file.") from error
     catalogue = read_models(project_root())
@@ -148,7 +196,8 @@ def predictions_text(predictions: Iterable[Prediction]) -> str:
     """The predictions for a terminal."""
     lines = []
     for made in predictions:
-        row, speed = made.row, f"unknown: {made.reason}"
+        row = made.row
+        speed = f"unknown: {made.reason}"
         if made.tokens_s_per_accel is not None:
             speed = f"{made.tokens_s_per_accel:g} tokens/s, {made.tflops_per_accel:g} TFLOP/s ({row.convention})"
         lines.append(f"{row.number:4d}  {row.model} on {row.accelerator}: {speed}")
@@ -180,12 +229,15 @@ class RunSearch:
             "reason": self.found.reason or None,
             "currency": self.choice.site.currency or None,
             "layouts": [asdict(layout) for layout in self.found.candidates],
-            "growth": [{"reason": step} if isinstance(step, str) else asdict(step) for step in self.growth],
+            "growth": [
+                {"reason": step} if isinstance(step, str) else asdict(step) for step in self.growth
+            ],
         }
 
     def as_text(self) -> str:
         """The best layouts and the growth for a terminal."""
-        found, choice = self.found, self.choice
+        found = self.found
+        choice = self.choice
         head = (
             f"{self.run}: {found.looked_at:,} layouts over {choice.nodes:,} nodes of {choice.site.hardware.device}; "
             f"{found.did_not_fit:,} do not fit the memory, {found.broke_a_rule:,} break a rule"
@@ -206,7 +258,13 @@ def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
     choice = full_choice(settings)
     tokens = float(duration(choice).tokens)
     found = search(choice, tokens)
-    return RunSearch(settings.name, choice, tokens, found, tuple(growth(choice, tokens)) if found.looked_at else ())
+    return RunSearch(
+        settings.name,
+        choice,
+        tokens,
+        found,
+        tuple(growth(choice, tokens)) if found.looked_at else (),
+    )
 
 
 def _layout_row(layout: Candidate, currency: str) -> dict[str, str]:

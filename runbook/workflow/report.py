@@ -76,15 +76,24 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
     return run_pages.FrontPage(sample, comparison, tiles)
 
 
-def _outcome(folder: Path) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
+def _outcome(
+    folder: Path,
+) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
     """What the model wrote after which iteration, the trainings that wrote metrics, the plan beside what came true."""
     plan = run_files.read_plan_file(folder)
     found = training_results.sample_rows(folder, plan.phases[FULL], run_files.tokenizer_of(folder))
     samples = {row["after iteration"]: f"{row['prompt']}{row['continuation']}" for row in found}
-    phases = [phase for phase in (SMOKE, FULL) if (folder / plan.phases[phase].log.metrics).exists()]
+    phases = [
+        phase for phase in (SMOKE, FULL) if (folder / plan.phases[phase].log.metrics).exists()
+    ]
     trained = [training_results.read_results(folder, plan, phase) for phase in phases]
     tables = {one.phase: training_results.plan_versus_actual(one) for one in trained}
-    rows = [{"phase": phase, **row} for phase, table in tables.items() for row in table if row["planned"] is not None]
+    rows = [
+        {"phase": phase, **row}
+        for phase, table in tables.items()
+        for row in table
+        if row["planned"] is not None
+    ]
     return samples, trained, rows
 
 
@@ -96,7 +105,8 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     run = read_run(folder)
     samples, trained, comparison = _outcome(folder)
     rows = [
-        {"phase": one.phase, "state": one.state, "verdict": one.twin.verdict if one.twin else ""} for one in run.phases
+        {"phase": one.phase, "state": one.state, "verdict": one.twin.verdict if one.twin else ""}
+        for one in run.phases
     ]
     asked = [one for one in run.phases if one.phase in phases]
     verdict = run.verdict
@@ -105,8 +115,13 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     parts = ["", f"{folder.name}: {verdict}", Table(rows).as_text()]
     for one in trained:
         if losses := [loss for _, loss in one.history.losses]:
-            parts.append(f"{one.phase}  loss {losses[0]:.2f} {sparkline(losses, 40)} {losses[-1]:.2f}")
-    parts += [f"after iteration {iteration}: " + " ".join(text.split()) for iteration, text in samples.items()]
+            parts.append(
+                f"{one.phase}  loss {losses[0]:.2f} {sparkline(losses, 40)} {losses[-1]:.2f}"
+            )
+    parts += [
+        f"after iteration {iteration}: " + " ".join(text.split())
+        for iteration, text in samples.items()
+    ]
     if scores := [row for row in read_scores(folder) if row["measure"] != PHENOMENON]:
         parts.append(Table(scores, title="Scores before and after").as_text())
     if comparison:
@@ -121,7 +136,9 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
         raise RecordError(
             f"{folder.name} has trained nothing yet, so it has no results. runbook run {folder.name} does."
         )
-    numbers = {one.phase: run_tables.numbers_table(one.summary, history=one.history) for one in trained}
+    numbers = {
+        one.phase: run_tables.numbers_table(one.summary, history=one.history) for one in trained
+    }
     results = [{"phase": phase, **row} for phase, table in numbers.items() for row in table]
     tables = {"results": Table(results), "plan-versus-actual": Table(comparison)}
     frames = {name: table.to_frame() for name, table in tables.items()}
@@ -161,7 +178,9 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
     # Our engine still writes this notebook, then the manifest; noted here, a kill in between would look like an edit.
     write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)
     open_checks = [
-        f"{check.name} ({check.value}; rule: {check.rule})" for check in twin.checks if check.verdict != "pass"
+        f"{check.name} ({check.value}; rule: {check.rule})"
+        for check in twin.checks
+        if check.verdict != "pass"
     ]
     show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))
 
@@ -169,17 +188,37 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
 PRIVATE_KEYS = {
     **dict.fromkeys(("user", "users", "username", "user_name", "owner", "login", "by"), "user"),
     **dict.fromkeys(("waived_by", "rehearsal_waived_by"), "user"),
-    **dict.fromkeys(("host", "hosts", "hostname", "node", "nodes", "nodelist", "node_list", "master_addr"), "host"),
-    **dict.fromkeys(("account", "accounts", "project", "project_id", "qos", "reservation", "allocation"), "account"),
+    **dict.fromkeys(
+        ("host", "hosts", "hostname", "node", "nodes", "nodelist", "node_list", "master_addr"),
+        "host",
+    ),
+    **dict.fromkeys(
+        ("account", "accounts", "project", "project_id", "qos", "reservation", "allocation"),
+        "account",
+    ),
     **dict.fromkeys(("bucket",), "bucket"),
     **dict.fromkeys(("stage", "folder", "image", "cwd", "home", "path", "container"), "path"),
 }
 """Names of keys whose values are such words, in run.yaml, plan.json, job files and events."""
 LARGEST_LIST = 4096
 """Hosts of one range that are looked for."""
-JSON_LINES_FILES = ("metrics.jsonl", "rank_times.jsonl", "validation.jsonl", "samples.jsonl", "events.jsonl")
-_ENVIRONMENT = {"USER": "user", "LOGNAME": "user", "SLURM_JOB_ACCOUNT": "account", "HOSTNAME": "host", "HOME": "path"}
-_PUBLIC_WORDS = frozenset({"local", "checkpoints", "smoke", "data", "tensorboard", "records", "jobs"})
+JSON_LINES_FILES = (
+    "metrics.jsonl",
+    "rank_times.jsonl",
+    "validation.jsonl",
+    "samples.jsonl",
+    "events.jsonl",
+)
+_ENVIRONMENT = {
+    "USER": "user",
+    "LOGNAME": "user",
+    "SLURM_JOB_ACCOUNT": "account",
+    "HOSTNAME": "host",
+    "HOME": "path",
+}
+_PUBLIC_WORDS = frozenset(
+    {"local", "checkpoints", "smoke", "data", "tensorboard", "records", "jobs"}
+)
 
 
 def write_redacted(folder: Path, out: Path | None = None) -> Path:
@@ -188,9 +227,16 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
         out = folder / "redacted"
         shutil.rmtree(out, ignore_errors=True)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RecordError(f"{out} is not an empty folder, and nothing in it is overwritten. Name another: --out DIR.")
+        raise RecordError(
+            f"{out} is not an empty folder, and nothing in it is overwritten. Name another: --out DIR."
+        )
     redactor = Redactor(private_words(folder))
-    for name in ("run.yaml", "plan.json", *JSON_LINES_FILES, *(f"smoke/{name}" for name in JSON_LINES_FILES)):
+    for name in (
+        "run.yaml",
+        "plan.json",
+        *JSON_LINES_FILES,
+        *(f"smoke/{name}" for name in JSON_LINES_FILES),
+    ):
         if (folder / name).exists():
             write_text(out / name, _redacted_file(redactor, folder / name))
     for phase in PHASES:
@@ -200,9 +246,14 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
     run_pages.write_single_file(out)
     # The page of known failures goes into the copy: outside, the shared one next to the runs is missing.
     page_parts.write_help(out)
-    for page in (out / "index.html", out / run_pages.REPORT_NAME, *(out / "records").glob("*.html")):
+    for page in (
+        out / "index.html",
+        out / run_pages.REPORT_NAME,
+        *(out / "records").glob("*.html"),
+    ):
         here = "" if page.parent == out else "../"
-        link, inside = f'"../{here}{page_parts.HELP_NAME}', f'"{here}{page_parts.HELP_NAME}'
+        link = f'"../{here}{page_parts.HELP_NAME}'
+        inside = f'"{here}{page_parts.HELP_NAME}'
         write_text(page, page.read_text(encoding="utf-8").replace(link, inside))
     return out / "index.html"
 
@@ -212,7 +263,11 @@ def private_words(folder: Path) -> dict[str, str]:
     words = dict(_of_this_process(folder))
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder).parts[0]
-        if inside in ("data", "checkpoints", "tensorboard") or not path.is_file() or path.stat().st_size > 8 * 2**20:
+        if (
+            inside in ("data", "checkpoints", "tensorboard")
+            or not path.is_file()
+            or path.stat().st_size > 8 * 2**20
+        ):
             continue
         if path.name == "hostfile":
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -225,7 +280,9 @@ def private_words(folder: Path) -> dict[str, str]:
 
 def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
     homes = [Path.home()]
-    with contextlib.suppress(KeyError, OSError):  # an account without a name, as in some containers; OSError since 3.13
+    with contextlib.suppress(
+        KeyError, OSError
+    ):  # an account without a name, as in some containers; OSError since 3.13
         yield getpass.getuser(), "user"
     for number in {os.getuid(), folder.stat().st_uid}:
         with contextlib.suppress(KeyError):  # as above
@@ -250,7 +307,9 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
 def _note_private(words: dict[str, str], key: str, value: Any) -> None:
     if not isinstance(value, str) or not value or value in _PUBLIC_WORDS:
         return
-    if " " in value and WHOLE_PATH.fullmatch(value):  # its folders are named elsewhere too, in running text
+    if " " in value and WHOLE_PATH.fullmatch(
+        value
+    ):  # its folders are named elsewhere too, in running text
         place = Path(value)
         words.update({str(one): "path" for one in (place, *place.parents) if " " in str(one)})
     kind = PRIVATE_KEYS.get(key.rpartition(".")[2].lower())
@@ -307,9 +366,15 @@ def _read_content(path: Path) -> Any:
 
 def _redacted_file(redactor: Redactor, path: Path) -> str:
     if path.suffix == ".json":
-        return json.dumps(redactor.value(json.loads(path.read_text())), indent=1, ensure_ascii=False) + "\n"
+        return (
+            json.dumps(redactor.value(json.loads(path.read_text())), indent=1, ensure_ascii=False)
+            + "\n"
+        )
     if path.suffix == ".jsonl":
-        return "".join(json.dumps(redactor.value(row), ensure_ascii=False) + "\n" for row in _read_content(path))
+        return "".join(
+            json.dumps(redactor.value(row), ensure_ascii=False) + "\n"
+            for row in _read_content(path)
+        )
     return redactor.text(path.read_text(encoding="utf-8"))
 
 
@@ -338,7 +403,9 @@ def _redact_cell(redactor: Redactor, cell: Any, place: int) -> None:
             if key in output:
                 output[key] = redactor.value(output[key])
     if cell.pop("attachments", None):
-        cell.source = re.sub(r"!\[[^\]]*\]\(\s*attachment:[^)]*\)", "[attachment left out]", cell.source)
+        cell.source = re.sub(
+            r"!\[[^\]]*\]\(\s*attachment:[^)]*\)", "[attachment left out]", cell.source
+        )
     cell.source = redactor.text(cell.source)
     if redactor.text(cell.get("id", "")) != cell.get("id", ""):
         cell.id = f"cell-{place}"

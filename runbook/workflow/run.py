@@ -70,7 +70,10 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
     require_values(settings)
     runs = open_phase.runs_folder(settings.project)
     folder = runs / settings.name
-    kept = machine.known_calibrations(settings, runs) if from_scratch else machine.calibrations_of_run(settings, folder)
+    if from_scratch:
+        kept = machine.known_calibrations(settings, runs)
+    else:
+        kept = machine.calibrations_of_run(settings, folder)
     plan = machine.make_plan_here(settings, kept)
     for phase in request.phases():  # an impossible order is refused before anything is written
         refuse_hand_edits(settings.project / "notebooks" / f"{phase}.ipynb")
@@ -95,12 +98,16 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
                     break
             write_report(folder)
         except NotebookStopped as stopped:
-            say(f"Stopped between two notebooks by signal {stopped.number}; the same command goes on from here.")
+            say(
+                f"Stopped between two notebooks by signal {stopped.number}; the same command goes on from here."
+            )
             raise
     return outcome, folder
 
 
-def run_phase(request: RunRequest, settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -> Outcome:
+def run_phase(
+    request: RunRequest, settings: Settings, plan: Plan, folder: Path, phase: str, say: Say
+) -> Outcome:
     """One phase: nothing where it is done and unchanged, else its notebook, executed and recorded."""
     if not (missing := why_not_done(settings, plan, folder, phase)):
         say(f"{phase:16} done, verified")
@@ -129,7 +136,8 @@ def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
                 if verbose or (line.startswith((phase, "tokenize", "rehearsal")) and "%" in line):
                     say(line)
 
-    logger, handler = logging.getLogger("papermill"), Repeat()
+    logger = logging.getLogger("papermill")
+    handler = Repeat()
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -170,7 +178,12 @@ def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -
     for mark in (folder / "steps").glob(f"{phase}*"):
         mark.unlink()
     phase_plan = plan.phases.get(phase)
-    outputs = jobs.training_paths(folder, phase_plan) if phase_plan else [folder / "data"] if phase == "02-data" else []
+    if phase_plan:
+        outputs = jobs.training_paths(folder, phase_plan)
+    elif phase == "02-data":
+        outputs = [folder / "data"]
+    else:
+        outputs = []
     if moved := jobs.move_to_history(folder, phase, outputs):
         say(f"{phase}: earlier results are kept in {moved.relative_to(folder)}")
 

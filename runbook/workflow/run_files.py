@@ -43,7 +43,9 @@ def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
 def write_plan_file(settings: Settings, plan: Plan, folder: Path) -> None:
     """Write run.yaml and plan.json where they are absent or say something else; unchanged files keep their date."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = json.dumps(with_prompt_ids(settings, plan).as_dict(), indent=1, ensure_ascii=False) + "\n"
+    content = (
+        json.dumps(with_prompt_ids(settings, plan).as_dict(), indent=1, ensure_ascii=False) + "\n"
+    )
     _write_if_changed(folder / "run.yaml", settings.as_yaml())
     _write_if_changed(folder / "plan.json", content)
     note_files(folder, [folder / "run.yaml", folder / "plan.json"])
@@ -67,7 +69,10 @@ def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, obje
     found = {}
     for key in settings.values():
         origin = settings.origins[key][-1]
-        room = any(key in group and any(settings.value(other) for other in group) for group in EXCLUSIVE.values())
+        room = any(
+            key in group and any(settings.value(other) for other in group)
+            for group in EXCLUSIVE.values()
+        )
         if origin.layer in layers and key not in FREE_KEYS and not (room and not origin.value):
             found[key] = origin.value
     return found
@@ -97,9 +102,13 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
     try:
         there = dotted(yaml.safe_load(path.read_text()))
     except (ValueError, yaml.YAMLError) as error:
-        raise RecordError(f"{path} cannot be read ({error}); it was written by runbook and changed later.") from error
+        raise RecordError(
+            f"{path} cannot be read ({error}); it was written by runbook and changed later."
+        ) from error
     now = dotted(yaml.safe_load(settings.as_yaml()))
-    built_in = {key for key, chain in settings.origins.items() if chain and chain[-1].layer == "built-in"}
+    built_in = {
+        key for key, chain in settings.origins.items() if chain and chain[-1].layer == "built-in"
+    }
     return [
         (key, there.get(key, "(absent)"), now.get(key, "(absent)"))
         for key in sorted(there.keys() | now.keys())
@@ -152,16 +161,21 @@ def read_mark(run_folder: Path, step: str) -> DoneMark | None:
     return read_json_record(mark_path(run_folder, step), DoneMark, "a done-mark", remedy)
 
 
-def write_mark(run_folder: Path, step: str, version: int, digest: str, outputs: Iterable[Path], **facts: Any) -> None:
+def write_mark(
+    run_folder: Path, step: str, version: int, digest: str, outputs: Iterable[Path], **facts: Any
+) -> None:
     """Write the done-mark, last and by rename; each output is read once for its checksum."""
     made = tuple(
-        StepOutput(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path)) for path in sorted(outputs)
+        StepOutput(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path))
+        for path in sorted(outputs)
     )
     mark = DoneMark(step, version, digest, time.time(), made, facts)
     write_text(mark_path(run_folder, step), json.dumps(asdict(mark), indent=1) + "\n")
 
 
-def what_is_missing(run_folder: Path, step: str, digest: str = "", *, by_content: bool = True) -> str:
+def what_is_missing(
+    run_folder: Path, step: str, digest: str = "", *, by_content: bool = True
+) -> str:
     """Why the step must run (again), or an empty string where it is done and its outputs are still the same.
 
     Without a digest its inputs are not compared. Without `by_content` only the sizes of the outputs are: terabytes of

@@ -58,7 +58,11 @@ def _attempt(name: str) -> tuple[str, int, str]:
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
             part, _, number = name[len(phase) + 1 :].rpartition("-")
-            return phase, int(number) if number.isdigit() else 1, part if number.isdigit() else f"{part}-{number}"
+            return (
+                phase,
+                int(number) if number.isdigit() else 1,
+                part if number.isdigit() else f"{part}-{number}",
+            )
     return name, 0, ""
 
 
@@ -92,15 +96,22 @@ def status_of_one(name: str, runs: Path | None) -> str:
     run = read_run(folder)
     parts = [str(folder), phases_table(run).as_text()]
     if run.problem:
-        return "\n\n".join([*parts, f"{run.problem}\nWithout it the queue of its jobs is not known."])
+        return "\n\n".join(
+            [*parts, f"{run.problem}\nWithout it the queue of its jobs is not known."]
+        )
     scheduler = scheduler_of(folder)
     jobs = [(job, scheduler.state(job)) for job in job_folders(folder)]
     living = [job for job, status in jobs if status.state in LIVING]
     rows = [_job_row(job, status) for job, status in jobs]
-    filled = [{key: value for key, value in row.items() if any(other[key] for other in rows)} for row in rows]
+    filled = [
+        {key: value for key, value in row.items() if any(other[key] for other in rows)}
+        for row in rows
+    ]
     parts += [Table(table).as_text() for table in (filled, _queue_rows(scheduler, living)) if table]
     tails = [(log, job_folder.log_tail(log, 6)) for job in living for log in _logs(job)]
-    return "\n\n".join([*parts, *("\n".join([f"==> {log} <==", *lines]) for log, lines in tails if lines)])
+    return "\n\n".join(
+        [*parts, *("\n".join([f"==> {log} <==", *lines]) for log, lines in tails if lines)]
+    )
 
 
 def phases_table(run: RunState) -> Table:
@@ -109,7 +120,11 @@ def phases_table(run: RunState) -> Table:
     for phase in run.phases:
         words: Row = {"verdict": "", "ended": "", "numbers": phase.problem.partition(". ")[0]}
         if twin := phase.twin:
-            words = {"verdict": twin.verdict, "ended": twin.ended, "numbers": _numbers(twin.results)}
+            words = {
+                "verdict": twin.verdict,
+                "ended": twin.ended,
+                "numbers": _numbers(twin.results),
+            }
         rows.append({"phase": phase.phase, "state": phase.state, **words})
     return Table(rows)
 
@@ -139,7 +154,10 @@ def _nodes(job: JobFolder) -> str:
 def _numbers(results: Mapping[str, object]) -> str:
     if results.get("last_loss") is None:
         return ""
-    speed = f", {_number(results['tokens_per_second'], ',.0f')} tokens/s" if results.get("tokens_per_second") else ""
+    if results.get("tokens_per_second"):
+        speed = f", {_number(results['tokens_per_second'], ',.0f')} tokens/s"
+    else:
+        speed = ""
     return f"loss {_number(results.get('first_loss'), '.2f')} to {_number(results['last_loss'], '.2f')}{speed}"
 
 
@@ -150,7 +168,9 @@ def _number(value: Any, form: str) -> str:
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
     """What the queue says of the partitions that these jobs ask for; empty on a machine without one."""
-    names = sorted({name for job in jobs for name in read_job_request(job).partition.split(",") if name})
+    names = sorted(
+        {name for job in jobs for name in read_job_request(job).partition.split(",") if name}
+    )
     if not names or not isinstance(scheduler, QueueScheduler):
         return []
     try:
@@ -177,7 +197,8 @@ def find_job(job_id: str, runs: Path | None) -> str:
 
 def _has_id(job: JobFolder, word: str) -> bool:
     """Whether a job has this id: as runbook says it (slurm-12), as the queue does (12, 12.server, 12_3, 12[3])."""
-    record, began = job_folder.read_record(job), job_folder.read_started(job)
+    record = job_folder.read_record(job)
+    began = job_folder.read_started(job)
     known = {record.job_id, record.queue_id} if record else set()
     known |= {began.job_id} if began else set()
     known |= {name.partition("-")[2] for name in known}
@@ -229,13 +250,17 @@ def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], 
     offsets = dict.fromkeys(_logs(job), 0)
     say(f"==> {job.path} <==")
     while True:
-        status = scheduler.state(job)  # before reading: what an ended job wrote is then read to its end
+        status = scheduler.state(
+            job
+        )  # before reading: what an ended job wrote is then read to its end
         last = status.final or not follow
         for path in filter(Path.exists, offsets):
             with path.open("rb") as stream:
                 stream.seek(offsets[path])
                 text = stream.read()
-            text = text if last else text[: text.rfind(b"\n") + 1]  # a line half written is said when it is whole
+            text = (
+                text if last else text[: text.rfind(b"\n") + 1]
+            )  # a line half written is said when it is whole
             offsets[path] += len(text)
             for line in text.decode(errors="replace").splitlines():
                 say(line)

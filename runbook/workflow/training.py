@@ -60,14 +60,37 @@ def show_samples(open_phase: OpenPhase) -> View:
     return View([Table(rows, "The same prompt before and after") if rows else empty])
 
 
-def continue_text(open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7) -> View:
+def continue_text(
+    open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7
+) -> View:
     """Let the trained model continue a prompt of yours, in a process of its own; `runbook sample RUN` does the same."""
-    if open_phase.settings.run.training.framework != "runbook" or importlib.util.find_spec("torch") is None:
-        return View(["No text is made here: it needs a checkpoint of our own trainer, and torch in this environment."])
-    if not prompt and not open_phase.phase_plan.sampling.prompt and open_phase.phase_plan.sampling.end_of_document < 0:
-        return View(["There is no prompt to continue: set training.sample_prompt, or give one in this cell."])
-    (made,) = weights.sample_texts(open_phase.folder, [prompt], tokens=tokens, temperature=temperature)
-    row = {"after iteration": made.iteration, "prompt": made.prompt, "continuation": made.continuation}
+    if (
+        open_phase.settings.run.training.framework != "runbook"
+        or importlib.util.find_spec("torch") is None
+    ):
+        return View(
+            [
+                "No text is made here: it needs a checkpoint of our own trainer, and torch in this environment."
+            ]
+        )
+    if (
+        not prompt
+        and not open_phase.phase_plan.sampling.prompt
+        and open_phase.phase_plan.sampling.end_of_document < 0
+    ):
+        return View(
+            [
+                "There is no prompt to continue: set training.sample_prompt, or give one in this cell."
+            ]
+        )
+    (made,) = weights.sample_texts(
+        open_phase.folder, [prompt], tokens=tokens, temperature=temperature
+    )
+    row = {
+        "after iteration": made.iteration,
+        "prompt": made.prompt,
+        "continuation": made.continuation,
+    }
     return View([Table([row], "From the newest checkpoint")])
 
 
@@ -76,9 +99,15 @@ def judge(open_phase: OpenPhase) -> CheckTable:
     run = training_results.read_results(open_phase.folder, open_phase.plan, PHASE)
     open_phase.session.add_results(run.results())
     steps = gates.steps_check(run.history, open_phase.phase_plan.duration.iterations)
-    checks = [steps, *gates.resume_check(run.history, run.events), *own_checkpoints(open_phase, run.events)]
+    checks = [
+        steps,
+        *gates.resume_check(run.history, run.events),
+        *own_checkpoints(open_phase, run.events),
+    ]
     if steps.verdict == "pass":  # else the first of what is left is compared with the last
-        enough = open_phase.phase_plan.duration.tokens >= 100_000  # in a shorter run the loss has only to fall at all
+        enough = (
+            open_phase.phase_plan.duration.tokens >= 100_000
+        )  # in a shorter run the loss has only to fall at all
         checks += gates.learning_check(run.history, smallest_fall=0.30 if enough else 0.0)
     return open_phase.check(checks)
 
@@ -96,4 +125,6 @@ def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Chec
     rule = "each job goes on from a checkpoint of this training; if not: runbook run {} --redo training begins anew"
     value = f"{', '.join(foreign)}: of another training" if foreign else f"{len(resumed)} resumed"
     verdict = "fail" if foreign else "pass"
-    return [Check("own checkpoints", verdict, value, rule.format(open_phase.settings.run.run))] if resumed else []
+    if resumed:
+        return [Check("own checkpoints", verdict, value, rule.format(open_phase.settings.run.run))]
+    return []

@@ -86,10 +86,19 @@ def test_lumis_two_scripts_are_one_job(tmp_path):
 
 def test_arrays_defaults_and_branches_are_followed():
     found = read("azure-train.sh")
-    wanted = {"model": "175b", "training.iterations": 1500, "data.held_out": 15, "data.dataset": "slimpajama",
-              "jobs.switch": "+sharp", "training.warmup_fraction": 0.001, "jobs.training.nodes": 16}  # fmt: skip
+    wanted = {
+        "model": "175b",
+        "training.iterations": 1500,
+        "data.held_out": 15,
+        "data.dataset": "slimpajama",
+        "jobs.switch": "+sharp",
+        "training.warmup_fraction": 0.001,
+        "jobs.training.nodes": 16,
+    }
     assert {key: values(found).get(key) for key in wanted} == wanted
-    assert lines(found)["training.global_batch"] == 13  # where its value stands, not where the option does
+    assert (
+        lines(found)["training.global_batch"] == 13
+    )  # where its value stands, not where the option does
     assert numbers(found) == {4, 6, 10, 13, 14}
     assert [one.text for one in found.findings.leftovers] == ["--use-sharp"]
     without = read("azure-train.sh", change={"USE_SHARP:-1": "USE_SHARP:-0"})
@@ -99,10 +108,18 @@ def test_arrays_defaults_and_branches_are_followed():
 @pytest.mark.parametrize(
     ("old", "new", "gone"),
     [
-        ("MERGE_FILE:-$STAGE_PATH/slimpajama/bpe/vocab.json", "MERGE_FILE:-$STAGE_PATH/slimpajama/bpe/merges.txt", 13),
+        (
+            "MERGE_FILE:-$STAGE_PATH/slimpajama/bpe/vocab.json",
+            "MERGE_FILE:-$STAGE_PATH/slimpajama/bpe/merges.txt",
+            13,
+        ),
         ("--save-interval 100", '--save-interval "$SAVE_INTERVAL"', 4),
         ('SQUASHED_PYTORCH_IMAGE="', 'SQUASHED_PYTORCH_IMAGE="${SQUASHED_PYTORCH_IMAGE:-}', 6),
-        ("CHECKPOINT_PATH:-$STAGE_PATH/checkpoints", "CHECKPOINT_PATH:-$STAGE_PATH/$HIDDEN_SIZE", 14),
+        (
+            "CHECKPOINT_PATH:-$STAGE_PATH/checkpoints",
+            "CHECKPOINT_PATH:-$STAGE_PATH/$HIDDEN_SIZE",
+            14,
+        ),
     ],
 )
 def test_an_error_that_was_mended_is_not_told(old, new, gone):
@@ -112,7 +129,10 @@ def test_an_error_that_was_mended_is_not_told(old, new, gone):
 def test_a_block_of_exports_is_laid_over_the_documents_own_run(tmp_path):
     found = read("azure-exports.sh")
     assert (found.findings.site.site, found.base) == ("azure", "azure-175b")
-    assert (values(found)["model"], values(found)["jobs.training.nodes"]) == ("175b", 32)  # the last start counts
+    assert (values(found)["model"], values(found)["jobs.training.nodes"]) == (
+        "175b",
+        32,
+    )  # the last start counts
     assert values(found)["training.save_interval"] == 10000
     assert values(found)["jobs.stage"] == "/lustre/gpt"
     assert {4, 6, 14} == numbers(found)
@@ -128,31 +148,51 @@ def test_a_block_of_exports_is_laid_over_the_documents_own_run(tmp_path):
 def test_several_texts_with_weights_are_left_with_the_blend_to_write():
     line = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --data-path "
     said = {
-        line + "0.7 /d/Wiki_en_text_document 0.2 /d/books_text_document 0.1 /d/wiki_en_text_document":
-            "(kind: tokenized, a folder of its own) and set data.blend: wiki-en 0.8, books 0.2",
-        line + "0.5 /d/pile_00_text_document 0.5 /e/oscar_text_document": "data.blend: the-pile 0.5, oscar-1GB 0.5",
-    }  # fmt: skip
+        line
+        + "0.7 /d/Wiki_en_text_document 0.2 /d/books_text_document 0.1 /d/wiki_en_text_document": "(kind: tokenized, a folder of its own) and set data.blend: wiki-en 0.8, books 0.2",  # noqa: E501
+        line
+        + "0.5 /d/pile_00_text_document 0.5 /e/oscar_text_document": "data.blend: the-pile 0.5, oscar-1GB 0.5",
+    }
     for script, why in said.items():
         found = adopt([("train.sh", script)], "mine", PROJECT)
-        assert any(one.why.endswith(why) for one in found.findings.leftovers), found.findings.leftovers
+        assert any(one.why.endswith(why) for one in found.findings.leftovers), (
+            found.findings.leftovers
+        )
         assert values(found)["data.dataset"] == "tokenized"
-    one = adopt([("train.sh", line + "0.5 /d/pile_00_text_document 0.5 /d/pile_01_text_document")], "mine", PROJECT)
+    one = adopt(
+        [("train.sh", line + "0.5 /d/pile_00_text_document 0.5 /d/pile_01_text_document")],
+        "mine",
+        PROJECT,
+    )
     assert values(one)["data.dataset"] == "the-pile"
 
 
 def test_a_document_s_knobs_before_a_command():
     found = read("polaris-exports.sh")
-    wanted = {"model": "gpt13b", "training.sequence_length": 2048, "training.attention": "flash2",
-              "parallel.sequence": True, "training.global_batch": 4}  # fmt: skip
+    wanted = {
+        "model": "gpt13b",
+        "training.sequence_length": 2048,
+        "training.attention": "flash2",
+        "parallel.sequence": True,
+        "training.global_batch": 4,
+    }
     assert {key: values(found).get(key) for key in wanted} == wanted
     assert numbers(found) == {21, 24}
-    assert 21 not in numbers(read("polaris-exports.sh", change={"module load": "git checkout 6bcac4ee\nmodule load"}))
+    assert 21 not in numbers(
+        read("polaris-exports.sh", change={"module load": "git checkout 6bcac4ee\nmodule load"})
+    )
 
 
 def test_pbs_mpiexec_and_deepspeeds_file():
     found = read("polaris-job.pbs")
-    wanted = {"site": "polaris", "jobs.account": "mine", "jobs.training.nodes": 16, "jobs.training.partition": "prod",
-              "training.initial_loss_scale": 4096.0, "data.folder": "/eagle/mine"}  # fmt: skip
+    wanted = {
+        "site": "polaris",
+        "jobs.account": "mine",
+        "jobs.training.nodes": 16,
+        "jobs.training.partition": "prod",
+        "training.initial_loss_scale": 4096.0,
+        "data.folder": "/eagle/mine",
+    }
     assert {key: values(found).get(key) for key in wanted} == wanted
     assert numbers(found) == {22, 24, 25}
     assert {"module load conda/2024-04-29"} <= {one.text for one in found.findings.leftovers}
@@ -160,7 +200,12 @@ def test_pbs_mpiexec_and_deepspeeds_file():
 
 def test_four_things_that_make_27_and_what_mends_each():
     found = read("slurm-train.slurm")
-    assert [(one.number, one.line) for one in found.errors] == [(27, 7), (27, 18), (27, 21), (27, 38)]
+    assert [(one.number, one.line) for one in found.errors] == [
+        (27, 7),
+        (27, 18),
+        (27, 21),
+        (27, 38),
+    ]
     mended = read(
         "slurm-train.slurm",
         change={
@@ -173,17 +218,32 @@ def test_four_things_that_make_27_and_what_mends_each():
     assert numbers(mended) == set()
     assert values(mended)["jobs.image"] == "registry.example#lab/pytorch:22.02"
     assert values(found)["training.loss_scale_window"] == 500
-    assert "training.static_loss_scale" not in values(found)  # DeepSpeed's file says dynamic, and is the one in use
-    static = read("slurm-train.slurm", change={'"loss_scale": 0,': "", "--fp16": "--fp16 --rampup-batch-size 8 8 4096"})
+    assert "training.static_loss_scale" not in values(
+        found
+    )  # DeepSpeed's file says dynamic, and is the one in use
+    static = read(
+        "slurm-train.slurm",
+        change={'"loss_scale": 0,': "", "--fp16": "--fp16 --rampup-batch-size 8 8 4096"},
+    )
     assert values(static)["training.static_loss_scale"] == 12
-    assert [values(static)[f"training.rampup_{word}"] for word in ("start", "increment", "samples")] == [8, 8, 4096]
+    assert [
+        values(static)[f"training.rampup_{word}"] for word in ("start", "increment", "samples")
+    ] == [8, 8, 4096]
 
 
 def test_nemos_overrides_over_its_own_file():
     found = read("aws-nemo.sbatch")
-    wanted = {"model": "nemo-175b", "training.framework": "nemo", "training.iterations": 40,
-              "training.save_interval": 0, "training.learning_rate": 1.2e-4, "jobs.stage": "/fsx",
-              "jobs.training.nodes": 16, "jobs.image": "/apps/nemo.sqsh", "jobs.launcher": "torchrun"}  # fmt: skip
+    wanted = {
+        "model": "nemo-175b",
+        "training.framework": "nemo",
+        "training.iterations": 40,
+        "training.save_interval": 0,
+        "training.learning_rate": 1.2e-4,
+        "jobs.stage": "/fsx",
+        "jobs.training.nodes": 16,
+        "jobs.image": "/apps/nemo.sqsh",
+        "jobs.launcher": "torchrun",
+    }
     assert {key: values(found).get(key) for key in wanted} == wanted
     assert [one.text for one in found.findings.leftovers] == ["model.transformer_engine=True"]
 
@@ -192,10 +252,21 @@ def test_a_shape_that_no_catalogue_has_is_kept(tmp_path):
     found = read("own-shape.sh")
     settings = checked(found, tmp_path)
     model = settings.model
-    assert (model.layers, model.hidden, model.heads, model.ffn_hidden, model.positions) == (30, 3072, 24, 8192, 4096)
-    assert (settings.run.parallel.virtual_pipeline, settings.job("04-training").devices_per_node) == (3, 4)
+    assert (model.layers, model.hidden, model.heads, model.ffn_hidden, model.positions) == (
+        30,
+        3072,
+        24,
+        8192,
+        4096,
+    )
+    assert (
+        settings.run.parallel.virtual_pipeline,
+        settings.job("04-training").devices_per_node,
+    ) == (3, 4)
     assert values(found)["jobs.training.walltime"] == "36:00:00"
-    assert values(found)["training.schedule"] == "linear"  # the program's default, which is not ours
+    assert (
+        values(found)["training.schedule"] == "linear"
+    )  # the program's default, which is not ours
 
 
 @pytest.mark.parametrize(
@@ -204,7 +275,15 @@ def test_a_shape_that_no_catalogue_has_is_kept(tmp_path):
         ({"nodes=2": "nodes=4"}, 18),
         ({"num_gpus=16": "num_gpus=24"}, 15),
         ({"mp_size=2": "mp_size=3"}, 15),
-        ({"mp_size=2": "mp_size=1", "pp_size=2": "pp_size=1", "nodes=2": "nodes=1", "num_node=2": "num_node=1"}, 16),
+        (
+            {
+                "mp_size=2": "mp_size=1",
+                "pp_size=2": "pp_size=1",
+                "nodes=2": "nodes=1",
+                "num_node=2": "num_node=1",
+            },
+            16,
+        ),
         ({"model_size=13": "model_size=30"}, 1),
     ],
 )
@@ -237,9 +316,11 @@ def test_the_command_writes_the_file_once_and_tells_everything(tmp_path):
     first = CliRunner().invoke(cli, [*words, "--json"])
     report = json.loads(first.stdout)
     assert (report["run_file"], report["check"], report["site"]) == (str(out), "passes", "lumi")
-    assert {"key": "parallel.tensor", "value": 2, "from": "--tensor-model-parallel-size"}.items() <= next(
-        one for one in report["carried"] if one["key"] == "parallel.tensor"
-    ).items()
+    assert {
+        "key": "parallel.tensor",
+        "value": 2,
+        "from": "--tensor-model-parallel-size",
+    }.items() <= next(one for one in report["carried"] if one["key"] == "parallel.tensor").items()
     assert {error["number"] for error in report["errors"]} == {19}
     assert [one["key"] for one in report["required"]] == ["jobs.stage"]
     assert params.load(str(out), project=PROJECT, portable=True).run.parallel.pipeline == 2
@@ -256,7 +337,9 @@ def test_the_command_writes_the_file_once_and_tells_everything(tmp_path):
 def test_a_run_file_that_check_would_refuse_is_written_and_told(tmp_path):
     script = tmp_path / "odd.sh"
     script.write_text((SAMPLES / "slurm-train.slurm").read_text().replace("TP=4", "TP=3"))
-    said = CliRunner().invoke(cli, ["adopt", str(script), "--out", str(tmp_path / "odd.yaml"), "--json"])
+    said = CliRunner().invoke(
+        cli, ["adopt", str(script), "--out", str(tmp_path / "odd.yaml"), "--json"]
+    )
     report = json.loads(said.stdout)
     assert "do not divide into groups of 6" in report["check"]
     assert 15 in {error["number"] for error in report["errors"]}

@@ -20,7 +20,10 @@ PARAMS = Path(__file__).parents[2] / "params"
 RUNS = [
     name
     for file in sorted((PARAMS / "variants").glob("*.yaml"))
-    for name in (file.stem, *(f"{file.stem}:{variant}" for variant in yaml.safe_load(file.read_text())))
+    for name in (
+        file.stem,
+        *(f"{file.stem}:{variant}" for variant in yaml.safe_load(file.read_text())),
+    )
 ]
 
 
@@ -46,15 +49,20 @@ def read_back(settings: Settings, words: list[str]) -> Findings:
         ("aws-pile-175b", "", "model.layernorm_epsilon"),
     ],
 )
-def test_epsilon_and_rotary_base_are_written_where_they_are_the_models_own(name: str, base: str, epsilon: str) -> None:
-    settings, chosen = load(name), {"norm_epsilon": 1e-6, "rope_base": 500_000.0, "position_embedding": "rope"}
+def test_epsilon_and_rotary_base_are_written_where_they_are_the_models_own(
+    name: str, base: str, epsilon: str
+) -> None:
+    settings = load(name)
+    chosen = {"norm_epsilon": 1e-6, "rope_base": 500_000.0, "position_embedding": "rope"}
     phase = make_plan(settings).phases[FULL]
     words = training_arguments(settings, replace(phase, model=replace(phase.model, **chosen)))
     if not base:
         assert f"{epsilon}=1e-06" in words
         return
     assert words[words.index(base) + 1] == "500000" and words[words.index(epsilon) + 1] == "1e-06"
-    kind = options.take_options([Word(word, 1) for word in words], Findings(settings.site), "megatron-lm")
+    kind = options.take_options(
+        [Word(word, 1) for word in words], Findings(settings.site), "megatron-lm"
+    )
     assert kind.items() >= chosen.items()
     assert not {base, epsilon} & {*arguments(settings)}
     biased = replace(phase, model=replace(phase.model, qkv_biases=True, biases=False))
@@ -81,6 +89,8 @@ def test_what_render_wrote_is_read_back_as_the_same_keys(name: str) -> None:
     keys = {key: value.value for key, value in carried.items() if not key.startswith("data.")}
     for key in [key for key in keys if key.startswith("training.shape.")]:
         field = key.rpartition(".")[2]
-        assert keys.pop(key) == (model[field] or getattr(make_plan(settings).phases[FULL].model, field))
+        assert keys.pop(key) == (
+            model[field] or getattr(make_plan(settings).phases[FULL].model, field)
+        )
     again = load(name, set_words=[f"{key}={value}" for key, value in keys.items()])
     assert sorted(arguments(again)) == sorted(words)  # what a site says too stands elsewhere

@@ -107,8 +107,13 @@ def test_a_hostile_script_reaches_nothing_and_is_still_understood(deed, outside,
     assert {path.name for path in outside.iterdir()} == {"secret"}
     assert not called.is_set()
     assert "the secret" not in repr(found)
-    assert not any(Path(place, "OWNED").exists() for place in ("/usr", "/usr/bin", "/etc", "/bin", "/", Path.home()))
-    assert "--train-iters" in [word.text for launch in launches_of(found.commands) for word in launch.arguments]
+    assert not any(
+        Path(place, "OWNED").exists()
+        for place in ("/usr", "/usr/bin", "/etc", "/bin", "/", Path.home())
+    )
+    assert "--train-iters" in [
+        word.text for launch in launches_of(found.commands) for word in launch.arguments
+    ]
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
 
 
@@ -122,7 +127,9 @@ def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside, monkey
     )
     assert time.monotonic() - started < 60
     assert len(raw) <= namespaces.MOST_BYTES
-    assert "\036exit\0370\034" not in raw or "f | f" in deed  # it did not end well, or was cut off; forks only fail
+    assert (
+        "\036exit\0370\034" not in raw or "f | f" in deed
+    )  # it did not end well, or was cut off; forks only fail
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
 
 
@@ -152,7 +159,9 @@ CONSTRUCTS = {
     ),
     "a script that is sourced, by another folder": (
         "cd /scratch/me/train && . ./config.sh\nexec srun --container-image=a.sqsh torchrun pretrain_gpt.py $OPTS\n",
-        {"config.sh": "export OPTS='--num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10'\n"},
+        {
+            "config.sh": "export OPTS='--num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10'\n"
+        },
     ),
     "programs by their full path": (
         "/opt/conda/envs/x/bin/torchrun pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 1e-4 --train-iters 10\n",
@@ -179,15 +188,17 @@ CONSTRUCTS = {
     ),
     "a launcher written in Python": (
         "python launch.py\n",
-        {"launch.py": "import subprocess\nsubprocess.run('deepspeed pretrain_gpt.py --num-layers 12 --hidden-size 768 "
-         "--lr 1e-4 --train-iters 10'.split())\n"},
+        {
+            "launch.py": "import subprocess\nsubprocess.run('deepspeed pretrain_gpt.py --num-layers 12 --hidden-size 768 "
+            "--lr 1e-4 --train-iters 10'.split())\n"
+        },
     ),
     "what its author left to fill in": (
         "DATA=<path to the data>\ndeepspeed pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 1e-4 "
         "--train-iters 10 --data-path $DATA\n",
         {},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("script", "beside"), CONSTRUCTS.values(), ids=CONSTRUCTS)
@@ -211,7 +222,11 @@ def test_the_file_of_a_pbs_jobs_nodes_is_there_from_the_first_run():
 
 
 def test_an_option_whose_value_is_missing_is_left_over_and_not_lost():
-    found = adopt([("job.sh", f"torchrun {TRAIN} --global-batch-size $(tail -n 1 batch.txt)\n")], "mine", PROJECT)
+    found = adopt(
+        [("job.sh", f"torchrun {TRAIN} --global-batch-size $(tail -n 1 batch.txt)\n")],
+        "mine",
+        PROJECT,
+    )
     assert ("--global-batch-size", "no value reached it: set training.global_batch") in {
         (one.text, one.why) for one in found.findings.leftovers
     }
@@ -220,24 +235,37 @@ def test_an_option_whose_value_is_missing_is_left_over_and_not_lost():
 
 
 def test_a_model_that_is_not_a_gpt_is_named():
-    found = adopt([("job.sh", f"torchrun {TRAIN.replace('gpt', 'mamba')} --num-experts 8\n")], "mine", PROJECT)
+    found = adopt(
+        [("job.sh", f"torchrun {TRAIN.replace('gpt', 'mamba')} --num-experts 8\n")], "mine", PROJECT
+    )
     assert {"pretrain_mamba.py", "--num-experts"} <= {one.text for one in found.findings.leftovers}
 
 
 @pytest.mark.parametrize(
     ("name", "site"),
-    [("#SBATCH -p gpu_p5", "slurm"), ("wget https://s3.amazonaws.com/models/gpt2-vocab.json", "slurm"),
-     ("export FI_EFA_USE_DEVICE_RDMA=1", "aws")],
-)  # fmt: skip
+    [
+        ("#SBATCH -p gpu_p5", "slurm"),
+        ("wget https://s3.amazonaws.com/models/gpt2-vocab.json", "slurm"),
+        ("export FI_EFA_USE_DEVICE_RDMA=1", "aws"),
+    ],
+)
 def test_a_site_is_not_guessed_from_a_word_alone(name, site):
     assert (
-        adopt([("job.sh", f"#!/bin/bash\n{name}\nsrun torchrun {TRAIN}\n")], "mine", PROJECT).findings.site.site == site
+        adopt(
+            [("job.sh", f"#!/bin/bash\n{name}\nsrun torchrun {TRAIN}\n")], "mine", PROJECT
+        ).findings.site.site
+        == site
     )
 
 
 def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(monkeypatch, tmp_path):
-    monkeypatch.setattr(namespaces.shutil, "which", lambda name: None if name == "unshare" else f"/usr/bin/{name}")
-    with pytest.raises(ProgramError, match=r"There is no unshare here. `runbook adopt` runs the script in a sandbox"):
+    monkeypatch.setattr(
+        namespaces.shutil, "which", lambda name: None if name == "unshare" else f"/usr/bin/{name}"
+    )
+    with pytest.raises(
+        ProgramError,
+        match=r"There is no unshare here. `runbook adopt` runs the script in a sandbox",
+    ):
         followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
     monkeypatch.undo()
     monkeypatch.setattr(namespaces, "_NAMESPACES", ("--no-such-namespace",))
@@ -249,7 +277,14 @@ def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(monkeypatch, tm
 def test_stubs_are_shell_scripts_that_shellcheck_accepts():
     paths = sorted(str(path) for path in namespaces.STUBS.glob("*.sh"))
     said = shell.run(
-        ["shellcheck", "--shell=bash", "--severity=warning", "--exclude=SC1091,SC2034,SC2154", *paths], check=False
+        [
+            "shellcheck",
+            "--shell=bash",
+            "--severity=warning",
+            "--exclude=SC1091,SC2034,SC2154",
+            *paths,
+        ],
+        check=False,
     )
     assert said.out == ""
 
@@ -265,7 +300,9 @@ def test_interrupting_leaves_no_process():
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            sandbox_files = {"job.sh": "/usr/bin/sleep 8"}  # by its path: no stub, and nothing that fills the trace
+            sandbox_files = {
+                "job.sh": "/usr/bin/sleep 8"
+            }  # by its path: no stub, and nothing that fills the trace
             namespaces.run_job(sandbox_files, ["bash", "job.sh"], FOLDER, ENVIRONMENT, seconds=8)
     finally:
         timer.cancel()

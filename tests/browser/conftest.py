@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "notebooks"))  # the toy project is shared with the notebooks' tests
+sys.path.append(
+    str(Path(__file__).parents[1] / "notebooks")
+)  # the toy project is shared with the notebooks' tests
 
 from toy_project import PHASES, RUN_FILE, Toy
 
@@ -22,7 +24,9 @@ REQUIRED = "RUNBOOK_REQUIRE_BROWSER"
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 STEPS = 150
 """Long enough that a page can be closed and opened again before a fast machine has done them."""
-LONG = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace("rehearse_stop: 6", "rehearse_stop: 0")
+LONG = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
+    "rehearse_stop: 6", "rehearse_stop: 0"
+)
 """The toy, not stopped on purpose: somebody watches it from a page that is closed meanwhile."""
 assert f"iterations: {STEPS}" in LONG
 
@@ -31,7 +35,11 @@ def chromium() -> str:
     """The installed browser; skips or fails without one."""
     import shutil
 
-    found = os.environ.get("RUNBOOK_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    found = (
+        os.environ.get("RUNBOOK_CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("chromium-browser")
+    )
     if not found:
         said = "no chromium is installed (apt-get install chromium)"
         if os.environ.get(REQUIRED) == "1":
@@ -133,7 +141,11 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
     began = time.monotonic()
     notebook = Notebook(page, lab, "notebooks/04-training.ipynb")
     cell = notebook.cell(cells["watch"])
-    wait_until(lambda: "state" in notebook.output(cell), 400, "the page that was opened again shows the job, untouched")
+    wait_until(
+        lambda: "state" in notebook.output(cell),
+        400,
+        "the page that was opened again shows the job, untouched",
+    )
     again = SimpleNamespace(seconds=time.monotonic() - began, text=notebook.output(cell))
     notebook.wait_for_end(cell, 300)
     again.end = notebook.output(cell)

@@ -26,7 +26,9 @@ QUIET = {"fetchNews": "false", "checkForUpdates": False}
 class Lab:
     """A JupyterLab server that keeps everything it writes in a folder of its own."""
 
-    def __init__(self, root: Path, home: Path, environment: Mapping[str, str], run: str = "") -> None:
+    def __init__(
+        self, root: Path, home: Path, environment: Mapping[str, str], run: str = ""
+    ) -> None:
         """`jupyter lab` over the root, or `runbook lab RUN` in it."""
         self.token = secrets.token_hex(16)
         settings = home / "settings" / "@jupyterlab" / "apputils-extension"
@@ -40,7 +42,10 @@ class Lab:
             "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
             "IPYTHONDIR": home / "ipython",
         }
-        program = [BIN / "runbook", "lab", run] if run else [BIN / "jupyter", "lab", f"--ServerApp.root_dir={root}"]
+        if run:
+            program = [BIN / "runbook", "lab", run]
+        else:
+            program = [BIN / "jupyter", "lab", f"--ServerApp.root_dir={root}"]
         words = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
         with (home / "log").open("w") as log:
             self.process = subprocess.Popen(
@@ -55,7 +60,9 @@ class Lab:
                 stderr=subprocess.STDOUT,
             )
         told = home / "runtime" / f"jpserver-{self.process.pid}.json"
-        wait_until(lambda: told.exists() and told.read_text().endswith("}"), 400, "JupyterLab starts")
+        wait_until(
+            lambda: told.exists() and told.read_text().endswith("}"), 400, "JupyterLab starts"
+        )
         self.url = json.loads(told.read_text())["url"]
 
     def close(self) -> None:
@@ -75,14 +82,18 @@ class Notebook:
         self.page = page
         page.set_default_timeout(1000 * SECONDS)
         # A cell that is run before the page has found its kernel would be run by JupyterLab in a second, new one.
-        with page.expect_event("websocket", lambda socket: "/api/kernels/" in socket.url, timeout=1000 * SECONDS):
+        with page.expect_event(
+            "websocket", lambda socket: "/api/kernels/" in socket.url, timeout=1000 * SECONDS
+        ):
             page.goto(f"{lab.url}doc/tree/{path}?token={lab.token}")
         self.cells = page.locator(".jp-Notebook .jp-Cell")
         expect(self.cells.first).to_be_visible(timeout=1000 * SECONDS)
 
     def cell(self, source: str) -> Any:
         """The code cell whose input holds these words."""
-        return self.page.locator(".jp-CodeCell", has=self.page.locator(".jp-InputArea", has_text=source)).first
+        return self.page.locator(
+            ".jp-CodeCell", has=self.page.locator(".jp-InputArea", has_text=source)
+        ).first
 
     def start(self, source: str) -> Any:
         """Run a cell by Shift+Enter, and return it at once; pressed again where the page was not ready to hear it."""
@@ -122,7 +133,9 @@ class Notebook:
                 content = json.loads(file.read_text())
             except ValueError:  # it is being written
                 return False
-            return bool([cell for cell in content["cells"] if cell["cell_type"] == "code"][-1]["outputs"])
+            return bool(
+                [cell for cell in content["cells"] if cell["cell_type"] == "code"][-1]["outputs"]
+            )
 
         wait_until(saved, SECONDS, f"{file.name} is saved")
 
@@ -143,4 +156,9 @@ def chromium() -> str:
     """The installed browser, or an empty text."""
     import shutil
 
-    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
+    return (
+        os.environ.get("CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or ""
+    )

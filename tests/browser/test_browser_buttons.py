@@ -20,7 +20,9 @@ def opened_again(context, lab, *, without_our_script: bool = False) -> Notebook:
     return Notebook(page, lab, "notebooks/by-hand.ipynb")
 
 
-def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_resumes_the_job(page, lab, toy):
+def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_resumes_the_job(
+    page, lab, toy
+):
     context = page.context
     text = (toy.root / "params" / "local.yaml").read_text().replace("run: local", "run: stopped")
     toy.write_run_file(text.replace("    iterations: 8\n", "    iterations: 5000\n"), "stopped")
@@ -43,22 +45,42 @@ def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_re
         cell.get_by_placeholder("runbook note").fill(note)
         cell.get_by_role("button", name="Note", exact=True).click()
     logbook = folder / "logbook.md"
-    wait_until(lambda: "node n7 was replaced" in logbook.read_text(), 60, "the first note is in the logbook")
-    wait_until(lambda: [one["text"] for one in lines_of(folder / "events.jsonl") if one["event"] == "note"] == [*notes],
-               60, "both notes are events, in order")  # fmt: skip
+    wait_until(
+        lambda: "node n7 was replaced" in logbook.read_text(),
+        60,
+        "the first note is in the logbook",
+    )
+    wait_until(
+        lambda: (
+            [one["text"] for one in lines_of(folder / "events.jsonl") if one["event"] == "note"]
+            == [*notes]
+        ),
+        60,
+        "both notes are events, in order",
+    )
     notebook = opened_again(context, lab, without_our_script=True)
     cell = notebook.start("phase.watch")
-    wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 400, "the cell is answered while it runs")
+    wait_until(
+        lambda: "of 5000 iterations" in notebook.output(cell),
+        400,
+        "the cell is answered while it runs",
+    )
     assert "Save and stop: runbook cancel stopped --gently" in notebook.output(cell)
     notebook = opened_again(context, lab)
     cell = notebook.cell("phase.watch")
-    wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 400, "the page follows the cell that runs")
+    wait_until(
+        lambda: "of 5000 iterations" in notebook.output(cell),
+        400,
+        "the page follows the cell that runs",
+    )
     cell.get_by_role("button", name="Save and stop").click()
     notebook.wait_for_end(cell)
     said = notebook.output(cell)
     assert "statestopped" in said.replace(" ", "")
     assert "JobError" in said
     assert (folder / "jobs" / "03-smoke-test" / "exit_code").read_text().split()[0] == "75"
-    assert not (folder / "jobs" / "03-smoke-test-2").exists(), "somebody asked for the stop: nothing resumes it"
+    assert not (folder / "jobs" / "03-smoke-test-2").exists(), (
+        "somebody asked for the stop: nothing resumes it"
+    )
     names = [one["event"] for one in lines_of(folder / "events.jsonl")]
     assert "stopped" in names

@@ -25,7 +25,9 @@ def stepped(browser, toy, tmp_path_factory) -> SimpleNamespace:
     folder = toy.root / "runs" / RUN
     lab = Lab(toy.root, tmp_path_factory.mktemp("copies-home"), toy.environment(), RUN)
     copy = folder / "lab" / "00-plan.ipynb"
-    copy.write_text(copy.read_text().replace("training: dict = {}", r"training: dict = {\"seed\": 7}"))
+    copy.write_text(
+        copy.read_text().replace("training: dict = {}", r"training: dict = {\"seed\": 7}")
+    )
     said = {}
     try:
         for phase, until in (("00-plan", ""), ("01-environment", ""), ("04-training", "rehearse")):
@@ -40,7 +42,10 @@ def stepped(browser, toy, tmp_path_factory) -> SimpleNamespace:
 
 def test_a_copy_knows_its_run_and_hands_on_what_it_was_given(stepped):
     assert "00-plan: what is bound" in stepped.said["00-plan"]["bind"]
-    assert "and taken over (overrides.yaml): training.seed=7." in stepped.said["01-environment"]["bind"]
+    assert (
+        "and taken over (overrides.yaml): training.seed=7."
+        in stepped.said["01-environment"]["bind"]
+    )
 
 
 def test_no_master_and_no_other_run_is_changed(stepped, toy):
@@ -58,11 +63,18 @@ def test_where_the_check_failed_the_next_cell_submits_nothing(stepped):
 def test_the_record_of_a_copy_is_that_of_the_master(stepped, toy, tmp_path):
     output = tmp_path / "out.ipynb"
     words = ("-p", "run", RUN, "-p", "training", json.dumps({"seed": 7}), "--no-progress-bar")
-    ended = toy.call("papermill", "notebooks/00-plan.ipynb", output, *words, RUNBOOK_RUNS=str(tmp_path / "runs"))
+    ended = toy.call(
+        "papermill", "notebooks/00-plan.ipynb", output, *words, RUNBOOK_RUNS=str(tmp_path / "runs")
+    )
     assert ended.code == 0, ended
-    ours, theirs = (json_of(folder / "records/00-plan.json") for folder in (stepped.folder, tmp_path / "runs" / RUN))
+    ours, theirs = (
+        json_of(folder / "records/00-plan.json")
+        for folder in (stepped.folder, tmp_path / "runs" / RUN)
+    )
     for twin in (ours, theirs):
         for name in NOT_COMPARED:
             twin.pop(name)
     assert ours == theirs
-    assert (stepped.folder / "plan.json").read_bytes() == (tmp_path / "runs" / RUN / "plan.json").read_bytes()
+    assert (stepped.folder / "plan.json").read_bytes() == (
+        tmp_path / "runs" / RUN / "plan.json"
+    ).read_bytes()

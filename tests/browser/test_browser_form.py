@@ -28,9 +28,14 @@ def row_of(form, key: str):
 def test_a_wrong_value_is_told_beside_its_field_and_nothing_can_be_written(form):
     field = form.get_by_label("training.micro_batch", exact=True)
     write = form.get_by_role("button", name="Write run file")
-    for wrong, said in (("3", "the global batch divides by micro-batch x data copies"), ("x", "not a number")):
+    for wrong, said in (
+        ("3", "the global batch divides by micro-batch x data copies"),
+        ("x", "not a number"),
+    ):
         field.fill(wrong)
-        expect(row_of(form, "training.micro_batch").get_by_role("alert")).to_contain_text(said, timeout=240_000)
+        expect(row_of(form, "training.micro_batch").get_by_role("alert")).to_contain_text(
+            said, timeout=240_000
+        )
         expect(write).to_be_disabled(timeout=240_000)
     expect(form.get_by_role("alert")).to_have_count(1)
     field.fill("4")
@@ -64,7 +69,9 @@ def test_the_plan_moves_with_a_value_and_the_file_is_one_that_check_accepts(form
     name.fill("by-hand")
     name.press("Tab")  # by keyboard: the button is the next stop
     page.keyboard.press("Space")
-    expect(output).to_contain_text("params/by-hand.yaml is written and passes runbook check", timeout=240_000)
+    expect(output).to_contain_text(
+        "params/by-hand.yaml is written and passes runbook check", timeout=240_000
+    )
     said = toy.call("runbook", "check", "by-hand")
     assert (said.code, said.text.strip().splitlines()[-1]) == (
         0,

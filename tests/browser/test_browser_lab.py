@@ -15,29 +15,53 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(18
 
 def test_every_notebook_comes_to_its_end_cell_by_cell(by_hand):
     for phase in PHASES:
-        assert re.search(rf"{phase}: (pass\s*$|warn; \w)", by_hand.said[phase]["finish"]), by_hand.said[phase]
+        assert re.search(rf"{phase}: (pass\s*$|warn; \w)", by_hand.said[phase]["finish"]), (
+            by_hand.said[phase]
+        )
         twin = json.loads((by_hand.folder / "records" / f"{phase}.json").read_text())
-        assert (twin["state"], twin["verdict"] in ("pass", "warn")) == ("done", True), twin["checks"]
+        assert (twin["state"], twin["verdict"] in ("pass", "warn")) == ("done", True), twin[
+            "checks"
+        ]
         assert {cell["state"] for cell in twin["cells"]} == {"completed"}
 
 
 def test_the_picture_moves_while_the_job_runs(by_hand):
-    steps = [int(step) for text in by_hand.seen for step in re.findall(r"(\d+) of 150 iterations", text)]
+    steps = [
+        int(step) for text in by_hand.seen for step in re.findall(r"(\d+) of 150 iterations", text)
+    ]
     assert steps == sorted(steps)
     assert len(set(steps)) >= 3
     assert "Save and stop" in by_hand.seen[-1]
-    for fact in ("state running", "loss ", "tokens/s ", "MFU ", "left ", "in use CPU ", "Start: 2 processes"):
-        assert fact in by_hand.seen[-1].replace("state", " state").replace("in use", " in use"), by_hand.seen[-1]
+    for fact in (
+        "state running",
+        "loss ",
+        "tokens/s ",
+        "MFU ",
+        "left ",
+        "in use CPU ",
+        "Start: 2 processes",
+    ):
+        assert fact in by_hand.seen[-1].replace("state", " state").replace("in use", " in use"), (
+            by_hand.seen[-1]
+        )
 
 
 def test_a_page_opened_again_shows_the_running_job_and_then_its_end(by_hand):
     assert by_hand.running, "the job had ended before the page was opened again: nothing was tested"
     # 5 s is what an idle machine is held to; here it is only told, because a loaded one may take longer.
-    print(f"opened again, nothing clicked: {by_hand.again.seconds:.1f} s until the running state was seen")
+    print(
+        f"opened again, nothing clicked: {by_hand.again.seconds:.1f} s until the running state was seen"
+    )
     assert "staterunning" in by_hand.again.text.replace(" ", "")
     assert "150 of 150 iterations (100 %)" in by_hand.again.end
     assert "statedone" in by_hand.again.end.replace(" ", "")
     last = lines_of(by_hand.folder / "metrics.jsonl")[-1]
     assert f"loss {four_digits(last['loss'])}" in by_hand.again.end
-    events = [one["event"] for one in lines_of(by_hand.folder / "events.jsonl") if one["phase"] == "04-training"]
-    assert (events.count("submitted"), events.count("finished")) == (1, 1), "watched twice, run once"
+    events = [
+        one["event"]
+        for one in lines_of(by_hand.folder / "events.jsonl")
+        if one["phase"] == "04-training"
+    ]
+    assert (events.count("submitted"), events.count("finished")) == (1, 1), (
+        "watched twice, run once"
+    )

@@ -21,7 +21,9 @@ SERIOUS = ("serious", "critical")
 @pytest.fixture(scope="module")
 def run(by_hand, toy, tmp_path_factory) -> Path:
     """The run that was stepped through by hand, its notebooks filed as a person files them, with all its pages."""
-    words = [word for phase in PHASES for word in ("--file", toy.root / "notebooks" / f"{phase}.ipynb")]
+    words = [
+        word for phase in PHASES for word in ("--file", toy.root / "notebooks" / f"{phase}.ipynb")
+    ]
     made = toy.call("runbook", "report", "local", *words)
     assert made.code == 0, made
     assert made.text.count(" is filed as records/") == len(PHASES)
@@ -37,14 +39,22 @@ def run(by_hand, toy, tmp_path_factory) -> Path:
 @pytest.fixture
 def offline(browser):
     """A page that cannot reach any network, and all that went wrong on it."""
-    context = browser.new_context(offline=True, bypass_csp=True, viewport={"width": 1100, "height": 900})
+    context = browser.new_context(
+        offline=True, bypass_csp=True, viewport={"width": 1100, "height": 900}
+    )
     page = context.new_page()
     page.set_default_timeout(240_000)
     page.wrong = []
-    page.on("console", lambda message: page.wrong.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console",
+        lambda message: page.wrong.append(message.text) if message.type == "error" else None,
+    )
     page.on("pageerror", lambda error: page.wrong.append(str(error)))
     page.on("requestfailed", lambda request: page.wrong.append(f"failed: {request.url[:200]}"))
-    page.on("request", lambda request: page.wrong.append(request.url) if request.url.startswith("http") else None)
+    page.on(
+        "request",
+        lambda request: page.wrong.append(request.url) if request.url.startswith("http") else None,
+    )
     yield page
     context.close()
 
@@ -90,7 +100,9 @@ def test_every_link_inside_a_page_and_to_its_neighbours_leads_somewhere(run, off
         targets = offline.evaluate(
             "() => [...document.querySelectorAll('a[href]')].map(one => one.getAttribute('href'))"
         )
-        ids = set(offline.evaluate("() => [...document.querySelectorAll('[id]')].map(one => one.id)"))
+        ids = set(
+            offline.evaluate("() => [...document.querySelectorAll('[id]')].map(one => one.id)")
+        )
         for target in targets:
             file, _, anchor = target.partition("#")
             if file.startswith("http"):
@@ -109,7 +121,9 @@ def test_a_report_shows_the_numbers_of_its_twin(run, offline):
             cell = offline.locator(f"[data-result={json.dumps(key)}]")
             assert json.loads(cell.get_attribute("data-value")) == value
             if isinstance(value, int | float) and not isinstance(value, bool):
-                assert re.sub(r"\s", "", cell.inner_text()) == re.sub("[ ,]", "", show_quantity(key, value)), key
+                assert re.sub(r"\s", "", cell.inner_text()) == re.sub(
+                    "[ ,]", "", show_quantity(key, value)
+                ), key
                 seen += 1
     assert seen > 20
 
@@ -138,9 +152,15 @@ def test_no_page_has_a_serious_fault_of_accessibility(run, browser):
         context = browser.new_context(offline=True, bypass_csp=True, color_scheme=scheme)
         page = context.new_page()
         page.set_default_timeout(240_000)
-        for path in pages_of(run) if scheme == "light" else [*pages_of(run)[:3], run / "records" / "04-training.html"]:
+        for path in (
+            pages_of(run)
+            if scheme == "light"
+            else [*pages_of(run)[:3], run / "records" / "04-training.html"]
+        ):
             page.goto(path.as_uri())
-            page.evaluate("() => document.querySelectorAll('details').forEach(one => one.open = true)")
+            page.evaluate(
+                "() => document.querySelectorAll('details').forEach(one => one.open = true)"
+            )
             found = Axe().run(page).response["violations"]
             serious = [
                 (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0]["failureSummary"][:300])
@@ -171,7 +191,9 @@ def test_the_index_is_sorted_by_a_click_and_by_keyboard(run, offline):
 def test_a_page_is_readable_on_a_phone(run, browser):
     from axe_playwright_python.sync_playwright import Axe
 
-    context = browser.new_context(offline=True, bypass_csp=True, viewport={"width": 360, "height": 740})
+    context = browser.new_context(
+        offline=True, bypass_csp=True, viewport={"width": 360, "height": 740}
+    )
     page = context.new_page()
     page.set_default_timeout(240_000)
     for path in pages_of(run):

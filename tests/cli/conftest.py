@@ -29,7 +29,9 @@ class Said:
 def project(tmp_path: Path, monkeypatch) -> Path:
     root = tmp_path / "project"
     for name in ("params", "notebooks"):
-        shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+        shutil.copytree(
+            REPOSITORY / name, root / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints")
+        )
     monkeypatch.chdir(root)
     for name in (HOLDER_VARIABLE, RUNS_VARIABLE):
         monkeypatch.setenv(name, "")
@@ -57,6 +59,10 @@ def everything(project: Path):
     """All files of the project, to see that a command left them as they were."""
 
     def read() -> dict[str, bytes]:
-        return {str(path.relative_to(project)): path.read_bytes() for path in project.rglob("*") if path.is_file()}
+        return {
+            str(path.relative_to(project)): path.read_bytes()
+            for path in project.rglob("*")
+            if path.is_file()
+        }
 
     return read

@@ -15,7 +15,12 @@ SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "deepspeed": None, "nu
 @pytest.fixture
 def asked(monkeypatch):
     """What the trainer's Python answers."""
-    answer = {"python": "3.11.2", "packages": dict(SOFTWARE), "errors": {}, "torch": {"devices": []}}
+    answer = {
+        "python": "3.11.2",
+        "packages": dict(SOFTWARE),
+        "errors": {},
+        "torch": {"devices": []},
+    }
     monkeypatch.setattr(doctor, "probe_alone", lambda: [answer])
     return answer
 
@@ -30,7 +35,9 @@ def test_a_machine_that_has_everything_is_well(runbook, asked):
     assert said.code == 0
     assert all(row.keys() == KEYS for row in rows.values())
     assert {row["verdict"] for row in rows.values()} <= {"pass", "warn"}
-    assert all((row["status"], row["message"]) == (row["verdict"], row["value"]) for row in rows.values())
+    assert all(
+        (row["status"], row["message"]) == (row["verdict"], row["value"]) for row in rows.values()
+    )
     assert {"python", "software", "GPUs", "cores", "memory", "disk", "run folder"} <= set(rows)
     assert rows["software"]["value"] == "torch 2.13.0, megatron-core 0.16.1, numpy 2.4.6"
     assert rows["GPUs"]["rule"] == (
@@ -51,15 +58,26 @@ def test_what_is_missing_fails_and_names_the_remedy(runbook, asked):
 
 
 def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked):
-    asked |= {"torch": None, "errors": {"torch": "OSError: libcudart.so.12: cannot open shared object file"}}
+    asked |= {
+        "torch": None,
+        "errors": {"torch": "OSError: libcudart.so.12: cannot open shared object file"},
+    }
     said = runbook("doctor", "--json")
     assert said.code == 1
-    assert rows_of(said)["software"]["value"] == "OSError: libcudart.so.12: cannot open shared object file"
+    assert (
+        rows_of(said)["software"]["value"]
+        == "OSError: libcudart.so.12: cannot open shared object file"
+    )
 
 
 def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):
     """One process that imports torch and waits for no other rank: versions are those that load, not those of a list."""
-    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "n1"}.items():
+    for name, value in {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "8",
+        "MASTER_ADDR": "n1",
+    }.items():
         monkeypatch.setenv(name, value)
     (found,) = doctor.probe_alone()
     assert (found["rank"], found["errors"], found["group"]["sum_is_right"]) == (0, {}, True)
@@ -86,5 +104,7 @@ def test_a_run_that_cannot_be_asked_from_here_says_what_is_unknown(runbook):
         "jobs.account, jobs.stage",
     )
     assert rows["image"]["status"] == "unknown"
-    assert {rows[name]["status"] for name in ("software", "GPUs", "all-reduce", "clocks", "writing")} == {"unknown"}
+    assert {
+        rows[name]["status"] for name in ("software", "GPUs", "all-reduce", "clocks", "writing")
+    } == {"unknown"}
     assert all(row["remedy"] for row in rows.values() if row["status"] == "fail")

@@ -35,11 +35,17 @@ def test_help_is_up_in_three_tenths_of_a_second():
     assert min(seconds) < 0.3, seconds
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["status", "--help"], ["data", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["status", "--help"], ["data", "--help"]]
+)
 def test_help_imports_nothing_heavy(words):
     code = f"import sys; sys.argv = ['runbook', *{words!r}]; from runbook.cli import main; main()"
-    ended = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True)
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
+    )
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()
+    }
     assert imported & set(HEAVY) == set()
     assert "runbook" in imported
 

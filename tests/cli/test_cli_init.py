@@ -16,7 +16,16 @@ from runbook.params.problems import FILL_IN
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "queues"
 A100 = NodeKind(4, "nvidia_a100-sxm4-40gb", 64, 512_000 * 2**20)
-FLAGS = ("--scheduler", "slurm", "--device", "A100-40GB", "--devices-per-node", 4, "--cores-per-node", 64)
+FLAGS = (
+    "--scheduler",
+    "slurm",
+    "--device",
+    "A100-40GB",
+    "--devices-per-node",
+    4,
+    "--cores-per-node",
+    64,
+)
 
 
 @pytest.fixture
@@ -46,10 +55,14 @@ def slurm(programs):
 
 
 def lines_of(path: Path, *starts: str) -> list[str]:
-    return [line.strip() for line in path.read_text().splitlines() if line.strip().startswith(starts)]
+    return [
+        line.strip() for line in path.read_text().splitlines() if line.strip().startswith(starts)
+    ]
 
 
-def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(runbook, slurm, tmp_path, monkeypatch):
+def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(
+    runbook, slurm, tmp_path, monkeypatch
+):
     said = runbook("init", tmp_path / "work", "--site", "oak")
     assert (said.code, said.err) == (0, "")
     assert "The scheduler here answered: sinfo." in said.out
@@ -62,7 +75,9 @@ def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(runboo
         *("partition=gpu", "time=01:00:00"),
     ):
         assert word in asked
-    assert runbook("check", "oak").out.endswith("oak: every value is right, and they fit together.\n")
+    assert runbook("check", "oak").out.endswith(
+        "oak: every value is right, and they fit together.\n"
+    )
 
 
 def test_two_commands_lead_there_from_a_laptop_too(runbook, programs, tmp_path, monkeypatch):
@@ -71,16 +86,22 @@ def test_two_commands_lead_there_from_a_laptop_too(runbook, programs, tmp_path, 
     assert "The scheduler here answered: none." in said.out
     monkeypatch.chdir(tmp_path / "work")
     assert runbook("render", "oak", "--out", "scripts").code == 0
-    asked = re.findall(r"^#SBATCH --(\S+)$", Path("scripts/04-training/job.sh").read_text(), re.MULTILINE)
+    asked = re.findall(
+        r"^#SBATCH --(\S+)$", Path("scripts/04-training/job.sh").read_text(), re.MULTILINE
+    )
     assert {"nodes=1", "gpus-per-node=4", "cpus-per-task=64", "mem=0", "time=01:00:00"} < set(asked)
     assert not [word for word in asked if word.startswith("partition")]
-    assert runbook("check", "oak").out.endswith("oak: every value is right, and they fit together.\n")
+    assert runbook("check", "oak").out.endswith(
+        "oak: every value is right, and they fit together.\n"
+    )
 
 
 def test_each_value_of_the_site_says_where_it_came_from(runbook, slurm, project):
     assert runbook("init", ".", "--site", "oak").code == 0
     site = project / "params/sites/oak.yaml"
-    assert lines_of(site, "scheduler", "device", "devices_per_node", "device_memory", "cores", "node", "peak") == [
+    assert lines_of(
+        site, "scheduler", "device", "devices_per_node", "device_memory", "cores", "node", "peak"
+    ) == [
         "scheduler: slurm  # sbatch is on the PATH of the machine that runbook init ran on",
         "device: A100-SXM4-40GB  # sinfo calls it nvidia_a100-sxm4-40gb",
         "devices_per_node: 4  # sinfo",
@@ -99,7 +120,9 @@ def test_each_value_of_the_site_says_where_it_came_from(runbook, slurm, project)
         'training: {partition: gpu, walltime: "01:00:00"}',
     ]
     for line in site.read_text().splitlines():
-        assert not re.match(r"\s*[\w-]+: [^{#]+$", line) or line.startswith(("site:", "title:")), line
+        assert not re.match(r"\s*[\w-]+: [^{#]+$", line) or line.startswith(("site:", "title:")), (
+            line
+        )
 
 
 def test_the_device_that_a_person_names_chooses_the_nodes(runbook, slurm, project):
@@ -112,16 +135,29 @@ def test_the_device_that_a_person_names_chooses_the_nodes(runbook, slurm, projec
     assert lines_of(site, "training:") == ['training: {partition: long, walltime: "01:00:00"}']
 
 
-def test_what_nobody_knows_is_marked_and_refused_with_file_and_key(runbook, programs, project, everything):
+def test_what_nobody_knows_is_marked_and_refused_with_file_and_key(
+    runbook, programs, project, everything
+):
     said = runbook("init", ".", "--site", "oak")
     assert said.code == 0
     assert f"say the 4 values marked {FILL_IN} in params/sites/oak.yaml; " in said.out
     before = everything()
-    for words in (("check", "oak"), ("plan", "oak"), ("render", "oak", "--out", "s"), ("run", "oak")):
+    for words in (
+        ("check", "oak"),
+        ("plan", "oak"),
+        ("render", "oak", "--out", "s"),
+        ("run", "oak"),
+    ):
         refused = runbook(*words)
         assert (refused.code, refused.out) == (2, "")
-        for number, key in ((5, "scheduler"), (10, "hardware.device"), (11, "hardware.devices_per_node")):
-            assert f"{key} (params/sites/oak.yaml:{number}): is still to be filled in: " in refused.err
+        for number, key in (
+            (5, "scheduler"),
+            (10, "hardware.device"),
+            (11, "hardware.devices_per_node"),
+        ):
+            assert (
+                f"{key} (params/sites/oak.yaml:{number}): is still to be filled in: " in refused.err
+            )
         assert "slurm or pbs: neither sbatch nor qsub is on the PATH here" in refused.err
     assert everything() == before
     site = project / "params/sites/oak.yaml"
@@ -155,11 +191,19 @@ def test_a_name_without_its_memory_is_left_to_the_person(runbook, programs, proj
 @pytest.mark.parametrize(
     ("device", "told"),
     [
-        ("A1000-40GB", "--device A1000-40GB: no such device in the table of peaks. Nearest: A100-SXM4-40GB, "),
-        ("A100", "--device A100: the name leaves its memory open. Write A100-SXM4-40GB or A100-SXM4-80GB or "),
+        (
+            "A1000-40GB",
+            "--device A1000-40GB: no such device in the table of peaks. Nearest: A100-SXM4-40GB, ",
+        ),
+        (
+            "A100",
+            "--device A100: the name leaves its memory open. Write A100-SXM4-40GB or A100-SXM4-80GB or ",
+        ),
     ],
 )
-def test_a_device_that_is_not_plain_is_answered_with_the_right_names(runbook, programs, everything, device, told):
+def test_a_device_that_is_not_plain_is_answered_with_the_right_names(
+    runbook, programs, everything, device, told
+):
     before = everything()
     said = runbook("init", ".", "--site", "oak", "--device", device)
     assert said.code == 2
@@ -167,7 +211,9 @@ def test_a_device_that_is_not_plain_is_answered_with_the_right_names(runbook, pr
     assert everything() == before
 
 
-def test_a_scheduler_that_does_not_answer_is_quoted_and_the_rest_is_written(runbook, programs, project):
+def test_a_scheduler_that_does_not_answer_is_quoted_and_the_rest_is_written(
+    runbook, programs, project
+):
     programs("sbatch")
     programs("sinfo", "", SINFO[1:], code=1)
     assert runbook("init", ".", "--site", "oak", *FLAGS[2:]).code == 0
@@ -187,13 +233,18 @@ def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, proj
     assert (said.code, said.err) == (0, "")
     assert "The scheduler here answered: qstat -Q and pbsnodes." in said.out
     site = project / "params/sites/elm.yaml"
-    assert lines_of(site, "launcher", "devices_per_node", "debug:", "prod:", "old:", "devices_directive") == [
+    assert lines_of(
+        site, "launcher", "devices_per_node", "debug:", "prod:", "old:", "devices_directive"
+    ) == [
         "launcher: mpiexec  # a process for each GPU; PBS has no other way onto the nodes",
         "devices_per_node: 4  # qstat -Q and pbsnodes",
         'debug: {max_nodes: 2, max_walltime: "01:00:00"}',
         "devices_directive: ngpus  # asked in `select`, beside ncpus; directives.select adds words to it",
     ]
-    assert runbook("render", "elm", "--out", "scripts", "--set", "jobs.training.partition=debug").code == 0
+    assert (
+        runbook("render", "elm", "--out", "scripts", "--set", "jobs.training.partition=debug").code
+        == 0
+    )
     script = Path("scripts/04-training/job.sh").read_text()
     assert re.search(r"^#PBS -l select=1:ncpus=64:ngpus=4$", script, re.MULTILINE)
     assert "#PBS -q debug" in script
@@ -209,11 +260,24 @@ def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, proj
         ("A100-80GB", 7, "bf16"),
     ],
 )
-def test_the_first_run_fits_whatever_the_nodes_have(runbook, programs, project, device, number, precision):
-    words = ("--scheduler", "slurm", "--device", device, "--devices-per-node", number, "--cores-per-node", 64)
+def test_the_first_run_fits_whatever_the_nodes_have(
+    runbook, programs, project, device, number, precision
+):
+    words = (
+        "--scheduler",
+        "slurm",
+        "--device",
+        device,
+        "--devices-per-node",
+        number,
+        "--cores-per-node",
+        64,
+    )
     assert runbook("init", ".", "--site", "oak", *words).code == 0
     assert lines_of(project / "params/oak.yaml", "precision") == [f"precision: {precision}"]
-    assert runbook("check", "oak").out.endswith("oak: every value is right, and they fit together.\n")
+    assert runbook("check", "oak").out.endswith(
+        "oak: every value is right, and they fit together.\n"
+    )
 
 
 def test_files_that_are_there_are_kept_and_said_so(runbook, programs, project, everything):
@@ -239,9 +303,16 @@ def test_options_of_a_site_need_its_name_and_a_name_is_one_word(runbook, program
 
 
 def test_partitions_that_are_down_and_slices_of_gpus_are_left_out():
-    queues = {queue.name: queue for queue in parse_sinfo((SAMPLES / "slurm-sinfo.txt").read_text() + "strange line\n")}
+    queues = {
+        queue.name: queue
+        for queue in parse_sinfo((SAMPLES / "slurm-sinfo.txt").read_text() + "strange line\n")
+    }
     assert list(queues) == ["gpu", "short", "long", "cpu", "slices"]
-    assert (queues["gpu"].default, queues["gpu"].max_seconds, queues["gpu"].max_nodes) == (True, 86400, 8)
+    assert (queues["gpu"].default, queues["gpu"].max_seconds, queues["gpu"].max_nodes) == (
+        True,
+        86400,
+        8,
+    )
     assert (queues["long"].max_seconds, queues["long"].max_nodes) == (0, 0)
     assert queues["long"].kinds[0] == (A100, 10)
     assert queues["slices"].kinds[0][0].devices == 0
@@ -249,7 +320,10 @@ def test_partitions_that_are_down_and_slices_of_gpus_are_left_out():
 
 def test_hosts_of_pbs_are_counted_once():
     kinds = parse_pbsnodes((SAMPLES / "pbsnodes.txt").read_text())
-    assert kinds == ((NodeKind(4, "", 64, 527953920 * 2**10), 2), (NodeKind(0, "", 64, 263976960 * 2**10), 1))
+    assert kinds == (
+        (NodeKind(4, "", 64, 527953920 * 2**10), 2),
+        (NodeKind(0, "", 64, 263976960 * 2**10), 1),
+    )
 
 
 def test_closed_queues_of_pbs_are_left_out(programs):

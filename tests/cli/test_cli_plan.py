@@ -26,13 +26,22 @@ BAD_FILES = {
     "a list": ("- run\n- bad\n", "params/bad.yaml"),
     "a word": ("bad\n", "params/bad.yaml"),
     "not text": ("\x00\x01", "params/bad.yaml"),
-    "another name": ("run: other\nmodel: tiny\ntraining: {iterations: 3}\n", "must be bad, the file's own name"),
-    "an unknown key": ("run: bad\nmodel: tiny\ntraining: {iterations: 3, itertions: 4}\n", "training.iterations"),
+    "another name": (
+        "run: other\nmodel: tiny\ntraining: {iterations: 3}\n",
+        "must be bad, the file's own name",
+    ),
+    "an unknown key": (
+        "run: bad\nmodel: tiny\ntraining: {iterations: 3, itertions: 4}\n",
+        "training.iterations",
+    ),
     "a key of the documents": (
         "run: bad\nmodel: tiny\ntraining: {iterations: 3}\nparallel: {mp_size: 2}\n",
         "parallel.tensor",
     ),
-    "a wrong type": ("run: bad\nmodel: tiny\ntraining: {iterations: many}\n", "training.iterations"),
+    "a wrong type": (
+        "run: bad\nmodel: tiny\ntraining: {iterations: many}\n",
+        "training.iterations",
+    ),
     "an unknown model": ("run: bad\nmodel: tinny\ntraining: {iterations: 3}\n", "tiny"),
     "an unknown site": ("run: bad\nsite: lokal\nmodel: tiny\ntraining: {iterations: 3}\n", "local"),
     "no length": ("run: bad\nmodel: tiny\n", "give one of"),
@@ -65,12 +74,16 @@ def test_a_run_that_is_not_there_is_answered_with_the_nearest(runbook, everythin
     before = everything()
     said = runbook(*(word.format(run="locl") for word in COMMANDS[command]))
     assert (said.code, said.out) == (2, "")
-    assert "There is no run 'locl': params/locl.yaml does not exist. Did you mean local?" in said.err
+    assert (
+        "There is no run 'locl': params/locl.yaml does not exist. Did you mean local?" in said.err
+    )
     assert everything() == before
 
 
 def test_several_faults_are_told_at_once(runbook, project: Path):
-    (project / "params/bad.yaml").write_text("run: bad\nmodel: tinny\nsite: 3\ntraining: {iterations: x, lr: 1}\n")
+    (project / "params/bad.yaml").write_text(
+        "run: bad\nmodel: tinny\nsite: 3\ntraining: {iterations: x, lr: 1}\n"
+    )
     err = runbook("check", "bad").err
     for key in ("model", "site", "training.iterations", "learning_rate"):
         assert key in err, key
@@ -96,12 +109,16 @@ def own_site(project: Path):
             "queues: {gpu: {max_walltime: '04:00:00'}}\n"
         )
         training = "training: {iterations: 40, global_batch: 64, learning_rate: 2e-4}\n"
-        (project / "params/mine.yaml").write_text(f"run: mine\nsite: mine\nmodel: 1.3b\n{training}{run}")
+        (project / "params/mine.yaml").write_text(
+            f"run: mine\nsite: mine\nmodel: 1.3b\n{training}{run}"
+        )
 
     return write
 
 
-def test_check_accepts_what_plan_and_render_accept_and_says_what_papermill_would_read(runbook, own_site):
+def test_check_accepts_what_plan_and_render_accept_and_says_what_papermill_would_read(
+    runbook, own_site
+):
     own_site("jobs: {training: {partition: gpu, walltime: 02:00:00}}\n")
     for words in (("check", "mine"), ("plan", "mine"), ("render", "mine", "--out", "rendered")):
         said = runbook(*words)
@@ -115,8 +132,17 @@ def test_check_warns_of_a_partition_and_fails_over_walltime_and_memory(runbook, 
     own_site()
     wrong = runbook("check", "mine", "--set", "jobs.training.partition=gpus")
     assert wrong.code == 0
-    assert "! warn gpus is not among the queues of params/sites/mine.yaml" in " ".join(wrong.out.split())
-    long = runbook("check", "mine", "--set", "jobs.training.partition=gpu", "--set", "jobs.training.walltime=04:00:01")
+    assert "! warn gpus is not among the queues of params/sites/mine.yaml" in " ".join(
+        wrong.out.split()
+    )
+    long = runbook(
+        "check",
+        "mine",
+        "--set",
+        "jobs.training.partition=gpu",
+        "--set",
+        "jobs.training.walltime=04:00:01",
+    )
     assert long.code == 2
     assert "Change jobs.training.walltime." in long.err
     large = runbook("check", "mine", "--set", "model=13b")
@@ -135,7 +161,11 @@ def test_the_printed_plan_is_the_one_a_run_writes(runbook, project: Path):
     words = ("--set", "model=tiny", "--set", "training.iterations=7")
     said = runbook("plan", "local", "--json", *words)
     settings = params.load("local", set_words=words[1::2])
-    write_plan_file(settings, make_plan(settings, machine.measure_machine(settings.site)), project / "runs" / "local")
+    write_plan_file(
+        settings,
+        make_plan(settings, machine.measure_machine(settings.site)),
+        project / "runs" / "local",
+    )
     assert said.out == (project / "runs" / "local" / "plan.json").read_text()
     assert json.loads(said.out)["phases"]["04-training"]["duration"]["iterations"] == 7
 
@@ -145,7 +175,11 @@ def test_why_shows_the_chain_of_origins_and_what_follows(runbook):
     assert said.code == 0
     lines = said.out.splitlines()
     assert lines[0] == "training.global_batch = 16"
-    chain = [line.split()[0:2] for line in lines if line.endswith("built-in") or "params/local.yaml:" in line]
+    chain = [
+        line.split()[0:2]
+        for line in lines
+        if line.endswith("built-in") or "params/local.yaml:" in line
+    ]
     assert ["run", "file"] in chain
     assert "<- this one" in next(line for line in lines if "--set training.global_batch=16" in line)
     assert "in the documents: GLOBAL_BATCH_SIZE" in said.out
@@ -156,7 +190,9 @@ def test_why_answers_a_name_of_the_documents_and_the_nearest_of_ours(runbook):
     assert runbook("why", "local", "mp_size").out.startswith("parallel.tensor = 1\n")
     said = runbook("why", "local", "training.iteration")
     assert said.code == 2
-    assert said.err == "Error: There is no key training.iteration. Did you mean training.iterations?\n"
+    assert (
+        said.err == "Error: There is no key training.iteration. Did you mean training.iterations?\n"
+    )
 
 
 def test_render_writes_what_would_be_submitted_and_nothing_else(runbook, project: Path, everything):

@@ -19,12 +19,16 @@ from runbook.workflow.open_phase import RUNS_VARIABLE
 def made(project: Path, monkeypatch) -> Path:
     """A run with one finished phase and one ended job; nothing was executed."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
-    open_phase = phases.open_run_phase(params.load("local", set_words=["model=tiny"]), "01-environment")
+    open_phase = phases.open_run_phase(
+        params.load("local", set_words=["model=tiny"]), "01-environment"
+    )
     open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
     job = open_phase.folder / "jobs" / "04-training"
     job.mkdir(parents=True)
     (job / "job.json").write_text(json.dumps({"job_id": "local-1a2b", "process": None}))
-    (job / "out").write_text(" iteration        1/     300 | lm loss: 1.0E+01 |\nthe end without a line end")
+    (job / "out").write_text(
+        " iteration        1/     300 | lm loss: 1.0E+01 |\nthe end without a line end"
+    )
     (job / "err").write_text("runbook: finished\n")
     (job / "exit_code").write_text("1\n")
     report.finish(open_phase)
@@ -40,10 +44,14 @@ def test_status_of_all_and_of_one(runbook, made):
 
 
 def test_status_finds_the_run_of_a_job(runbook, made):
-    assert runbook("status", "--find", "local-1a2b").out == f"local: {made / 'jobs' / '04-training'}\n"
+    assert (
+        runbook("status", "--find", "local-1a2b").out == f"local: {made / 'jobs' / '04-training'}\n"
+    )
     said = runbook("status", "--find", "local-ffff")
     assert said.code == 1
-    assert said.err.startswith("Error: No run here submitted a job local-ffff; runbook status lists the runs")
+    assert said.err.startswith(
+        "Error: No run here submitted a job local-ffff; runbook status lists the runs"
+    )
 
 
 def test_status_without_a_run_says_how_to_begin(runbook):
@@ -53,7 +61,14 @@ def test_status_without_a_run_says_how_to_begin(runbook):
 @pytest.mark.parametrize(
     "words",
     [
-        *(("status",), ("cancel",), ("cancel", "--gently"), ("report",), ("report", "--redact"), ("verify",)),
+        *(
+            ("status",),
+            ("cancel",),
+            ("cancel", "--gently"),
+            ("report",),
+            ("report", "--redact"),
+            ("verify",),
+        ),
         *(("sample",), ("logs",), ("logs", "--follow"), ("logs", "--json"), ("compare", "local")),
         *(("export", "--out", "weights"), ("import", "--from", ".")),
     ],
@@ -88,7 +103,10 @@ def test_logs_show_both_outputs_of_the_newest_job_to_their_end(runbook, made):
 def test_logs_of_a_run_without_a_job_say_what_submits_one(runbook, made):
     (made / "jobs" / "04-training" / "job.json").unlink()
     said = runbook("logs", "local")
-    assert (said.code, said.err) == (1, "Error: local has submitted no job yet: runbook run local does.\n")
+    assert (said.code, said.err) == (
+        1,
+        "Error: local has submitted no job yet: runbook run local does.\n",
+    )
 
 
 def test_report_says_where_it_is(runbook, made):

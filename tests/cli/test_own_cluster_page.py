@@ -23,7 +23,9 @@ def login_node(tmp_path: Path, monkeypatch) -> None:
     sample = TESTS / "samples" / "queues" / "slurm-sinfo.txt"
     (folder / "sbatch").write_text("#!/bin/sh\nexit 1\n")
     words = " ".join(SINFO[1:])
-    (folder / "sinfo").write_text(f"#!/bin/sh\n[ \"$*\" = '{words}' ] && exec /bin/cat {sample}\nexit 64\n")
+    (folder / "sinfo").write_text(
+        f"#!/bin/sh\n[ \"$*\" = '{words}' ] && exec /bin/cat {sample}\nexit 64\n"
+    )
     for program in folder.iterdir():
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
@@ -44,7 +46,10 @@ def test_every_command_of_the_page_runs(runbook, login_node, tmp_path, monkeypat
         else:
             assert program == "runbook"
             said = runbook(*words)
-            progress = r"(rank \d+ \(stage \d+\): \d+ s, \d of \d\n)+" if words[0] == "rehearse" else ""
+            if words[0] == "rehearse":
+                progress = r"(rank \d+ \(stage \d+\): \d+ s, \d of \d\n)+"
+            else:
+                progress = ""
             assert said.code == 0 and re.fullmatch(progress, said.err), line
             executed += 1
     assert executed == 9
@@ -52,9 +57,20 @@ def test_every_command_of_the_page_runs(runbook, login_node, tmp_path, monkeypat
 
 def test_the_keys_and_options_that_the_page_names_are_there(runbook):
     site = (TESTS.parent / "runbook" / "params" / "schema" / "site.py").read_text()
-    for key in ("devices_directive", "directives", "modules", "setup", "container", "environment", "queues", "facts"):
+    for key in (
+        "devices_directive",
+        "directives",
+        "modules",
+        "setup",
+        "container",
+        "environment",
+        "queues",
+        "facts",
+    ):
         assert f"`{key}`" in PAGE or f"`{key}:" in PAGE
         assert f"    {key}: " in site
     options = runbook("init", "--help").out
-    for option in set(re.findall(r"--(?:site|scheduler|device|devices-per-node|cores-per-node)\b", PAGE)):
+    for option in set(
+        re.findall(r"--(?:site|scheduler|device|devices-per-node|cores-per-node)\b", PAGE)
+    ):
         assert option in options

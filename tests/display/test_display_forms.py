@@ -19,7 +19,13 @@ ROWS = [
 ]
 CHECKS = [
     Check("first loss", "pass", "10.82", "within 0.3 of ln 50304"),
-    Check("throughput", "unknown", "9000 tokens/s", "no peak is known for this CPU", "Name it in the site file."),
+    Check(
+        "throughput",
+        "unknown",
+        "9000 tokens/s",
+        "no peak is known for this CPU",
+        "Name it in the site file.",
+    ),
     Check("resume", "fail", "2 differ", "losses equal to 5 digits", "Look at <events.jsonl>."),
 ]
 
@@ -29,7 +35,8 @@ class Cells(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.rows, self._inside = [], False
+        self.rows = []
+        self._inside = False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -80,7 +87,14 @@ def test_long_and_wide_cells_stay_in_their_columns():
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(9999, "9999"), (10000, "10,000"), (1.5e6, "1,500,000"), (float("inf"), "inf"), (6e-5, "6e-05"), (False, "no")],
+    [
+        (9999, "9999"),
+        (10000, "10,000"),
+        (1.5e6, "1,500,000"),
+        (float("inf"), "inf"),
+        (6e-5, "6e-05"),
+        (False, "no"),
+    ],
 )
 def test_values_are_shown_so_that_they_can_be_read(value, shown):
     assert show_value(value) == shown
@@ -96,7 +110,13 @@ def test_checks_put_those_that_need_a_person_first_and_never_speak_by_colour_alo
         assert word in table.as_text(colour=True).replace("\x1b[0m", "")
     assert re.search(r"\x1b\[1;33m✗ fail\x1b\[0m", table.as_text(colour=True))
     rows = Cells(table.as_html()).rows
-    assert rows[1] == ["resume", "✗ fail", "2 differ", "losses equal to 5 digits", "Look at <events.jsonl>."]
+    assert rows[1] == [
+        "resume",
+        "✗ fail",
+        "2 differ",
+        "losses equal to 5 digits",
+        "Look at <events.jsonl>.",
+    ]
     assert "| ✓ pass |" in table.as_markdown()
     assert "What to do" not in CheckTable(CHECKS[:1]).as_text()
     assert CheckTable([]).summary() == "0 checks"
@@ -119,7 +139,9 @@ def test_rows_that_carry_title_and_notes_keep_them(capsys):
 
 def test_a_terminal_that_knows_only_ascii_gets_question_marks():
     words = "from runbook.display import show_text, sparkline; show_text('loss ' + sparkline([3.0, 2.0, 1.0]))"
-    said = shell.run([sys.executable, "-c", words], env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    said = shell.run(
+        [sys.executable, "-c", words], env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    )
     assert said.out == "loss ???\n"
 
 

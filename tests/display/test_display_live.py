@@ -62,8 +62,14 @@ def test_a_picture_holds_curve_and_events_and_a_fact_that_is_gone_is_not_shown()
 
 
 def test_buttons_are_for_browsers_and_their_commands_for_all():
-    actions = {"Save and stop": (str, "runbook cancel local --gently"), "Cancel": (str, "runbook cancel local")}
-    assert as_text(actions) == "Save and stop: runbook cancel local --gently; Cancel: runbook cancel local"
+    actions = {
+        "Save and stop": (str, "runbook cancel local --gently"),
+        "Cancel": (str, "runbook cancel local"),
+    }
+    assert (
+        as_text(actions)
+        == "Save and stop: runbook cancel local --gently; Cancel: runbook cancel local"
+    )
     with controls(actions, Place.ENGINE):
         pass
     bundle = widget_bundle(type("Widget", (), {"model_id": "7"})(), as_text(actions))
@@ -73,8 +79,11 @@ def test_buttons_are_for_browsers_and_their_commands_for_all():
 
 def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeypatch):
     """What a page sends of a field is answered: before that it sends nothing more of it."""
-    answers, noted = [], []
-    idle = SimpleNamespace(publish=lambda cause, kind, **content: answers.append((cause, kind, content)))
+    answers = []
+    noted = []
+    idle = SimpleNamespace(
+        publish=lambda cause, kind, **content: answers.append((cause, kind, content))
+    )
     monkeypatch.setattr("runbook.display.jupyter.widgets.page_kernel", lambda: idle)
 
     def note(text):
@@ -83,32 +92,58 @@ def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeyp
         noted.append(text)
         return f"Noted: {text}"
 
-    row, clicks, fields = _buttons({"Stop": (str, "runbook cancel x"), "Note": (note, 'runbook note x "..."')})
+    row, clicks, fields = _buttons(
+        {"Stop": (str, "runbook cancel x"), "Note": (note, 'runbook note x "..."')}
+    )
     ((comm, field),) = fields.items()
     said = row.children[-1]
     for typed in ("node n7 was", "node n7 was <replaced>"):
         content = {"comm_id": comm, "data": {"method": "update", "state": {"value": typed}}}
-        assert _take_typed(fields, kernel.Message([], {"msg_type": "comm_msg", "msg_id": typed}, content))
-    assert [(cause["msg_id"], content) for cause, _, content in answers][1] == (typed, {"execution_state": "idle"})
+        assert _take_typed(
+            fields, kernel.Message([], {"msg_type": "comm_msg", "msg_id": typed}, content)
+        )
+    assert [(cause["msg_id"], content) for cause, _, content in answers][1] == (
+        typed,
+        {"execution_state": "idle"},
+    )
     press = [*clicks.values()][1]
     press()
     assert field.value == "", "the next note may be typed at once"
-    assert wait_until(lambda: said.value == "Noted: node n7 was &lt;replaced&gt;", 10) and noted == [typed]
+    assert wait_until(
+        lambda: said.value == "Noted: node n7 was &lt;replaced&gt;", 10
+    ) and noted == [typed]
     press()
-    assert wait_until(lambda: said.value == "a note has 1 to 10,000 characters", 10) and len(noted) == 1
-    other = kernel.Message([], {"msg_type": "comm_msg"}, {"comm_id": "another", "data": {"method": "update"}})
+    assert (
+        wait_until(lambda: said.value == "a note has 1 to 10,000 characters", 10)
+        and len(noted) == 1
+    )
+    other = kernel.Message(
+        [], {"msg_type": "comm_msg"}, {"comm_id": "another", "data": {"method": "update"}}
+    )
     assert not _take_typed(fields, other)
-    assert plain_buttons(clicks, {"Stop": (str, "c"), "Note": (note, 'runbook note x "..."')}).count("<button") == 1
+    assert (
+        plain_buttons(clicks, {"Stop": (str, "c"), "Note": (note, 'runbook note x "..."')}).count(
+            "<button"
+        )
+        == 1
+    )
     row.close_all()
 
 
 def frames(kind: str, content: object) -> list[bytes]:
     """A message of a page, as its parts come over the wire."""
     parts = [{"msg_type": kind}, {}, {}, content]
-    return [b"address", kernel.DELIMITER, b"signature", *[json.dumps(part).encode() for part in parts]]
+    return [
+        b"address",
+        kernel.DELIMITER,
+        b"signature",
+        *[json.dumps(part).encode() for part in parts],
+    ]
 
 
-@pytest.mark.parametrize("message", [[], [b"x"], [kernel.DELIMITER, b"s"], frames("execute_request", ["no content"])])
+@pytest.mark.parametrize(
+    "message", [[], [b"x"], [kernel.DELIMITER, b"s"], frames("execute_request", ["no content"])]
+)
 def test_a_message_that_cannot_be_read_is_passed_on(message, monkeypatch):
     passed = []
     monkeypatch.setattr(kernel, "_listeners", [lambda message: pytest.fail("was heard")])
@@ -117,7 +152,8 @@ def test_a_message_that_cannot_be_read_is_passed_on(message, monkeypatch):
 
 
 def test_what_is_dealt_with_is_not_passed_on(monkeypatch):
-    passed, heard = [], []
+    passed = []
+    heard = []
 
     def hear(message):
         heard.append((message.addresses, message.kind, message.content["comm_id"]))
@@ -128,13 +164,16 @@ def test_what_is_dealt_with_is_not_passed_on(monkeypatch):
         kernel.pass_on(frames("comm_msg", {"comm_id": name}), passed.append)
     assert heard == [([b"address"], "comm_msg", "mine"), ([b"address"], "comm_msg", "another")]
     assert len(passed) == 1
-    assert kernel.listen(lambda message: False)() is None, "outside a kernel there is nothing to hear"
+    assert kernel.listen(lambda message: False)() is None, (
+        "outside a kernel there is nothing to hear"
+    )
 
 
 @pytest.fixture
 def form():
     """A form over two numbers whose sum must be even."""
-    asked, kept = [], []
+    asked = []
+    kept = []
 
     def consider(changes):
         asked.append(dict(changes))
@@ -147,7 +186,10 @@ def form():
         kept.append((name, dict(changes)))
         return f"{name} is written"
 
-    fields = {"": [Field("a", "a number", "1")], "more": [Field("b", "<another>", "3", ("3", "5", "6"))]}
+    fields = {
+        "": [Field("a", "a number", "1")],
+        "more": [Field("b", "<another>", "3", ("3", "5", "6"))],
+    }
     return Form(fields, consider, write, "mine"), asked, kept
 
 
@@ -176,5 +218,7 @@ def test_a_form_tells_errors_at_their_field_and_writes_only_what_fits(form):
 
 def test_outside_a_browser_a_form_is_a_table(capsys):
     table = Table([{"key": "a", "value": "1"}])
-    assert show_form({"": []}, lambda changes: Answer(), lambda name, changes: "", table, "x") is None
+    assert (
+        show_form({"": []}, lambda changes: Answer(), lambda name, changes: "", table, "x") is None
+    )
     assert capsys.readouterr().out == "key  value\n---  -----\na    1\n"

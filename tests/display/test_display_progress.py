@@ -34,7 +34,9 @@ class Clock:
 
 def _run(place, capsys, seconds=60, step=0.1):
     clock = Clock()
-    progress = Progress("training", total=seconds / step, unit="iterations", place=place, clock=clock)
+    progress = Progress(
+        "training", total=seconds / step, unit="iterations", place=place, clock=clock
+    )
     for n in range(round(seconds / step)):
         progress.update(done=n, loss=1.0 / (n + 1))
         clock.now += step
@@ -47,7 +49,9 @@ def test_a_pipe_gets_a_line_now_and_then_and_the_end(capsys):
     assert len(lines) == 7
     assert lines[0] == "training: 0 of 600 iterations (0 %), loss 1"
     assert re.match(r"training: 1\d\d of 600 iterations \(1[78] %\), loss 0\.00", lines[1])
-    assert lines[-1].startswith("training (after 1 min): 600 of 600 iterations (100 %), loss 0.0016")
+    assert lines[-1].startswith(
+        "training (after 1 min): 600 of 600 iterations (100 %), loss 0.0016"
+    )
 
 
 def test_a_terminal_gets_one_line_redrawn(capsys):
@@ -86,10 +90,18 @@ def test_a_real_terminal_is_recognised(tmp_path):
     script.write_text(
         "from runbook.display import where_we_are, show_checks\n"
         "from runbook.core.checks import Check\n"
-                      "print(where_we_are())\nshow_checks([Check('a', 'fail', '1', '2')])\n")  # fmt: skip
+        "print(where_we_are())\nshow_checks([Check('a', 'fail', '1', '2')])\n"
+    )
     leader, follower = pty.openpty()
-    child = os.spawnve(os.P_NOWAIT, "/bin/sh", ["sh", "-c", f"{sys.executable} {script} > {os.ttyname(follower)}"], {
-        **{name: value for name, value in os.environ.items() if name != "NO_COLOR"}, "TERM": "xterm"})  # fmt: skip
+    child = os.spawnve(
+        os.P_NOWAIT,
+        "/bin/sh",
+        ["sh", "-c", f"{sys.executable} {script} > {os.ttyname(follower)}"],
+        {
+            **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+            "TERM": "xterm",
+        },
+    )
     os.waitpid(child, 0)
     said = os.read(leader, 10_000).decode()
     os.close(leader)
@@ -106,16 +118,25 @@ def executed(tmp_path, monkeypatch):
         source = tmp_path / "in.ipynb"
         cell = nbformat.v4.new_code_cell(WORK)
         master = nbformat.v4.new_notebook(cells=[cell])
-        master.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        master.metadata.kernelspec = {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }
         nbformat.write(master, source)
-        logger, lines = logging.getLogger("papermill"), _Lines()
+        logger = logging.getLogger("papermill")
+        lines = _Lines()
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         logger.addHandler(lines)
         logger.setLevel(logging.INFO)
         try:
             made = papermill.execute_notebook(
-                str(source), str(tmp_path / "out.ipynb"), engine_name=engine, progress_bar=False, log_output=True
+                str(source),
+                str(tmp_path / "out.ipynb"),
+                engine_name=engine,
+                progress_bar=False,
+                log_output=True,
             )
         finally:
             logger.removeHandler(lines)
@@ -125,7 +146,8 @@ def executed(tmp_path, monkeypatch):
 
 
 def _is_final(output):
-    text, html = output.data["text/plain"], output.data["text/html"]
+    text = output.data["text/plain"]
+    html = output.data["text/html"]
     assert text.startswith("data (after ")
     assert "40 of 40 documents (100 %), rate 40 MB/s, loss 3.5" in text
     assert "width:100.0%" in html
@@ -146,7 +168,10 @@ def test_our_engine_saves_one_final_picture_and_its_log_shows_life(executed):
 def test_stock_papermill_logs_printed_lines_because_it_does_not_log_updates(executed):
     outputs, lines = executed("nbclient")
     assert _is_final(outputs[0])
-    assert [output.output_type for output in outputs] == ["display_data", *["stream"] * (len(outputs) - 1)]
+    assert [output.output_type for output in outputs] == [
+        "display_data",
+        *["stream"] * (len(outputs) - 1),
+    ]
     assert any("40 of 40 documents (100 %)" in line for line in lines)
 
 

@@ -34,15 +34,26 @@ def test_two_notes_are_taken_while_the_cell_runs_and_the_page_may_type_on(monkey
     def press_after_typing(text):
         """What JupyterLab sends where a person leaves the field for the button."""
         typed = send("comm_msg", {"comm_id": by_model["TextModel"], "data": typing(text)})
-        send("comm_msg", {"comm_id": by_model["ButtonModel"], "data": {"method": "custom", "content": CLICK}})
+        send(
+            "comm_msg",
+            {"comm_id": by_model["ButtonModel"], "data": {"method": "custom", "content": CLICK}},
+        )
         return typed
 
     try:
-        cell = send("execute_request", {"code": CODE, "silent": False, "store_history": True, "stop_on_error": True})
-        by_model, typed, idle, said, end = {}, [], set(), [], time.monotonic() + 90
+        cell = send(
+            "execute_request",
+            {"code": CODE, "silent": False, "store_history": True, "stop_on_error": True},
+        )
+        by_model = {}
+        typed = []
+        idle = set()
+        said = []
+        end = time.monotonic() + 90
         while cell not in idle and time.monotonic() < end:
             message = client.get_iopub_msg(timeout=60)
-            kind, content = message["msg_type"], message["content"]
+            kind = message["msg_type"]
+            content = message["content"]
             if kind == "comm_open":
                 by_model[content["data"]["state"].get("_model_name")] = content["comm_id"]
             elif kind == "status" and content["execution_state"] == "idle":
@@ -50,7 +61,9 @@ def test_two_notes_are_taken_while_the_cell_runs_and_the_page_may_type_on(monkey
             elif kind == "stream":
                 said.append(content["text"])
             is_drawn = kind == "display_data" and WIDGET in content["data"]
-            if is_drawn or (len(typed) == 1 and typed[0] in idle):  # JupyterLab holds the next text back until then
+            if is_drawn or (
+                len(typed) == 1 and typed[0] in idle
+            ):  # JupyterLab holds the next text back until then
                 typed.append(press_after_typing(f"note {len(typed) + 1}"))
         assert "".join(said) == "['note 1', 'note 2']\n"
         assert cell in idle and len(typed) == 2 and set(typed) <= idle

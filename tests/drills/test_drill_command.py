@@ -21,9 +21,12 @@ def _terminate_as_before():
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.parametrize(("verdicts", "code"), [(["fail", "pass"], 0), (["fail", "fail"], 1), (["pass"], 0)])
+@pytest.mark.parametrize(
+    ("verdicts", "code"), [(["fail", "pass"], 0), (["fail", "fail"], 1), (["pass"], 0)]
+)
 def test_a_failed_drill_is_done_once_more_and_both_are_shown(monkeypatch, tmp_path, verdicts, code):
-    left, asked = list(verdicts), []
+    left = list(verdicts)
+    asked = []
 
     def do(names, stream):
         asked.append(list(names))
@@ -32,12 +35,16 @@ def test_a_failed_drill_is_done_once_more_and_both_are_shown(monkeypatch, tmp_pa
 
     monkeypatch.setattr(table, "do_drills", do)
     page = tmp_path / "drills.md"
-    done = click.testing.CliRunner().invoke(drill, ["--again", "01", "--page", str(page)], standalone_mode=False)
+    done = click.testing.CliRunner().invoke(
+        drill, ["--again", "01", "--page", str(page)], standalone_mode=False
+    )
     assert done.exception is None
     assert done.return_value == code
     assert asked == [["01-kill-rank"]] * len(verdicts)
     assert ("second attempt: " in done.output) == (len(verdicts) == 2)
-    rows = [line.split(" | ")[2] for line in page.read_text().splitlines() if line.startswith("| 01-")]
+    rows = [
+        line.split(" | ")[2] for line in page.read_text().splitlines() if line.startswith("| 01-")
+    ]
     assert rows == [verdicts[0], *(f"{verdict} (second attempt)" for verdict in verdicts[1:])]
     scores = {
         ("fail", "pass"): "1 of 1 ended as they should, 1 at the second attempt",
@@ -50,9 +57,16 @@ def test_a_failed_drill_is_done_once_more_and_both_are_shown(monkeypatch, tmp_pa
 
 def test_a_machine_reads_both_attempts(monkeypatch):
     left = ["fail", "pass"]
-    monkeypatch.setattr(table, "do_drills", lambda names, stream: (made(name, left.pop(0)) for name in names))
-    done = click.testing.CliRunner().invoke(drill, ["--again", "--json", "01"], standalone_mode=False)
-    assert [(row["verdict"], row["attempt"]) for row in json.loads(done.output)] == [("fail", 1), ("pass", 2)]
+    monkeypatch.setattr(
+        table, "do_drills", lambda names, stream: (made(name, left.pop(0)) for name in names)
+    )
+    done = click.testing.CliRunner().invoke(
+        drill, ["--again", "--json", "01"], standalone_mode=False
+    )
+    assert [(row["verdict"], row["attempt"]) for row in json.loads(done.output)] == [
+        ("fail", 1),
+        ("pass", 2),
+    ]
 
 
 def test_without_the_word_a_failure_stays_one(monkeypatch):

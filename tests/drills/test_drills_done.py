@@ -16,7 +16,13 @@ from runbook_drills.random_kills import kill_often
 from runbook_drills.table import DRILLS, do_drill
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
-LONG = ("02-kill-launcher", "09-straggler", "14-rendezvous", "15-clock-and-limits", "20-random-kills")
+LONG = (
+    "02-kill-launcher",
+    "09-straggler",
+    "14-rendezvous",
+    "15-clock-and-limits",
+    "20-random-kills",
+)
 
 
 @pytest.mark.parametrize("name", [name for name in DRILLS if name not in LONG])
@@ -36,7 +42,12 @@ def test_ten_kills_at_random_moments_lose_nothing_and_train_nothing_twice(bench)
 
 def test_whoever_is_killed_while_asking_for_a_rank_does_not_end_the_warm_process(bench):
     path = str(bench.warm.socket_path)
-    whole = json.dumps({"function": "no:where", "arguments": ["x"], "environment": {}, "folder": "/"}).encode() + b"\n"
+    whole = (
+        json.dumps(
+            {"function": "no:where", "arguments": ["x"], "environment": {}, "folder": "/"}
+        ).encode()
+        + b"\n"
+    )
     for said in (b"", b'{"argu', b"no json\n", whole):
         with socket.socket(socket.AF_UNIX) as client, Path(os.devnull).open("wb") as nothing:
             client.connect(path)

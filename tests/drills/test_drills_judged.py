@@ -31,7 +31,9 @@ def test_a_drill_is_named_in_each_of_its_ways(word):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(ParamsError, match=r"There is no drill 'kil-rank'\. Did you mean 01-kill-rank"):
+    with pytest.raises(
+        ParamsError, match=r"There is no drill 'kil-rank'\. Did you mean 01-kill-rank"
+    ):
         chosen_drills(["kil-rank"])
 
 
@@ -47,11 +49,25 @@ def test_what_is_measured_is_shown_with_its_band_and_decides_nothing():
     ending.figures.append(MeasuredValue("goodput 35.7%:", 71.2, 80, 105, "% of the ideal"))
     verdict = judge_ending("x", ending, [], 2.0)
     assert verdict.verdict == "pass"
-    assert verdict.measured == "goodput 35.7%: 71.2 % of the ideal (usually 80 to 105, so this is unusual)"
-    (row,) = [line for line in page_text([verdict], "2026-11-21", "abc").splitlines() if line.startswith("| x |")]
+    assert (
+        verdict.measured
+        == "goodput 35.7%: 71.2 % of the ideal (usually 80 to 105, so this is unusual)"
+    )
+    (row,) = [
+        line
+        for line in page_text([verdict], "2026-11-21", "abc").splitlines()
+        if line.startswith("| x |")
+    ]
     assert verdict.measured in row and "| pass |" in row
     assert verdict.as_dict()["figures"] == [
-        {"name": "goodput 35.7%:", "value": 71.2, "low": 80, "high": 105, "unit": "% of the ideal", "usual": False}
+        {
+            "name": "goodput 35.7%:",
+            "value": 71.2,
+            "low": 80,
+            "high": 105,
+            "unit": "% of the ideal",
+            "usual": False,
+        }
     ]
 
 
@@ -80,7 +96,9 @@ def test_a_drill_that_breaks_itself_is_a_failed_one(monkeypatch):
 
 def test_what_a_drill_left_running_is_found_by_its_mark_and_ended():
     with Still() as bench:
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True
+        )
         assert wait_until(lambda: [one.pid for one in bench.left()] == [process.pid], 10)
         (killed,) = bench.end_left()
         assert killed.startswith(str(process.pid))
@@ -90,13 +108,29 @@ def test_what_a_drill_left_running_is_found_by_its_mark_and_ended():
 
 def test_the_command_says_what_failed_and_ends_with_1(monkeypatch):
     monkeypatch.setattr(table, "Bench", Still)
-    monkeypatch.setitem(table.DRILLS, "01-kill-rank", lambda bench: DrillEnding("a", passed=["held"]))
-    monkeypatch.setitem(table.DRILLS, "02-kill-launcher", lambda bench: DrillEnding("b", broken=["not detected"]))
+    monkeypatch.setitem(
+        table.DRILLS, "01-kill-rank", lambda bench: DrillEnding("a", passed=["held"])
+    )
+    monkeypatch.setitem(
+        table.DRILLS, "02-kill-launcher", lambda bench: DrillEnding("b", broken=["not detected"])
+    )
     ended = CliRunner().invoke(drill, ["1", "2", "--json"], standalone_mode=False)
     rows = json.loads(ended.output)
     assert ended.return_value == 1
-    assert [(row["name"], row["verdict"]) for row in rows] == [("01-kill-rank", "pass"), ("02-kill-launcher", "fail")]
-    keys = {"name", "verdict", "detail", "fault", "detected_after_s", "action", "steps_lost", "final_loss_equal"}
+    assert [(row["name"], row["verdict"]) for row in rows] == [
+        ("01-kill-rank", "pass"),
+        ("02-kill-launcher", "fail"),
+    ]
+    keys = {
+        "name",
+        "verdict",
+        "detail",
+        "fault",
+        "detected_after_s",
+        "action",
+        "steps_lost",
+        "final_loss_equal",
+    }
     assert keys <= set(rows[0])
     shown = CliRunner().invoke(drill, ["1"], standalone_mode=False)
     assert shown.return_value == 0
@@ -111,7 +145,9 @@ def test_the_list_starts_nothing(monkeypatch):
 
 
 def test_the_page_has_a_row_for_each_drill(tmp_path):
-    verdicts = [judge_ending(name, DrillEnding("a | b", passed=["held"]), [], 3.0) for name in DRILLS]
+    verdicts = [
+        judge_ending(name, DrillEnding("a | b", passed=["held"]), [], 3.0) for name in DRILLS
+    ]
     text = page_text(verdicts, "2026-11-21", "abc123")
     assert text.count("| pass |") == 20
     assert "**20 of 20 ended as they should**" in text and "a \\| b" in text

@@ -16,7 +16,8 @@ with atheris.instrument_imports(include=["runbook"]), warnings.catch_warnings():
 
 
 def main() -> None:
-    kind, folder = sys.argv[1], Path(sys.argv[2])
+    kind = sys.argv[1]
+    folder = Path(sys.argv[2])
     target = make_targets(folder / "files")[kind]
     corpus = folder / "corpus"
     corpus.mkdir()
@@ -32,7 +33,13 @@ def main() -> None:
     def one(data: bytes) -> None:
         target.look(data)
 
-    words = [sys.argv[0], *sys.argv[3:], "-max_len=20000", "-artifact_prefix=" + str(folder) + "/", str(corpus)]
+    words = [
+        sys.argv[0],
+        *sys.argv[3:],
+        "-max_len=20000",
+        "-artifact_prefix=" + str(folder) + "/",
+        str(corpus),
+    ]
     atheris.Setup(words, one, custom_mutator=change)
     atheris.Fuzz()
 

@@ -43,13 +43,20 @@ def settings_of(kind: str, number: int) -> Settings:
         return draw.choice(bad) if bad and wrong and draw.random() < 0.25 else draw.choice(good)
 
     deepspeed = kind == "cpu" and draw.random() < 0.6
-    tensor, data = pick(1, 1, 2, 4, bad=(3,)), pick(1, 1, 2, 4)
+    tensor = pick(1, 1, 2, 4, bad=(3,))
+    data = pick(1, 1, 2, 4)
     pipeline = pick(1, 1, 2, 4, bad=(3,))
-    chunks = pick(1, 2, bad=(3,)) if (pipeline > 1 and not deepspeed) or (wrong and draw.random() < 0.1) else 1
+    if (pipeline > 1 and not deepspeed) or (wrong and draw.random() < 0.1):
+        chunks = pick(1, 2, bad=(3,))
+    else:
+        chunks = 1
     heads = pick(4, 8)
     length = pick(32, 64, 96, bad=(31, 50))
-    sequence = (tensor > 1 and not deepspeed and draw.random() < 0.5) or (bool(wrong) and draw.random() < 0.2)
-    micro, rounds = pick(1, 2, 3), pick(1, 2, 5)
+    sequence = (tensor > 1 and not deepspeed and draw.random() < 0.5) or (
+        bool(wrong) and draw.random() < 0.2
+    )
+    micro = pick(1, 2, 3)
+    rounds = pick(1, 2, 5)
     batch = micro * data * rounds * (pipeline if chunks > 1 else 1) + pick(0, bad=(1, micro))
     world = tensor * pipeline * data + pick(0, bad=(1, 2))
     model = Model(
@@ -83,7 +90,9 @@ def settings_of(kind: str, number: int) -> Settings:
             },
             "training": {
                 "engine": "deepspeed" if deepspeed else "megatron-core",
-                "precision": pick("fp32", "bf16", "fp16") if on_gpu else pick("fp32", "bf16", bad=("fp16",)),
+                "precision": pick("fp32", "bf16", "fp16")
+                if on_gpu
+                else pick("fp32", "bf16", bad=("fp16",)),
                 "micro_batch": micro,
                 "global_batch": batch,
                 "dropout": pick(0.0, 0.1),
@@ -123,8 +132,10 @@ def rehearsed(spec: PhasePlan, rank: int) -> tuple[Any, str]:
 
 def compare(kind: str, number: int) -> dict[str, Any]:
     """Both sides of one layout."""
-    settings, start = settings_of(kind, number), time.process_time()
-    problems, choice = planned(settings), full_choice(settings)
+    settings = settings_of(kind, number)
+    start = time.process_time()
+    problems = planned(settings)
+    choice = full_choice(settings)
     parallel = choice.parallel
     found: dict[str, Any] = {
         "number": number,
@@ -140,15 +151,20 @@ def compare(kind: str, number: int) -> dict[str, Any]:
     if counted and not problems:
         found |= {"stage": counted.stage, "peak_bytes": counted.peak_bytes, "parts": counted.parts}
         found["planned_bytes"] = stage_memory(choice, counted.stage).least
-        found["largest"] = [f"{tensor.bytes} {tensor.operator} {tensor.shape}" for tensor in counted.largest[:5]]
+        found["largest"] = [
+            f"{tensor.bytes} {tensor.operator} {tensor.shape}" for tensor in counted.largest[:5]
+        ]
     found["agree"] = bool(problems) == bool(found["rehearsed"])
     return found | {"seconds": round(time.process_time() - start, 2)}
 
 
 if __name__ == "__main__":
-    kind, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    kind = sys.argv[1]
+    first = int(sys.argv[2])
+    count = int(sys.argv[3])
     os.environ |= {"OMP_NUM_THREADS": "1", "DS_BUILD_OPS": "0", "CUDA_VISIBLE_DEVICES": ""}
-    output, sys.stdout = sys.stdout, sys.stderr
+    output = sys.stdout
+    sys.stdout = sys.stderr
     for number in range(first, first + count):
         output.write(json.dumps(compare(kind, number)) + "\n")
         output.flush()

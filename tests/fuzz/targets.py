@@ -82,7 +82,9 @@ def run_files(folder: Path) -> Target:
         return make_plan(settings, None)
 
     text = (folder / "params" / "drill.yaml").read_bytes().replace(b"run: drill", b"run: fuzzed")
-    shipped = [renamed(one.read_bytes(), b"run") for one in sorted((ROOT / "params").glob("*-*.yaml"))]
+    shipped = [
+        renamed(one.read_bytes(), b"run") for one in sorted((ROOT / "params").glob("*-*.yaml"))
+    ]
     seeds = [text, text, *shipped]
     return Target("run", path, read, seeds, YAML_WORDS, folder)
 
@@ -95,7 +97,10 @@ def site_files(folder: Path) -> Target:
         return params.load("drill", set_words=["site=fuzzed"], project=folder)
 
     own = renamed((folder / "params" / "sites" / "local.yaml").read_bytes(), b"site")
-    shipped = [renamed(one.read_bytes(), b"site") for one in sorted((ROOT / "params" / "sites").glob("*.yaml"))]
+    shipped = [
+        renamed(one.read_bytes(), b"site")
+        for one in sorted((ROOT / "params" / "sites").glob("*.yaml"))
+    ]
     return Target("site", path, read, [own, *shipped], YAML_WORDS, folder)
 
 
@@ -109,7 +114,15 @@ def logs(folder: Path) -> Target:
     path = folder / "job.log"
     names = sorted(path for path in SAMPLES.iterdir() if path.suffix in (".log", ".jsonl"))
     seeds = [one.read_bytes()[:3000] for one in names]
-    words = [b"iteration", b" | ", b"nan", b"inf", b"elapsed time per iteration (ms): ", b"lm loss: 1E400", b"1e999"]
+    words = [
+        b"iteration",
+        b" | ",
+        b"nan",
+        b"inf",
+        b"elapsed time per iteration (ms): ",
+        b"lm loss: 1E400",
+        b"1e999",
+    ]
 
     def read() -> object:
         parsed = parse_files([path])
@@ -131,7 +144,9 @@ def indexes(folder: Path) -> Target:
         reader = IndexedReader(prefix.with_name(prefix.name + ".bin"), path)
         return [reader.document(number).sum() for number in range(min(reader.num_documents, 50))]
 
-    return Target("idx", path, read, [path.read_bytes()], [bytes(8), b"\xff" * 8, b"MMIDIDX"], folder)
+    return Target(
+        "idx", path, read, [path.read_bytes()], [bytes(8), b"\xff" * 8, b"MMIDIDX"], folder
+    )
 
 
 def manifests(folder: Path) -> Target:
@@ -179,8 +194,20 @@ def manifest_seeds() -> list[bytes]:
     plan = ROOT / "tests" / "plan" / "local_plan.json"
     records: list[object] = [
         {"schema": 1, "files": {"plan.json": {"sha256": "0" * 64, "bytes": 1, "mtime_ns": 1}}},
-        {"iteration": 4, "seal": "0", "files": {"torch_dist/a": "0" * 64}, "model": {"hidden": 16}, "common": {}},
-        {"schema": 1, "kind": "local", "job_id": "local-1", "submitted": 1.0, "process": {"pid": 1, "start": 2}},
+        {
+            "iteration": 4,
+            "seal": "0",
+            "files": {"torch_dist/a": "0" * 64},
+            "model": {"hidden": 16},
+            "common": {},
+        },
+        {
+            "schema": 1,
+            "kind": "local",
+            "job_id": "local-1",
+            "submitted": 1.0,
+            "process": {"pid": 1, "start": 2},
+        },
         {"phases": {"04-training": {"phase": "04-training", "engine": "megatron-core", "seed": 1}}},
     ]
     started = b"job local-1\npid 7\nstart 8\nboot_id b\nhost h\nnamespace n\ntime 1\n"
@@ -189,18 +216,67 @@ def manifest_seeds() -> list[bytes]:
 
 
 YAML_WORDS = [
-    b"null", b"[]", b"{}", b"-1", b"1e400", b".nan", b".inf", b"0x7fffffffffffffffffff", b"&a [*a]",
-    b"!!python/object:os.system", b"yes", b"12:00:00", b"~", b"'", b'"', b"\t", b"- ", b": ", b"\xff\xfe",
-    b"\xe2\x80\xa8", b"{{", b"${HOME}", b"$(touch x)", b"`id`", b"9" * 5000, b"../../../etc/passwd", b"\x00",
-    b"99999999999999999999", b"*a", b"<<: *a", b"? ", b"|\n", b"--- \n",
-]  # fmt: skip
+    b"null",
+    b"[]",
+    b"{}",
+    b"-1",
+    b"1e400",
+    b".nan",
+    b".inf",
+    b"0x7fffffffffffffffffff",
+    b"&a [*a]",
+    b"!!python/object:os.system",
+    b"yes",
+    b"12:00:00",
+    b"~",
+    b"'",
+    b'"',
+    b"\t",
+    b"- ",
+    b": ",
+    b"\xff\xfe",
+    b"\xe2\x80\xa8",
+    b"{{",
+    b"${HOME}",
+    b"$(touch x)",
+    b"`id`",
+    b"9" * 5000,
+    b"../../../etc/passwd",
+    b"\x00",
+    b"99999999999999999999",
+    b"*a",
+    b"<<: *a",
+    b"? ",
+    b"|\n",
+    b"--- \n",
+]
 JSON_WORDS = [
-    b"null", b"[]", b"{}", b"-1", b"1e400", b"NaN", b"Infinity", b'"', b"\\ud800", b"\\u0000", b"true", b"[" * 2000,
-    b"9" * 5000, b'{"a":' * 500, b"\xff", b"..", b"/etc/passwd", b"\n",
-]  # fmt: skip
+    b"null",
+    b"[]",
+    b"{}",
+    b"-1",
+    b"1e400",
+    b"NaN",
+    b"Infinity",
+    b'"',
+    b"\\ud800",
+    b"\\u0000",
+    b"true",
+    b"[" * 2000,
+    b"9" * 5000,
+    b'{"a":' * 500,
+    b"\xff",
+    b"..",
+    b"/etc/passwd",
+    b"\n",
+]
 MAKERS: dict[str, Callable[[Path], Target]] = {
-    "run": run_files, "site": site_files, "log": logs, "idx": indexes, "manifest": manifests,
-}  # fmt: skip
+    "run": run_files,
+    "site": site_files,
+    "log": logs,
+    "idx": indexes,
+    "manifest": manifests,
+}
 
 
 def mutate(content: bytes, words: list[bytes], draw: random.Random) -> bytes:
@@ -220,7 +296,8 @@ def mutate(content: bytes, words: list[bytes], draw: random.Random) -> bytes:
             data[at : at + length] = draw.getrandbits(8 * length).to_bytes(length, "little")
         elif kind == 4:
             lines = bytes(data).split(b"\n")
-            one, other = draw.randrange(len(lines)), draw.randrange(len(lines))
+            one = draw.randrange(len(lines))
+            other = draw.randrange(len(lines))
             lines[one] = lines[other]
             data = bytearray(b"\n".join(lines))
         elif kind == 5:

@@ -61,9 +61,13 @@ def test_arbitrary_bytes_are_answered(kind, fuzz_targets):
     target = fuzz_targets[kind]
 
     @settings(
-        max_examples=max(20, INPUTS // 10), deadline=SECONDS_FOR_ONE * 1000, database=None, derandomize=SEED > 0,
-        phases=(Phase.generate,), suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+        max_examples=max(20, INPUTS // 10),
+        deadline=SECONDS_FOR_ONE * 1000,
+        database=None,
+        derandomize=SEED > 0,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
     @given(content=st.binary(max_size=400) | st.text(max_size=200).map(str.encode))
     def look(content: bytes) -> None:
         target.look(content)

@@ -21,9 +21,13 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(1800)]
 @pytest.mark.parametrize("kind", ["gpu", "cpu"])
 def test_plan_and_rehearsal_allow_the_same_layouts(kind: str) -> None:
     program = Path(__file__).with_name("layouts.py")
-    ended = subprocess.run([sys.executable, program, kind, "0", str(LAYOUTS)], capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, program, kind, "0", str(LAYOUTS)], capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     compared = [json.loads(line) for line in ended.stdout.splitlines()]
     assert len(compared) == LAYOUTS
     assert [found for found in compared if not found["agree"]] == []
-    assert len({bool(found["planned"]) for found in compared}) == 2, "some are allowed, and some refused"
+    assert len({bool(found["planned"]) for found in compared}) == 2, (
+        "some are allowed, and some refused"
+    )

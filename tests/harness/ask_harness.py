@@ -12,7 +12,8 @@ from runbook_harness.trainer_model import TrainerModel
 
 if __name__ == "__main__":
     run, tasks, exported = (Path(word) if word else None for word in sys.argv[1:])
-    plan, settings = read_plan_file(run), params.load(str(run / "run.yaml"))
+    plan = read_plan_file(run)
+    settings = params.load(str(run / "run.yaml"))
     model = "hf" if exported else TrainerModel(run, plan.phases[FULL], settings.run.data.tokenizer)
     wish = scores.Wish(("toy_choice", "toy_text", "toy_write"), tasks, exported=exported)
     found = scores.run_tasks(scores._task_manager(tasks), wish.tasks, model, wish)

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.training
 def extra(name):
     import tomllib
 
-    (wanted,) = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"][name]
+    (wanted,) = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ][name]
     return wanted
 
 
@@ -36,7 +38,15 @@ def python(tmp_path_factory):
     found = folder / "bin" / "python"
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "all.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n{REPOSITORY}\n")
-    words = [found, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", extra("evaluation")]
+    words = [
+        found,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        extra("evaluation"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return found
@@ -50,7 +60,9 @@ def runbook(python, tmp_path_factory):
 
     def call(*words, program=("-m", "runbook")):
         argv = [python, *map(str, program), *map(str, words)]
-        return subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=600)
+        return subprocess.run(
+            argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=600
+        )
 
     return call
 
@@ -66,9 +78,13 @@ def weights(runbook, tmp_path_factory):
     model = json.loads(done.stdout)["phases"]["04-training"]["model"]
     torch.manual_seed(1)
     config = GPT2Config(
-        vocab_size=model["vocabulary"], n_positions=model["positions"], n_embd=model["hidden"], n_layer=model["layers"],
-        n_head=model["heads"], initializer_range=0.1,
-    )  # fmt: skip
+        vocab_size=model["vocabulary"],
+        n_positions=model["positions"],
+        n_embd=model["hidden"],
+        n_layer=model["layers"],
+        n_head=model["heads"],
+        initializer_range=0.1,
+    )
     folder = tmp_path_factory.mktemp("weights")
     GPT2LMHeadModel(config).save_pretrained(folder)
     return folder
@@ -81,14 +97,17 @@ def runs(runbook, weights, tmp_path_factory):
 
     def get(cut):
         if cut not in done:
-            folder, out = tmp_path_factory.mktemp(f"runs-{cut}"), tmp_path_factory.mktemp(f"out-{cut}") / "hf"
+            folder = tmp_path_factory.mktemp(f"runs-{cut}")
+            out = tmp_path_factory.mktemp(f"out-{cut}") / "hf"
             steps = [
                 ("run", "local", "--runs", folder, "--to", "00-plan", "--set", f"parallel.{cut}=2"),
                 ("import", "local", "--runs", folder, "--from", weights),
                 ("export", "local", "--runs", folder, "--out", out),
             ]
             for step in steps:
-                ended = subprocess.run([BIN / "runbook", *step], cwd=REPOSITORY, capture_output=True, text=True)
+                ended = subprocess.run(
+                    [BIN / "runbook", *step], cwd=REPOSITORY, capture_output=True, text=True
+                )
                 assert ended.returncode == 0, ended.stderr
             done[cut] = folder, out
         return done[cut]
@@ -104,9 +123,13 @@ def tasks(tmp_path_factory):
     choices = [" the house.", " hot and cold.", " of of of."]
     data = {
         "choice": [
-            {"question": f"The {noun} is", "choices": choices, "answer": at % 3} for at, noun in enumerate(nouns)
+            {"question": f"The {noun} is", "choices": choices, "answer": at % 3}
+            for at, noun in enumerate(nouns)
         ],
-        "text": [{"text": ("The king said that he would go to the sea. " * times).strip()} for times in (1, 3, 40)],
+        "text": [
+            {"text": ("The king said that he would go to the sea. " * times).strip()}
+            for times in (1, 3, 40)
+        ],
         "write": [{"start": f"The {noun} of the", "end": "house"} for noun in nouns[:5]],
     }
     for name, rows in data.items():
@@ -137,7 +160,9 @@ def test_every_answer_is_that_of_transformers_for_the_exported_folder(runbook, r
 
 def flat(answer):
     """All numbers of a nested answer, true and false as 1 and 0."""
-    return [number for one in answer for number in flat(one)] if isinstance(answer, list) else [float(answer)]
+    if isinstance(answer, list):
+        return [number for one in answer for number in flat(one)]
+    return [float(answer)]
 
 
 def test_scores_are_kept_in_the_run_and_not_made_twice(runbook, runs, tasks):
@@ -148,9 +173,13 @@ def test_scores_are_kept_in_the_run_and_not_made_twice(runbook, runs, tasks):
     path = folder / "local" / "evaluation" / "harness.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(row["what"], row["measure"], row["samples"]) for row in rows] == [
-        ("toy_choice, 0 shots", "acc", 3), ("toy_choice, 0 shots", "acc_norm", 3)
-    ]  # fmt: skip
-    assert all(row["harness"] and row["training"] and row["version"] == 1.0 and row["iteration"] == 0 for row in rows)
+        ("toy_choice, 0 shots", "acc", 3),
+        ("toy_choice, 0 shots", "acc_norm", 3),
+    ]
+    assert all(
+        row["harness"] and row["training"] and row["version"] == 1.0 and row["iteration"] == 0
+        for row in rows
+    )
     second = runbook(*words, "--tasks", "toy_choice")
     assert second.returncode == 0 and "toy_choice: scored before." in second.stdout
     assert rows == [json.loads(line) for line in path.read_text().splitlines()]
@@ -168,10 +197,16 @@ def test_what_cannot_be_scored_is_refused_with_a_remedy_and_leaves_nothing(runbo
     assert unknown.returncode == 2 and "Did you mean boolq" in unknown.stderr
     stray = runbook(*words, "--limit", "3")
     assert stray.returncode == 2 and "--limit needs --tasks" in stray.stderr
-    assert known == {path: path.read_bytes() for path in (folder / "local" / "evaluation").glob("*")}
+    assert known == {
+        path: path.read_bytes() for path in (folder / "local" / "evaluation").glob("*")
+    }
 
 
 def test_the_tasks_of_the_paper_are_all_in_the_harness(runbook, runs):
     listed = runbook("evaluate", "local", "--runs", runs("tensor")[0], "--list")
     assert listed.returncode == 0, listed.stderr
-    assert "hellaswag" in listed.stdout and "Rowan/hellaswag" in listed.stdout and "arithmetic_2da" in listed.stdout
+    assert (
+        "hellaswag" in listed.stdout
+        and "Rowan/hellaswag" in listed.stdout
+        and "arithmetic_2da" in listed.stdout
+    )

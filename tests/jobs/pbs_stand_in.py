@@ -41,7 +41,10 @@ def save(job: dict) -> None:
 
 
 def known() -> list[dict]:
-    return [json.loads(path.read_text()) for path in sorted(HOME.glob("*.json"), key=lambda path: int(path.stem))]
+    return [
+        json.loads(path.read_text())
+        for path in sorted(HOME.glob("*.json"), key=lambda path: int(path.stem))
+    ]
 
 
 def meant(word: str) -> dict:
@@ -84,7 +87,9 @@ def qsub(words: list[str]) -> None:
         "variables": variables,
         "folder": str(Path.cwd()),
         "after": [
-            re.match(r"\d*", word.partition(":")[2] or word)[0] for word in depend.split(":") if word[:1].isdigit()
+            re.match(r"\d*", word.partition(":")[2] or word)[0]
+            for word in depend.split(":")
+            if word[:1].isdigit()
         ],
         "elements": list(range(int(first), int(last) + 1)) if first else [],
         "comment": "",
@@ -131,11 +136,19 @@ def run(number: str) -> None:
         with (place / "out").open("ab") as out, (place / "err").open("ab") as err:
             running.append(
                 subprocess.Popen(
-                    ["bash", str(script)], cwd="/", env=os.environ | own, stdout=out, stderr=err, start_new_session=True
+                    ["bash", str(script)],
+                    cwd="/",
+                    env=os.environ | own,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
                 )
             )
     if load(number)["state"] == "Q":
-        save(load(number) | {"state": "B" if job["elements"] else "R", "pids": [one.pid for one in running]})
+        save(
+            load(number)
+            | {"state": "B" if job["elements"] else "R", "pids": [one.pid for one in running]}
+        )
     is_late = wait(running, job["asked"].get("walltime", ""))
     codes = [256 - code if code < 0 else code for code in (one.wait() for one in running)]
     if place != final:
@@ -172,9 +185,14 @@ def qstat(words: list[str]) -> None:
             print(f"    resources_max.walltime = {limits['walltime'] // 3600:02d}:00:00")
             print("    enabled = True\n    started = True\n")
         return
-    history, code = (HOME / "history").exists(), 0
+    history = (HOME / "history").exists()
+    code = 0
     if "-B" in words:
-        print(f"Server: {SERVER}\n    server_state = Active" + ("\n    job_history_enable = True" * history) + "\n")
+        print(
+            f"Server: {SERVER}\n    server_state = Active"
+            + ("\n    job_history_enable = True" * history)
+            + "\n"
+        )
         return
     for word in (word for word in words if word[:1].isdigit()):
         number = re.match(r"\d*", word)[0]
@@ -192,8 +210,12 @@ def qstat(words: list[str]) -> None:
             code = 35
             continue
         listed = f"PBS_O_WORKDIR={job['folder']},PBS_O_SYSTEM=Linux,{job['variables']}"
-        print(f"Job Id: {name_of(job)}\n    Job_Name = {job['asked'].get('N', 'job')}\n    job_state = {job['state']}")
-        print(f"    queue = {job['asked'].get('q', 'debug')}\n    server = {SERVER}\n    exec_host = localhost/0*0")
+        print(
+            f"Job Id: {name_of(job)}\n    Job_Name = {job['asked'].get('N', 'job')}\n    job_state = {job['state']}"
+        )
+        print(
+            f"    queue = {job['asked'].get('q', 'debug')}\n    server = {SERVER}\n    exec_host = localhost/0*0"
+        )
         if job["status"] is not None:
             print(f"    Exit_status = {job['status']}")
         if job["substate"]:
@@ -225,7 +247,10 @@ def qdel(words: list[str]) -> None:
     job = meant(words[-1])
     if job["state"] == "F":
         history = (HOME / "history").exists()
-        say_and_end(35 if history else 153, f"qdel: {'Job has finished' if history else 'Unknown Job Id'} {words[-1]}")
+        say_and_end(
+            35 if history else 153,
+            f"qdel: {'Job has finished' if history else 'Unknown Job Id'} {words[-1]}",
+        )
     while load(str(job["number"]))["state"] == "Q" and not job["after"]:
         time.sleep(0.02)
     if job["after"] and job["state"] == "Q":
@@ -243,11 +268,14 @@ def qdel(words: list[str]) -> None:
 
 
 def main() -> None:
-    program, words = Path(sys.argv[0]).name, sys.argv[1:]
+    program = Path(sys.argv[0]).name
+    words = sys.argv[1:]
     if words[:1] == ["run"]:
         return run(words[1])
     if (HOME / "down").exists():
-        say_and_end(255, f"Connection refused\n{program}: cannot connect to server {SERVER} (errno=15010)")
+        say_and_end(
+            255, f"Connection refused\n{program}: cannot connect to server {SERVER} (errno=15010)"
+        )
     return {"qsub": qsub, "qselect": qselect, "qstat": qstat, "qdel": qdel}[program](words)
 
 

@@ -24,7 +24,9 @@ signal.signal(signal.SIGTERM, save)
 print('ready', flush=True)
 time.sleep(300)
 """
-IGNORE_TERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(300)"
+IGNORE_TERM = (
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(300)"
+)
 
 
 class Bench:
@@ -55,7 +57,9 @@ class Bench:
             setup=setup,
         )
 
-    def write(self, lines: str, *, ranks: int = 2, name: str = "04-training", walltime: int = 0, setup=()) -> JobFolder:
+    def write(
+        self, lines: str, *, ranks: int = 2, name: str = "04-training", walltime: int = 0, setup=()
+    ) -> JobFolder:
         """Write a job whose ranks run `lines` (with os, signal, sys, time and rank at hand)."""
         job = Job(walltime=walltime)
         model = Model(label="tiny", layers=4, hidden=128, heads=4, source="test")
@@ -92,12 +96,16 @@ class Bench:
 
     def wait(self, folder: JobFolder, seconds: float = 60):
         """The final status of a job."""
-        assert processes.wait_until(lambda: self.scheduler.state(folder).final, seconds), folder.err.read_text()
+        assert processes.wait_until(lambda: self.scheduler.state(folder).final, seconds), (
+            folder.err.read_text()
+        )
         return self.scheduler.state(folder)
 
     def pids(self, folder: JobFolder) -> list[int]:
         """The processes of a job that run now."""
-        return [process.pid for process in processes.process_tree(self.scheduler.state(folder).job_id)]
+        return [
+            process.pid for process in processes.process_tree(self.scheduler.state(folder).job_id)
+        ]
 
     def script_pid(self, folder: JobFolder) -> int:
         """The process of job.sh."""

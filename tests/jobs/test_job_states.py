@@ -12,7 +12,13 @@ from runbook.core import processes
 from runbook.core.errors import JobError
 from runbook.core.processes import Identity
 from runbook.jobs import get_scheduler, job_folder
-from runbook.jobs.job_folder import JobFolder, JobState, latest_job_folder, next_job_folder, submitted_job_folders
+from runbook.jobs.job_folder import (
+    JobFolder,
+    JobState,
+    latest_job_folder,
+    next_job_folder,
+    submitted_job_folders,
+)
 from runbook.jobs.local import LocalScheduler
 from runbook.params.schema.site import Hardware, Site
 
@@ -91,7 +97,13 @@ def test_a_later_process_of_the_same_number_is_not_the_job(job):
 
 @pytest.mark.parametrize(
     ("code", "state"),
-    [(0, JobState.DONE), (75, JobState.STOPPED), (1, JobState.FAILED), (2, JobState.FAILED), (137, JobState.FAILED)],
+    [
+        (0, JobState.DONE),
+        (75, JobState.STOPPED),
+        (1, JobState.FAILED),
+        (2, JobState.FAILED),
+        (137, JobState.FAILED),
+    ],
 )
 def test_an_exit_code_counts_more_than_everything_else(code, state, job):
     status = job.started(boot_id=OTHER_BOOT).exit_code(code, "why").status
@@ -151,7 +163,10 @@ class TestOtherHost:
         job.heartbeat(clock=3690)
         status = SCHEDULER.cancel(job.folder, grace_seconds=0.1)
         assert status.state is JobState.CANCELLED
-        assert status.reason == "cancelled from another machine; no sign of life for 1 h 1 min from login2"
+        assert (
+            status.reason
+            == "cancelled from another machine; no sign of life for 1 h 1 min from login2"
+        )
         assert job.folder.cancelled.exists()
 
     def test_one_that_lives_is_not_called_cancelled_before_it_has_ended(self, job):
@@ -177,7 +192,9 @@ class TestOtherHost:
     def test_another_container_of_this_machine_is_another_host(self, job):
         job.started(namespace="pid:[1]")
         assert job.heartbeat(uptime=1, boot_id=processes.boot_id()).status.state is JobState.RUNNING
-        assert job.heartbeat(uptime=1000, boot_id=processes.boot_id()).status.state is JobState.UNKNOWN
+        assert (
+            job.heartbeat(uptime=1000, boot_id=processes.boot_id()).status.state is JobState.UNKNOWN
+        )
 
 
 def test_on_one_machine_a_changed_clock_does_not_change_the_age(job):
@@ -187,7 +204,12 @@ def test_on_one_machine_a_changed_clock_does_not_change_the_age(job):
 
 
 def test_an_interrupted_submission_is_pending_for_a_moment_then_lost(job):
-    record = {"job_id": "local-0123", "host": processes.host_name(), "boot_id": processes.boot_id(), "process": None}
+    record = {
+        "job_id": "local-0123",
+        "host": processes.host_name(),
+        "boot_id": processes.boot_id(),
+        "process": None,
+    }
     job.folder.record.write_text(json.dumps(record | {"uptime": processes.uptime_seconds()}))
     assert (job.status.state, job.status.reason) == (JobState.PENDING, "being submitted")
     job.folder.record.write_text(json.dumps(record | {"uptime": processes.uptime_seconds() - 60}))
@@ -196,13 +218,21 @@ def test_an_interrupted_submission_is_pending_for_a_moment_then_lost(job):
         "the submission was interrupted; the job never began",
     )
     job.folder.record.write_text(json.dumps(record | {"boot_id": OTHER_BOOT, "host": "login2"}))
-    assert (job.status.state, job.status.reason) == (JobState.UNKNOWN, "it was being submitted on login2. Look there")
+    assert (job.status.state, job.status.reason) == (
+        JobState.UNKNOWN,
+        "it was being submitted on login2. Look there",
+    )
 
 
 @pytest.mark.jobs
 def test_an_interrupted_submission_is_made_good(bench):
     folder = bench.write("print('ran')", ranks=1)
-    record = {"job_id": "local-0123", "host": processes.host_name(), "boot_id": processes.boot_id(), "process": None}
+    record = {
+        "job_id": "local-0123",
+        "host": processes.host_name(),
+        "boot_id": processes.boot_id(),
+        "process": None,
+    }
     folder.record.write_text(json.dumps(record | {"uptime": processes.uptime_seconds() - 60}))
     assert bench.scheduler.submit(folder) != "local-0123"
     assert bench.wait(folder).state is JobState.DONE
@@ -210,7 +240,9 @@ def test_an_interrupted_submission_is_made_good(bench):
 
 
 def test_a_folder_without_a_job_or_a_script_is_told(job):
-    with pytest.raises(JobError, match=r"No job was submitted from .*04-training: it has no job\.json"):
+    with pytest.raises(
+        JobError, match=r"No job was submitted from .*04-training: it has no job\.json"
+    ):
         SCHEDULER.state(job.folder)
     with pytest.raises(JobError, match=r"job\.sh does not exist: write the job"):
         SCHEDULER.submit(job.folder)
@@ -230,7 +262,9 @@ def test_a_folder_without_a_job_or_a_script_is_told(job):
 )
 def test_a_damaged_record_is_told(text, message, job):
     job.folder.record.write_text(text)
-    with pytest.raises(JobError, match=rf"job\.json is not the record of a job \({message}.*It was changed by hand"):
+    with pytest.raises(
+        JobError, match=rf"job\.json is not the record of a job \({message}.*It was changed by hand"
+    ):
         SCHEDULER.state(job.folder)
 
 
@@ -244,7 +278,13 @@ def test_a_start_note_that_cannot_be_read_is_unknown(job):
 def test_job_folders_are_numbered_and_only_submitted_ones_count(tmp_path):
     assert latest_job_folder(tmp_path, "03-smoke-test") is None
     assert next_job_folder(tmp_path, "03-smoke-test").path == tmp_path / "jobs" / "03-smoke-test"
-    for name in ["03-smoke-test", "03-smoke-test-2", "03-smoke-test-10", "03-smoke-test-x", "03-smoke-test-02"]:
+    for name in [
+        "03-smoke-test",
+        "03-smoke-test-2",
+        "03-smoke-test-10",
+        "03-smoke-test-x",
+        "03-smoke-test-02",
+    ]:
         (tmp_path / "jobs" / name).mkdir(parents=True)
         (tmp_path / "jobs" / name / "job.json").write_text("{}")
     (tmp_path / "jobs" / "03-smoke-test-3").mkdir()
@@ -258,7 +298,10 @@ def test_job_folders_are_numbered_and_only_submitted_ones_count(tmp_path):
 def test_a_site_gets_its_scheduler():
     hardware = Hardware(device="cpu", devices_per_node=1)
     local = Site(site="here", title="t", scheduler="local", hardware=hardware)
-    kinds = [get_scheduler(local.model_copy(update={"scheduler": kind})).kind for kind in ("local", "slurm", "pbs")]
+    kinds = [
+        get_scheduler(local.model_copy(update={"scheduler": kind})).kind
+        for kind in ("local", "slurm", "pbs")
+    ]
     assert kinds == ["local", "slurm", "pbs"]
 
 

@@ -57,7 +57,9 @@ def test_a_job_outlives_its_submitter_and_is_attached_to_by_another(bench):
 def test_a_running_job_is_found_and_not_doubled(bench):
     folder = bench.write("print('one', flush=True); " + SLEEP, ranks=1)
     with ThreadPoolExecutor(4) as pool:
-        ids = list(pool.map(submit_elsewhere, [folder] * 2)) + list(pool.map(bench.scheduler.submit, [folder] * 4))
+        ids = list(pool.map(submit_elsewhere, [folder] * 2)) + list(
+            pool.map(bench.scheduler.submit, [folder] * 4)
+        )
     assert len(set(ids)) == 1
     assert processes.wait_until(lambda: "one" in folder.out.read_text(), 10)
     assert len(bench.pids(folder)) == 2  # job.sh and its one rank
@@ -78,7 +80,9 @@ def test_a_script_refuses_to_run_a_second_time(bench):
 def test_an_ended_job_is_not_overwritten_and_the_next_has_its_own_folder(bench):
     folder = bench.submit("print('first')", ranks=1)
     bench.wait(folder)
-    with pytest.raises(JobError, match=r"holds a job that is done \(finished\); its files are kept as they are"):
+    with pytest.raises(
+        JobError, match=r"holds a job that is done \(finished\); its files are kept as they are"
+    ):
         bench.scheduler.submit(folder)
     assert latest_job_folder(bench.run_folder, "04-training") == folder
     following = next_job_folder(bench.run_folder, "04-training")
@@ -92,7 +96,9 @@ def test_an_ended_job_is_not_overwritten_and_the_next_has_its_own_folder(bench):
 def test_a_second_job_of_a_phase_waits_for_the_first(bench):
     bench.submit(SLEEP, ranks=1)
     second = bench.write("", name="04-training-2")
-    with pytest.raises(JobError, match=r"jobs/04-training is running .* two jobs would write to the same files"):
+    with pytest.raises(
+        JobError, match=r"jobs/04-training is running .* two jobs would write to the same files"
+    ):
         bench.scheduler.submit(second)
     assert not second.record.exists()
 
@@ -135,16 +141,28 @@ def test_sigterm_reaches_the_ranks_once_and_they_save(bench):
     folder = bench.submit(SAVE_ON_TERM)
     bench.scheduler.request_stop(folder)
     status = bench.wait(folder)
-    assert (status.state, status.exit_code, status.reason) == (JobState.STOPPED, 75, "saved and stopped")
-    assert [(bench.run_folder / f"saved-{rank}").read_text() for rank in range(2)] == ["saved\n"] * 2
+    assert (status.state, status.exit_code, status.reason) == (
+        JobState.STOPPED,
+        75,
+        "saved and stopped",
+    )
+    assert [(bench.run_folder / f"saved-{rank}").read_text() for rank in range(2)] == [
+        "saved\n"
+    ] * 2
 
 
 def test_a_script_that_is_asked_to_end_lets_its_ranks_save(bench):
     folder = bench.submit(SAVE_ON_TERM)
     os.kill(bench.script_pid(folder), signal.SIGTERM)
     status = bench.wait(folder)
-    assert (status.state, status.exit_code, status.reason) == (JobState.STOPPED, 75, "saved and stopped at SIGTERM")
-    assert [(bench.run_folder / f"saved-{rank}").read_text() for rank in range(2)] == ["saved\n"] * 2
+    assert (status.state, status.exit_code, status.reason) == (
+        JobState.STOPPED,
+        75,
+        "saved and stopped at SIGTERM",
+    )
+    assert [(bench.run_folder / f"saved-{rank}").read_text() for rank in range(2)] == [
+        "saved\n"
+    ] * 2
 
 
 def test_a_stop_of_a_job_that_ended_is_told(bench):
@@ -252,7 +270,10 @@ def test_a_job_cancelled_during_its_set_up_trains_nothing(bench):
     folder = bench.submit("print('never')", setup=["sleep 300 || true", "echo the set-up goes on"])
     assert processes.wait_until(lambda: len(bench.pids(folder)) == 2, 5)
     status = bench.scheduler.cancel(folder)
-    assert (status.state, status.reason) == (JobState.CANCELLED, "stopped before the training was started")
+    assert (status.state, status.reason) == (
+        JobState.CANCELLED,
+        "stopped before the training was started",
+    )
     assert folder.out.read_text() == "the set-up goes on\n"
 
 
@@ -260,7 +281,8 @@ def test_a_script_that_bash_cannot_read_is_told_in_bashs_words(bench):
     folder = bench.write("")
     folder.script.write_text("if then\n")
     with pytest.raises(
-        JobError, match=r"ended before it began\. Its last words:\n.*syntax error near unexpected token"
+        JobError,
+        match=r"ended before it began\. Its last words:\n.*syntax error near unexpected token",
     ):
         bench.scheduler.submit(folder)
     assert bench.scheduler.state(folder).state is JobState.LOST
@@ -271,7 +293,10 @@ def test_a_job_started_by_hand_is_seen_too(bench):
     pid = shell.start_detached(["bash", "job.sh"], cwd=folder.path, out=folder.out, err=folder.err)
     assert processes.wait_until(folder.started.exists, 60)
     status = bench.scheduler.state(folder)
-    assert (status.state, status.reason) == (JobState.RUNNING, f"process {pid} on {processes.host_name()}")
+    assert (status.state, status.reason) == (
+        JobState.RUNNING,
+        f"process {pid} on {processes.host_name()}",
+    )
     assert status.job_id.startswith(f"by-hand-{pid}-")
     assert bench.scheduler.submit(folder) == status.job_id
     assert bench.wait(folder).state is JobState.DONE
@@ -286,16 +311,27 @@ def test_a_job_does_not_inherit_the_right_to_the_run(bench, monkeypatch):
 
 def test_the_end_is_written_down_on_a_full_disk_too(bench, tmp_path):
     bench.run_folder.mkdir()
-    mounted = shell.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(bench.run_folder)], check=False)
+    mounted = shell.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(bench.run_folder)], check=False
+    )
     if mounted.exit_code:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.err}")
     try:
         folder = bench.submit(FILL_THE_DISK, ranks=1)
         status = bench.wait(folder)
-        assert (status.state, status.exit_code, status.reason) == (JobState.STOPPED, 75, "exit code 75")
-        with pytest.raises(JobError, match=r"arguments\.json could not be written: No space left on device"):
+        assert (status.state, status.exit_code, status.reason) == (
+            JobState.STOPPED,
+            75,
+            "exit code 75",
+        )
+        with pytest.raises(
+            JobError, match=r"arguments\.json could not be written: No space left on device"
+        ):
             bench.write("", name="04-training-2")
-        with pytest.raises(JobError, match=r"could not be written: No space left"), hold(bench.run_folder, "planning"):
+        with (
+            pytest.raises(JobError, match=r"could not be written: No space left"),
+            hold(bench.run_folder, "planning"),
+        ):
             pytest.fail("held")
         assert not list(bench.run_folder.rglob("*.part"))
     finally:

@@ -56,15 +56,24 @@ def settings() -> Settings:
     words = ["jobs.account=project", "jobs.stage=/stage", "jobs.data.partition=debug"]
     own = load("polaris-25b", set_words=words, project=PROJECT)
     directives = {"place": "scatter"}
-    return replace(own, site=own.site.model_copy(update={"environment": {}, "directives": directives}))
+    return replace(
+        own, site=own.site.model_copy(update={"environment": {}, "directives": directives})
+    )
 
 
-def task(run_folder: Path, settings: Settings, *argv: str, array: int = 0, walltime: int = 0, **options) -> JobFolder:
+def task(
+    run_folder: Path, settings: Settings, *argv: str, array: int = 0, walltime: int = 0, **options
+) -> JobFolder:
     jobs = settings.run.jobs
     data = jobs.data.model_copy(update={"array": array, "walltime": walltime})
-    settings = replace(settings, run=settings.run.model_copy(update={"jobs": jobs.model_copy(update={"data": data})}))
+    settings = replace(
+        settings,
+        run=settings.run.model_copy(update={"jobs": jobs.model_copy(update={"data": data})}),
+    )
     folder = next_job_folder(run_folder, "02-data")
-    write_job(folder, render_task(settings, "02-data", Task("a test", argv, **options), Path("/nowhere")))
+    write_job(
+        folder, render_task(settings, "02-data", Task("a test", argv, **options), Path("/nowhere"))
+    )
     return folder
 
 
@@ -73,7 +82,9 @@ def end_of(pbs: QueueScheduler, folder: JobFolder) -> JobState:
     return pbs.state(folder).state
 
 
-def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history(pbs, tmp_path, settings):
+def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history(
+    pbs, tmp_path, settings
+):
     folder = task(tmp_path / "a run", settings, "false")
     assert pbs.submit(folder) == "pbs-1700"
     assert json.loads(folder.record.read_text())["queue_id"] == "1700.stand-in"
@@ -101,7 +112,9 @@ def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history
         ("#PBS -A nobody", r"refused .*account nobody is not allowed to submit"),
     ],
 )
-def test_what_the_queue_cannot_give_is_refused_and_leaves_nothing(pbs, tmp_path, settings, line, words):
+def test_what_the_queue_cannot_give_is_refused_and_leaves_nothing(
+    pbs, tmp_path, settings, line, words
+):
     folder = task(tmp_path / "a run", settings, "true")
     folder.script.write_text(f"#!/bin/bash\n#PBS -q debug\n{line}\ntrue\n")
     with pytest.raises(JobError, match=f"(?s){words}"):
@@ -112,7 +125,9 @@ def test_what_the_queue_cannot_give_is_refused_and_leaves_nothing(pbs, tmp_path,
 def test_a_server_that_is_down_is_no_end_of_a_job(pbs, tmp_path, settings):
     folder = task(tmp_path / "a run", settings, "sleep", "300")
     pbs.submit(folder)
-    assert processes.wait_until(lambda: pbs.state(folder).state is JobState.RUNNING and folder.heartbeat.exists(), 60)
+    assert processes.wait_until(
+        lambda: pbs.state(folder).state is JobState.RUNNING and folder.heartbeat.exists(), 60
+    )
     (tmp_path / "stand-in" / "down").touch()
     assert pbs.state(folder).state is JobState.RUNNING  # it gives a sign of life
     folder.heartbeat.write_text("1 1 another-boot\n")
@@ -142,7 +157,9 @@ def test_an_array_and_what_waits_for_all_of_it(pbs, tmp_path, settings):
 
 
 def test_what_a_failed_array_holds_back_was_deleted_before_it_ran(pbs, tmp_path, settings):
-    bad = task(tmp_path / "c run", settings, "bash", "-c", "exit $RUNBOOK_ELEMENT", array=2, is_array=True)
+    bad = task(
+        tmp_path / "c run", settings, "bash", "-c", "exit $RUNBOOK_ELEMENT", array=2, is_array=True
+    )
     pbs.submit(bad)
     never = task(tmp_path / "d run", settings, "true")
     pbs.submit(never, after=[bad])
@@ -152,12 +169,24 @@ def test_what_a_failed_array_holds_back_was_deleted_before_it_ran(pbs, tmp_path,
         JobState.FAILED,
     )
     assert not never.started.exists()
-    assert pbs.submit(task(tmp_path / "d run", settings, "true")).startswith("pbs-")  # nothing blocks the next
+    assert pbs.submit(task(tmp_path / "d run", settings, "true")).startswith(
+        "pbs-"
+    )  # nothing blocks the next
 
 
-def test_a_failed_element_before_the_last_fails_the_array_and_what_waits_for_it(pbs, tmp_path, settings):
+def test_a_failed_element_before_the_last_fails_the_array_and_what_waits_for_it(
+    pbs, tmp_path, settings
+):
     """PBS gives the array the last element's exit status, 0, and starts what depends on afterok."""
-    bad = task(tmp_path / "c run", settings, "bash", "-c", "exit $((1 - RUNBOOK_ELEMENT))", array=2, is_array=True)
+    bad = task(
+        tmp_path / "c run",
+        settings,
+        "bash",
+        "-c",
+        "exit $((1 - RUNBOOK_ELEMENT))",
+        array=2,
+        is_array=True,
+    )
     pbs.submit(bad)
     join = task(tmp_path / "d run", settings, "touch", "joined")
     pbs.submit(join, after=[bad])
@@ -187,22 +216,40 @@ def test_a_pending_job_is_pending_and_can_be_cancelled(pbs, tmp_path, settings):
 
 
 def test_out_and_err_can_be_read_while_the_job_runs(pbs, tmp_path, settings):
-    folder = task(tmp_path / "a run", settings, "bash", "-c", "echo said; echo complained >&2; sleep 300")
+    folder = task(
+        tmp_path / "a run", settings, "bash", "-c", "echo said; echo complained >&2; sleep 300"
+    )
     pbs.submit(folder)
-    assert processes.wait_until(lambda: folder.err.exists() and "complained" in folder.err.read_text(), 60)
+    assert processes.wait_until(
+        lambda: folder.err.exists() and "complained" in folder.err.read_text(), 60
+    )
     assert folder.out.read_text() == "said\n" and pbs.state(folder).state is JobState.RUNNING
     pbs.cancel(folder)
 
 
 def test_the_walltime_of_any_job_is_named(pbs, tmp_path, settings):
-    folder = task(tmp_path / "a run", settings, "bash", "-c", "trap 'exit 255' TERM; sleep 300 & wait", walltime=3)
+    folder = task(
+        tmp_path / "a run",
+        settings,
+        "bash",
+        "-c",
+        "trap 'exit 255' TERM; sleep 300 & wait",
+        walltime=3,
+    )
     pbs.submit(folder)
     assert end_of(pbs, folder) is JobState.TIMEOUT
     assert pbs.state(folder).reason == "ended with exit code 255 at the end of the walltime"
 
 
 def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
-    folder = task(tmp_path / "a run", settings, "bash", "-c", "trap 'exit 255' TERM; sleep 300 & wait", walltime=60)
+    folder = task(
+        tmp_path / "a run",
+        settings,
+        "bash",
+        "-c",
+        "trap 'exit 255' TERM; sleep 300 & wait",
+        walltime=60,
+    )
     pbs.submit(folder)
     assert processes.wait_until(folder.heartbeat.exists, 60)
     Pbs().end("1700.stand-in")
@@ -220,7 +267,9 @@ def test_the_ranks_of_a_task_are_told_where_to_meet(pbs, tmp_path, settings):
 def test_error_numbers_of_pbs_are_not_signals(pbs, tmp_path, settings):
     folder = task(tmp_path / "a run", settings, "true")
     folder.script.write_text("#!/bin/bash\n#PBS -l select=1:system=polaris\ntrue\n")
-    with pytest.raises(JobError, match="qsub ended with exit code 187 and said: qsub: Unknown resource: system"):
+    with pytest.raises(
+        JobError, match="qsub ended with exit code 187 and said: qsub: Unknown resource: system"
+    ):
         pbs.submit(folder)
 
 
@@ -241,21 +290,34 @@ def test_an_array_whose_join_is_refused_is_taken_back(pbs, tmp_path, settings, m
     assert pbs.state(JobFolder(tmp_path / "a run" / "jobs" / "02-data")).state is JobState.CANCELLED
 
 
-def test_doctor_says_whether_jobs_are_remembered_and_which_queues_there_are(pbs, tmp_path, settings):
+def test_doctor_says_whether_jobs_are_remembered_and_which_queues_there_are(
+    pbs, tmp_path, settings
+):
     history = (tmp_path / "stand-in" / "history").exists()
     found = {check.name: (check.verdict, check.value) for check in queue_checks(settings)}
     assert found == {
         "scheduler": ("pass", "qstat answers"),
-        "job history": ("pass", "kept") if history else ("warn", "not kept, which is PBS's default"),
+        "job history": ("pass", "kept")
+        if history
+        else ("warn", "not kept, which is PBS's default"),
         "queue of jobs.data": ("pass", "debug"),
         "queue of jobs.smoke": ("pass", "debug"),
         "queue of jobs.training": ("fail", "debug-scaling"),
     }
 
 
-@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="mpiexec is not installed (Debian: mpich)")
+@pytest.mark.skipif(
+    shutil.which("mpiexec") is None, reason="mpiexec is not installed (Debian: mpich)"
+)
 def test_mpiexec_starts_a_program_once_on_each_host(pbs, tmp_path, settings):
-    folder = task(tmp_path / "a run", settings, "bash", "-c", 'echo "rank ${PMI_RANK-none}"', on_each_node=True)
+    folder = task(
+        tmp_path / "a run",
+        settings,
+        "bash",
+        "-c",
+        'echo "rank ${PMI_RANK-none}"',
+        on_each_node=True,
+    )
     pbs.submit(folder)
     assert end_of(pbs, folder) is JobState.DONE, folder.err.read_text()
     assert folder.out.read_text() == "rank 0\n"

@@ -37,7 +37,14 @@ def test_we_are_alive_and_the_same_tomorrow():
     identity = processes.identify(os.getpid())
     assert processes.standing(identity) is Standing.ALIVE
     assert identity == processes.identify(os.getpid())
-    assert abs(psutil.Process().create_time() - psutil.boot_time() - identity.start / os.sysconf("SC_CLK_TCK")) < 2
+    assert (
+        abs(
+            psutil.Process().create_time()
+            - psutil.boot_time()
+            - identity.start / os.sysconf("SC_CLK_TCK")
+        )
+        < 2
+    )
 
 
 def test_a_number_no_process_has_is_nobody():
@@ -47,7 +54,9 @@ def test_a_number_no_process_has_is_nobody():
 
 def test_a_zombie_has_ended():
     with subprocess.Popen(["true"]) as child:  # not waited for yet
-        assert processes.wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 5)
+        assert processes.wait_until(
+            lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 5
+        )
         assert processes.identify(child.pid) is None
 
 

@@ -101,7 +101,11 @@ def test_a_job_that_gives_signs_of_life_runs_and_the_queue_is_not_asked(schedule
     [
         (SILENT, 60, JobState.UNKNOWN),
         (SILENT, None, JobState.UNKNOWN),
-        (None, 60, JobState.UNKNOWN),  # forgotten, and seen a minute ago: a network's files come late
+        (
+            None,
+            60,
+            JobState.UNKNOWN,
+        ),  # forgotten, and seen a minute ago: a network's files come late
         (None, 600, JobState.LOST),
         (None, None, JobState.LOST),
         (said(JobState.RUNNING), 600, JobState.RUNNING),
@@ -134,10 +138,14 @@ def test_a_job_that_the_queue_forgot_ended_with_its_last_sign_of_life(scheduler,
     status = scheduler.state(folder)
     assert (status.state, status.ended) == (JobState.LOST, seen)
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seen))
-    assert f"last seen {moment} and left no exit code" in status.reason, "an age would grow each time it is asked"
+    assert f"last seen {moment} and left no exit code" in status.reason, (
+        "an age would grow each time it is asked"
+    )
 
 
-def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_again(scheduler, queue, folder):
+def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_again(
+    scheduler, queue, folder
+):
     scheduler.submit(folder)
     begin(folder)
     folder.exit_code.write_text("75 \n")
@@ -149,7 +157,9 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
     )  # as between the loss of a node and the job's return to the queue
     assert not scheduler.state(folder).final
     os.utime(folder.exit_code, (time.time() - 700, time.time() - 700))
-    assert scheduler.state(folder).state is JobState.STOPPED  # it hangs there: the job has ended all the same
+    assert (
+        scheduler.state(folder).state is JobState.STOPPED
+    )  # it hangs there: the job has ended all the same
     os.utime(folder.exit_code)
     queue.answer = said(JobState.PENDING)
     status = scheduler.state(folder)
@@ -185,7 +195,9 @@ def test_a_refused_job_leaves_its_folder_for_the_next(scheduler, queue, folder):
     assert not folder.record.exists()
 
 
-def test_a_lost_answer_is_looked_up_and_an_unknown_one_is_never_submitted_twice(scheduler, queue, folder):
+def test_a_lost_answer_is_looked_up_and_an_unknown_one_is_never_submitted_twice(
+    scheduler, queue, folder
+):
     def lose():
         raise LostAnswerError("The answer of sbatch was lost.")
 
@@ -213,11 +225,15 @@ def test_to_stop_gently_a_file_is_made_that_every_rank_sees(scheduler, queue, fo
         scheduler.request_stop(folder)
 
 
-def test_a_job_that_has_saved_is_not_ended_by_the_queue_while_its_starter_cleans_up(scheduler, queue, folder):
+def test_a_job_that_has_saved_is_not_ended_by_the_queue_while_its_starter_cleans_up(
+    scheduler, queue, folder
+):
     scheduler.submit(folder)
     begin(folder)
     queue.answer = said(JobState.RUNNING)
-    (folder.path / "rank-0").write_text("75\n")  # on real pyxis, 20 s before the starter had removed the container
+    (folder.path / "rank-0").write_text(
+        "75\n"
+    )  # on real pyxis, 20 s before the starter had removed the container
     finish = threading.Timer(1.0, lambda: folder.exit_code.write_text("75 \n"))
     finish.start()
     status = scheduler.cancel(folder, grace_seconds=0.1)
@@ -226,7 +242,9 @@ def test_a_job_that_has_saved_is_not_ended_by_the_queue_while_its_starter_cleans
     assert queue.answer.state is JobState.RUNNING
 
 
-def test_a_starter_that_never_ends_after_its_ranks_is_ended_by_the_queue(scheduler, queue, folder, monkeypatch):
+def test_a_starter_that_never_ends_after_its_ranks_is_ended_by_the_queue(
+    scheduler, queue, folder, monkeypatch
+):
     monkeypatch.setattr("runbook.jobs.queue.CLEANUP_SECONDS", 0.2)
     scheduler.submit(folder)
     begin(folder)

@@ -18,7 +18,10 @@ def sample(name):
 
 
 def test_squeue_of_slurm_22_05():
-    jobs = {job.job: job for job in slurm.parse_jobs(sample("slurm-22.05-squeue.txt"), slurm.SQUEUE_COLUMNS)}
+    jobs = {
+        job.job: job
+        for job in slurm.parse_jobs(sample("slurm-22.05-squeue.txt"), slurm.SQUEUE_COLUMNS)
+    }
     assert {name: str(job.state) for name, job in jobs.items()} == {
         "5": "cancelled",
         "1": "done",
@@ -42,7 +45,10 @@ def test_a_reason_with_the_separator_in_it_stays_whole():
 
 
 def test_sacct_of_slurm_22_05():
-    jobs = {job.job: job for job in slurm.parse_jobs(sample("slurm-22.05-sacct.txt"), slurm.SACCT_COLUMNS)}
+    jobs = {
+        job.job: job
+        for job in slurm.parse_jobs(sample("slurm-22.05-sacct.txt"), slurm.SACCT_COLUMNS)
+    }
     assert (jobs["2"].state, jobs["2"].exit_code) == (JobState.FAILED, 75)
     assert (jobs["5"].state, jobs["5"].word) == (JobState.CANCELLED, "CANCELLED by 0")
     assert jobs["6"].state is JobState.RUNNING
@@ -51,7 +57,13 @@ def test_sacct_of_slurm_22_05():
 
 def test_partitions_of_slurm_22_05():
     main, short, paid = slurm.Slurm().parse_limits(sample("slurm-22.05-scontrol-partition.txt"))
-    assert (main.name, main.default, main.max_seconds, main.max_nodes, main.total_nodes) == ("main", True, 0, 0, 2)
+    assert (main.name, main.default, main.max_seconds, main.max_nodes, main.total_nodes) == (
+        "main",
+        True,
+        0,
+        0,
+        2,
+    )
     assert (short.max_seconds, short.max_nodes, short.accounts) == (300, 1, ())
     assert paid.accounts == ("physics",)
     assert short.words == (
@@ -60,10 +72,15 @@ def test_partitions_of_slurm_22_05():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "slurm_load_jobs error: Invalid job id specified\n", "JOBID|STATE|A|B|C|D\n", "1|R\n"]
+    "text",
+    ["", "slurm_load_jobs error: Invalid job id specified\n", "JOBID|STATE|A|B|C|D\n", "1|R\n"],
 )
 def test_what_is_no_answer_gives_no_job(text):
-    assert slurm.parse_jobs(text, slurm.SQUEUE_COLUMNS) == slurm.parse_jobs(text, slurm.SACCT_COLUMNS) == []
+    assert (
+        slurm.parse_jobs(text, slurm.SQUEUE_COLUMNS)
+        == slurm.parse_jobs(text, slurm.SACCT_COLUMNS)
+        == []
+    )
     assert pbs.parse_jobs(text) == []
 
 
@@ -74,17 +91,31 @@ def test_a_word_that_slurm_never_said_stays_unknown():
 
 @pytest.mark.parametrize(
     ("states", "whole"),
-    [("done done", "done"), ("done running failed", "running"), ("done pending", "pending"), ("done failed", "failed")],
+    [
+        ("done done", "done"),
+        ("done running failed", "running"),
+        ("done pending", "pending"),
+        ("done failed", "failed"),
+    ],
 )
 def test_an_array_is_as_its_elements_are(states, whole):
-    jobs = [QueueJob(str(number), JobState(state), state, "") for number, state in enumerate(states.split())]
+    jobs = [
+        QueueJob(str(number), JobState(state), state, "")
+        for number, state in enumerate(states.split())
+    ]
     assert slurm.together(jobs).state == whole
 
 
 def test_qstat_of_openpbs_23_06():
-    jobs = {job.job.partition(".")[0]: job for job in pbs.parse_jobs(sample("openpbs-23.06.06-qstat-jobs.txt"))}
+    jobs = {
+        job.job.partition(".")[0]: job
+        for job in pbs.parse_jobs(sample("openpbs-23.06.06-qstat-jobs.txt"))
+    }
     assert {name: (str(job.state), job.exit_code) for name, job in jobs.items()} == {
-        "77[]": ("failed", None),  # element 0 ended with 1, the last one with 0, which PBS gives the array
+        "77[]": (
+            "failed",
+            None,
+        ),  # element 0 ended with 1, the last one with 0, which PBS gives the array
         "78": ("failed", 3),
         "79": ("cancelled", None),  # deleted because 78 failed: no exit status, no comment
         "80": ("timeout", None),
@@ -96,30 +127,55 @@ def test_qstat_of_openpbs_23_06():
         "86": ("pending", None),
     }
     assert {job.token for job in jobs.values()} == {"runbook-0123456789abcdef"}
-    assert jobs["83"].reason == "Can Never Run: Insufficient amount of resource: ncpus (R: 99 A: 16 T: 16)"
+    assert (
+        jobs["83"].reason
+        == "Can Never Run: Insufficient amount of resource: ncpus (R: 99 A: 16 T: 16)"
+    )
     assert jobs["79"].reason == "deleted before it ran"
     assert jobs["84"].nodes == "pnode1,pnode2"
 
 
 def test_qstat_of_queues():
     debug, prod, old = pbs.Pbs().parse_limits(sample("pbs-qstat-queues.txt"))
-    assert (debug.name, debug.max_seconds, debug.max_nodes, debug.min_nodes) == ("debug", 3600, 2, 1)
+    assert (debug.name, debug.max_seconds, debug.max_nodes, debug.min_nodes) == (
+        "debug",
+        3600,
+        2,
+        1,
+    )
     assert (prod.min_nodes, prod.state, old.state) == (10, "DOWN", "INACTIVE")
-    assert [row["state"] for row in pbs.queue_rows(sample("pbs-qstat-queues.txt"))] == ["open", "closed", "closed"]
+    assert [row["state"] for row in pbs.queue_rows(sample("pbs-qstat-queues.txt"))] == [
+        "open",
+        "closed",
+        "closed",
+    ]
 
 
 def test_qstat_of_queues_of_openpbs_23_06():
     """A queue that nobody enabled has no such line."""
-    queues = {queue.name: queue for queue in pbs.Pbs().parse_limits(sample("openpbs-23.06.06-qstat-queues.txt"))}
+    queues = {
+        queue.name: queue
+        for queue in pbs.Pbs().parse_limits(sample("openpbs-23.06.06-qstat-queues.txt"))
+    }
     states = {name: queue.state for name, queue in queues.items()}
     assert states == {"workq": "UP", "debug": "UP", "prod": "DOWN", "old": "INACTIVE"}
-    assert (queues["debug"].max_seconds, queues["debug"].max_nodes, queues["prod"].min_nodes) == (3600, 2, 10)
+    assert (queues["debug"].max_seconds, queues["debug"].max_nodes, queues["prod"].min_nodes) == (
+        3600,
+        2,
+        10,
+    )
 
 
 @pytest.mark.parametrize(
     ("status", "state", "code"),
     [
-        *[(0, "done", 0), (75, "stopped", 75), (1, "failed", 1), (265, "cancelled", 137), (267, "failed", 139)],
+        *[
+            (0, "done", 0),
+            (75, "stopped", 75),
+            (1, "failed", 1),
+            (265, "cancelled", 137),
+            (267, "failed", 139),
+        ],
         *[(-29, "timeout", None), (-1, "lost", None), (None, "cancelled", None)],
     ],
 )
@@ -153,9 +209,12 @@ def test_directives_after_the_first_command_are_none_as_the_queues_read_them():
 
 
 def test_one_of_several_partitions_that_takes_the_job_is_enough():
-    small, large = QueueLimits("small", max_nodes=2), QueueLimits("large", max_nodes=64)
+    small = QueueLimits("small", max_nodes=2)
+    large = QueueLimits("large", max_nodes=64)
     assert request_problems(JobRequest("small,large", nodes=8), [small, large]) == []
     assert request_problems(JobRequest("small", nodes=8), [small, large]) == [
         "8 nodes are more than partition small gives a job, 2"
     ]
-    assert request_problems(JobRequest("", nodes=8), [small, large]) == []  # which one is the default is not known
+    assert (
+        request_problems(JobRequest("", nodes=8), [small, large]) == []
+    )  # which one is the default is not known

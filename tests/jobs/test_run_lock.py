@@ -43,7 +43,9 @@ for _ in range(int(sys.argv[2])):
 def write_lock(path, **changes):
     """A lock as a process that has ended would have left it."""
     process = replace(processes.identify(os.getpid()), pid=2**22 + 1, **changes)
-    holder = Holder("0123456789abcdef", "training 04", "runbook run local", "ada", time.time() - 3600, process)
+    holder = Holder(
+        "0123456789abcdef", "training 04", "runbook run local", "ada", time.time() - 3600, process
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(holder)))
 
@@ -72,7 +74,11 @@ def test_a_lock_is_given_back_after_a_failure(tmp_path):
 
 
 def test_the_second_holder_is_told_who_where_since_when_and_what_for(tmp_path):
-    with hold(tmp_path, "training 04"), pytest.raises(HeldError) as caught, hold(tmp_path, "planning"):
+    with (
+        hold(tmp_path, "training 04"),
+        pytest.raises(HeldError) as caught,
+        hold(tmp_path, "planning"),
+    ):
         pytest.fail("held twice")
     text = str(caught.value)
     assert text.startswith(f"{tmp_path} is held by process {os.getpid()} of ")
@@ -88,12 +94,17 @@ def test_a_killed_holder_is_replaced_and_the_takeover_told(tmp_path):
     argv = [sys.executable, "-c", HOLD, str(run_folder), "300"]
     pid = shell.start_detached(argv, cwd=tmp_path, out=out, err=tmp_path / "err")
     assert processes.wait_until(lambda: out.read_text() != "", 20), (tmp_path / "err").read_text()
-    with pytest.raises(HeldError, match=f"is held by process {pid} of .*, training 04, since "), hold(run_folder, "a"):
+    with (
+        pytest.raises(HeldError, match=f"is held by process {pid} of .*, training 04, since "),
+        hold(run_folder, "a"),
+    ):
         pytest.fail("held twice")
     os.kill(pid, 9)
     assert processes.wait_until(lambda: processes.identify(pid) is None, 5)
     with hold(run_folder, "planning") as taken_over:
-        assert taken_over.startswith(f"The lock of a dead process was taken over: process {pid} of ")
+        assert taken_over.startswith(
+            f"The lock of a dead process was taken over: process {pid} of "
+        )
         assert "training 04" in taken_over
         assert holder_of(run_folder).process.pid == os.getpid()
         assert names(run_folder) == ["lock.json"]
@@ -103,7 +114,9 @@ def test_a_killed_holder_is_replaced_and_the_takeover_told(tmp_path):
 @pytest.mark.parametrize("changes", [{}, {"boot_id": "another"}, {"pid": os.getpid(), "start": 1}])
 def test_a_dead_a_rebooted_and_a_recycled_holder_are_all_replaced(changes, tmp_path):
     process = replace(processes.identify(os.getpid()), **({"pid": 2**22 + 1} | changes))
-    holder = Holder("0123456789abcdef", "training 04", "runbook run local", "ada", time.time(), process)
+    holder = Holder(
+        "0123456789abcdef", "training 04", "runbook run local", "ada", time.time(), process
+    )
     (tmp_path / "lock.json").write_text(json.dumps(asdict(holder)))
     assert holder_of(tmp_path) is None
     with hold(tmp_path, "planning") as taken_over:
@@ -115,15 +128,18 @@ def test_a_holder_on_another_host_is_respected_and_the_remedy_named(tmp_path):
     with pytest.raises(HeldError) as caught, hold(tmp_path, "planning"):
         pytest.fail("held twice")
     assert "process 4194305 of ada on login2, training 04" in str(caught.value)
-    assert f"cannot be seen from {processes.host_name()}: if it does not, remove {tmp_path}/lock.json" in str(
-        caught.value
+    assert (
+        f"cannot be seen from {processes.host_name()}: if it does not, remove {tmp_path}/lock.json"
+        in str(caught.value)
     )
     assert holder_of(tmp_path).process.host == "login2"
 
 
 def test_of_many_takers_of_a_stale_lock_one_wins_at_a_time(tmp_path):
     write_lock(tmp_path / "lock.json")
-    inside, most, told = [], [], []
+    inside = []
+    most = []
+    told = []
     gate = threading.Barrier(8)
 
     def take(number):
@@ -193,7 +209,9 @@ def test_a_lock_that_is_not_ours_is_left_alone_and_told(text, tmp_path):
     path = tmp_path / "lock.json"
     path.write_text(text, errors="surrogateescape")
     os.utime(path, (time.time() - 60,) * 2)
-    told = pytest.raises(HeldError, match=r"lock\.json is not a lock of ours .* remove that file and try again")
+    told = pytest.raises(
+        HeldError, match=r"lock\.json is not a lock of ours .* remove that file and try again"
+    )
     with told, hold(tmp_path, "planning"):
         pytest.fail("taken")
     assert path.exists()

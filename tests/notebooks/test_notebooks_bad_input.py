@@ -26,7 +26,9 @@ def text(tmp_path: Path) -> Path:
     return folder
 
 
-def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(toy: Toy, text, tmp_path):
+def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(
+    toy: Toy, text, tmp_path
+):
     folder = tmp_path / "runs" / "local"
     stopped = toy.run(tmp_path / "runs", *ONE, "--set", f"data.folder={text}")
     assert stopped.code == 1
@@ -47,18 +49,24 @@ def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(toy:
     assert (twin["state"], twin["verdict"]) == ("done", "warn")
     results = {key: twin["results"][key] for key in ("documents", "skipped_records", "empty")}
     assert results == {"documents": 3, "skipped_records": 1, "empty": 1}
-    assert [check["value"] for check in twin["checks"] if check["name"] == "bad input"] == ["1 records, 0 files"]
+    assert [check["value"] for check in twin["checks"] if check["name"] == "bad input"] == [
+        "1 records, 0 files"
+    ]
     assert verify_run(folder) == []
 
 
-def test_a_file_that_cannot_be_written_whole_is_told_and_the_next_run_goes_on(toy: Toy, campaign, tmp_path):
+def test_a_file_that_cannot_be_written_whole_is_told_and_the_next_run_goes_on(
+    toy: Toy, campaign, tmp_path
+):
     """As on a full disk, files of more than 3 MB fail here; the tokens of the corpus are 6.7 MB."""
     runs = tmp_path / "runs"
     command = f"ulimit -f 3000; exec {BIN}/runbook run local --from data --to data --runs {runs}"
     full = toy.call("bash", "-c", command)
     assert full.code == 1
     assert "02-data          failed after " in full.text
-    assert f"DataError: a file may grow no more while writing below {runs}/local/data (" in full.text
+    assert (
+        f"DataError: a file may grow no more while writing below {runs}/local/data (" in full.text
+    )
     assert "make room and run the same command again, and it goes on where it stopped." in full.text
     assert "Traceback" not in full.text
     folder = runs / "local"
@@ -69,7 +77,9 @@ def test_a_file_that_cannot_be_written_whole_is_told_and_the_next_run_goes_on(to
     finished = toy.run(runs, *ONE)
     assert finished.code == 0, finished
     for name in ("corpus_text_document.bin", "corpus_text_document.idx"):
-        assert (folder / "data" / name).read_bytes() == (campaign.folder / "data" / name).read_bytes()
+        assert (folder / "data" / name).read_bytes() == (
+            campaign.folder / "data" / name
+        ).read_bytes()
     assert verify_run(folder) == []
 
 
@@ -79,6 +89,11 @@ def test_a_folder_that_cannot_hold_even_the_plan_is_told_and_left_as_it_was(toy:
     full = toy.call("bash", "-c", command)
     assert full.code == 1
     assert full.text.startswith("Error: ")
-    assert "plan.json could not be written: File too large." in full.text or "run.yaml could not" in full.text
+    assert (
+        "plan.json could not be written: File too large." in full.text
+        or "run.yaml could not" in full.text
+    )
     assert "Traceback" not in full.text
-    assert [path.name for path in (runs / "local").iterdir() if path.name not in ("run.yaml",)] == []
+    assert [
+        path.name for path in (runs / "local").iterdir() if path.name not in ("run.yaml",)
+    ] == []

@@ -31,7 +31,18 @@ RESULTS = (
 IDLE_KERNEL_INTERRUPTED = "[IPKernelApp] ERROR | KeyboardInterrupt caught in kernel."
 """What ipykernel says now and then when jupyter_client interrupts it before it ends it, just after its last reply."""
 TWIN_KEYS = {
-    *("schema", "run", "phase", "state", "verdict", "started", "ended", "reason", "commit", "versions"),
+    *(
+        "schema",
+        "run",
+        "phase",
+        "state",
+        "verdict",
+        "started",
+        "ended",
+        "reason",
+        "commit",
+        "versions",
+    ),
     *("parameters", "plan", "results", "checks", "cells"),
 }
 
@@ -45,7 +56,12 @@ def test_every_phase_is_done_and_nothing_failed(campaign: SimpleNamespace, twins
     assert campaign.code == 0, campaign.text
     for phase, twin in twins.items():
         assert twin.keys() == TWIN_KEYS, phase
-        assert (twin["run"], twin["phase"], twin["state"], twin["reason"]) == ("local", phase, "done", "")
+        assert (twin["run"], twin["phase"], twin["state"], twin["reason"]) == (
+            "local",
+            phase,
+            "done",
+            "",
+        )
         assert twin["verdict"] in ("pass", "warn"), twin["checks"]
         assert {check["verdict"] for check in twin["checks"]} <= {"pass", "warn", "unknown"}
         assert {cell["state"] for cell in twin["cells"]} == {"completed"}
@@ -53,7 +69,9 @@ def test_every_phase_is_done_and_nothing_failed(campaign: SimpleNamespace, twins
         assert twin["parameters"]["training.iterations"]["origin"].startswith("params/local.yaml:")
 
 
-def test_a_secret_by_reference_is_used_and_is_in_no_record_log_plan_or_process_list(campaign, toy: Toy):
+def test_a_secret_by_reference_is_used_and_is_in_no_record_log_plan_or_process_list(
+    campaign, toy: Toy
+):
     used = (campaign.folder / "logged-in").read_text().split()[0]
     assert used == hashlib.sha256(f"{SECRET}\n".encode()).hexdigest()
     assert campaign.listener.looks > 50 and campaign.listener.heard == set()
@@ -66,7 +84,8 @@ def test_the_results_of_training_phases_hold_what_others_rely_on(twins):
     for phase in TRAININGS:
         results = twins[phase]["results"]
         assert {key: type(results[key]) for key in RESULTS} == {
-            key: float if key in ("first_loss", "last_loss", "tokens_per_second") else int for key in RESULTS
+            key: float if key in ("first_loss", "last_loss", "tokens_per_second") else int
+            for key in RESULTS
         }
         assert (results["sequence_length"], results["world_size"]) == (128, 2)
         assert results["tokens_per_second"] > 0
@@ -82,13 +101,24 @@ def test_the_plan_stands_beside_what_came_true(twins):
 
 
 def test_the_run_was_stopped_and_went_on_without_a_gap(campaign):
-    events = [one for one in lines_of(campaign.folder / "events.jsonl") if one["phase"] == "04-training"]
+    events = [
+        one for one in lines_of(campaign.folder / "events.jsonl") if one["phase"] == "04-training"
+    ]
     names = [one["event"] for one in events]
     stop = events[names.index("stopped")]["iteration"]
     assert 6 <= stop < ITERATIONS
     assert [one["iteration"] for one in events if one["event"] == "resumed"] == [stop]
-    assert names.index("begun") < names.index("submitted") < names.index("started") < names.index("stopped")
-    assert (names.count("submitted"), names.count("started"), names[-2:]) == (2, 2, ["finished", "ended"])
+    assert (
+        names.index("begun")
+        < names.index("submitted")
+        < names.index("started")
+        < names.index("stopped")
+    )
+    assert (names.count("submitted"), names.count("started"), names[-2:]) == (
+        2,
+        2,
+        ["finished", "ended"],
+    )
     rows = lines_of(campaign.folder / "metrics.jsonl")
     assert [row["iteration"] for row in rows] == list(range(1, ITERATIONS + 1))
     assert [row["segment"] for row in rows] == [0] * stop + [1] * (ITERATIONS - stop)
@@ -110,15 +140,21 @@ def test_each_record_has_its_notebook_and_a_report_that_needs_no_network(campaig
         notebook = nbformat.read(campaign.folder / "records" / f"{phase}.ipynb", as_version=4)
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         assert {cell.metadata.papermill.status for cell in code} == {"completed"}
-        assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
+        assert not [
+            output for cell in code for output in cell.outputs if output.output_type == "error"
+        ]
         page = (campaign.folder / "records" / f"{phase}.html").read_text()
-        page = re.sub(r'<a href="https://arxiv\.org/abs/[\d.]+">', "<a>", page)  # a source: opened by a click alone
+        page = re.sub(
+            r'<a href="https://arxiv\.org/abs/[\d.]+">', "<a>", page
+        )  # a source: opened by a click alone
         for fetched in ('src="http', "src='http", 'href="http', "@import", "url(http"):
             assert fetched not in page, f"{phase}.html asks the network: {fetched}"
     for page in (campaign.folder / "index.html", campaign.runs / "index.html"):
         text = page.read_text()
         assert "local" in text
-        assert all(f"records/{phase}.html" in text for phase in PHASES) or page.parent == campaign.runs
+        assert (
+            all(f"records/{phase}.html" in text for phase in PHASES) or page.parent == campaign.runs
+        )
 
 
 def test_no_warning_stands_in_a_record(campaign):
@@ -151,7 +187,9 @@ def test_the_card_at_the_end_says_verdict_losses_sample_and_where_the_report_is(
     assert "Plan versus actual" in card
     scores = card.partition("Scores before and after")[2].partition("\n\n")[0]
     (bits,) = [line.split() for line in scores.splitlines() if "bits per byte" in line]
-    assert float(bits[-1]) < float(bits[-2]), "48 steps are enough to foresee text better than chance"
+    assert float(bits[-1]) < float(bits[-2]), (
+        "48 steps are enough to foresee text better than chance"
+    )
     assert "all minimal pairs" in scores and "participle" not in scores
     assert card.strip().endswith(f"Report: {campaign.folder / 'index.html'}")
 
@@ -173,7 +211,10 @@ def test_a_second_run_at_the_same_time_is_told_who_holds_it(campaign):
 
 def test_verify_finds_nothing_and_then_one_flipped_byte(campaign, toy: Toy):
     clean = toy.call("runbook", "verify", "local", "--runs", campaign.runs)
-    assert (clean.code, clean.text) == (0, f"{campaign.folder}: nothing was changed after it was recorded.\n")
+    assert (clean.code, clean.text) == (
+        0,
+        f"{campaign.folder}: nothing was changed after it was recorded.\n",
+    )
     record = campaign.folder / "records" / "04-training.ipynb"
     whole = record.read_bytes()
     place = len(whole) // 2
@@ -220,7 +261,14 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
     folder = tmp_path / "local"
     shutil.copytree(campaign.folder, folder)
     before = tree(folder, without=("manifest.json", "index.html"))
-    words = ("--set", "training.iterations=8", "--set", "training.rehearse_stop=0", "--redo", "training")
+    words = (
+        "--set",
+        "training.iterations=8",
+        "--set",
+        "training.rehearse_stop=0",
+        "--redo",
+        "training",
+    )
     redone = toy.run(tmp_path, *words)
     assert redone.code == 0, redone
     assert redone.executed() == ["00-plan", "04-training", "05-analysis", "06-evaluation"], redone
@@ -228,7 +276,9 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
     assert f"training.iterations: {ITERATIONS} -> 8" in redone.text
     (kept,) = (folder / "history").glob("04-training-*")
     assert (kept / "metrics.jsonl").read_bytes() == before["metrics.jsonl"]
-    assert {path.name for path in (kept / "checkpoints").iterdir()} >= {"latest_checkpointed_iteration.txt"}
+    assert {path.name for path in (kept / "checkpoints").iterdir()} >= {
+        "latest_checkpointed_iteration.txt"
+    }
     (asked,) = (folder / "history").glob("run-*")
     assert (asked / "run.yaml").read_bytes() == before["run.yaml"]
     history = {path.name.rpartition("-")[0] for path in (folder / "records" / "history").iterdir()}
@@ -239,7 +289,9 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
         assert old.read_bytes() == before[name]
     assert json_of(folder / "records" / "04-training.json")["results"]["iterations"] == 8
     assert sorted(losses(folder)) == list(range(1, 9))
-    assert losses(folder)[1] == losses(campaign.folder)[1], "the same first loss whatever comes after"
+    assert losses(folder)[1] == losses(campaign.folder)[1], (
+        "the same first loss whatever comes after"
+    )
     assert toy.call("runbook", "verify", "local", "--runs", tmp_path).code == 0
     again = toy.run(tmp_path, *words[:4])
     assert again.verified() == list(PHASES)
@@ -247,7 +299,9 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
 
 def test_the_two_runs_are_told_apart_by_status(campaign, toy: Toy):
     shown = toy.call("runbook", "status", "--runs", campaign.runs)
-    assert [line.split()[:3] for line in shown.text.splitlines()[2:]] == [["local", "06-evaluation", "done"]]
+    assert [line.split()[:3] for line in shown.text.splitlines()[2:]] == [
+        ["local", "06-evaluation", "done"]
+    ]
 
 
 class _ReaderText(HTMLParser):
@@ -255,13 +309,20 @@ class _ReaderText(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.text, self._skipped = "", []
+        self.text = ""
+        self._skipped = []
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
         if tag in ("br", "hr", "img", "input", "link", "meta"):
             return
-        is_code = dict(attrs).get("class") == "code" or tag in ("code", "script", "style", "svg", "title")
+        is_code = dict(attrs).get("class") == "code" or tag in (
+            "code",
+            "script",
+            "style",
+            "svg",
+            "title",
+        )
         if self._skipped or is_code:
             self._skipped.append(tag)
         self.text += " | " if tag in ("td", "th", "div", "dd", "dt", "li", "p", "span") else ""
@@ -283,8 +344,10 @@ def test_a_report_shows_no_long_numbers_no_bare_bytes_and_no_names_of_variables(
         assert len(text) > 200, page.name
         decimals = re.findall(r"(?<![\w.\-/])\d[\d,]*\.\d+(?:e[+-]?\d+)?(?![\w.]*[./]\w)", text)
         digits = {one: re.sub("[.,]", "", one.partition("e")[0]).lstrip("0") for one in decimals}
-        assert [one for one, found in digits.items() if (len(found) > 4 or "e+" in one) and one not in quoted] == [], (
-            page.name
-        )
+        assert [
+            one
+            for one, found in digits.items()
+            if (len(found) > 4 or "e+" in one) and one not in quoted
+        ] == [], page.name
         assert re.findall(r"\b\d[\d,]{4,} (?:bytes|B)\b", text) == [], page.name
         assert re.findall(r"(?<![\w/.=-])[a-z]+(?:_[a-z0-9]+)+(?![\w/=])", text) == [], page.name

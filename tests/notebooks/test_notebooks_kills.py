@@ -26,7 +26,9 @@ class Campaign:
     """One run that is disturbed again and again."""
 
     def __init__(self, toy: Toy, runs: Path) -> None:
-        self.toy, self.runs, self.folder = toy, runs, runs / "local"
+        self.toy = toy
+        self.runs = runs
+        self.folder = runs / "local"
         self.seed = int.from_bytes(os.urandom(4), "big")
         self.random = random.Random(self.seed)
         self.said: list[str] = []
@@ -63,7 +65,10 @@ class Campaign:
         return Ended(process.returncode, text, 0)
 
     def job_ids(self) -> dict[str, str]:
-        return {path.parent.name: json_of(path)["job_id"] for path in self.folder.glob("jobs/*/job.json")}
+        return {
+            path.parent.name: json_of(path)["job_id"]
+            for path in self.folder.glob("jobs/*/job.json")
+        }
 
     def rows(self) -> list[dict[str, Any]]:
         return read_lines(self.folder / "metrics.jsonl")
@@ -82,14 +87,17 @@ class Campaign:
     def cancelled(self) -> tuple[Ended, Ended]:
         """Resumed, stopped by its own rehearsal, resumed again, and then cancelled by somebody."""
         process = self.start()
-        wait_until((self.folder / "jobs/04-training-3/started").exists, 400, "the rehearsed stop is over")
+        wait_until(
+            (self.folder / "jobs/04-training-3/started").exists, 400, "the rehearsed stop is over"
+        )
         cancel = self.toy.call("runbook", "cancel", "local", "--runs", self.runs)
         text, _ = process.communicate(timeout=60)
         return cancel, Ended(process.returncode, text, 0)
 
     def with_a_foreign_checkpoint(self) -> tuple[Ended, bool]:
         """The smoke test's checkpoint where the training's belongs; whether it was left as it is."""
-        own, foreign = self.folder / "checkpoints", self.folder / "smoke" / "checkpoints"
+        own = self.folder / "checkpoints"
+        foreign = self.folder / "smoke" / "checkpoints"
         own.rename(self.runs / "own")
         shutil.copytree(foreign, own)
         ended = self.toy.run(self.runs)
@@ -134,18 +142,25 @@ def test_after_every_disturbance_it_comes_to_its_end(killed):
     assert killed.finished.code == 0, (killed.said, killed.finished)
     for phase in PHASES:
         twin = json_of(killed.folder / "records" / f"{phase}.json")
-        assert (twin["state"], twin["verdict"] in ("pass", "warn")) == ("done", True), (killed.said, twin)
+        assert (twin["state"], twin["verdict"] in ("pass", "warn")) == ("done", True), (
+            killed.said,
+            twin,
+        )
     assert verify_run(killed.folder) == []
 
 
 def test_its_losses_are_those_of_the_undisturbed_campaign(killed, campaign):
     assert losses(killed.folder) == losses(campaign.folder), killed.said
-    assert losses(killed.folder, "smoke/metrics.jsonl") == losses(campaign.folder, "smoke/metrics.jsonl"), killed.said
+    assert losses(killed.folder, "smoke/metrics.jsonl") == losses(
+        campaign.folder, "smoke/metrics.jsonl"
+    ), killed.said
 
 
 def test_its_tokens_are_those_of_the_undisturbed_campaign(killed, campaign):
     for name in ("corpus_text_document.bin", "corpus_text_document.idx"):
-        assert (killed.folder / "data" / name).read_bytes() == (campaign.folder / "data" / name).read_bytes()
+        assert (killed.folder / "data" / name).read_bytes() == (
+            campaign.folder / "data" / name
+        ).read_bytes()
 
 
 def test_nothing_runs_on_that_nobody_watches(killed):
@@ -154,7 +169,11 @@ def test_nothing_runs_on_that_nobody_watches(killed):
 
 def test_no_job_was_started_twice(killed):
     """One smoke test, and one training job for each time the one before was ended."""
-    assert sorted(killed.jobs) == ["03-smoke-test", "04-training", *(f"04-training-{n}" for n in range(2, 6))]
+    assert sorted(killed.jobs) == [
+        "03-smoke-test",
+        "04-training",
+        *(f"04-training-{n}" for n in range(2, 6)),
+    ]
 
 
 def test_a_dead_kernel_is_told_and_recorded(killed):
@@ -173,7 +192,9 @@ def test_the_lock_of_the_dead_is_taken_over_and_told(killed):
 
 def test_a_training_that_vanished_goes_on_as_a_new_job(killed):
     assert "04-training      not done yet: running" in killed.cancelled.text
-    events = [one for one in read_lines(killed.folder / "events.jsonl") if one["phase"] == "04-training"]
+    events = [
+        one for one in read_lines(killed.folder / "events.jsonl") if one["phase"] == "04-training"
+    ]
     assert [one["event"] for one in events].count("begun") == 1
 
 
@@ -182,7 +203,10 @@ def test_cancel_ends_the_job_and_the_command_says_so(killed):
     assert killed.cancel.text.startswith("04-training-3: cancelled (")
     assert killed.cancelled.code == 1
     assert "JobError: 04-training ended as cancelled (" in killed.cancelled.text
-    assert "After mending the cause, launch again: it resumes from the newest checkpoint." in killed.cancelled.text
+    assert (
+        "After mending the cause, launch again: it resumes from the newest checkpoint."
+        in killed.cancelled.text
+    )
     assert "Traceback" not in killed.cancelled.text
 
 

@@ -23,7 +23,9 @@ class Hand:
         notebook = nbformat.read(toy.root / "notebooks" / f"{phase}.ipynb", as_version=4)
         self.cells = {cell.id: cell.source for cell in notebook.cells if cell.cell_type == "code"}
         self.manager, self.client = start_new_kernel(
-            kernel_name="python3", cwd=str(toy.root / "notebooks"), env=toy.environment(RUNBOOK_RUNS=str(runs))
+            kernel_name="python3",
+            cwd=str(toy.root / "notebooks"),
+            env=toy.environment(RUNBOOK_RUNS=str(runs)),
         )
         self.said: dict[str, str] = {}
         self.failed: dict[str, str] = {}
@@ -37,7 +39,11 @@ class Hand:
                 content = message["content"]
                 if message["msg_type"] == "stream":
                     told.append(content["text"])
-                elif message["msg_type"] in ("display_data", "execute_result", "update_display_data"):
+                elif message["msg_type"] in (
+                    "display_data",
+                    "execute_result",
+                    "update_display_data",
+                ):
                     told.append(content["data"].get("text/plain", ""))
                 elif message["msg_type"] == "error":
                     self.failed[name] = f"{content['ename']}: {content['evalue']}"
@@ -58,8 +64,18 @@ def by_hand(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
     """A run with tokens but no smoke test; its third notebook is begun in one kernel and ended in another."""
     runs = tmp_path_factory.mktemp("lab")
     folder = runs / "local"
-    shutil.copytree(campaign.folder, folder, ignore=shutil.ignore_patterns("03-*", "04-*", "05-*", "smoke", "jobs"))
-    for name in ("manifest.json", "metrics.jsonl", "events.jsonl", "samples.jsonl", "validation.jsonl"):
+    shutil.copytree(
+        campaign.folder,
+        folder,
+        ignore=shutil.ignore_patterns("03-*", "04-*", "05-*", "smoke", "jobs"),
+    )
+    for name in (
+        "manifest.json",
+        "metrics.jsonl",
+        "events.jsonl",
+        "samples.jsonl",
+        "validation.jsonl",
+    ):
         (folder / name).unlink()
     shutil.rmtree(folder / "checkpoints")
     first = Hand(toy, runs, "03-smoke-test")
@@ -78,7 +94,12 @@ def by_hand(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
     finally:
         second.leave()
     return SimpleNamespace(
-        folder=folder, first=first.said, said=said, again=second.said, failed=second.failed, ended_before=ended_before
+        folder=folder,
+        first=first.said,
+        said=said,
+        again=second.said,
+        failed=second.failed,
+        ended_before=ended_before,
     )
 
 
@@ -86,14 +107,22 @@ def test_the_job_outlives_the_kernel_and_is_found_and_not_started_twice(by_hand)
     assert "submitted jobs/03-smoke-test as local-" in by_hand.first["launch"]
     assert by_hand.failed == {}
     assert not by_hand.ended_before, "the job had ended before the kernel died: nothing was tested"
-    assert "of 03-smoke-test is running; it is watched, not started again." in by_hand.said["launch"]
+    assert (
+        "of 03-smoke-test is running; it is watched, not started again." in by_hand.said["launch"]
+    )
     assert [path.name for path in (by_hand.folder / "jobs").iterdir()] == ["03-smoke-test"]
     events = [one["event"] for one in lines_of(by_hand.folder / "events.jsonl")]
-    assert (events.count("submitted"), events.count("started"), events.count("finished")) == (1, 1, 1)
+    assert (events.count("submitted"), events.count("started"), events.count("finished")) == (
+        1,
+        1,
+        1,
+    )
 
 
 def test_by_hand_gives_the_same_losses_as_headless(by_hand, campaign):
-    assert losses(by_hand.folder, "smoke/metrics.jsonl") == losses(campaign.folder, "smoke/metrics.jsonl")
+    assert losses(by_hand.folder, "smoke/metrics.jsonl") == losses(
+        campaign.folder, "smoke/metrics.jsonl"
+    )
 
 
 def test_the_cells_say_what_the_text_above_them_promises(by_hand):
@@ -116,7 +145,9 @@ def test_the_record_by_hand_agrees_with_the_headless_one(by_hand, campaign):
     twin = json_of(by_hand.folder / "records/03-smoke-test.json")
     assert (twin["state"], twin["run"], twin["phase"]) == ("done", "local", "03-smoke-test")
     assert twin["parameters"] == other["parameters"]
-    assert [check["name"] for check in twin["checks"]] == [check["name"] for check in other["checks"]]
+    assert [check["name"] for check in twin["checks"]] == [
+        check["name"] for check in other["checks"]
+    ]
     assert twin["cells"] == other["cells"]
     for key in ("parameters", "world_size", "iterations", "first_loss", "last_loss"):
         assert twin["results"][key] == other["results"][key]

@@ -24,7 +24,16 @@ MASTERS = sorted(FOLDER.glob("*.ipynb"))
 HEAD = ("title", "operation")
 """Cells before the parameters, which are no sections."""
 OPERATION_TABLE = "| time | cost | what it changes | safe to repeat? |"
-FORBIDDEN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Try, ast.Lambda, ast.With, ast.For, ast.While)
+FORBIDDEN = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Try,
+    ast.Lambda,
+    ast.With,
+    ast.For,
+    ast.While,
+)
 
 
 @pytest.fixture(params=MASTERS, ids=lambda path: path.stem)
@@ -45,9 +54,9 @@ def parameters_cell(notebook) -> str:
 
 def test_there_is_one_notebook_a_phase_and_nothing_else():
     assert tuple(path.stem for path in MASTERS) == PHASES
-    assert sorted(path.name for path in FOLDER.iterdir() if path.name != ".ipynb_checkpoints") == sorted(
-        path.name for path in MASTERS
-    )
+    assert sorted(
+        path.name for path in FOLDER.iterdir() if path.name != ".ipynb_checkpoints"
+    ) == sorted(path.name for path in MASTERS)
 
 
 def test_every_kernel_finds_it(notebook):
@@ -86,7 +95,10 @@ def test_the_parameters_are_those_the_package_knows(notebook):
         assert isinstance(statement, ast.AnnAssign), ast.unparse(statement)
         assert statement.value is not None
         found[ast.unparse(statement.target)] = ast.literal_eval(statement.value)
-        assert ast.unparse(statement.annotation) == type(PARAMETERS[ast.unparse(statement.target)]).__name__
+        assert (
+            ast.unparse(statement.annotation)
+            == type(PARAMETERS[ast.unparse(statement.target)]).__name__
+        )
     assert list(found.items()) == list(PARAMETERS.items())
     assert set(PARAMETERS) - {"overrides"} == set(Run.model_fields)
 
@@ -102,7 +114,9 @@ def test_every_parameters_line_is_one_that_papermill_can_read(notebook):
 def phase_of(notebook: nbformat.NotebookNode) -> ModuleType:
     """The module that a notebook calls `phase`."""
     bind = code_of(notebook)[1].source
-    (module,) = re.findall(r"^from runbook\.(workflow(?:\.trainings)? import \w+) as phase$", bind, re.MULTILINE)
+    (module,) = re.findall(
+        r"^from runbook\.(workflow(?:\.trainings)? import \w+) as phase$", bind, re.MULTILINE
+    )
     return importlib.import_module(f"runbook.{module.replace(' import ', '.')}")
 
 
@@ -141,7 +155,9 @@ def test_each_cell_after_the_first_two_is_one_call_and_what_it_gives_has_a_name(
         name = ast.unparse(call.targets[0]) if isinstance(call, ast.Assign) else ""
         source = re.match(r"(?:phase\.\w+\(open_phase\)$|(\w+)\.)", ast.unparse(call.value))
         assert source and (source[1] is None or source[1] in names), cell.source
-        assert len(shown) <= 1 and all(name and name in ast.unparse(line) for line in shown), cell.source
+        assert len(shown) <= 1 and all(name and name in ast.unparse(line) for line in shown), (
+            cell.source
+        )
         assert name not in names, cell.source
         names |= {name} - {""}
 
@@ -151,14 +167,19 @@ def test_what_a_phase_gives_is_named_in_its_notebook(notebook):
     for cell in code_of(notebook)[2:]:
         for name in re.findall(r"phase\.(\w+)\(open_phase\)", cell.source):
             gives = inspect.signature(getattr(phase, name)).return_annotation
-            is_named, is_shown = " = " in cell.source, "\n" in cell.source
+            is_named = " = " in cell.source
+            is_shown = "\n" in cell.source
             assert is_named == (gives in (View, Table, CheckTable)), cell.source
-            assert is_shown == (gives in (View, Table)), f"checks show themselves while they are made: {cell.source}"
+            assert is_shown == (gives in (View, Table)), (
+                f"checks show themselves while they are made: {cell.source}"
+            )
 
 
 def test_code_has_no_trailing_comment_that_explains_what_it_does(notebook):
     for cell in code_of(notebook)[1:]:
-        kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(cell.source).readline)]
+        kinds = [
+            token.type for token in tokenize.generate_tokens(io.StringIO(cell.source).readline)
+        ]
         assert tokenize.COMMENT not in kinds, cell.id
 
 
@@ -198,7 +219,9 @@ def test_what_a_notebook_names_exists(path):
 
 def test_every_call_is_one_the_phase_has(notebook):
     phase = phase_of(notebook)
-    called = [name for cell in code_of(notebook) for name in re.findall(r"phase\.(\w+)\(", cell.source)]
+    called = [
+        name for cell in code_of(notebook) for name in re.findall(r"phase\.(\w+)\(", cell.source)
+    ]
     assert called[0] == "bind"
     assert called[-1] == "finish"
     for name in called:

@@ -28,7 +28,11 @@ def installed(tmp_path_factory) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     for name in names:
         path = MASTERS / name
-        (shutil.copytree(path, source / name, ignore=ignored) if path.is_dir() else shutil.copy(path, source / name))
+        (
+            shutil.copytree(path, source / name, ignore=ignored)
+            if path.is_dir()
+            else shutil.copy(path, source / name)
+        )
     made = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(folder), str(source)],
         capture_output=True,
@@ -37,7 +41,9 @@ def installed(tmp_path_factory) -> Path:
     )
     wheels = list(folder.glob("*.whl"))
     if made.returncode or not wheels:
-        pytest.skip(f"no wheel can be built here, its build backend cannot be fetched: {made.stderr[-200:]}")
+        pytest.skip(
+            f"no wheel can be built here, its build backend cannot be fetched: {made.stderr[-200:]}"
+        )
     with zipfile.ZipFile(wheels[0]) as wheel:
         wheel.extractall(folder / "site")
     return folder / "site"
@@ -46,7 +52,9 @@ def installed(tmp_path_factory) -> Path:
 def call(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`runbook` of the wheel."""
     code = "import sys; from runbook.cli import main; main()"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")
+    }
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=cwd,
@@ -87,7 +95,9 @@ def test_what_is_there_is_kept(tmp_path):
     own = tmp_path / "mine" / "params" / "local.yaml"
     own.write_text("mine")
     (tmp_path / "mine" / "notebooks" / "00-plan.ipynb").unlink()
-    again = subprocess.run([BIN / "runbook", "init", tmp_path / "mine"], capture_output=True, text=True)
+    again = subprocess.run(
+        [BIN / "runbook", "init", tmp_path / "mine"], capture_output=True, text=True
+    )
     assert again.stdout.startswith(f"{tmp_path / 'mine'}: 1 files written; ")
     assert own.read_text() == "mine"
     assert (tmp_path / "mine" / "notebooks" / "00-plan.ipynb").exists()
@@ -112,19 +122,33 @@ BAD = {
 
 @pytest.mark.parametrize(("said", "source"), BAD.items())
 def test_a_cell_that_breaks_a_rule_is_named(tmp_path, said, source):
-    assert f"bad.ipynb: sizes: {said}" in lint(tmp_path, lambda cells: cells["sizes"].update(source=[source]))
+    assert f"bad.ipynb: sizes: {said}" in lint(
+        tmp_path, lambda cells: cells["sizes"].update(source=[source])
+    )
 
 
 def test_output_metadata_parameters_ids_and_prose_are_looked_at(tmp_path):
     out = {"output_type": "stream", "name": "stdout", "text": ["x"]}
-    assert "sizes: holds output: strip it" in lint(tmp_path, lambda cells: cells["sizes"].update(outputs=[out]))
-    assert "sizes: metadata papermill" in lint(tmp_path, lambda cells: cells["sizes"]["metadata"].update(papermill={}))
-    assert "cell id 'bind' is missing, used twice" in lint(tmp_path, lambda cells: cells["sizes"].update(id="bind"))
-    assert "0 cells are tagged parameters" in lint(tmp_path, lambda cells: cells["parameters"]["metadata"].clear())
-    changed = lint(tmp_path, lambda cells: cells["parameters"].update(source=['run: str = "azure"  # another']))
+    assert "sizes: holds output: strip it" in lint(
+        tmp_path, lambda cells: cells["sizes"].update(outputs=[out])
+    )
+    assert "sizes: metadata papermill" in lint(
+        tmp_path, lambda cells: cells["sizes"]["metadata"].update(papermill={})
+    )
+    assert "cell id 'bind' is missing, used twice" in lint(
+        tmp_path, lambda cells: cells["sizes"].update(id="bind")
+    )
+    assert "0 cells are tagged parameters" in lint(
+        tmp_path, lambda cells: cells["parameters"]["metadata"].clear()
+    )
+    changed = lint(
+        tmp_path, lambda cells: cells["parameters"].update(source=['run: str = "azure"  # another'])
+    )
     assert "are not the schema's" in changed
     code = {"cell_type": "code", "source": ["1"], "outputs": [], "execution_count": None}
-    assert "sizes-text: no prose before it" in lint(tmp_path, lambda cells: cells["sizes-text"].update(code))
+    assert "sizes-text: no prose before it" in lint(
+        tmp_path, lambda cells: cells["sizes-text"].update(code)
+    )
 
 
 def lint(folder: Path, change) -> str:
@@ -146,7 +170,14 @@ def test_the_hooks_hold_the_same_words_as_make_check():
         if line.startswith("STRIPPED :=")
     ]
     assert words in hooks
-    for hook in ("nbstripout", "tools/lint_notebooks.py", "ruff format", "ruff check", "mypy", "lint-imports"):
+    for hook in (
+        "nbstripout",
+        "tools/lint_notebooks.py",
+        "ruff format",
+        "ruff check",
+        "mypy",
+        "lint-imports",
+    ):
         assert hook in hooks
 
 
@@ -160,4 +191,6 @@ def test_the_page_of_known_failures_is_that_of_the_code():
         assert f"## {one.name}\n" in page
         assert anchor(one.name).replace("-", "").isalnum()
     for phase in PHASES:
-        assert "(../docs/when-it-fails.md)" in (MASTERS / "notebooks" / f"{phase}.ipynb").read_text()
+        assert (
+            "(../docs/when-it-fails.md)" in (MASTERS / "notebooks" / f"{phase}.ipynb").read_text()
+        )

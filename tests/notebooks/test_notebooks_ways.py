@@ -36,13 +36,18 @@ def without_times(content: Any) -> Any:
     kept = {key: without_times(item) for key, item in content.items() if key not in TIMES}
     if kept.get("name") in MEASURED and "rule" in kept:
         del kept["value"]
-    if str(kept.get("path", "")).endswith(".manifest.json"):  # a checksum over its times; it is compared by itself
+    if str(kept.get("path", "")).endswith(
+        ".manifest.json"
+    ):  # a checksum over its times; it is compared by itself
         return {"path": kept["path"]}
     return kept
 
 
 def marks(folder: Path) -> dict[str, Any]:
-    return {path.stem: without_times(json_of(path)) for path in sorted((folder / "steps").glob("*.json"))}
+    return {
+        path.stem: without_times(json_of(path))
+        for path in sorted((folder / "steps").glob("*.json"))
+    }
 
 
 def twins(folder: Path) -> dict[str, Any]:
@@ -57,7 +62,13 @@ def ways(toy: Toy, tmp_path_factory) -> dict[str, tuple[Path, list[Ended]]]:
     def papermill(way: str, *words: object) -> tuple[str, list[Ended]]:
         ended = [
             toy.call(
-                *("papermill", f"notebooks/{phase}.ipynb", root / f"{way}-{phase}.ipynb", "--no-progress-bar", *words),
+                *(
+                    "papermill",
+                    f"notebooks/{phase}.ipynb",
+                    root / f"{way}-{phase}.ipynb",
+                    "--no-progress-bar",
+                    *words,
+                ),
                 RUNBOOK_RUNS=str(root / way),
             )
             for phase in PHASES
@@ -70,7 +81,9 @@ def ways(toy: Toy, tmp_path_factory) -> dict[str, tuple[Path, list[Ended]]]:
             pool.submit(papermill, "file", "-f", "params/local.yaml"),
             pool.submit(lambda: ("command", [toy.run(root / "command", "--to", "02-data")])),
         ]
-    return {way: (root / way / "local", ended) for way, ended in (future.result() for future in started)}
+    return {
+        way: (root / way / "local", ended) for way, ended in (future.result() for future in started)
+    }
 
 
 def test_every_way_comes_to_its_end_without_a_warning_of_ours(ways):
@@ -78,12 +91,15 @@ def test_every_way_comes_to_its_end_without_a_warning_of_ours(ways):
         for ended in endings:
             assert ended.code == 0, (way, ended)
             assert "unknown parameter" not in ended.text, (way, ended)
-            assert "runbook" not in "".join(line for line in ended.text.splitlines() if "Warning" in line)
+            assert "runbook" not in "".join(
+                line for line in ended.text.splitlines() if "Warning" in line
+            )
 
 
 @pytest.mark.parametrize("way", ["parameter", "file"])
 def test_the_three_ways_write_the_same(ways, way):
-    command, other = ways["command"][0], ways[way][0]
+    command = ways["command"][0]
+    other = ways[way][0]
     assert (other / "run.yaml").read_bytes() == (command / "run.yaml").read_bytes()
     assert (other / "plan.json").read_bytes() == (command / "plan.json").read_bytes()
     assert marks(other) == marks(command)
@@ -91,7 +107,10 @@ def test_the_three_ways_write_the_same(ways, way):
         assert twins(other)[phase] == twins(command)[phase], phase
     for name in ("corpus_text_document.bin", "corpus_text_document.idx"):
         assert (other / "data" / name).read_bytes() == (command / "data" / name).read_bytes()
-    manifests = [without_times(json_of(folder / "data" / "corpus.manifest.json")) for folder in (command, other)]
+    manifests = [
+        without_times(json_of(folder / "data" / "corpus.manifest.json"))
+        for folder in (command, other)
+    ]
     assert manifests[0] == manifests[1]
 
 
@@ -114,7 +133,10 @@ def test_what_counts_as_time_leaves_the_rest(ways):
     assert [cell["state"] for cell in twin["cells"]] == ["completed"] * len(twin["cells"])
     assert all(mark["fingerprint"] for mark in marks(folder).values())
     assert len(marks(folder)["02-data--tokenize"]["outputs"]) == 3
-    assert without_times({"name": "disk", "value": "9 GB", "rule": "r", "verdict": "pass"})["verdict"] == "pass"
+    assert (
+        without_times({"name": "disk", "value": "9 GB", "rule": "r", "verdict": "pass"})["verdict"]
+        == "pass"
+    )
 
 
 def test_values_that_yaml_1_1_reads_otherwise_are_ours_every_way(ways):
@@ -125,7 +147,10 @@ def test_values_that_yaml_1_1_reads_otherwise_are_ours_every_way(ways):
         assert parameters["training.weight_decay"]["value"] == 0.1, way
         assert parameters["training.learning_rate"]["value"] == 6.0e-4, way
         assert values["training"]["weight_decay"] == 0.1, way
-        assert {one["origin"].partition(":")[0] for one in parameters.values()} == {"built-in", "params/local.yaml"}
+        assert {one["origin"].partition(":")[0] for one in parameters.values()} == {
+            "built-in",
+            "params/local.yaml",
+        }
 
 
 def test_check_says_which_words_papermill_would_read_otherwise(toy: Toy):
@@ -144,13 +169,18 @@ def test_a_run_by_another_way_is_done_for_all(ways, toy: Toy):
     ended = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")
     assert (ended.code, ended.executed()) == (0, ["02-data"])
     assert "its executed notebook is not among the records" in ended.text
-    assert "tokenize: done, verified. Nothing is made again." in (folder / "records" / "02-data.ipynb").read_text()
+    assert (
+        "tokenize: done, verified. Nothing is made again."
+        in (folder / "records" / "02-data.ipynb").read_text()
+    )
     assert marks(folder)["02-data--tokenize"] == before
     again = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")
     assert again.verified() == ["02-data"]
 
 
-def test_our_engine_files_the_record_and_nbconvert_works_in_the_folder_of_the_notebooks(ways, toy: Toy, tmp_path):
+def test_our_engine_files_the_record_and_nbconvert_works_in_the_folder_of_the_notebooks(
+    ways, toy: Toy, tmp_path
+):
     command = ways["command"][0]
     ended = toy.call(
         *("papermill", "notebooks/00-plan.ipynb", tmp_path / "out.ipynb", "--engine", "runbook"),
@@ -179,13 +209,15 @@ def test_our_engine_files_the_record_and_nbconvert_works_in_the_folder_of_the_no
 def test_the_masters_are_as_before(ways, toy: Toy):
     for phase in PHASES:
         notebook = nbformat.read(toy.root / "notebooks" / f"{phase}.ipynb", as_version=4)
-        assert [cell.get("outputs") for cell in notebook.cells if cell.cell_type == "code"] == [[]] * sum(
-            cell.cell_type == "code" for cell in notebook.cells
-        )
+        assert [cell.get("outputs") for cell in notebook.cells if cell.cell_type == "code"] == [
+            []
+        ] * sum(cell.cell_type == "code" for cell in notebook.cells)
 
 
 def test_two_runs_mixed_are_refused_before_anything_is_written(toy: Toy, tmp_path):
-    other = json.loads(json.dumps(yaml.safe_load((toy.root / "params/local.yaml").read_text()))) | {"run": "other"}
+    other = json.loads(json.dumps(yaml.safe_load((toy.root / "params/local.yaml").read_text()))) | {
+        "run": "other"
+    }
     other["model"] = "small"
     toy.write_run_file(yaml.safe_dump(other, sort_keys=False), "other")
     try:

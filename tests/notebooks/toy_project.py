@@ -20,7 +20,15 @@ import psutil
 
 BIN = Path(sys.executable).parent
 MASTERS = Path(__file__).parents[2]
-PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis", "06-evaluation")
+PHASES = (
+    "00-plan",
+    "01-environment",
+    "02-data",
+    "03-smoke-test",
+    "04-training",
+    "05-analysis",
+    "06-evaluation",
+)
 MARK = "RUNBOOK_TEST_MARK"
 ITERATIONS = 48
 RUN_FILE = """\
@@ -87,7 +95,9 @@ class Toy:
         self.root = root
         self.mark = uuid.uuid4().hex
         for name in ("params", "notebooks"):
-            shutil.copytree(MASTERS / name, root / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+            shutil.copytree(
+                MASTERS / name, root / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints")
+            )
         with (root / "params" / "models.yaml").open("a") as stream:
             stream.write(PAIR)
         self.write_run_file(text)
@@ -97,7 +107,9 @@ class Toy:
         with (self.root / "params" / "sites" / "local.yaml").open("a") as stream:
             stream.write(LOG_IN)
         catalogue = self.root / "params" / "datasets.yaml"
-        catalogue.write_text(catalogue.read_text().replace("\ncorpus:\n", "\ncorpus:\n  token: env:TOY_SECRET\n"))
+        catalogue.write_text(
+            catalogue.read_text().replace("\ncorpus:\n", "\ncorpus:\n  token: env:TOY_SECRET\n")
+        )
 
     def write_run_file(self, text: str, name: str = "local") -> Path:
         """Write params/<name>.yaml."""
@@ -110,7 +122,9 @@ class Toy:
         own = {name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")}
         return own | {MARK: self.mark, "TOY_SECRET": SECRET} | more
 
-    def start(self, *words: object, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, *words: object, cwd: Path | None = None, **environment: str
+    ) -> subprocess.Popen[str]:
         """Start a program of the virtual environment, or bash; its output is read as one text."""
         program, *rest = map(str, words)
         path = BIN / program
@@ -123,7 +137,9 @@ class Toy:
             text=True,
         )
 
-    def call(self, *words: object, cwd: Path | None = None, timeout: float = 900, **environment: str) -> Ended:
+    def call(
+        self, *words: object, cwd: Path | None = None, timeout: float = 900, **environment: str
+    ) -> Ended:
         """Run a program to its end."""
         began = time.monotonic()
         process = self.start(*words, cwd=cwd, **environment)
@@ -139,7 +155,10 @@ class Toy:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get(MARK) == self.mark
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append(process)
             except psutil.Error:
                 continue
@@ -155,7 +174,9 @@ class Ended:
     """How a program ended: exit code, all it said, how long it took."""
 
     def __init__(self, code: int, text: str, seconds: float) -> None:
-        self.code, self.text, self.seconds = code, text, seconds
+        self.code = code
+        self.text = text
+        self.seconds = seconds
 
     def executed(self) -> list[str]:
         """The phases that `runbook run` executed, by its own lines."""
@@ -163,7 +184,9 @@ class Ended:
 
     def verified(self) -> list[str]:
         """The phases that `runbook run` called done."""
-        return [line.split()[0] for line in self.text.splitlines() if line.endswith(" done, verified")]
+        return [
+            line.split()[0] for line in self.text.splitlines() if line.endswith(" done, verified")
+        ]
 
     def __repr__(self) -> str:
         return f"exit code {self.code} after {self.seconds:.1f} s:\n{self.text}"

@@ -56,17 +56,29 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("training.tensor=2", "Did you mean parallel.tensor or training.smoke.tensor?"),
         ("training.learning_rat=1", "Did you mean training.learning_rate?"),
         ("parallell={tensor: 2}", "Did you mean parallel?"),
-        ("zzzz=1", "there is no such key. A run file has run, site, model, data, parallel, training, jobs."),
+        (
+            "zzzz=1",
+            "there is no such key. A run file has run, site, model, data, parallel, training, jobs.",
+        ),
         ("jobs.smok.nodes=1", "'smok' is not a phase; the phases are 00-plan"),
         ("jobs.partition=gpu", "each phase has its own. Did you mean jobs.training.partition?"),
         ("jobs.walltme=1h", "each phase has its own. Did you mean jobs.training.walltime?"),
         ("jobs.PARTITION=gpu", "each phase has its own. Did you mean jobs.training.partition?"),
         ("jobs.stge=/scratch", "there is no such key. Did you mean jobs.stage?"),
-        ("jobs.plan.nodes=1", "00-plan submits no job; jobs has environment, data, smoke, training."),
+        (
+            "jobs.plan.nodes=1",
+            "00-plan submits no job; jobs has environment, data, smoke, training.",
+        ),
         ("nonsense", "nonsense (--set): is not key=value, such as training.iterations=10."),
-        ("training=fast", "training = fast (--set training=fast): is a section: write its keys below it (engine,"),
+        (
+            "training=fast",
+            "training = fast (--set training=fast): is a section: write its keys below it (engine,",
+        ),
         ("training={a", "is not YAML"),
-        ("data.append_eod=yes", "data.append_eod = yes (--set data.append_eod=yes): must be true or false."),
+        (
+            "data.append_eod=yes",
+            "data.append_eod = yes (--set data.append_eod=yes): must be true or false.",
+        ),
         ("data.split=1", 'must look like "949,50,1".'),
         ("training.learning_rate=0", "must be greater than 0."),
         ("training.learning_rate=.nan", "must be"),
@@ -83,9 +95,15 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
             "training.smoke.model = ../x (--set training.smoke.model=../x): is not the name of",
         ),
         ("training.tokens=1e30", "must be less than or equal to 1000000000000000000."),
-        ("training.epochs=3", "training has engine, framework, precision, fp8, iterations, samples, tokens,"),
+        (
+            "training.epochs=3",
+            "training has engine, framework, precision, fp8, iterations, samples, tokens,",
+        ),
         ("site=lokal", "params/sites has no lokal. Did you mean local?"),
-        ("run=else", "only the run file says its name. Leave this out; --as NAME names a set of overrides."),
+        (
+            "run=else",
+            "only the run file says its name. Leave this out; --as NAME names a set of overrides.",
+        ),
         (
             "training.smoke.model=13",
             'training.smoke.model = "13" (--set training.smoke.model=13): params/models.yaml has no',
@@ -102,19 +120,37 @@ HEAD = "run: mine\nmodel: tiny\n"
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("model: tiny\nrun: mine\ntraining: {iterations: 3}\n", "must be the first key of a run file."),
-        ("run: yours\nmodel: tiny\n", "run = yours (params/mine.yaml:1): must be mine, the file's own name."),
+        (
+            "model: tiny\nrun: mine\ntraining: {iterations: 3}\n",
+            "must be the first key of a run file.",
+        ),
+        (
+            "run: yours\nmodel: tiny\n",
+            "run = yours (params/mine.yaml:1): must be mine, the file's own name.",
+        ),
         ("model: tiny\ntraining: {iterations: 3}\n", "run (params/mine.yaml): must be mine"),
         ("run: mine\n", "model (params/mine.yaml): is missing: name one of params/models.yaml."),
         (HEAD, "the length of the training is missing: give one of training.iterations,"),
-        (HEAD + "training: 3\n", "training = 3 (params/mine.yaml:3): is a section: write its keys below it"),
-        ("run: mine\nmodel: [a]\n", "model = [a] (params/mine.yaml:2): takes one value, not a list"),
-        (HEAD + "training: {seed: ~, tokens: 3B}\n", "training.seed (params/mine.yaml:3): has no value."),
+        (
+            HEAD + "training: 3\n",
+            "training = 3 (params/mine.yaml:3): is a section: write its keys below it",
+        ),
+        (
+            "run: mine\nmodel: [a]\n",
+            "model = [a] (params/mine.yaml:2): takes one value, not a list",
+        ),
+        (
+            HEAD + "training: {seed: ~, tokens: 3B}\n",
+            "training.seed (params/mine.yaml:3): has no value.",
+        ),
         ("run: mine\nmodel: 12\n", 'must be text; put it in quotes: "12".'),
         (HEAD + "training: {seed: '12'}\n", "'12' is text, not a number; write it without quotes."),
         (HEAD + "site: 3\n", "site = 3 (params/mine.yaml:3): must be text"),
         (HEAD + "training: {iterations: true}\n", "training.iterations = true"),
-        (HEAD + "jobs: {smoke: {}, '3': {nodes: 2}}\n", "jobs.3 (params/mine.yaml:3): means the same as smoke"),
+        (
+            HEAD + "jobs: {smoke: {}, '3': {nodes: 2}}\n",
+            "jobs.3 (params/mine.yaml:3): means the same as smoke",
+        ),
         (
             HEAD + "training.seed: 3\n",
             "is one key with a dot in it. Write `seed:` in a line of its own below `training:`",
@@ -133,7 +169,10 @@ def test_a_wrong_value_is_told_even_where_a_higher_layer_covers_it(project: Path
 
 
 def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
-    assert told(project, "tiy") == "There is no run 'tiy': params/tiy.yaml does not exist. Did you mean toy?"
+    assert (
+        told(project, "tiy")
+        == "There is no run 'tiy': params/tiy.yaml does not exist. Did you mean toy?"
+    )
     assert told(project, "zzz").endswith("The runs are: other, toy.")
     assert told(project, "").startswith("run: no run is named.")
     assert "params/variants/toy.yaml has no wid. Did you mean wide?" in told(project, "toy:wid")
@@ -147,36 +186,52 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
 def test_variants_keep_the_runs_name_and_must_be_mappings(project: Path):
     (project / "params/variants/toy.yaml").write_text("a: {run: x}\nb: 3\nc:\n")
     assert "only the run file says its name" in told(project, "toy:a")
-    assert "variant = 3 (params/variants/toy.yaml:2): must be a mapping of keys to values." in told(project, "toy:b")
+    assert "variant = 3 (params/variants/toy.yaml:2): must be a mapping of keys to values." in told(
+        project, "toy:b"
+    )
     assert load("toy:c", project=project).name == "toy--c"
 
 
 def test_a_broken_site_file_is_told_with_its_faults(project: Path):
     site = project / "params/sites/local.yaml"
-    site.write_text("site: lokal\ntitle: x\nscheduler: local\nhardware: {device: cpu, devices_per_node: 2}\n")
-    assert "site = lokal (params/sites/local.yaml:1): must be local, the file's own name." in told(project, "toy")
+    site.write_text(
+        "site: lokal\ntitle: x\nscheduler: local\nhardware: {device: cpu, devices_per_node: 2}\n"
+    )
+    assert "site = lokal (params/sites/local.yaml:1): must be local, the file's own name." in told(
+        project, "toy"
+    )
     site.write_text("site: local\ntitle: x\nscheduler: lsf\nhardwear: {}\n")
     text = told(project, "toy")
     assert "scheduler = lsf (params/sites/local.yaml:3): must be 'local', 'slurm' or 'pbs'." in text
-    assert "hardwear (params/sites/local.yaml:4): there is no such key. Did you mean hardware?" in text
+    assert (
+        "hardwear (params/sites/local.yaml:4): there is no such key. Did you mean hardware?" in text
+    )
     assert "hardware (params/sites/local.yaml): is missing; it has no default." in text
     site.write_text(
         "site: local\ntitle: x\nscheduler: local\nhardware: {device: cpu, devices_per_node: 2}\n"
         "defaults: {run: x, model: tiny}\n"
     )
-    assert "defaults.run (params/sites/local.yaml:5): cannot be a site's default" in told(project, "toy")
+    assert "defaults.run (params/sites/local.yaml:5): cannot be a site's default" in told(
+        project, "toy"
+    )
 
 
 def test_a_broken_catalogue_entry_is_told_only_when_it_is_used(project: Path):
     with (project / "params/models.yaml").open("a") as models:
         models.write("bad: {label: x, layers: 0, hidden: 8, heads: 2, source: test}\n")
     assert load("toy", project=project)
-    assert "bad.layers = 0 (params/models.yaml:4): must be greater than 0." in told(project, "toy", ["model=bad"])
+    assert "bad.layers = 0 (params/models.yaml:4): must be greater than 0." in told(
+        project, "toy", ["model=bad"]
+    )
 
 
 def test_no_smoke_model_can_be_chosen_from_a_catalogue_without_it(project: Path):
-    (project / "params/models.yaml").write_text("tiny: {label: t, layers: 1, hidden: 8, heads: 1, source: test}\n")
-    assert 'training.smoke.model = "375m" (built-in): params/models.yaml has no 375m' in told(project, "toy")
+    (project / "params/models.yaml").write_text(
+        "tiny: {label: t, layers: 1, hidden: 8, heads: 1, source: test}\n"
+    )
+    assert 'training.smoke.model = "375m" (built-in): params/models.yaml has no 375m' in told(
+        project, "toy"
+    )
 
 
 def test_check_refuses_what_papermill_reads_otherwise(project: Path, write):

@@ -27,7 +27,9 @@ def blended(project: Path):
 
 def test_a_run_has_the_texts_of_its_blend_in_order_with_their_weights(blended):
     settings = blended("data.blend=corpus 0.7, mine 3e-1", "data.folder=/elsewhere")
-    assert [(text.name, text.weight, text.dataset.title, text.folder) for text in settings.texts] == [
+    assert [
+        (text.name, text.weight, text.dataset.title, text.folder) for text in settings.texts
+    ] == [
         ("corpus", 0.7, "Corpus", "/elsewhere"),
         ("mine", 0.3, "Mine", ""),
     ]
@@ -51,20 +53,35 @@ def test_what_was_asked_is_read_back_from_the_runs_own_record(blended, project, 
 @pytest.mark.parametrize(
     ("blend", "told"),
     [
-        ("corpus 0.7, mine -0.3", "the weight of mine is -0.3: a weight is a number above 0; leave out what has none"),
+        (
+            "corpus 0.7, mine -0.3",
+            "the weight of mine is -0.3: a weight is a number above 0; leave out what has none",
+        ),
         ("corpus 0.7, mine 0", "the weight of mine is 0: a weight is a number above 0"),
         ("corpus 0.7, mine nan", "the weight of mine is nan: a weight is a number above 0"),
         ("corpus 0.7, mine inf", "the weight of mine is inf"),
-        ("corpus 0.7, mine most", "the weight of mine is 'most', not a number: write it as in corpus 0.7, articles"),
-        ("corpus 0.7, mine", "'mine' is not a name and a weight: write them as in corpus 0.7, articles 0.3"),
+        (
+            "corpus 0.7, mine most",
+            "the weight of mine is 'most', not a number: write it as in corpus 0.7, articles",
+        ),
+        (
+            "corpus 0.7, mine",
+            "'mine' is not a name and a weight: write them as in corpus 0.7, articles 0.3",
+        ),
         ("0.7 corpus, 0.3 mine", "the weight of 0.7 is 'corpus', not a number"),
         ("corpus 0.7,", "'' is not a name and a weight"),
-        ("corpus 0.7, corpus 0.3", "corpus is in the blend twice: write it once, with the sum of its weights"),
+        (
+            "corpus 0.7, corpus 0.3",
+            "corpus is in the blend twice: write it once, with the sum of its weights",
+        ),
         ("corpus 1", "a blend has two texts or more"),
         ("corpus 0.7, ../mine 0.3", "'../mine' is not the name of a dataset"),
         ("corpus 0.7, mime 0.3", "has no mime. Did you mean mine?"),
         ("corpus 0.7, mock 0.3", "mock is made-up ids, which cannot be blended with text."),
-        ("far 0.7, mine 0.3", "must name data.dataset (corpus) among its texts: add it, or set data.dataset to one of"),
+        (
+            "far 0.7, mine 0.3",
+            "must name data.dataset (corpus) among its texts: add it, or set data.dataset to one of",
+        ),
     ],
 )
 def test_a_wrong_blend_is_told_with_its_key_and_rule(blended, blend, told):

@@ -31,7 +31,10 @@ jobs:
 
 
 def values_of(text: str) -> dict[str, object]:
-    return {key: origin.value for key, origin in document_layer("run file", read_mapping(text, "x")).leaves.items()}
+    return {
+        key: origin.value
+        for key, origin in document_layer("run file", read_mapping(text, "x")).leaves.items()
+    }
 
 
 def changed(**changes: object) -> dict[str, object]:
@@ -43,17 +46,25 @@ def test_a_text_that_says_it_already_stays_as_it_is():
 
 
 def test_a_changed_value_stands_where_the_old_one_stood():
-    text = edited_text(TEXT, "x", changed(run="other", training__iterations=7, jobs__smoke__walltime="00:20:00"))
-    assert text == TEXT.replace("run: mine ", "run: other ").replace("iterations: 40 ", "iterations: 7 ").replace(
-        "walltime: 00:30:00 ", 'walltime: "00:20:00" '
+    text = edited_text(
+        TEXT, "x", changed(run="other", training__iterations=7, jobs__smoke__walltime="00:20:00")
     )
+    assert text == TEXT.replace("run: mine ", "run: other ").replace(
+        "iterations: 40 ", "iterations: 7 "
+    ).replace("walltime: 00:30:00 ", 'walltime: "00:20:00" ')
 
 
 def test_a_new_value_stands_below_the_last_of_its_section():
     new = changed(
-        site="local", data__split="9,1,0", training__seed=7, training__shape__layers=2, training__smoke__model="pair",
-        jobs__training__walltime="12:00:00", jobs__data__nodes=2, parallel__tensor=2,
-    )  # fmt: skip
+        site="local",
+        data__split="9,1,0",
+        training__seed=7,
+        training__shape__layers=2,
+        training__smoke__model="pair",
+        jobs__training__walltime="12:00:00",
+        jobs__data__nodes=2,
+        parallel__tensor=2,
+    )
     text = edited_text(TEXT, "x", new)
     assert values_of(text) == new
     assert [line for line in TEXT.splitlines() if line not in text.splitlines()] == [
@@ -74,7 +85,9 @@ def test_what_papermill_would_read_otherwise_is_quoted_on_the_way():
     assert edited_text(text, "x", values_of(text)) == quoted
 
 
-@pytest.mark.parametrize("text", ["run: mine\ntraining:\n", "run: mine\nmodel: tiny\nsite: local\n"])
+@pytest.mark.parametrize(
+    "text", ["run: mine\ntraining:\n", "run: mine\nmodel: tiny\nsite: local\n"]
+)
 def test_a_text_that_cannot_be_edited_line_by_line_is_refused(text):
     """An empty section; a value that is to go."""
     with pytest.raises(ParamsError, match="x"):

@@ -29,7 +29,10 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(place))
 
     def program(question, answer, code=0):
-        told = [f'[ {shlex.quote(shlex.join(question[1:]))} = "$*" ] || exit 64', f"printf %s {shlex.quote(answer)}"]
+        told = [
+            f'[ {shlex.quote(shlex.join(question[1:]))} = "$*" ] || exit 64',
+            f"printf %s {shlex.quote(answer)}",
+        ]
         path = place / question[0]
         path.write_text("\n".join(["#!/bin/sh", *told, f"exit {code}", ""]))
         path.chmod(0o755)
@@ -38,7 +41,9 @@ def machine(tmp_path, monkeypatch):
         visible_gpus.cache_clear()
         lines = [f"{name}, 81559, GPU-{number:08x}-5a1e\n" for number, name in enumerate(nvidia)]
         if nvidia or nvidia_code:
-            program(NVIDIA, "".join(lines) or "NVIDIA-SMI has failed: no NVIDIA driver\n", nvidia_code)
+            program(
+                NVIDIA, "".join(lines) or "NVIDIA-SMI has failed: no NVIDIA driver\n", nvidia_code
+            )
         cards = {
             f"card{number}": {
                 "Unique ID": f"0x{number + 10:x}",
@@ -73,14 +78,19 @@ def test_n_gpus_are_planned_for_one_process_each(machine, number):
         assert spec.batch.global_ % (spec.batch.micro * number) == 0
         job = render_job(settings, content, phase, python="python3")
         assert f"WORLD_SIZE={number} " in job.script
-        assert "VISIBLE_DEVICES" not in job.script  # each rank sees them all and takes the one of its local rank
+        assert (
+            "VISIBLE_DEVICES" not in job.script
+        )  # each rank sees them all and takes the one of its local rank
     assert asdict(content.computes_on) == {
         "device": H100,
         "devices_per_node": number,
         "device_memory": 81559 * 2**20,
         "source": f"nvidia-smi on this machine: {number} x {H100}, 79.6 GiB each",
     }
-    assert content.time["04-training"].basis == "modelled part by part for H100-SXM5 (989.4 TFLOP/s, bf16)"
+    assert (
+        content.time["04-training"].basis
+        == "modelled part by part for H100-SXM5 (989.4 TFLOP/s, bf16)"
+    )
 
 
 def test_the_same_machine_gives_the_same_plan(machine):
@@ -90,7 +100,9 @@ def test_the_same_machine_gives_the_same_plan(machine):
     assert plan()[1] == first
 
 
-@pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize(
+    "variable", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
+)
 def test_amd_gpus_are_asked_of_rocm_smi(machine, monkeypatch, variable):
     machine(amd=[MI300X] * 8)
     assert plan()[1].phases["04-training"].parallel.world_size == 8
@@ -101,7 +113,9 @@ def test_amd_gpus_are_asked_of_rocm_smi(machine, monkeypatch, variable):
     assert find_accelerator(content.phases["04-training"].device).name == "MI300X"
 
 
-@pytest.mark.parametrize(("visible", "number"), [("0", 1), ("1,3", 2), ("GPU-00000002", 1), ("0,-1,1", 1)])
+@pytest.mark.parametrize(
+    ("visible", "number"), [("0", 1), ("1,3", 2), ("GPU-00000002", 1), ("0,-1,1", 1)]
+)
 def test_only_the_visible_gpus_are_planned_for(machine, monkeypatch, visible, number):
     machine(nvidia=[H100] * 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -110,7 +124,9 @@ def test_only_the_visible_gpus_are_planned_for(machine, monkeypatch, visible, nu
 
 def test_more_processes_than_gpus_are_refused(machine):
     machine(nvidia=[H100])
-    with pytest.raises(PlanError, match=r"devices on a node: 2 of 1 devices a node of local-gpu has"):
+    with pytest.raises(
+        PlanError, match=r"devices on a node: 2 of 1 devices a node of local-gpu has"
+    ):
         plan("jobs.training.devices_per_node=2")
 
 
@@ -123,20 +139,27 @@ def test_without_a_gpu_the_plan_says_so_and_what_to_do(machine, monkeypatch, why
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(PlanError) as caught:
         plan()
-    assert "1. GPUs: site local-gpu computes on the GPUs of this machine, and none is seen" in str(caught.value)
+    assert "1. GPUs: site local-gpu computes on the GPUs of this machine, and none is seen" in str(
+        caught.value
+    )
     assert "2. " not in str(caught.value)
     assert "or compute on the CPU: --set site=local." in str(caught.value)
 
 
 def test_gpus_of_different_kinds_are_refused_until_some_are_chosen(machine, monkeypatch):
     machine(nvidia=[H100, "NVIDIA T400 4GB", H100])
-    with pytest.raises(ParamsError, match=f"lists different ones: {H100}, NVIDIA T400 4GB. Choose those of one kind"):
+    with pytest.raises(
+        ParamsError,
+        match=f"lists different ones: {H100}, NVIDIA T400 4GB. Choose those of one kind",
+    ):
         plan()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
     assert plan()[1].phases["04-training"].parallel.world_size == 2
 
 
-@pytest.mark.parametrize("run", ["lumi-13b", "azure-175b", "polaris-25b", "slurm-oscar", "aws-pile-175b"])
+@pytest.mark.parametrize(
+    "run", ["lumi-13b", "azure-175b", "polaris-25b", "slurm-oscar", "aws-pile-175b"]
+)
 def test_a_cluster_s_run_is_cut_down_to_the_gpus_that_are_here(machine, run):
     machine(nvidia=[H100] * 4)
     settings, content = plan("model=tiny", run=run)
@@ -162,9 +185,14 @@ def test_only_a_site_of_this_machine_may_ask_it(machine, tmp_path):
     site = project / "params/sites/local-gpu.yaml"
     site.write_text(site.read_text().replace("scheduler: local", "scheduler: slurm"))
     with pytest.raises(
-        ParamsError, match=r"hardware\.device auto asks this machine, and scheduler slurm runs the jobs"
+        ParamsError,
+        match=r"hardware\.device auto asks this machine, and scheduler slurm runs the jobs",
     ):
         load("local", set_words=["site=local-gpu"], project=project)
-    site.write_text(site.read_text().replace("scheduler: slurm", "scheduler: local").replace("auto", "H100-SXM5"))
+    site.write_text(
+        site.read_text()
+        .replace("scheduler: slurm", "scheduler: local")
+        .replace("auto", "H100-SXM5")
+    )
     with pytest.raises(ParamsError, match=r"devices_per_node is 0, which only device auto allows"):
         load("local", set_words=["site=local-gpu"], project=project)

@@ -14,7 +14,10 @@ def origins(settings, key):
 
 def test_layers_win_in_order(project: Path):
     settings = load(
-        "toy", project=project, overrides={"training": {"precision": "bf16"}}, set_words=["training.precision=fp16"]
+        "toy",
+        project=project,
+        overrides={"training": {"precision": "bf16"}},
+        set_words=["training.precision=fp16"],
     )
     assert settings.run.training.precision == "fp16"
     assert origins(settings, "training.precision") == [
@@ -36,7 +39,10 @@ def test_numbers_and_times_of_a_file_are_read_by_our_own_rules(project: Path):
     assert settings.run.training.learning_rate == 6e-5
     assert settings.run.training.tokens == 1_000_000_000
     assert settings.run.jobs.training.walltime == 43200
-    assert settings.parameters()["training.learning_rate"] == {"value": 6e-5, "origin": "params/toy.yaml:6"}
+    assert settings.parameters()["training.learning_rate"] == {
+        "value": 6e-5,
+        "origin": "params/toy.yaml:6",
+    }
 
 
 def test_a_higher_layer_changes_the_kind_of_duration(project: Path):
@@ -83,7 +89,9 @@ def test_variant_lies_over_the_run_file_and_names_the_folder(project: Path):
 
 def test_phases_under_jobs_go_by_any_of_their_names(project: Path, write):
     for word in ("03-smoke-test", "smoke-test", "smoke", "3", '"03"'):
-        name = write(f"run: mine\nmodel: tiny\ntraining: {{iterations: 3}}\njobs:\n  {word}: {{nodes: 2}}\n")
+        name = write(
+            f"run: mine\nmodel: tiny\ntraining: {{iterations: 3}}\njobs:\n  {word}: {{nodes: 2}}\n"
+        )
         settings = load(name, project=project, set_words=["jobs.4.nodes=5"])
         assert (settings.run.jobs.smoke.nodes, settings.run.jobs.training.nodes) == (2, 5)
         assert settings.origins["jobs.smoke.nodes"][-1].where == "params/mine.yaml:5"
@@ -98,7 +106,8 @@ def test_site_of_the_highest_layer_gives_the_defaults(project: Path):
 
 def test_an_empty_section_is_no_error(project: Path, write):
     assert load(
-        write("run: mine\nmodel: tiny\ndata:\n  # all at default\ntraining: {iterations: 1}\n"), project=project
+        write("run: mine\nmodel: tiny\ndata:\n  # all at default\ntraining: {iterations: 1}\n"),
+        project=project,
     )
 
 
@@ -118,7 +127,9 @@ def test_text_keys_take_words_as_they_are(project: Path):
     assert settings.run.jobs.smoke.account == "465000001"
     assert settings.run.jobs.smoke.memory == "0"
     assert settings.run.training.sample_prompt == "Once: upon"
-    assert load("toy", project=project, set_words=['jobs.smoke.qos="a b"']).run.jobs.smoke.qos == "a b"
+    assert (
+        load("toy", project=project, set_words=['jobs.smoke.qos="a b"']).run.jobs.smoke.qos == "a b"
+    )
     assert load("toy", project=project, set_words=["jobs.smoke.qos="]).run.jobs.smoke.qos == ""
 
 
@@ -130,11 +141,15 @@ def test_the_last_word_on_a_key_wins(project: Path):
 def test_smoke_model_is_the_documents_or_the_runs_own_where_smaller(project: Path):
     assert load("other", project=project).smoke_model_name == "375m"
     assert load("toy", project=project).smoke_model_name == "tiny"
-    assert load("toy", project=project, set_words=["training.smoke.model=13b"]).smoke_model.layers == 40
+    assert (
+        load("toy", project=project, set_words=["training.smoke.model=13b"]).smoke_model.layers
+        == 40
+    )
 
 
 def test_a_path_names_a_run_too(project: Path, tmp_path: Path, monkeypatch):
-    by_name, by_path = load("toy", project=project), load(str(project / "params" / "toy.yaml"))
+    by_name = load("toy", project=project)
+    by_path = load(str(project / "params" / "toy.yaml"))
     assert (by_name.run, by_name.parameters()) == (by_path.run, by_path.parameters())
     away = tmp_path / "away.yaml"
     away.write_text("run: away\nmodel: tiny\ntraining: {iterations: 2}\n")
@@ -144,19 +159,27 @@ def test_a_path_names_a_run_too(project: Path, tmp_path: Path, monkeypatch):
 
 
 def test_a_files_own_project_wins_over_the_folder_we_stand_in(project: Path):
-    assert load(str(project / "params" / "toy.yaml")).project == project  # the test stands in the clone
+    assert (
+        load(str(project / "params" / "toy.yaml")).project == project
+    )  # the test stands in the clone
 
 
 def test_project_root_is_the_nearest_folder_above(project: Path, tmp_path: Path):
     assert project_root(project / "params" / "sites") == project
     assert run_names(project) == ["other", "toy"]
     assert site_names(project) == ["big", "local"]
-    with pytest.raises(ParamsError, match=r"is not inside a project: .* make a project with: runbook init DIR"):
+    with pytest.raises(
+        ParamsError, match=r"is not inside a project: .* make a project with: runbook init DIR"
+    ):
         project_root(tmp_path)
 
 
 def test_a_written_run_yaml_reads_back_as_the_same_run(project: Path, tmp_path: Path):
-    settings = load("toy:wide", project=project, set_words=["training.sample_prompt='say \"no\": 12:00:00 \u00e9\n'"])
+    settings = load(
+        "toy:wide",
+        project=project,
+        set_words=["training.sample_prompt='say \"no\": 12:00:00 \u00e9\n'"],
+    )
     folder = tmp_path / "runs" / settings.name
     folder.mkdir(parents=True)
     (folder / "run.yaml").write_text(settings.as_yaml())

@@ -65,7 +65,9 @@ def test_near_what_the_source_says(name, billions):
     assert count(name) / 1e9 == pytest.approx(billions, rel=0.005)
 
 
-@pytest.mark.parametrize("label", ["1.7B", "7.1B", "16B", "32B", "70B", "119B", "177B", "314B", "462B"])
+@pytest.mark.parametrize(
+    "label", ["1.7B", "7.1B", "16B", "32B", "70B", "119B", "177B", "314B", "462B"]
+)
 def test_nvidias_table_fits_at_its_own_vocabulary(label):
     assert count(f"nvidia-{label.lower()}") / 1e9 == pytest.approx(float(label[:-1]), rel=0.035)
 

@@ -8,7 +8,11 @@ import yaml
 
 from runbook.core.errors import ParamsError
 from runbook.params import PARAMETERS, bind, load
-from runbook.params.parameters_cell import hand_edits, refuse_edits_below_papermill, refuse_hand_edits
+from runbook.params.parameters_cell import (
+    hand_edits,
+    refuse_edits_below_papermill,
+    refuse_hand_edits,
+)
 from runbook.params.problems import PapermillLoader
 
 
@@ -21,7 +25,9 @@ def as_papermill_injects(path: Path):
     """What `papermill -f` writes into the cell, read independently of our own code path: text keys, YAML 1.1 values."""
 
     def keys(value):
-        return {str(key): keys(item) for key, item in value.items()} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return {str(key): keys(item) for key, item in value.items()}
+        return value
 
     return keys(yaml.load(path.read_text(), Loader=PapermillLoader))
 
@@ -45,7 +51,9 @@ def samples_of_masters() -> list[Path]:
 def test_three_ways_of_naming_a_run_are_equal(project: Path, name):
     by_command = load(name, project=project)
     by_parameter = bind(cell(run=name), project=project)
-    by_file = bind(cell(**as_papermill_injects(project / "params" / f"{name}.yaml")), project=project)
+    by_file = bind(
+        cell(**as_papermill_injects(project / "params" / f"{name}.yaml")), project=project
+    )
     assert equal(by_command, by_parameter)
     assert equal(by_command, by_file)
 
@@ -69,12 +77,18 @@ def test_numbered_phases_arrive_as_text_keys_and_are_still_the_files_own(project
 
 def test_a_section_left_empty_in_the_file_arrives_as_none(project: Path, write):
     write("run: mine\nmodel: tiny\ntraining: {iterations: 1}\ndata:\n")
-    assert bind(cell(**as_papermill_injects(project / "params/mine.yaml")), project=project).name == "mine"
+    assert (
+        bind(cell(**as_papermill_injects(project / "params/mine.yaml")), project=project).name
+        == "mine"
+    )
 
 
 def test_what_is_given_in_the_notebook_wins_over_the_file(project: Path):
     settings = bind(
-        cell(run="toy", site="big", model="13b", training={"iterations": 10, "learning_rate": "3e-4"}), project=project
+        cell(
+            run="toy", site="big", model="13b", training={"iterations": 10, "learning_rate": "3e-4"}
+        ),
+        project=project,
     )
     assert (settings.site.site, settings.model.label) == ("big", "13B")
     assert (settings.run.training.iterations, settings.run.training.tokens) == (10, 0)
@@ -85,7 +99,8 @@ def test_what_is_given_in_the_notebook_wins_over_the_file(project: Path):
 def test_overrides_are_the_words_of_set(project: Path):
     words = ["training.iterations=10", "training.sample_prompt=Once upon"]
     in_notebook = bind(
-        cell(run="toy", overrides="training.iterations=10 'training.sample_prompt=Once upon'"), project=project
+        cell(run="toy", overrides="training.iterations=10 'training.sample_prompt=Once upon'"),
+        project=project,
     )
     assert equal(in_notebook, load("toy", project=project, set_words=words))
 
@@ -94,21 +109,31 @@ def test_a_file_with_one_section_replaced_by_hand(project: Path):
     injected = as_papermill_injects(project / "params/other.yaml") | {"training": {"iterations": 7}}
     settings = bind(cell(**injected), project=project)
     assert settings.run.training.iterations == 7
-    assert settings.run.training.global_batch == 64  # the file's own, since the rest of the section still holds
+    assert (
+        settings.run.training.global_batch == 64
+    )  # the file's own, since the rest of the section still holds
     assert settings.origins["parallel.tensor"][-1].layer == "run file"
 
 
-@pytest.mark.parametrize("text", ['{"iterations": 10, "learning_rate": 3e-4}', "{iterations: 10, learning_rate: 3e-4}"])
+@pytest.mark.parametrize(
+    "text", ['{"iterations": 10, "learning_rate": 3e-4}', "{iterations: 10, learning_rate: 3e-4}"]
+)
 def test_a_mapping_given_as_text_is_read(project: Path, text):
     """`papermill -p training '{...}'` passes text."""
-    as_dict = bind(cell(run="toy", training={"iterations": 10, "learning_rate": 3e-4}), project=project)
+    as_dict = bind(
+        cell(run="toy", training={"iterations": 10, "learning_rate": 3e-4}), project=project
+    )
     assert equal(bind(cell(run="toy", training=text), project=project), as_dict)
-    assert equal(bind(cell(run="toy", training=""), project=project), bind(cell(run="toy"), project=project))
+    assert equal(
+        bind(cell(run="toy", training=""), project=project), bind(cell(run="toy"), project=project)
+    )
 
 
 @pytest.mark.parametrize("text", ["10", "[1, 2]", "{iterations", "iterations: 10"])
 def test_text_that_is_no_mapping_is_refused_with_an_example(project: Path, text):
-    with pytest.raises(ParamsError, match=r'training .*must be a dict, such as training = \{"iterations": 10\}'):
+    with pytest.raises(
+        ParamsError, match=r'training .*must be a dict, such as training = \{"iterations": 10\}'
+    ):
         bind(cell(run="toy", training=text), project=project)
 
 
@@ -137,20 +162,35 @@ def test_values_written_into_the_cell_by_hand_are_named_with_what_to_do():
     )
 
 
-def test_a_cell_at_its_defaults_or_below_what_papermill_was_given_is_nobodys_edit(samples_of_masters):
+def test_a_cell_at_its_defaults_or_below_what_papermill_was_given_is_nobodys_edit(
+    samples_of_masters,
+):
     refuse_hand_edits(CELL, "x.ipynb", ["training", "overrides"])
     for path in samples_of_masters:
         cells = json.loads(path.read_text())["cells"]
-        (source,) = ["".join(one["source"]) for one in cells if "parameters" in one["metadata"].get("tags", [])]
+        (source,) = [
+            "".join(one["source"])
+            for one in cells
+            if "parameters" in one["metadata"].get("tags", [])
+        ]
         assert hand_edits(source) == {}
     assert hand_edits("training: dict = other\nmodel = ''") == {"training": "other"}
 
 
 def test_inside_a_kernel_only_papermills_own_cell_shows_that_nobody_sits_there():
-    by_papermill = {"In": ["", CELL, '# Parameters\nrun = "toy"\n', "from runbook.workflow import plan as phase"]}
+    by_papermill = {
+        "In": [
+            "",
+            CELL,
+            '# Parameters\nrun = "toy"\n',
+            "from runbook.workflow import plan as phase",
+        ]
+    }
     with pytest.raises(ParamsError, match=r"^notebooks/04-training\.ipynb, cell"):
         refuse_edits_below_papermill(by_papermill, "notebooks/04-training.ipynb")
-    refuse_edits_below_papermill({"In": ["", CELL, "from runbook.workflow import plan as phase"]}, "x.ipynb")
+    refuse_edits_below_papermill(
+        {"In": ["", CELL, "from runbook.workflow import plan as phase"]}, "x.ipynb"
+    )
     given = '# Parameters\ntraining = {"iterations": 4}\noverrides = ""\n'
     refuse_edits_below_papermill({"In": ["", CELL, given]}, "x.ipynb")
     refuse_edits_below_papermill({}, "x.ipynb")
@@ -171,8 +211,13 @@ def test_two_runs_mixed_are_refused(project: Path):
 
 
 def test_two_runs_mixed_are_seen_behind_one_more_override(project: Path):
-    injected = as_papermill_injects(project / "params/other.yaml") | {"run": "toy", "training": {"iterations": 3}}
-    with pytest.raises(ParamsError, match="Two runs are mixed: run is toy, but site, model, parallel, jobs are"):
+    injected = as_papermill_injects(project / "params/other.yaml") | {
+        "run": "toy",
+        "training": {"iterations": 3},
+    }
+    with pytest.raises(
+        ParamsError, match="Two runs are mixed: run is toy, but site, model, parallel, jobs are"
+    ):
         bind(cell(**injected), project=project)
 
 
@@ -189,7 +234,10 @@ def test_a_broken_neighbour_does_not_stop_a_run(project: Path, write):
 
 def test_ill_typed_names_are_told_together(project: Path):
     with pytest.raises(ParamsError) as error:
-        bind(cell(run="toy", site=4, data="corpus", overrides="a 'b", training={"precision": False}), project=project)
+        bind(
+            cell(run="toy", site=4, data="corpus", overrides="a 'b", training={"precision": False}),
+            project=project,
+        )
     assert str(error.value) == (
         "Parameters of run toy: 4 things cannot be used. Nothing was written.\n"
         '  1. site = 4 (notebook): must be text, such as site = "local".\n'
@@ -197,18 +245,27 @@ def test_ill_typed_names_are_told_together(project: Path):
         "  3. overrides = a 'b (notebook): cannot be split into words as a shell does: No closing quotation.\n"
         "  4. training.precision = false (notebook training): must be 'fp32', 'fp16' or 'bf16'."
     )
-    with pytest.raises(ParamsError, match=r'run = 3 \(notebook\): must be text, such as run = "local"'):
+    with pytest.raises(
+        ParamsError, match=r'run = 3 \(notebook\): must be text, such as run = "local"'
+    ):
         bind(cell(run=3), project=project)
 
 
 def test_true_is_not_one(project: Path, write):
     write("run: mine\nmodel: tiny\ntraining: {iterations: 1}\nparallel: {sequence: true}\n")
-    with pytest.raises(ParamsError, match=r"parallel.sequence = 1 \(notebook parallel\): must be true or false."):
+    with pytest.raises(
+        ParamsError, match=r"parallel.sequence = 1 \(notebook parallel\): must be true or false."
+    ):
         bind(cell(run="mine", parallel={"sequence": 1}), project=project)
 
 
 def test_a_name_that_papermill_only_warns_of_stops_us(project: Path):
-    history = ["", "run: str = 'local'", '# Parameters\nrun = "toy"\nmodle = "13b"\nlrr = 3\n', "bind(globals())"]
+    history = [
+        "",
+        "run: str = 'local'",
+        '# Parameters\nrun = "toy"\nmodle = "13b"\nlrr = 3\n',
+        "bind(globals())",
+    ]
     with pytest.raises(ParamsError) as error:
         bind(cell(run="toy", In=history, modle="13b", lrr=3), project=project)
     assert str(error.value) == (
@@ -231,7 +288,12 @@ def test_papermills_own_paths_and_other_variables_are_no_parameters(project: Pat
 def test_secrets_in_a_notebook_are_refused_without_being_shown(project: Path):
     secret = "hf_" + "a1B2" * 8
     with pytest.raises(ParamsError) as error:
-        bind(cell(run="toy", training={"sample_prompt": secret}, overrides=f"data.folder={secret}"), project=project)
+        bind(
+            cell(run="toy", training={"sample_prompt": secret}, overrides=f"data.folder={secret}"),
+            project=project,
+        )
     assert secret not in str(error.value)
-    assert "training.sample_prompt (notebook training): looks like a real secret" in str(error.value)
+    assert "training.sample_prompt (notebook training): looks like a real secret" in str(
+        error.value
+    )
     assert "data.folder (--set data.folder=hf_a...): looks like a real secret" in str(error.value)

@@ -20,8 +20,13 @@ def settings_of(*words: str) -> params.Settings:
 
 def test_the_documents_smoke_shape_is_counted_whatever_model_it_is_made_from():
     words = ("layers=12", "hidden=512", "heads=8")
-    settings = settings_of(*(f"training.shape.{word}" for word in words), "parallel.tensor=1", "parallel.pipeline=1",
-                           "parallel.sequence=false", "jobs.training.nodes=2")  # fmt: skip
+    settings = settings_of(
+        *(f"training.shape.{word}" for word in words),
+        "parallel.tensor=1",
+        "parallel.pipeline=1",
+        "parallel.sequence=false",
+        "jobs.training.nodes=2",
+    )
     assert make_plan(settings).phases["04-training"].model.parameters == 64_633_856
     assert settings.model.label == "12 x 512"
 
@@ -32,12 +37,15 @@ def test_a_shape_that_is_not_chosen_changes_nothing():
 
 
 def test_another_width_takes_its_own_feed_forward_block():
-    model = params.load("local", set_words=["model=llama_7b", "training.shape.hidden=1024"], project=PROJECT).model
+    model = params.load(
+        "local", set_words=["model=llama_7b", "training.shape.hidden=1024"], project=PROJECT
+    ).model
     assert (model.hidden, model.ffn_hidden) == (1024, 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [("NUM_LAYERS", "layers"), ("HIDDEN_SIZE", "hidden"), ("NUM_ATTENTION_HEADS", "heads")]
+    ("name", "key"),
+    [("NUM_LAYERS", "layers"), ("HIDDEN_SIZE", "hidden"), ("NUM_ATTENTION_HEADS", "heads")],
 )
 def test_the_documents_names_are_answered_with_ours(name, key):
     assert right_name((name,))[0] == f"training.shape.{key}"

@@ -18,14 +18,20 @@ def execute(project: Path, monkeypatch):
     cli = pytest.importorskip("papermill.cli", exc_type=ImportError)
     from click.testing import CliRunner
 
-    cell = nbformat.v4.new_code_cell("\n".join(f"{name} = {value!r}" for name, value in PARAMETERS.items()))
+    cell = nbformat.v4.new_code_cell(
+        "\n".join(f"{name} = {value!r}" for name, value in PARAMETERS.items())
+    )
     cell.metadata["tags"] = ["parameters"]
     body = (
         "import json\nfrom runbook.params import bind\nsettings = bind(globals())\n"
         "print(json.dumps([settings.as_yaml(), settings.parameters()]))"
     )
     notebook = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell(body)])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     path = project / "notebooks" / "one.ipynb"
     path.write_text(nbformat.writes(notebook))
     monkeypatch.chdir(project)
@@ -33,7 +39,9 @@ def execute(project: Path, monkeypatch):
 
     def execute(*words: str):
         out = project / "out.ipynb"
-        result = CliRunner().invoke(cli.papermill, [str(path), str(out), "--no-progress-bar", *words])
+        result = CliRunner().invoke(
+            cli.papermill, [str(path), str(out), "--no-progress-bar", *words]
+        )
         outputs = nbformat.read(out, 4).cells[-1].outputs
         if result.exit_code:
             return next(output["evalue"] for output in outputs if output["output_type"] == "error")
@@ -51,7 +59,10 @@ def test_p_and_f_and_load_are_equal(project: Path, execute, caplog):
 
 
 def test_two_runs_mixed_and_unknown_names_stop_the_notebook(execute):
-    assert execute("-p", "run", "toy", "-f", "params/other.yaml").startswith("Two runs are mixed: run is toy, but site")
-    assert "trainng = 3 (papermill): a notebook has no such parameter. Did you mean training?" in execute(
-        "-p", "run", "toy", "-p", "trainng", "3"
+    assert execute("-p", "run", "toy", "-f", "params/other.yaml").startswith(
+        "Two runs are mixed: run is toy, but site"
+    )
+    assert (
+        "trainng = 3 (papermill): a notebook has no such parameter. Did you mean training?"
+        in execute("-p", "run", "toy", "-p", "trainng", "3")
     )

@@ -70,7 +70,9 @@ def test_the_remedy_is_read_the_same_by_both(word):
     ((_, _, rule),) = found(f"a: {word}\n")
     remedy = re.search(r'Write (".*?"|\S+?)(?: for .*)?\.$', rule)[1]
     assert found(f"a: {remedy}\n") == []
-    assert read_mapping(f"a: {remedy}", "x").values["a"] == read_mapping(f"a: {word}", "x").values["a"]
+    assert (
+        read_mapping(f"a: {remedy}", "x").values["a"] == read_mapping(f"a: {word}", "x").values["a"]
+    )
 
 
 def test_key_and_line_are_told():
@@ -96,7 +98,24 @@ def test_papermill_reads_as_our_copy_of_its_loader_does():
 @given(
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
     | st.from_regex(r"[0-9:._eEx+\-]{1,8}", fullmatch=True)
-    | st.sampled_from(["no", "null", "~", "<<", "=", "1_0", "on", "true", "12:00:00", "- a", "a: b", "#x", "%x", "@x"])
+    | st.sampled_from(
+        [
+            "no",
+            "null",
+            "~",
+            "<<",
+            "=",
+            "1_0",
+            "on",
+            "true",
+            "12:00:00",
+            "- a",
+            "a: b",
+            "#x",
+            "%x",
+            "@x",
+        ]
+    )
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.booleans()

@@ -62,7 +62,11 @@ def test_the_queue_of_the_small_machine_itself_is_kept(tmp_path):
     words = ["site=small", "model=tiny", "jobs.data.nodes=1"]
     settings = load("polaris-25b", set_words=words, project=tmp_path)
     jobs = settings.run.jobs
-    assert (jobs.smoke.partition, jobs.training.partition, jobs.training.account) == ("workq", "workq", "staff")
+    assert (jobs.smoke.partition, jobs.training.partition, jobs.training.account) == (
+        "workq",
+        "workq",
+        "staff",
+    )
     assert not any(key.endswith("partition") for key in settings.rehearsed())
 
 
@@ -74,10 +78,19 @@ def test_a_value_given_by_hand_is_kept_and_left_to_the_rules():
 
 
 def test_a_batch_that_does_not_divide_becomes_the_nearest_that_does():
-    words = ["site=local", "model=tiny", "parallel.tensor=1", "parallel.pipeline=1", "parallel.sequence=false"]
+    words = [
+        "site=local",
+        "model=tiny",
+        "parallel.tensor=1",
+        "parallel.pipeline=1",
+        "parallel.sequence=false",
+    ]
     settings = load("polaris-25b", set_words=words, project=CLONE)
     assert settings.run.training.global_batch == 2
-    assert settings.rehearsed()["training.global_batch"] == "1 does not fit site local: it divides by 2"
+    assert (
+        settings.rehearsed()["training.global_batch"]
+        == "1 does not fit site local: it divides by 2"
+    )
 
 
 def test_the_local_run_itself_is_refused_where_it_does_not_fit():

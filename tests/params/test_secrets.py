@@ -25,7 +25,9 @@ TOKENS = [
 
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize("line", ["data: {{folder: {}}}", "# {}", "{}: 1", "extra: '{}'"])
-def test_a_token_anywhere_in_a_run_file_is_refused_and_not_repeated(project: Path, write, token, line):
+def test_a_token_anywhere_in_a_run_file_is_refused_and_not_repeated(
+    project: Path, write, token, line
+):
     text = f"run: mine\nmodel: tiny\ntraining: {{iterations: 1}}\n{line.format(token)}\n"
     with pytest.raises(ParamsError) as error:
         load(write(text), project=project)
@@ -62,7 +64,15 @@ def test_references_stay_references_in_every_record(project: Path, monkeypatch):
 
 
 def test_ordinary_words_are_no_tokens():
-    for word in ("hf_hub", "sk-learn", "AKIAN", "ghp_", "a path/hf_cache/x", "task-" + "a" * 30, "signature=short"):
+    for word in (
+        "hf_hub",
+        "sk-learn",
+        "AKIAN",
+        "ghp_",
+        "a path/hf_cache/x",
+        "task-" + "a" * 30,
+        "signature=short",
+    ):
         assert mask(word) == word
     assert mask(f"x {TOKENS[0]} y") == "x hf_A... y"
 
@@ -80,9 +90,13 @@ def test_a_reference_is_resolved_from_environment_or_file(monkeypatch, tmp_path:
 
 def test_what_cannot_be_resolved_names_the_reference_only(monkeypatch, tmp_path: Path):
     monkeypatch.delenv("NOT_SET", raising=False)
-    with pytest.raises(ParamsError, match=r"^env:NOT_SET: the environment variable NOT_SET is not set."):
+    with pytest.raises(
+        ParamsError, match=r"^env:NOT_SET: the environment variable NOT_SET is not set."
+    ):
         resolve_secret("env:NOT_SET")
-    with pytest.raises(ParamsError, match=r"gone: the file cannot be read: No such file or directory.$"):
+    with pytest.raises(
+        ParamsError, match=r"gone: the file cannot be read: No such file or directory.$"
+    ):
         resolve_secret(f"file:{tmp_path}/gone")
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ParamsError, match="the file is empty"):

@@ -15,7 +15,10 @@ def test_parameters_cover_every_key_with_plain_values(project: Path):
     assert list(parameters) == list(all_keys())
     assert all(type(entry["value"]) in (int, float, bool, str) for entry in parameters.values())
     assert parameters["training.engine"] == {"value": "megatron-core", "origin": "built-in"}
-    assert parameters["training.precision"] == {"value": "fp32", "origin": "params/sites/local.yaml:9 (site)"}
+    assert parameters["training.precision"] == {
+        "value": "fp32",
+        "origin": "params/sites/local.yaml:9 (site)",
+    }
 
 
 def test_subset_is_what_a_step_reads(project: Path):
@@ -37,14 +40,26 @@ def test_subset_is_what_a_step_reads(project: Path):
 
 def test_a_job_is_filled_from_the_site(project: Path):
     job = load("toy", project=project).job("03-smoke-test")
-    assert (job.nodes, job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (1, 2, 1, 8)  # torchrun
+    assert (job.nodes, job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (
+        1,
+        2,
+        1,
+        8,
+    )  # torchrun
     assert job.walltime == 600  # the site's default
     job = load("toy", project=project, set_words=["site=big"]).job("04-training")
-    assert (job.nodes, job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (2, 4, 4, 8)  # srun
+    assert (job.nodes, job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (
+        2,
+        4,
+        4,
+        8,
+    )  # srun
     words = ["jobs.4.devices_per_node=1", "jobs.4.cpus_per_task=3", "site=big"]
     job = load("toy", project=project, set_words=words).job("04-training")
     assert (job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (1, 1, 3)
-    with pytest.raises(ParamsError, match=f"00-plan submits no job; these do: {', '.join(JOB_SECTIONS)}"):
+    with pytest.raises(
+        ParamsError, match=f"00-plan submits no job; these do: {', '.join(JOB_SECTIONS)}"
+    ):
         load("toy", project=project).job("00-plan")
 
 
@@ -91,8 +106,14 @@ def test_why_answers_every_key(project: Path):
     [
         ("training.tokn", "There is no key training.tokn. Did you mean training.tokens?"),
         ("nodes", "There is no key nodes. Did you mean jobs.<phase>.nodes?"),
-        ("zzz", "There is no key zzz. The sections are data, parallel, training, training.shape, training.smoke,"),
-        ("parallel", "parallel is a section. Ask for one of its keys: parallel.tensor, parallel.pipeline,"),
+        (
+            "zzz",
+            "There is no key zzz. The sections are data, parallel, training, training.shape, training.smoke,",
+        ),
+        (
+            "parallel",
+            "parallel is a section. Ask for one of its keys: parallel.tensor, parallel.pipeline,",
+        ),
         ("jobs.plan.nodes", "jobs.plan.nodes: 00-plan submits no job"),
     ],
 )
@@ -114,5 +135,7 @@ def test_no_name_of_the_documents_means_keys_of_two_sections():
     for key in all_keys().values():
         for name in key.documents:
             section, _, last = key.name.rpartition(".")
-            owners.setdefault(name, set()).add(f"jobs.{last}" if section.startswith("jobs.") else key.name)
+            owners.setdefault(name, set()).add(
+                f"jobs.{last}" if section.startswith("jobs.") else key.name
+            )
     assert {name: keys for name, keys in owners.items() if len(keys) > 1} == {}

@@ -76,7 +76,9 @@ def test_every_dataset_and_site_can_be_used():
 def test_the_shipped_corpus_lies_where_its_entry_says():
     entry = read_datasets(CLONE).get("corpus")
     folder = CLONE / "runbook" / entry.folder
-    assert sorted(path.name for path in folder.glob(entry.pattern)) == [file.path for file in entry.files]
+    assert sorted(path.name for path in folder.glob(entry.pattern)) == [
+        file.path for file in entry.files
+    ]
     for file in entry.files:
         content = (folder / file.path).read_bytes()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file.bytes, file.sha256)
@@ -91,7 +93,9 @@ def test_every_run_file_is_whole_portable_and_equal_in_all_three_ways(name):
     assert (by_file.as_yaml(), by_file.parameters()) == (settings.as_yaml(), settings.parameters())
 
 
-@pytest.mark.parametrize("path", sorted((CLONE / "params").rglob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((CLONE / "params").rglob("*.yaml")), ids=lambda path: path.name
+)
 def test_no_parameter_file_depends_on_the_yaml_version(path):
     assert differences(path.read_text(), path.name) == []
 

@@ -28,25 +28,38 @@ def test_all_that_is_missing_is_listed_at_once():
     with pytest.raises(ParamsError) as caught:
         require_values(load("polaris-25b", project=CLONE))
     text = str(caught.value)
-    assert "jobs.account (required by params/sites/polaris.yaml): is not given: the ALCF project that pays." in text
-    assert "jobs.stage (required by params/sites/polaris.yaml): is not given: a folder of your project" in text
+    assert (
+        "jobs.account (required by params/sites/polaris.yaml): is not given: the ALCF project that pays."
+        in text
+    )
+    assert (
+        "jobs.stage (required by params/sites/polaris.yaml): is not given: a folder of your project"
+        in text
+    )
     assert "--set jobs.stage=VALUE; --placeholders renders without it." in text
     assert caught.value.exit_code == 2
 
 
 def test_given_values_reach_the_jobs_and_the_sites_paths():
-    settings = load("lumi-13b", set_words=["jobs.account=mine", "jobs.stage=/scratch/a b/"], project=CLONE)
+    settings = load(
+        "lumi-13b", set_words=["jobs.account=mine", "jobs.stage=/scratch/a b/"], project=CLONE
+    )
     require_values(settings)
     assert settings.job("04-training").account == "mine"
     assert settings.site.paths["checkpoints"] == "/scratch/a b/checkpoints"
     assert settings.site.container.mounts == ["/scratch/a b"]
-    assert settings.site.frameworks["megatron-deepspeed"].folder == "/scratch/a b/Megatron-DeepSpeed"
+    assert (
+        settings.site.frameworks["megatron-deepspeed"].folder == "/scratch/a b/Megatron-DeepSpeed"
+    )
 
 
 def test_a_phases_own_account_wins():
     words = ["jobs.account=mine", "jobs.training.account=yours"]
     settings = load("lumi-13b", set_words=words, project=CLONE)
-    assert (settings.job("03-smoke-test").account, settings.job("04-training").account) == ("mine", "yours")
+    assert (settings.job("03-smoke-test").account, settings.job("04-training").account) == (
+        "mine",
+        "yours",
+    )
 
 
 def test_an_image_that_is_named_is_really_used():
@@ -55,8 +68,13 @@ def test_an_image_that_is_named_is_really_used():
 
 
 def test_placeholders_mark_only_what_is_missing():
-    settings = with_placeholders(load("lumi-13b", set_words=["jobs.stage=/scratch/x"], project=CLONE))
-    assert (settings.run.jobs.account, settings.run.jobs.stage) == ("GIVE_JOBS_ACCOUNT", "/scratch/x")
+    settings = with_placeholders(
+        load("lumi-13b", set_words=["jobs.stage=/scratch/x"], project=CLONE)
+    )
+    assert (settings.run.jobs.account, settings.run.jobs.stage) == (
+        "GIVE_JOBS_ACCOUNT",
+        "/scratch/x",
+    )
     assert missing_values(settings) == {}
 
 
@@ -69,7 +87,10 @@ def test_another_starter_is_taken_for_the_run():
 @pytest.mark.parametrize("name", [name for name in run_names(CLONE) if name != "local"])
 def test_no_ones_account_bucket_or_home_stands_in_a_file(name):
     site = load(name, project=CLONE).site.site
-    texts = [(CLONE / "params" / f"{name}.yaml").read_text(), (CLONE / "params" / "sites" / f"{site}.yaml").read_text()]
+    texts = [
+        (CLONE / "params" / f"{name}.yaml").read_text(),
+        (CLONE / "params" / "sites" / f"{site}.yaml").read_text(),
+    ]
     for text in texts:
         for word in ("s3://f", "111122223333", "159553542841", "/users/", "/home/", "datascience"):
             assert word not in text

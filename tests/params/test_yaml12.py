@@ -46,7 +46,11 @@ def test_plain_words_have_their_core_schema_value(text, value):
 
 
 def test_quoted_numbers_stay_text():
-    assert read_mapping("a: '12'\nb: \"1e-4\"\nc: |\n  12\n", "x").values == {"a": "12", "b": "1e-4", "c": "12\n"}
+    assert read_mapping("a: '12'\nb: \"1e-4\"\nc: |\n  12\n", "x").values == {
+        "a": "12",
+        "b": "1e-4",
+        "c": "12\n",
+    }
 
 
 def test_merge_key_is_an_ordinary_word():
@@ -54,7 +58,9 @@ def test_merge_key_is_an_ordinary_word():
 
 
 def test_every_value_knows_its_line():
-    document = read_mapping("# head\nrun: x\ntraining:\n  smoke: {iterations: 3,\n    tensor: 2}\n", "params/x.yaml")
+    document = read_mapping(
+        "# head\nrun: x\ntraining:\n  smoke: {iterations: 3,\n    tensor: 2}\n", "params/x.yaml"
+    )
     assert document.origin(("run",)) == "params/x.yaml:2"
     assert document.origin(("training", "smoke", "tensor")) == "params/x.yaml:5"
     assert document.origin(("training", "nothing")) == "params/x.yaml:3"
@@ -71,9 +77,15 @@ def test_every_value_knows_its_line():
         ("run: x\na: [1\nb: 2\n", "x.yaml:3:2: is not YAML: while parsing a flow sequence"),
         ("run: x\n\tmodel: y\n", "x.yaml:2:1: is not YAML"),
         ("a: b: c\n", "x.yaml:1:5: is not YAML: mapping values are not allowed in this context."),
-        ("run: x\nmodel: y\nrun: z\n", "x.yaml:3:1: run is given twice; first in line 1. Keep one of them."),
+        (
+            "run: x\nmodel: y\nrun: z\n",
+            "x.yaml:3:1: run is given twice; first in line 1. Keep one of them.",
+        ),
         ("t:\n  a: 1\n  a: 2\n", "x.yaml:3:3: t.a is given twice; first in line 2."),
-        ("a: &one 1\nb: *one\n", "x.yaml:2:4: *one repeats another value. Parameter files have no aliases"),
+        (
+            "a: &one 1\nb: *one\n",
+            "x.yaml:2:4: *one repeats another value. Parameter files have no aliases",
+        ),
         ("a: 1\n---\nb: 2\n", "x.yaml:2:1: is not YAML: expected a single document"),
         ("? [a]\n: 3\n", "x.yaml:1:3: a key must be one word, not a list or a mapping."),
         ("a: !!binary aGk=\n", "x.yaml:1:4: the tag tag:yaml.org,2002:binary is not used here."),
@@ -100,7 +112,9 @@ def test_a_huge_number_is_refused_and_not_an_accident():
 
 def test_bytes_that_are_not_utf8_are_located(tmp_path: Path):
     (tmp_path / "x.yaml").write_bytes(b"run: x\nmodel: caf\xe9\n")
-    with pytest.raises(ParamsError, match=r"^x.yaml:2:11: byte 0xe9 is not UTF-8. Save the file as UTF-8.$"):
+    with pytest.raises(
+        ParamsError, match=r"^x.yaml:2:11: byte 0xe9 is not UTF-8. Save the file as UTF-8.$"
+    ):
         read_file(tmp_path / "x.yaml", "x.yaml")
 
 
@@ -116,7 +130,10 @@ def test_missing_folder_and_oversized_files_are_told_apart(tmp_path: Path):
         read_file(tmp_path, "folder")
     with (tmp_path / "big.bin").open("wb") as big:
         big.truncate(1 << 21)
-    with pytest.raises(ParamsError, match=r"2097152 bytes; a parameter file has at most 1048576. Is it the right file"):
+    with pytest.raises(
+        ParamsError,
+        match=r"2097152 bytes; a parameter file has at most 1048576. Is it the right file",
+    ):
         read_file(tmp_path / "big.bin", "big.bin")
 
 
@@ -124,7 +141,9 @@ def test_the_slow_and_the_fast_parser_give_the_same_values(monkeypatch):
     text = "a: no\nb: {c: 1e-4, d: [12:00:00, 024]}\n"
 
     class Slow(yaml.SafeLoader):
-        yaml_implicit_resolvers = __import__("runbook.params.yaml12", fromlist=["x"]).CoreLoader.yaml_implicit_resolvers
+        yaml_implicit_resolvers = __import__(
+            "runbook.params.yaml12", fromlist=["x"]
+        ).CoreLoader.yaml_implicit_resolvers
 
     fast = read_mapping(text, "x")
     monkeypatch.setattr("runbook.params.yaml12.CoreLoader", Slow)

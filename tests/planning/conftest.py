@@ -23,22 +23,42 @@ TWO_CORES = Machine(cores=2, flags=frozenset({"avx512f", "avx512_bf16"}), memory
 MODELS = {
     "tiny": Model(label="tiny", layers=4, hidden=128, heads=4, sequence_length=128, source="test"),
     "375m": Model(
-        label="375M", layers=12, hidden=512, heads=8, sequence_length=1024, positions=2048, source="Azure smoke model"
+        label="375M",
+        layers=12,
+        hidden=512,
+        heads=8,
+        sequence_length=1024,
+        positions=2048,
+        source="Azure smoke model",
     ),
     "13b": Model(label="13B", layers=40, hidden=5120, heads=40, positions=2048, source="LUMI"),
     "175b": Model(label="175B", layers=96, hidden=12288, heads=96, positions=2048, source="Azure"),
 }
 
 CORPUS = Dataset(
-    title="Some text", kind="corpus", licence="free", source="test", documents=100, tokens=500_000, text_bytes=2_000_000
+    title="Some text",
+    kind="corpus",
+    licence="free",
+    source="test",
+    documents=100,
+    tokens=500_000,
+    text_bytes=2_000_000,
 )
 
 
 def hardware(device: str = "cpu", **values: Any) -> Hardware:
     known: dict[str, Any] = {
         "cpu": {"devices_per_node": 2},
-        "H100-SXM": {"devices_per_node": 8, "device_memory": 80 * 2**30, "peak_tflops": {"bf16": 989.4, "fp16": 989.4}},
-        "MI250X-GCD": {"devices_per_node": 8, "device_memory": 64 * 2**30, "peak_tflops": {"fp16": 191.5}},
+        "H100-SXM": {
+            "devices_per_node": 8,
+            "device_memory": 80 * 2**30,
+            "peak_tflops": {"bf16": 989.4, "fp16": 989.4},
+        },
+        "MI250X-GCD": {
+            "devices_per_node": 8,
+            "device_memory": 64 * 2**30,
+            "peak_tflops": {"fp16": 191.5},
+        },
     }[device]
     return Hardware(device=device, **{**known, **values})
 
@@ -57,11 +77,22 @@ def build(
     values: dict[str, Any] = {
         "run": "local",
         "model": model if isinstance(model, str) else "other",
-        "training": {"iterations": 100, "global_batch": 8, "micro_batch": 2, "warmup_iterations": 3},
+        "training": {
+            "iterations": 100,
+            "global_batch": 8,
+            "micro_batch": 2,
+            "warmup_iterations": 3,
+        },
     }
     for section, content in (sections or {}).items():
         values[section] = {**values.get(section, {}), **content}
-    site_values = {"site": "here", "title": "Test", "scheduler": "local", "hardware": hardware(device), **(site or {})}
+    site_values = {
+        "site": "here",
+        "title": "Test",
+        "scheduler": "local",
+        "hardware": hardware(device),
+        **(site or {}),
+    }
     return Settings(
         run=Run.model_validate(values),
         site=Site.model_validate(site_values),
@@ -96,7 +127,9 @@ def refusal() -> Callable[..., str]:
 def verdicts() -> Callable[..., dict[str, Check]]:
     """Every check of a plan that is accepted, by name."""
 
-    def checked(*args: Any, machine: Machine | None = TWO_CORES, **keywords: Any) -> dict[str, Check]:
+    def checked(
+        *args: Any, machine: Machine | None = TWO_CORES, **keywords: Any
+    ) -> dict[str, Check]:
         plan = make_plan(build(*args, **keywords), machine)
         raise_if_failed(plan.checks)
         return {check.name: check for check in plan.checks}
@@ -109,6 +142,8 @@ def run_python() -> Callable[[str], str]:
     """Standard output of a fresh interpreter."""
 
     def run(code: str) -> str:
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
 
     return run

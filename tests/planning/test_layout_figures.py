@@ -20,21 +20,40 @@ FULL = "04-training"
 COPIES: dict[str, Any] = {
     "jobs": {"training": {"nodes": 4}},
     "parallel": {"tensor": 2, "pipeline": 4, "last_stage_layers": 6},
-    "training": {"framework": "megatron-lm", "global_batch": 64, "micro_batch": 1, "iterations": 100},
+    "training": {
+        "framework": "megatron-lm",
+        "global_batch": 64,
+        "micro_batch": 1,
+        "iterations": 100,
+    },
 }
 
 
 def test_each_device_is_drawn_where_megatron_counts_it() -> None:
-    plan = make_plan(build({**COPIES, "parallel": {"tensor": 2, "pipeline": 4}}, model="13b", device="H100-SXM"))
+    plan = make_plan(
+        build({**COPIES, "parallel": {"tensor": 2, "pipeline": 4}}, model="13b", device="H100-SXM")
+    )
     phase = plan.phases[FULL]
     axes = device_figure(phase, 8).axes[0]
-    cells = {text.get_text(): (int(text.get_position()[0]), text.get_position()[1]) for text in axes.texts}
+    cells = {
+        text.get_text(): (int(text.get_position()[0]), text.get_position()[1])
+        for text in axes.texts
+    }
     assert len(cells) == phase.parallel.world_size == 32
-    assert (cells["0"], cells["1"], cells["2"], cells["8"], cells["31"]) == ((0, 0), (1, 0), (2, 0), (0, 1), (7, 3))
+    assert (cells["0"], cells["1"], cells["2"], cells["8"], cells["31"]) == (
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (0, 1),
+        (7, 3),
+    )
     assert [label.get_text() for label in axes.get_yticklabels()][:2] == [
-        "stage 0: layers 1-10", "stage 1: layers 11-20",
-    ]  # fmt: skip
-    assert [label.get_text() for label in axes.get_xticklabels()] == [f"copy {number}" for number in range(1, 5)]
+        "stage 0: layers 1-10",
+        "stage 1: layers 11-20",
+    ]
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        f"copy {number}" for number in range(1, 5)
+    ]
 
 
 def test_of_a_large_layout_the_first_copies_are_drawn_and_it_is_said() -> None:
@@ -65,19 +84,30 @@ def test_the_rate_rises_and_falls_as_the_trainer_has_it() -> None:
 
 @pytest.mark.parametrize("plan", [large(), make_plan(build(), TWO_CORES)], ids=["large", "small"])
 def test_formulas_are_right_sums_in_latex_and_in_words(plan: Any) -> None:
-    whole, phase = plan.parameters[FULL].whole, plan.phases[FULL]
+    whole = plan.parameters[FULL].whole
+    phase = plan.phases[FULL]
     latex, words = formulas.parameters(plan, FULL)
-    layers, one, others, total = (int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", words))
+    layers, one, others, total = (
+        int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", words)
+    )
     assert layers * one + others == total == whole.total
     assert (
-        f"ln {phase.model.vocabulary:,} = {math.log(phase.model.vocabulary):.2f}" in formulas.first_loss(plan, FULL)[1]
+        f"ln {phase.model.vocabulary:,} = {math.log(phase.model.vocabulary):.2f}"
+        in formulas.first_loss(plan, FULL)[1]
     )
     batch = formulas.batch(plan, FULL)[1]
-    assert f"= {phase.batch.global_:,} sequences" in batch and ("wait" in batch) == (phase.parallel.pipeline > 1)
+    assert f"= {phase.batch.global_:,} sequences" in batch and ("wait" in batch) == (
+        phase.parallel.pipeline > 1
+    )
     memory = formulas.memory(plan, FULL)[1]
     count, *each = (float(number) for number in re.findall(r"[\d.]+", memory)[:4])
     assert 8 <= sum(each) <= 20 and count > 0
     shown = [formula for formula in (formulas.step_time(plan, FULL),) if formula]
     assert bool(shown) == (plan.time[FULL].mfu is not None)
-    for drawn, _ in [(latex, words), formulas.first_loss(plan, FULL), formulas.batch(plan, FULL), *shown]:
+    for drawn, _ in [
+        (latex, words),
+        formulas.first_loss(plan, FULL),
+        formulas.batch(plan, FULL),
+        *shown,
+    ]:
         assert convert(drawn).startswith("<math") and "\\" not in convert(drawn)

@@ -46,7 +46,9 @@ def test_the_trainer_is_told_each_text_with_its_weight() -> None:
 
 def test_another_weight_is_another_training() -> None:
     def fingerprint(*texts: TextShare) -> str:
-        return str(make_plan(blended(*texts), TWO_CORES).as_dict()["phases"]["04-training"]["fingerprint"])
+        return str(
+            make_plan(blended(*texts), TWO_CORES).as_dict()["phases"]["04-training"]["fingerprint"]
+        )
 
     assert fingerprint(*TWO) != fingerprint(TWO[0], replace(TWO[1], weight=2.0))
 
@@ -56,7 +58,10 @@ def test_a_single_text_is_planned_as_it_was_before_there_were_blends() -> None:
 
 
 def test_files_of_a_text_share_its_weight_and_each_text_holds_its_own_files_out() -> None:
-    texts = (TextShare("corpus", 3.0, dataset(5, stem="a")), TextShare("mine", 1.0, dataset(4, stem="b")))
+    texts = (
+        TextShare("corpus", 3.0, dataset(5, stem="a")),
+        TextShare("mine", 1.0, dataset(4, stem="b")),
+    )
     plan = plan_data(blended(*texts, data={"held_out": 1}))
     assert plan.weighted("train") == (
         *(Source(1.0, f"data/a_{number}_text_document", "corpus") for number in range(3)),
@@ -69,7 +74,10 @@ def test_files_of_a_text_share_its_weight_and_each_text_holds_its_own_files_out(
 
 def test_sites_with_a_place_for_data_have_a_folder_for_each_text() -> None:
     settings = replace(build(site={"paths": {"data": "/scratch"}}), blend=TWO)
-    assert plan_data(settings).train == ("/scratch/corpus/corpus_text_document", "/scratch/mine/mine_text_document")
+    assert plan_data(settings).train == (
+        "/scratch/corpus/corpus_text_document",
+        "/scratch/mine/mine_text_document",
+    )
 
 
 def test_too_few_files_of_one_text_and_one_file_in_two_texts_are_refused() -> None:
@@ -80,18 +88,29 @@ def test_too_few_files_of_one_text_and_one_file_in_two_texts_are_refused() -> No
     )
     with pytest.raises(PlanError, match=r"held-out files: .* as many for test, of 2 files of mine"):
         make_plan(few, TWO_CORES)
-    twice = blended(TextShare("corpus", 1.0, dataset(5)), TextShare("mine", 1.0, dataset(5)), data={"held_out": 1})
+    twice = blended(
+        TextShare("corpus", 1.0, dataset(5)),
+        TextShare("mine", 1.0, dataset(5)),
+        data={"held_out": 1},
+    )
     with pytest.raises(PlanError, match=r"data blend: .*data/part_0_text_document.* twice"):
         make_plan(twice, TWO_CORES)
 
 
 @pytest.mark.parametrize(("iterations", "verdict"), [(100, "pass"), (500, "warn")])
-def test_the_text_that_is_read_most_often_for_its_size_counts(iterations: int, verdict: str) -> None:
-    checks = {check.name: check for check in make_plan(blended(*TWO, training={"iterations": iterations})).checks}
+def test_the_text_that_is_read_most_often_for_its_size_counts(
+    iterations: int, verdict: str
+) -> None:
+    checks = {
+        check.name: check
+        for check in make_plan(blended(*TWO, training={"iterations": iterations})).checks
+    }
     check = checks["04-training: text read once"]
     assert check.verdict == verdict
     assert "corpus read" in check.value and "mine read" in check.value
-    assert checks["data blend"].value == "corpus 75.0 %, mine 25.0 % of the samples".replace(" %", "%")
+    assert checks["data blend"].value == "corpus 75.0 %, mine 25.0 % of the samples".replace(
+        " %", "%"
+    )
 
 
 def test_a_text_of_unknown_size_leaves_the_sums_unknown() -> None:

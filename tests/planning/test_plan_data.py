@@ -12,14 +12,21 @@ from hypothesis import strategies as st
 from runbook.params.schema.entries import Dataset, Model
 from runbook.plan_file.token_index import index_bytes
 from runbook.planning import Check, make_plan
-from runbook.planning.token_files import check_tokenizer_files, held_out_split, plan_data, split_shares
+from runbook.planning.token_files import (
+    check_tokenizer_files,
+    held_out_split,
+    plan_data,
+    split_shares,
+)
 
 from .conftest import CORPUS, build
 
 
 def files(count: int, **values: Any) -> Dataset:
     names = [{"path": f"train/part_{number}.jsonl.zst"} for number in range(count)]
-    return CORPUS.model_copy(update={"files": Dataset.model_validate({**_plain(), "files": names}).files, **values})
+    return CORPUS.model_copy(
+        update={"files": Dataset.model_validate({**_plain(), "files": names}).files, **values}
+    )
 
 
 def _plain() -> dict[str, Any]:
@@ -33,7 +40,9 @@ def test_one_prefix_lies_in_the_run_folder() -> None:
 
 
 def test_prefix_is_what_the_data_phase_writes_at_the_sites_place() -> None:
-    plan = plan_data(build({"data": {"text_key": "content"}}, site={"paths": {"data": "/scratch/tokens/"}}))
+    plan = plan_data(
+        build({"data": {"text_key": "content"}}, site={"paths": {"data": "/scratch/tokens/"}})
+    )
     assert plan.prefix == "/scratch/tokens/corpus/corpus_text_document"
 
 
@@ -46,7 +55,15 @@ def test_estimates_count_ends_of_documents_and_both_files() -> None:
 
 
 def test_wide_vocabularies_take_four_bytes_a_token() -> None:
-    model = Model(label="wide", layers=4, hidden=128, heads=4, sequence_length=128, vocabulary=128_256, source="x")
+    model = Model(
+        label="wide",
+        layers=4,
+        hidden=128,
+        heads=4,
+        sequence_length=128,
+        vocabulary=128_256,
+        source="x",
+    )
     assert plan_data(build(model=model)).estimated_bytes == 4 * 500_100 + index_bytes(100, 101)
 
 
@@ -63,17 +80,33 @@ def test_mock_data_has_no_files_and_no_rules(verdicts: Callable[..., dict[str, C
     mock = Dataset.model_validate({**_plain(), "kind": "mock"})
     spec = make_plan(build(dataset=mock)).as_dict()["phases"]["04-training"]["data"]
     assert spec == {
-        "mock": True, "train": [], "validation": [], "test": [], "split": "949,50,1", "cache": "data/cache",
-    }  # fmt: skip
+        "mock": True,
+        "train": [],
+        "validation": [],
+        "test": [],
+        "split": "949,50,1",
+        "cache": "data/cache",
+    }
     assert not [name for name in verdicts(dataset=mock) if "text" in name or "vocabulary" in name]
 
 
 # facts/seed-systems.md 2.6: what the Azure script does with CHUNKS=15, and where nothing would be left
-SIMULATED = [(74, 15, 44), (72, 15, 42), (50, 15, 20), (30, 15, 0), (29, 15, 0), (20, 15, 0), (15, 15, 0), (5, 1, 3)]
+SIMULATED = [
+    (74, 15, 44),
+    (72, 15, 42),
+    (50, 15, 20),
+    (30, 15, 0),
+    (29, 15, 0),
+    (20, 15, 0),
+    (15, 15, 0),
+    (5, 1, 3),
+]
 
 
 @pytest.mark.parametrize(("count", "held_out", "train"), SIMULATED)
-def test_held_out_split_trains_on_the_rest_or_on_nothing(count: int, held_out: int, train: int) -> None:
+def test_held_out_split_trains_on_the_rest_or_on_nothing(
+    count: int, held_out: int, train: int
+) -> None:
     parts = held_out_split([f"file{number}" for number in range(count)], held_out)
     assert [len(part) for part in parts] == ([train, held_out, held_out] if train else [0, 0, 0])
 
@@ -92,13 +125,20 @@ def test_a_superscript_in_a_name_is_no_number() -> None:
 def test_no_file_is_both_trained_on_and_held_out(numbers: set[int], held_out: int) -> None:
     names = [f"part{number}" for number in numbers]
     train, validation, test = held_out_split(names, held_out)
-    assert not (set(train) & set(validation) or set(train) & set(test) or set(validation) & set(test))
+    assert not (
+        set(train) & set(validation) or set(train) & set(test) or set(validation) & set(test)
+    )
     assert len(train) + len(validation) + len(test) in (0, len(names))
 
 
 def test_held_out_files_reach_the_trainer_as_prefixes() -> None:
-    spec = make_plan(build({"data": {"held_out": 1}}, dataset=files(4))).as_dict()["phases"]["04-training"]["data"]
-    assert [entry["prefix"] for entry in spec["train"]] == ["data/part_0_text_document", "data/part_1_text_document"]
+    spec = make_plan(build({"data": {"held_out": 1}}, dataset=files(4))).as_dict()["phases"][
+        "04-training"
+    ]["data"]
+    assert [entry["prefix"] for entry in spec["train"]] == [
+        "data/part_0_text_document",
+        "data/part_1_text_document",
+    ]
     assert spec["validation"] == [{"weight": 1.0, "prefix": "data/part_3_text_document"}]
     assert spec["test"] == [{"weight": 1.0, "prefix": "data/part_2_text_document"}]
 
@@ -134,21 +174,35 @@ REFUSALS = [
     ),
     (
         {},
-        {"model": Model(label="x", layers=4, hidden=128, heads=4, sequence_length=128, vocabulary=1000, source="x")},
+        {
+            "model": Model(
+                label="x",
+                layers=4,
+                hidden=128,
+                heads=4,
+                sequence_length=128,
+                vocabulary=1000,
+                source="x",
+            )
+        },
         "vocabulary holds all tokens: vocabulary of 1000, GPT-2 token ids up to 50256. Rule: every token id is smaller "
         "than the model's vocabulary. Give the model a vocabulary of 50257, or choose the tokenizer that fits it.",
     ),
 ]
 
 
-@pytest.mark.parametrize(("sections", "others", "text"), REFUSALS, ids=[row[2].partition(":")[0] for row in REFUSALS])
+@pytest.mark.parametrize(
+    ("sections", "others", "text"), REFUSALS, ids=[row[2].partition(":")[0] for row in REFUSALS]
+)
 def test_a_broken_rule_says_values_rule_and_remedy(
     refusal: Callable[..., str], sections: dict[str, Any], others: dict[str, Any], text: str
 ) -> None:
     assert text in refusal(sections, **others)
 
 
-def test_too_few_held_out_files_to_count_stay_unknown(verdicts: Callable[..., dict[str, Check]]) -> None:
+def test_too_few_held_out_files_to_count_stay_unknown(
+    verdicts: Callable[..., dict[str, Check]],
+) -> None:
     check = verdicts({"data": {"held_out": 15}})["held-out files"]
     assert (check.verdict, check.remedy) == ("unknown", "02-data counts them and applies the rule.")
 
@@ -161,7 +215,9 @@ def test_repeated_text_is_told_and_not_refused(verdicts: Callable[..., dict[str,
         "little harm."
     )
     assert check.verdict == "warn"
-    unknown = verdicts(dataset=CORPUS.model_copy(update={"tokens": 0, "text_bytes": 0}))["04-training: text read once"]
+    unknown = verdicts(dataset=CORPUS.model_copy(update={"tokens": 0, "text_bytes": 0}))[
+        "04-training: text read once"
+    ]
     assert unknown.verdict == "unknown"
 
 

@@ -22,7 +22,9 @@ SLIMPAJAMA: dict[str, Any] = {
 }
 
 
-def ways(dataset: dict[str, Any], sections: dict[str, Any] | None = None, **others: Any) -> tuple[PreparationCost, ...]:
+def ways(
+    dataset: dict[str, Any], sections: dict[str, Any] | None = None, **others: Any
+) -> tuple[PreparationCost, ...]:
     settings = build(sections, dataset=Dataset(**dataset), **others)
     return data_work(settings, plan_data(settings), TWO_CORES)
 
@@ -32,7 +34,10 @@ def test_slimpajama_takes_seven_terabytes_the_documents_way_and_two_in_one_pass(
     assert theirs.disk_bytes == pytest.approx(7.1e12, rel=0.02)
     assert ours.disk_bytes == pytest.approx(2.1e12, rel=0.02)
     assert ours.written_bytes == pytest.approx(1.2e12, rel=0.02)
-    assert (ours.core_hours, theirs.core_hours) == (pytest.approx(5.34, rel=0.01), pytest.approx(239, rel=0.01))
+    assert (ours.core_hours, theirs.core_hours) == (
+        pytest.approx(5.34, rel=0.01),
+        pytest.approx(239, rel=0.01),
+    )
     assert ours.hours == pytest.approx(5.34 / 2, rel=0.01)
 
 
@@ -45,9 +50,17 @@ def test_storage_bounds_the_hours_where_its_speed_is_known() -> None:
 
 
 def test_a_text_of_unknown_size_leaves_every_figure_empty() -> None:
-    unknown = {key: value for key, value in SLIMPAJAMA.items() if key not in ("tokens", "record_bytes")}
+    unknown = {
+        key: value for key, value in SLIMPAJAMA.items() if key not in ("tokens", "record_bytes")
+    }
     for way in ways(unknown):
-        assert {way.read_bytes, way.written_bytes, way.core_hours, way.hours, way.storage_hours} == {None}
+        assert {
+            way.read_bytes,
+            way.written_bytes,
+            way.core_hours,
+            way.hours,
+            way.storage_hours,
+        } == {None}
 
 
 @pytest.mark.parametrize("kind", ["mock", "tokenized"])

@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 
 from runbook.planning import Check, make_plan
-from runbook.planning.cost.accelerators import ACCELERATORS, find_accelerator, named_memory, nearest_accelerators
+from runbook.planning.cost.accelerators import (
+    ACCELERATORS,
+    find_accelerator,
+    named_memory,
+    nearest_accelerators,
+)
 from runbook.results.published_results import read_table
 
 PEAKS = read_table("hardware_peaks.csv")
 WHOLE_MODULES = ("MI250X|per module (2 GCD)", "PVC Max 1550|full module")
 """Torch sees a half of these as a device, and the name alone does not say that a whole one is meant."""
-NAMED = [row for row in PEAKS if row["fp16_tflops"] and f"{row['accelerator']}|{row['unit']}" not in WHOLE_MODULES]
+NAMED = [
+    row
+    for row in PEAKS
+    if row["fp16_tflops"] and f"{row['accelerator']}|{row['unit']}" not in WHOLE_MODULES
+]
 
 
 def on(device: str, **values: Any) -> dict[str, Any]:
@@ -24,7 +33,11 @@ def on(device: str, **values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("row", NAMED, ids=lambda row: f"{row['accelerator']} {row['unit']}")
 def test_every_device_of_the_table_of_peaks_is_found_with_its_peak(row: dict[str, str]) -> None:
     vendor = "AMD Instinct " if row["accelerator"].startswith("MI") else "NVIDIA "
-    for name in (row["accelerator"], vendor + row["accelerator"], row["accelerator"].replace("-", "_").lower()):
+    for name in (
+        row["accelerator"],
+        vendor + row["accelerator"],
+        row["accelerator"].replace("-", "_").lower(),
+    ):
         if "512 EU" in row["unit"]:
             name += " 512"
         device = find_accelerator(name)
@@ -58,13 +71,17 @@ def test_every_device_of_our_own_table_is_found_by_its_name(name: str) -> None:
         ("NVIDIA GH200 480GB", "H200-SXM", 0),
     ],
 )
-def test_a_name_gives_the_device_and_its_memory_where_it_says_it(name: str, device: str, gigabytes: int) -> None:
+def test_a_name_gives_the_device_and_its_memory_where_it_says_it(
+    name: str, device: str, gigabytes: int
+) -> None:
     found = find_accelerator(name)
     assert found is not None
     assert (found.name, named_memory(name)) == (device, gigabytes * 2**30)
 
 
-@pytest.mark.parametrize("name", ["A1000-40GB", "GPU", "RTX 4090", "a100_3g.20gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"])
+@pytest.mark.parametrize(
+    "name", ["A1000-40GB", "GPU", "RTX 4090", "a100_3g.20gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"]
+)
 def test_what_is_none_of_ours_stays_unknown(name: str) -> None:
     assert find_accelerator(name) is None
     assert named_memory(name) == 0
@@ -87,13 +104,22 @@ def test_what_is_not_known_of_a_device_is_warned_of_with_the_lines_to_write(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
     unknown = verdicts(site=on("A1000-40GB"))["device"]
-    assert (unknown.verdict, unknown.value) == ("warn", "A1000-40GB, memory not known, no bf16 peak known")
+    assert (unknown.verdict, unknown.value) == (
+        "warn",
+        "A1000-40GB, memory not known, no bf16 peak known",
+    )
     assert unknown.remedy.startswith(
         "In params/sites/here.yaml: write hardware.device as in the table (A100-SXM4-40GB, "
     )
-    assert "write hardware.device_memory (40GiB); write hardware.peak_tflops ({bf16: 312})" in unknown.remedy
+    assert (
+        "write hardware.device_memory (40GiB); write hardware.peak_tflops ({bf16: 312})"
+        in unknown.remedy
+    )
     old = verdicts(site=on("V100-SXM2-32GB"))["device"]
-    assert (old.verdict, old.value) == ("warn", "V100-SXM2-32GB is read as V100-SXM2, 32.0 GiB, no bf16 peak known")
+    assert (old.verdict, old.value) == (
+        "warn",
+        "V100-SXM2-32GB is read as V100-SXM2, 32.0 GiB, no bf16 peak known",
+    )
     assert "device" not in verdicts()
 
 
@@ -107,12 +133,16 @@ def test_unknown_cores_are_warned_of_where_a_queue_would_give_one_to_a_task(
 
 
 def test_memory_that_only_just_fits_is_warned_of_as_a_search_would_not_take_it(
-    settings: Callable[..., Any], verdicts: Callable[..., dict[str, Check]], refusal: Callable[..., str]
+    settings: Callable[..., Any],
+    verdicts: Callable[..., dict[str, Check]],
+    refusal: Callable[..., str],
 ) -> None:
     def site(memory: float) -> dict[str, Any]:
         return on("A100-40GB", device_memory=round(memory))
 
-    need = make_plan(settings(smoke="tiny", site=on("A100-40GB"))).as_dict()["memory"]["04-training"]["least_bytes"]
+    need = make_plan(settings(smoke="tiny", site=on("A100-40GB"))).as_dict()["memory"][
+        "04-training"
+    ]["least_bytes"]
     tight = verdicts(smoke="tiny", site=site(need * 1.01))["04-training: memory"]
     assert tight.verdict == "warn"
     assert tight.value.endswith("of which 94% can be planned with")

@@ -24,12 +24,19 @@ from .conftest import TWO_CORES, build
 
 TIERS = {"AMLFS 40": 19.2, "AMLFS 125": 64.0, "AMLFS 250": 128.0, "AMLFS 500": 256.0}
 AZURE = {
-    "training": {"framework": "megatron-lm", "global_batch": 512, "micro_batch": 1, "save_interval": 100},
+    "training": {
+        "framework": "megatron-lm",
+        "global_batch": 512,
+        "micro_batch": 1,
+        "save_interval": 100,
+    },
     "parallel": {"tensor": 8, "pipeline": 16, "sequence": True},
 }
 
 
-def found(sections: dict[str, Any], nodes: int = 16, site: dict[str, Any] | None = None, **job: Any) -> Endurance:
+def found(
+    sections: dict[str, Any], nodes: int = 16, site: dict[str, Any] | None = None, **job: Any
+) -> Endurance:
     sections = {**sections, "jobs": {"training": {"nodes": nodes, **job}}}
     settings = build(sections, model="175b", device="H100-SXM", site=site or {})
     choice = full_choice(settings)
@@ -49,7 +56,10 @@ def test_the_best_interval_grows_shorter_with_the_devices() -> None:
     (small,), (large,) = found(AZURE, 16, tier).saves, found(AZURE, 128, tier).saves
     assert small.best_interval_seconds == pytest.approx(5.27 * 3600, rel=0.01)
     assert large.best_interval_seconds == pytest.approx(1.85 * 3600, rel=0.01)
-    assert (small.added_share, large.added_share) == (pytest.approx(0.0134, abs=1e-3), pytest.approx(0.038, abs=1e-3))
+    assert (small.added_share, large.added_share) == (
+        pytest.approx(0.0134, abs=1e-3),
+        pytest.approx(0.038, abs=1e-3),
+    )
 
 
 def test_saving_too_often_costs_more_than_failures() -> None:
@@ -62,7 +72,8 @@ def test_saving_too_often_costs_more_than_failures() -> None:
 
 
 def test_no_interval_loses_less_than_the_best() -> None:
-    write, between = 130.0, seconds_between_failures(1024)
+    write = 130.0
+    between = seconds_between_failures(1024)
     best = added_share(write, daly(write, between), between)
     for factor in (0.3, 0.7, 1.5, 4):
         assert best < added_share(write, factor * math.sqrt(2 * write * between), between)

@@ -16,7 +16,12 @@ PHASES = {"03-smoke-test": "smoke test", "04-training": "training"}
 LARGE: dict[str, Any] = {
     "jobs": {"training": {"nodes": 16}},
     "parallel": {"tensor": 8, "pipeline": 16},
-    "training": {"framework": "megatron-lm", "global_batch": 256, "micro_batch": 1, "iterations": 100},
+    "training": {
+        "framework": "megatron-lm",
+        "global_batch": 256,
+        "micro_batch": 1,
+        "iterations": 100,
+    },
 }
 
 
@@ -30,7 +35,11 @@ def test_the_bars_of_memory_add_up_to_what_the_plan_needs(plan: Plan) -> None:
     assert axes.get_xlabel() == "memory (GiB)"
     fullest = plan.memory["04-training"].fullest_stage
     parts = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "passing")
-    ends = [bar.get_x() + bar.get_width() for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == 1]
+    ends = [
+        bar.get_x() + bar.get_width()
+        for bar in axes.patches
+        if round(bar.get_y() + bar.get_height() / 2) == 1
+    ]
     assert max(ends) == pytest.approx(sum(getattr(fullest, part) for part in parts) / 2**30)
     assert len(axes.lines) == (1 if plan.memory["04-training"].limit_of == "device" else 0)
 

@@ -11,11 +11,24 @@ from runbook.planning.cost.flops import CONVENTIONS, OURS, flops, tflops_per_dev
 from runbook.planning.sizes import padded_vocabulary
 
 
-def gpt(layers: int, hidden: int, heads: int, vocabulary: int = 50304, sequence: int = 2048, **values: object) -> Shape:
+def gpt(
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocabulary: int = 50304,
+    sequence: int = 2048,
+    **values: object,
+) -> Shape:
     return Shape(
-        layers=layers, hidden=hidden, heads=heads, **{"kv_heads": heads, "ffn_hidden": 4 * hidden, **values},
-        sequence_length=sequence, positions=sequence, vocabulary=vocabulary, padded_vocabulary=vocabulary,
-    )  # fmt: skip
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        **{"kv_heads": heads, "ffn_hidden": 4 * hidden, **values},
+        sequence_length=sequence,
+        positions=sequence,
+        vocabulary=vocabulary,
+        padded_vocabulary=vocabulary,
+    )
 
 
 LUMI_13B = gpt(40, 5120, 40)
@@ -25,9 +38,19 @@ GPT3 = gpt(96, 12288, 96, vocabulary=51200)
 BLOOM = gpt(70, 14336, 112, vocabulary=250_880)
 SUPERBENCH = gpt(32, 4096, 32, vocabulary=50304)
 LLAMA3 = gpt(
-    32, 4096, 32, vocabulary=128_256, sequence=8192, kv_heads=8, ffn_hidden=14336, tied_embeddings=False,
-    position_embedding="rope", normalization="rmsnorm", activation="swiglu", biases=False,
-)  # fmt: skip
+    32,
+    4096,
+    32,
+    vocabulary=128_256,
+    sequence=8192,
+    kv_heads=8,
+    ffn_hidden=14336,
+    tied_embeddings=False,
+    position_embedding="rope",
+    normalization="rmsnorm",
+    activation="swiglu",
+    biases=False,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,25 +62,34 @@ LLAMA3 = gpt(
         (LUMI_13B_TP2, 4.498, 16, 62.712),
     ],
 )
-def test_lumi_table_comes_out(shape: Shape, samples_per_second: float, devices: int, tflops: float) -> None:
+def test_lumi_table_comes_out(
+    shape: Shape, samples_per_second: float, devices: int, tflops: float
+) -> None:
     found = tflops_per_device(shape, samples_per_second, devices, "megatron-deepspeed-f4")
     assert found == pytest.approx(tflops, abs=6e-4)
 
 
 def test_lumi_125m_row_fits_the_vocabulary_of_tensor_2_only() -> None:
     """The seed prints 11.94 for a row it calls tensor 1; at that speed tensor 1 gives 11.934, tensor 2 gives 11.939."""
-    one, two = (flops(gpt(12, 768, 12, padded_vocabulary(50257, tensor)), 1, "narayanan-2021") for tensor in (1, 2))
+    one, two = (
+        flops(gpt(12, 768, 12, padded_vocabulary(50257, tensor)), 1, "narayanan-2021")
+        for tensor in (1, 2)
+    )
     assert two / one == pytest.approx(11.939 / 11.934, abs=1e-4)
 
 
 def test_bloom_and_superbench_come_out() -> None:
-    assert tflops_per_device(BLOOM, 2048 / 105.2, 384, "megatron-deepspeed-f4") == pytest.approx(149.02, abs=0.05)
-    assert tflops_per_device(SUPERBENCH, 3483.5 / 2048 * 16, 16, "megatron-deepspeed-f3") == pytest.approx(
-        149.10, abs=0.05
+    assert tflops_per_device(BLOOM, 2048 / 105.2, 384, "megatron-deepspeed-f4") == pytest.approx(
+        149.02, abs=0.05
     )
+    assert tflops_per_device(
+        SUPERBENCH, 3483.5 / 2048 * 16, 16, "megatron-deepspeed-f3"
+    ) == pytest.approx(149.10, abs=0.05)
 
 
-@pytest.mark.parametrize(("tokens_per_second", "stated"), [(866, 932), (1600, 1722), (1804, 1942), (741, 797)])
+@pytest.mark.parametrize(
+    ("tokens_per_second", "stated"), [(866, 932), (1600, 1722), (1804, 1942), (741, 797)]
+)
 def test_nemo_175b_comes_out(tokens_per_second: float, stated: float) -> None:
     found = tflops_per_device(GPT3, tokens_per_second / 2048, 1, "nemo-25.07")
     assert found == pytest.approx(stated, abs=1)
@@ -73,19 +105,53 @@ def test_llama_3_counts_57_9_whole_and_51_5_causal() -> None:
 
 # facts/training.md 2: per token, relative to Megatron with all pairs of tokens
 RELATIVE = [
-    ((12, 768, 12), {"megatron-causal": 0.883, "megatron-deepspeed-f3": 0.940, "megatron-deepspeed-f4": 1.254,
-                     "six-n": 0.776, "palm": 1.011}),
-    ((24, 2048, 16), {"megatron-causal": 0.933, "megatron-deepspeed-f3": 0.983, "megatron-deepspeed-f4": 1.311,
-                      "six-n": 0.870, "palm": 1.003}),
-    ((40, 5120, 40), {"megatron-causal": 0.969, "megatron-deepspeed-f3": 0.995, "megatron-deepspeed-f4": 1.327,
-                      "six-n": 0.940, "palm": 1.001}),
-    ((96, 12288, 96), {"megatron-causal": 0.987, "megatron-deepspeed-f3": 0.999, "megatron-deepspeed-f4": 1.332,
-                       "six-n": 0.973, "palm": 1.000}),
-]  # fmt: skip
+    (
+        (12, 768, 12),
+        {
+            "megatron-causal": 0.883,
+            "megatron-deepspeed-f3": 0.940,
+            "megatron-deepspeed-f4": 1.254,
+            "six-n": 0.776,
+            "palm": 1.011,
+        },
+    ),
+    (
+        (24, 2048, 16),
+        {
+            "megatron-causal": 0.933,
+            "megatron-deepspeed-f3": 0.983,
+            "megatron-deepspeed-f4": 1.311,
+            "six-n": 0.870,
+            "palm": 1.003,
+        },
+    ),
+    (
+        (40, 5120, 40),
+        {
+            "megatron-causal": 0.969,
+            "megatron-deepspeed-f3": 0.995,
+            "megatron-deepspeed-f4": 1.327,
+            "six-n": 0.940,
+            "palm": 1.001,
+        },
+    ),
+    (
+        (96, 12288, 96),
+        {
+            "megatron-causal": 0.987,
+            "megatron-deepspeed-f3": 0.999,
+            "megatron-deepspeed-f4": 1.332,
+            "six-n": 0.973,
+            "palm": 1.000,
+        },
+    ),
+]
 
 
 @pytest.mark.parametrize(("dimensions", "ratios"), RELATIVE)
-def test_conventions_stand_in_the_stated_relation(dimensions: tuple[int, int, int], ratios: dict[str, float]) -> None:
+def test_conventions_stand_in_the_stated_relation(
+    dimensions: tuple[int, int, int], ratios: dict[str, float]
+) -> None:
     shape = gpt(*dimensions)
     found = {name: flops(shape, 1, name) / flops(shape, 1, "megatron-full") for name in ratios}
     assert found == pytest.approx(ratios, abs=6e-4)
@@ -97,16 +163,25 @@ def test_full_megatron_would_print_56_4_for_the_lumi_13b_row() -> None:
 
 plain = st.builds(
     lambda layers, heads, sequence: gpt(layers, 64 * heads, heads, sequence=sequence),
-    st.integers(1, 96), st.integers(1, 192), st.sampled_from([128, 1024, 2048, 8192]),
-)  # fmt: skip
+    st.integers(1, 96),
+    st.integers(1, 192),
+    st.sampled_from([128, 1024, 2048, 8192]),
+)
 
 
 @given(plain, st.integers(1, 4096))
 def test_general_formulas_are_the_textbook_ones_for_a_plain_gpt(shape: Shape, batch: int) -> None:
-    s, h, v, layers = shape.sequence_length, shape.hidden, shape.padded_vocabulary, shape.layers
+    s = shape.sequence_length
+    h = shape.hidden
+    v = shape.padded_vocabulary
+    layers = shape.layers
     base = 72 * batch * s * layers * h**2
-    assert flops(shape, batch, "megatron-full") == pytest.approx(base * (1 + s / (6 * h) + v / (12 * layers * h)))
-    assert flops(shape, batch, "megatron-causal") == pytest.approx(base * (1 + s / (12 * h) + v / (12 * layers * h)))
+    assert flops(shape, batch, "megatron-full") == pytest.approx(
+        base * (1 + s / (6 * h) + v / (12 * layers * h))
+    )
+    assert flops(shape, batch, "megatron-causal") == pytest.approx(
+        base * (1 + s / (12 * h) + v / (12 * layers * h))
+    )
 
 
 @given(plain, st.integers(1, 4096))
@@ -119,7 +194,9 @@ def test_conventions_keep_their_order(shape: Shape, batch: int) -> None:
     assert count["six-n"] < count["palm"] == count["llm-foundry"]
     assert count["torchtitan"] < count["palm"]
     assert count["llm-foundry-hardware"] == pytest.approx(4 / 3 * count["llm-foundry"])
-    assert all(flops(shape, 2 * batch, name) == pytest.approx(2 * value) for name, value in count.items())
+    assert all(
+        flops(shape, 2 * batch, name) == pytest.approx(2 * value) for name, value in count.items()
+    )
 
 
 def test_torchtitan_leaves_out_the_input_embedding_and_keeps_the_output_layer() -> None:

@@ -27,7 +27,15 @@ AZURE = {
 
 def odd(**values: Any) -> Model:
     return Model.model_validate(
-        {"label": "odd", "layers": 4, "hidden": 128, "heads": 4, "sequence_length": 128, "source": "test", **values}
+        {
+            "label": "odd",
+            "layers": 4,
+            "hidden": 128,
+            "heads": 4,
+            "sequence_length": 128,
+            "source": "test",
+            **values,
+        }
     )
 
 
@@ -121,7 +129,10 @@ REFUSALS = [
         "deepspeed.",
     ),
     (
-        {"parallel": {"zero_stage": 3, "pipeline": 2}, "training": {"framework": "megatron-deepspeed"}},
+        {
+            "parallel": {"zero_stage": 3, "pipeline": 2},
+            "training": {"framework": "megatron-deepspeed"},
+        },
         {},
         "04-training: ZeRO stage: parallel.zero_stage=3 with parallel.pipeline=2. Rule: ZeRO 2 and 3 share gradients, "
         "which a pipeline adds up over micro-batches: only stages 0 and 1 go with it. Set parallel.zero_stage to 1, or "
@@ -200,7 +211,10 @@ REFUSALS = [
         "training.engine to megatron-core.",
     ),
     (
-        {"parallel": {"context": 2}, "training": {"framework": "megatron-lm", "sequence_length": 126}},
+        {
+            "parallel": {"context": 2},
+            "training": {"framework": "megatron-lm", "sequence_length": 126},
+        },
         {},
         "04-training: context parallel: parallel.context=2, 126 tokens. Rule: the sequence divides by 2 x context "
         "(each rank takes an early and a late piece). Choose a parallel.context so that 2 x context divides 126.",
@@ -224,14 +238,20 @@ REFUSALS = [
         "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=2, 3 micro-batches a step.",
     ),
     (
-        {"parallel": {"virtual_pipeline": 2, "pipeline": 2}, "training": {"framework": "megatron-deepspeed"}},
+        {
+            "parallel": {"virtual_pipeline": 2, "pipeline": 2},
+            "training": {"framework": "megatron-deepspeed"},
+        },
         {},
         "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=2 under DeepSpeed. Rule: "
         "DeepSpeed's pipeline has one chunk of layers a stage. Set parallel.virtual_pipeline to 1, or training.engine "
         "to megatron-core.",
     ),
     (
-        {"jobs": {"training": {"devices_per_node": 16}, "smoke": {"nodes": 1}}, "training": MEGATRON},
+        {
+            "jobs": {"training": {"devices_per_node": 16}, "smoke": {"nodes": 1}},
+            "training": MEGATRON,
+        },
         {"device": "H100-SXM"},
         "04-training: devices on a node: 16 of 8 devices a node of here has. Rule: a job asks for no more devices than "
         "a node has. Set jobs.training.devices_per_node to at most 8, or 0 for all of them.",
@@ -239,7 +259,9 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("sections", "others", "text"), REFUSALS, ids=[row[2].partition(". ")[0] for row in REFUSALS])
+@pytest.mark.parametrize(
+    ("sections", "others", "text"), REFUSALS, ids=[row[2].partition(". ")[0] for row in REFUSALS]
+)
 def test_a_broken_rule_says_values_rule_and_remedy(
     refusal: Callable[..., str], sections: dict[str, Any], others: dict[str, Any], text: str
 ) -> None:
@@ -307,27 +329,44 @@ def test_what_only_slows_is_a_warning(verdicts: Callable[..., dict[str, Check]])
     assert crowded["04-training: processes on a node"].verdict == "warn"
 
 
-def test_smoke_test_has_its_own_cut_and_drops_sequence_parallelism(settings: Callable[..., Settings]) -> None:
+def test_smoke_test_has_its_own_cut_and_drops_sequence_parallelism(
+    settings: Callable[..., Settings],
+) -> None:
     smoke = make_plan(settings(AZURE, **H100)).as_dict()["phases"]["03-smoke-test"]
     assert smoke["parallel"] == {
-        "tensor": 1, "pipeline": 1, "virtual_pipeline": 1, "context": 1, "sequence": False, "data": 8, "world_size": 8,
+        "tensor": 1,
+        "pipeline": 1,
+        "virtual_pipeline": 1,
+        "context": 1,
+        "sequence": False,
+        "data": 8,
+        "world_size": 8,
         "zero_stage": 1,
-    }  # fmt: skip
+    }
     assert smoke["batch"] == {"micro": 1, "global": 16, "num_microbatches": 2}
 
 
 @pytest.mark.parametrize(("pipeline", "micro_batches"), [(1, 2), (2, 2), (4, 4)])
 def test_smoke_batch_left_open_fills_the_pipeline(pipeline: int, micro_batches: int) -> None:
-    chosen = build({"training": {"smoke": {"pipeline": pipeline, "micro_batch": 3}}, "jobs": {"smoke": {"nodes": 4}}})
+    chosen = build(
+        {
+            "training": {"smoke": {"pipeline": pipeline, "micro_batch": 3}},
+            "jobs": {"smoke": {"nodes": 4}},
+        }
+    )
     layout = smoke_choice(chosen)
     assert layout.num_microbatches == micro_batches
     assert layout.global_batch == micro_batches * layout.data * 3
 
 
 @given(
-    tensor=st.sampled_from([1, 2, 4]), pipeline=st.sampled_from([1, 2, 4]), copies=st.integers(1, 8),
-    micro=st.integers(1, 4), steps=st.integers(1, 6), virtual=st.sampled_from([1, 2]),
-)  # fmt: skip
+    tensor=st.sampled_from([1, 2, 4]),
+    pipeline=st.sampled_from([1, 2, 4]),
+    copies=st.integers(1, 8),
+    micro=st.integers(1, 4),
+    steps=st.integers(1, 6),
+    virtual=st.sampled_from([1, 2]),
+)
 def test_a_layout_multiplies_back(
     tensor: int, pipeline: int, copies: int, micro: int, steps: int, virtual: int
 ) -> None:
@@ -340,6 +379,8 @@ def test_a_layout_multiplies_back(
         }
     )
     layout = full_choice(chosen)
-    assert layout.tensor * layout.pipeline * layout.context * layout.data == layout.world_size == world
+    assert (
+        layout.tensor * layout.pipeline * layout.context * layout.data == layout.world_size == world
+    )
     assert layout.micro_batch * layout.data * layout.num_microbatches == layout.global_batch
     assert layout.bubble == (pipeline - 1) / (steps * virtual)

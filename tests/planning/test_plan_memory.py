@@ -29,14 +29,28 @@ from runbook.planning.layout import full_choice
 from .conftest import TWO_CORES, build, hardware
 
 GPT3 = Shape(
-    layers=96, hidden=12288, heads=96, kv_heads=96, ffn_hidden=49152, sequence_length=2048, positions=2048,
-    vocabulary=50257, padded_vocabulary=51200,
-)  # fmt: skip
+    layers=96,
+    hidden=12288,
+    heads=96,
+    kv_heads=96,
+    ffn_hidden=49152,
+    sequence_length=2048,
+    positions=2048,
+    vocabulary=50257,
+    padded_vocabulary=51200,
+)
 
 
 UNCUT = PlannedParallel(
-    tensor=1, pipeline=1, virtual_pipeline=1, context=1, sequence=False, data=1, world_size=1, zero_stage=1,
-)  # fmt: skip
+    tensor=1,
+    pipeline=1,
+    virtual_pipeline=1,
+    context=1,
+    sequence=False,
+    data=1,
+    world_size=1,
+    zero_stage=1,
+)
 
 
 STATES = [
@@ -79,7 +93,9 @@ ACTIVATIONS = [
 
 
 @pytest.mark.parametrize(("cut", "kept", "scores"), ACTIVATIONS)
-def test_activations_of_a_layer_are_korthikantis(cut: dict[str, Any], kept: float, scores: float) -> None:
+def test_activations_of_a_layer_are_korthikantis(
+    cut: dict[str, Any], kept: float, scores: float
+) -> None:
     unit = 2048 * 12288
     found = layer_activations(GPT3, replace(UNCUT, **cut), 1, "bf16")
     assert found == pytest.approx((kept * unit, scores * unit))
@@ -93,7 +109,9 @@ def test_gated_and_grouped_layers_keep_what_they_make() -> None:
     gated = replace(GPT3, ffn_hidden=2 * 49152 // 3, activation="swiglu")
     assert layer_activations(gated, UNCUT, 1, "bf16")[0] == pytest.approx(34 * 2048 * 12288)
     grouped = replace(GPT3, kv_heads=12)
-    assert layer_activations(grouped, UNCUT, 1, "bf16")[0] == pytest.approx((34 - 4 * 7 / 8) * 2048 * 12288)
+    assert layer_activations(grouped, UNCUT, 1, "bf16")[0] == pytest.approx(
+        (34 - 4 * 7 / 8) * 2048 * 12288
+    )
 
 
 def stages(sections: dict[str, Any], **others: Any) -> list[StageMemory]:
@@ -123,17 +141,25 @@ def test_interleaving_holds_more() -> None:
 
 def test_recomputing_keeps_less() -> None:
     by_mode = {
-        mode: stages({"training": {"recompute": mode}}, model="375m")[0] for mode in ("none", "selective", "full")
+        mode: stages({"training": {"recompute": mode}}, model="375m")[0]
+        for mode in ("none", "selective", "full")
     }
     assert by_mode["selective"].activations == by_mode["none"].activations
-    assert by_mode["selective"].attention_scores == pytest.approx(by_mode["none"].attention_scores / 12)
+    assert by_mode["selective"].attention_scores == pytest.approx(
+        by_mode["none"].attention_scores / 12
+    )
     unit = 1024 * 2 * 512
     assert by_mode["full"].activations == round(cpu.ACTIVATIONS * (12 * 2 * unit + 34 * unit))
 
 
 LUMI = {
     "parallel": {"zero_stage": 1},
-    "training": {"framework": "megatron-deepspeed", "precision": "fp16", "global_batch": 1024, "micro_batch": 2},
+    "training": {
+        "framework": "megatron-deepspeed",
+        "precision": "fp16",
+        "global_batch": 1024,
+        "micro_batch": 2,
+    },
 }
 
 
@@ -158,7 +184,9 @@ def test_lumi_13b_on_two_nodes_has_the_stated_states(zero: int, gib: float) -> N
     assert stage.states / 2**30 == pytest.approx(gib, abs=0.05)
 
 
-def test_what_fits_only_without_attention_scores_is_a_warning(verdicts: Callable[..., dict[str, Check]]) -> None:
+def test_what_fits_only_without_attention_scores_is_a_warning(
+    verdicts: Callable[..., dict[str, Check]],
+) -> None:
     memory = 64 * 2**30
     site = {"hardware": hardware("H100-SXM", device_memory=memory)}
     sections = {
@@ -184,7 +212,9 @@ def test_175b_with_sequence_parallelism_keeps_the_stated_activations() -> None:
     assert first.activations / 2**30 == pytest.approx(9.6, abs=0.05)
 
 
-def test_a_device_whose_memory_is_not_known_gives_no_verdict(verdicts: Callable[..., dict[str, Check]]) -> None:
+def test_a_device_whose_memory_is_not_known_gives_no_verdict(
+    verdicts: Callable[..., dict[str, Check]],
+) -> None:
     site = {"hardware": {"device": "NewChip", "devices_per_node": 8}}
     check = verdicts({"training": {"global_batch": 16}}, site=site)["04-training: memory"]
     assert check.verdict == "unknown"
@@ -200,7 +230,10 @@ def test_processes_on_a_cpu_share_the_nodes_memory(refusal: Callable[..., str]) 
     assert (least, most) == (2 * (stage.least + PROCESS_BYTES), 2 * (stage.most + PROCESS_BYTES))
     text = refusal(machine=replace(TWO_CORES, memory_bytes=2**30))
     assert "03-smoke-test: memory: 2 processes need 3.46 GiB; states alone 740 MiB a rank" in text
-    assert "there are 1.00 GiB. Rule: states, activations and logits fit into the node's memory." in text
+    assert (
+        "there are 1.00 GiB. Rule: states, activations and logits fit into the node's memory."
+        in text
+    )
 
 
 def test_memory_of_the_site_is_used_where_nobody_looked() -> None:
@@ -211,7 +244,10 @@ def test_memory_of_the_site_is_used_where_nobody_looked() -> None:
 
 @given(st.integers(1, 64), st.sampled_from(get_args(Precision)), st.booleans())
 def test_sharing_more_never_takes_more(data: int, precision: Precision, deepspeed: bool) -> None:
-    totals = [state_bytes(precision, deepspeed=deepspeed, zero_stage=zero, data=data).total for zero in (1, 2, 3)]
+    totals = [
+        state_bytes(precision, deepspeed=deepspeed, zero_stage=zero, data=data).total
+        for zero in (1, 2, 3)
+    ]
     assert totals == sorted(totals, reverse=True)
 
 
@@ -232,7 +268,12 @@ def test_disk_holds_the_kept_checkpoints_and_the_new_one() -> None:
 
 OFFLOADED = {
     "parallel": {"zero_stage": 1},
-    "training": {"framework": "megatron-deepspeed", "precision": "fp16", "global_batch": 1024, "offload": True},
+    "training": {
+        "framework": "megatron-deepspeed",
+        "precision": "fp16",
+        "global_batch": 1024,
+        "offload": True,
+    },
 }
 
 
@@ -240,26 +281,48 @@ def test_offloaded_states_leave_the_device_for_the_node() -> None:
     """LUMI's 13B on eight GCDs with ZeRO 1, which does not fit, fits so; what the host's step takes is not known."""
     (stage,) = stages(OFFLOADED, model="13b", device="MI250X-GCD")
     parameters = stage.weights / 2
-    assert (stage.gradients, stage.optimizer, stage.host) == (2 * parameters, 0, 16 * parameters / 8)
-    (second,) = stages({**OFFLOADED, "parallel": {"zero_stage": 2}}, model="13b", device="MI250X-GCD")
+    assert (stage.gradients, stage.optimizer, stage.host) == (
+        2 * parameters,
+        0,
+        16 * parameters / 8,
+    )
+    (second,) = stages(
+        {**OFFLOADED, "parallel": {"zero_stage": 2}}, model="13b", device="MI250X-GCD"
+    )
     assert (second.gradients, second.optimizer, second.host) == (0, 0, stage.host)
 
 
 @pytest.mark.parametrize(
     ("gib", "verdict", "words"),
-    [(480, "warn", "a node has 480 GiB"), (100, "fail", "a node has 100 GiB"), (0, "unknown", "is not known")],
+    [
+        (480, "warn", "a node has 480 GiB"),
+        (100, "fail", "a node has 100 GiB"),
+        (0, "unknown", "is not known"),
+    ],
 )
 def test_the_node_must_hold_what_is_offloaded(gib: int, verdict: str, words: str) -> None:
     choice = full_choice(
-        build(OFFLOADED, model="13b", site={"hardware": hardware("MI250X-GCD", node_memory=gib * 2**30)})
+        build(
+            OFFLOADED,
+            model="13b",
+            site={"hardware": hardware("MI250X-GCD", node_memory=gib * 2**30)},
+        )
     )
     (check,) = check_host_memory(choice, all_stages(choice))
-    assert check.verdict == verdict and words in check.value and "8 devices offload 192 GiB" in check.value
+    assert (
+        check.verdict == verdict
+        and words in check.value
+        and "8 devices offload 192 GiB" in check.value
+    )
 
 
 def test_what_cannot_be_offloaded_is_refused() -> None:
     for change in ({"framework": "megatron-lm"}, {}):
-        sections = {**OFFLOADED, "training": {**OFFLOADED["training"], **change}, "parallel": {"zero_stage": 0}}
+        sections = {
+            **OFFLOADED,
+            "training": {**OFFLOADED["training"], **change},
+            "parallel": {"zero_stage": 0},
+        }
         choice = full_choice(build(sections, model="13b", device="MI250X-GCD"))
         (check,) = check_host_memory(choice, all_stages(choice))
         assert check.verdict == "fail" and "Set parallel.zero_stage to 1" in check.remedy

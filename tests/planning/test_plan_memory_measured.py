@@ -57,7 +57,13 @@ def on_v100s(
 ) -> list[StageMemory]:
     """Memory of every stage; sixteen nodes with ZeRO, else a node for each stage."""
     model = Model(
-        label="log", layers=layers, hidden=hidden, heads=32, sequence_length=1024, positions=1024, source="bigscience"
+        label="log",
+        layers=layers,
+        hidden=hidden,
+        heads=32,
+        sequence_length=1024,
+        positions=1024,
+        source="bigscience",
     )
     training = {"framework": framework, "precision": "fp16", "recompute": "full"}
     sections = {
@@ -65,17 +71,29 @@ def on_v100s(
         "parallel": {"tensor": 4, "pipeline": pipeline, "zero_stage": zero},
         "jobs": {"training": {"nodes": 16 if zero else pipeline, "tasks_per_node": 4}},
     }
-    hardware = {"device": "V100-32GB", "devices_per_node": 4, "device_memory": 32 * 2**30, "nodes": 100}
-    return all_stages(full_choice(build(sections, model=model, device="H100-SXM", site={"hardware": hardware})))
+    hardware = {
+        "device": "V100-32GB",
+        "devices_per_node": 4,
+        "device_memory": 32 * 2**30,
+        "nodes": 100,
+    }
+    return all_stages(
+        full_choice(build(sections, model=model, device="H100-SXM", site={"hardware": hardware}))
+    )
 
 
 def test_planned_memory_of_a_gpu_is_near_what_logs_say():
     errors = []
     with (Path(__file__).parent / "gpu_peaks.csv").open() as file:
         for row in csv.DictReader(file):
-            numbers = (int(row[name]) for name in ("layers", "hidden", "pipeline", "micro_batch", "global_batch"))
+            numbers = (
+                int(row[name])
+                for name in ("layers", "hidden", "pipeline", "micro_batch", "global_batch")
+            )
             stages = on_v100s(row["framework"], *numbers, zero=0)
-            errors.append(stages[int(row["stage"])].least / 2**20 / int(row["max_allocated_mib"]) - 1)
+            errors.append(
+                stages[int(row["stage"])].least / 2**20 / int(row["max_allocated_mib"]) - 1
+            )
     assert len(errors) == 31
     assert sorted(map(abs, errors))[15] < 0.006
     assert min(errors) > -0.05

@@ -42,38 +42,59 @@ def specs(**training):
 
 def test_options_that_are_set_are_orders():
     options = {
-        "loss_scale_hysteresis": 3, "static_loss_scale": 128, "min_loss_scale": 2, "nan_policy": "rollback",
-        "nan_limit": 5, "keep_every": 10, "async_save": True, "exit_interval": 7, "resume_changed": True,
-        "rampup_start": 2, "rampup_increment": 2, "rampup_samples": 30,
-    }  # fmt: skip
-    plain, changed = specs(), specs(**options)
-    full, smoke = changed["04-training"], changed["03-smoke-test"]
+        "loss_scale_hysteresis": 3,
+        "static_loss_scale": 128,
+        "min_loss_scale": 2,
+        "nan_policy": "rollback",
+        "nan_limit": 5,
+        "keep_every": 10,
+        "async_save": True,
+        "exit_interval": 7,
+        "resume_changed": True,
+        "rampup_start": 2,
+        "rampup_increment": 2,
+        "rampup_samples": 30,
+    }
+    plain = specs()
+    changed = specs(**options)
+    full = changed["04-training"]
+    smoke = changed["03-smoke-test"]
     assert full["precision"] == plain["04-training"]["precision"] | {
-        "hysteresis": 3, "static_loss_scale": 128.0, "minimum_loss_scale": 2.0,
-    }  # fmt: skip
+        "hysteresis": 3,
+        "static_loss_scale": 128.0,
+        "minimum_loss_scale": 2.0,
+    }
     assert full["batch"]["ramp"] == {"start": 2, "increment": 2, "samples": 30}
     limits = {"nan_policy": "rollback", "nan_limit": 5}
     assert full["limits"] == plain["04-training"]["limits"] | limits | {"exit_interval": 7}
     saving = {"keep_every": 10, "asynchronous": True, "resume_changed": True}
     assert full["checkpoint"] == plain["04-training"]["checkpoint"] | saving
-    assert smoke["checkpoint"] == plain["03-smoke-test"]["checkpoint"] and "ramp" not in smoke["batch"]
+    assert (
+        smoke["checkpoint"] == plain["03-smoke-test"]["checkpoint"] and "ramp" not in smoke["batch"]
+    )
     assert full["fingerprint"] != plain["04-training"]["fingerprint"]
 
 
 TUNING = {
-    "overlap_gradients": True, "overlap_weights": True, "recompute_num_layers": 2, "gc_interval": 50,
+    "overlap_gradients": True,
+    "overlap_weights": True,
+    "recompute_num_layers": 2,
+    "gc_interval": 50,
     "broadcast_batches": True,
-}  # fmt: skip
+}
 
 
 def test_how_a_step_is_carried_out_is_written_where_chosen_and_leaves_the_fingerprint():
-    plain, tuned = specs()["04-training"], specs(**TUNING)["04-training"]
+    plain = specs()["04-training"]
+    tuned = specs(**TUNING)["04-training"]
     assert "tuning" not in plain and "first_stage_layers" not in plain["parallel"]
     assert tuned["tuning"] == TUNING and tuned["fingerprint"] == plain["fingerprint"]
 
 
 def test_options_beside_the_losses_leave_the_fingerprint():
-    changed = specs(nan_policy="skip", keep_every=5, async_save=True, exit_interval=3)["04-training"]
+    changed = specs(nan_policy="skip", keep_every=5, async_save=True, exit_interval=3)[
+        "04-training"
+    ]
     assert changed["fingerprint"] == specs()["04-training"]["fingerprint"]
 
 
@@ -89,7 +110,13 @@ def test_a_ramp_counts_its_samples():
 
 @pytest.mark.parametrize(
     ("values", "sound"),
-    [((2, 2, 30, 8), True), ((0, 0, 0, 8), True), ((0, 2, 0, 8), False), ((3, 2, 30, 8), False), ((2, 0, 9, 8), False)],
+    [
+        ((2, 2, 30, 8), True),
+        ((0, 0, 0, 8), True),
+        ((0, 2, 0, 8), False),
+        ((3, 2, 30, 8), False),
+        ((2, 0, 9, 8), False),
+    ],
 )
 def test_a_ramp_that_does_not_end_at_the_batch_is_none(values, sound):
     start, increment, samples, full = values
@@ -98,7 +125,9 @@ def test_a_ramp_that_does_not_end_at_the_batch_is_none(values, sound):
 
 def test_a_ramp_that_does_not_divide_is_refused(refusal):
     ramp = {"micro_batch": 2, "rampup_start": 3, "rampup_increment": 1, "rampup_samples": 9}
-    assert "every batch of the ramp divides by micro_batch x data parallel" in refusal({"training": ramp})
+    assert "every batch of the ramp divides by micro_batch x data parallel" in refusal(
+        {"training": ramp}
+    )
 
 
 def test_keys_of_our_own_trainer_are_told_of_where_another_trains():
@@ -109,7 +138,11 @@ def test_keys_of_our_own_trainer_are_told_of_where_another_trains():
 
 
 def test_a_ramp_is_rendered_in_megatrons_own_words():
-    words = ("training.rampup_start=32", "training.rampup_increment=32", "training.rampup_samples=5000000")
+    words = (
+        "training.rampup_start=32",
+        "training.rampup_increment=32",
+        "training.rampup_samples=5000000",
+    )
     settings = load("azure-175b", set_words=words)
     spec = make_plan(settings, None).phases["04-training"]
     line = " ".join(training_arguments(settings, spec))
@@ -129,16 +162,24 @@ def test_stages_of_other_lengths_are_counted_as_they_are():
     _, even = stages()
     _, uneven = stages(parallel={"first_stage_layers": 10, "last_stage_layers": 6})
     layer = even[1] // 10
-    assert [after - before for after, before in zip(uneven, even, strict=True)] == [0, 2 * layer, 2 * layer, -4 * layer]
+    assert [after - before for after, before in zip(uneven, even, strict=True)] == [
+        0,
+        2 * layer,
+        2 * layer,
+        -4 * layer,
+    ]
 
 
 @pytest.mark.parametrize(
-    ("method", "number", "inputs", "kept"), [("uniform", 1, 10, 1), ("uniform", 5, 2, 5), ("block", 4, 4, 7)]
+    ("method", "number", "inputs", "kept"),
+    [("uniform", 1, 10, 1), ("uniform", 5, 2, 5), ("block", 4, 4, 7)],
 )
 def test_layers_computed_again_are_counted_by_hand(method, number, inputs, kept):
     memory, _ = stages(recompute="full", recompute_method=method, recompute_num_layers=number)
     one_input = 2 * 2048 * 5120  # bf16: 2 bytes x tokens x hidden
-    layer = one_input // 2 * (10 + 24 / 2)  # Korthikanti: 34 s b h, 24 of it cut over 2 tensor ranks
+    layer = (
+        one_input // 2 * (10 + 24 / 2)
+    )  # Korthikanti: 34 s b h, 24 of it cut over 2 tensor ranks
     in_flight = 4  # micro-batches on the first stage
     whole = kept - 1 if method == "block" else 0
     expected = inputs * in_flight * one_input + (whole * in_flight + kept - whole) * layer
@@ -150,7 +191,11 @@ def test_layers_computed_again_are_counted_by_hand(method, number, inputs, kept)
     [
         (
             "azure-175b",
-            ["training.overlap_gradients=true", "training.overlap_weights=true", "training.gc_interval=50"],
+            [
+                "training.overlap_gradients=true",
+                "training.overlap_weights=true",
+                "training.gc_interval=50",
+            ],
             "--overlap-grad-reduce --overlap-param-gather --manual-gc --manual-gc-interval 50",
         ),
         (
@@ -164,9 +209,21 @@ def test_layers_computed_again_are_counted_by_hand(method, number, inputs, kept)
             ["training.precision=bf16", "training.fp8=delayed", "training.overlap_tensor=true"],
             "--tp-comm-overlap --fp8-format hybrid --fp8-recipe delayed",
         ),
-        ("azure-175b", ["training.cuda_graphs=true", "training.broadcast_batches=true"], "--enable-cuda-graph"),
-        ("aws-pile-175b", ["training.overlap_gradients=true"], "model.optim.overlap_grad_sync=True"),
-        ("aws-pile-175b", ["training.fuse_gradients=never"], "model.gradient_accumulation_fusion=False"),
+        (
+            "azure-175b",
+            ["training.cuda_graphs=true", "training.broadcast_batches=true"],
+            "--enable-cuda-graph",
+        ),
+        (
+            "aws-pile-175b",
+            ["training.overlap_gradients=true"],
+            "model.optim.overlap_grad_sync=True",
+        ),
+        (
+            "aws-pile-175b",
+            ["training.fuse_gradients=never"],
+            "model.gradient_accumulation_fusion=False",
+        ),
     ],
 )
 def test_a_tuning_is_rendered_in_the_words_of_each_framework(run, words, rendered):
@@ -177,10 +234,17 @@ def test_a_tuning_is_rendered_in_the_words_of_each_framework(run, words, rendere
 
 def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_on_a_cpu(refusal):
     def plan(**training):
-        return make_plan(build({"training": {"global_batch": 64, **training}, "parallel": {"tensor": 8}},
-                               device="H100-SXM", model="13b"), TWO_CORES)  # fmt: skip
+        return make_plan(
+            build(
+                {"training": {"global_batch": 64, **training}, "parallel": {"tensor": 8}},
+                device="H100-SXM",
+                model="13b",
+            ),
+            TWO_CORES,
+        )
 
-    half, eighth = plan(), plan(fp8="tensorwise")
+    half = plan()
+    eighth = plan(fp8="tensorwise")
     assert eighth.phases["04-training"].precision.fp8 == "tensorwise"
     assert eighth.phases["04-training"].fingerprint != half.phases["04-training"].fingerprint
     fast, slow = (one.time["04-training"].seconds_per_iteration for one in (eighth, half))
@@ -192,15 +256,20 @@ def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_o
 
 def test_a_tuning_that_a_framework_does_not_have_is_refused():
     for words in ("training.gc_interval=50", "training.broadcast_batches=true"):
-        settings, shown = load("aws-pile-175b", set_words=[words]), words.replace("true", "True")
-        with pytest.raises(ParamsError, match=f"{re.escape(shown)}: no option of nemo is known for it here"):
+        settings = load("aws-pile-175b", set_words=[words])
+        shown = words.replace("true", "True")
+        with pytest.raises(
+            ParamsError, match=f"{re.escape(shown)}: no option of nemo is known for it here"
+        ):
             training_arguments(settings, make_plan(settings, None).phases["04-training"])
 
 
 def test_a_broadcast_of_the_batches_is_planned_as_a_message_of_16_bytes_a_token():
     def step(broadcasts):
         training = {"global_batch": 64, "micro_batch": 2, "broadcast_batches": broadcasts}
-        settings = build({"training": training, "parallel": {"tensor": 8}}, device="H100-SXM", model="13b")
+        settings = build(
+            {"training": training, "parallel": {"tensor": 8}}, device="H100-SXM", model="13b"
+        )
         choice = full_choice(settings)
         return StepModel(setup_for(choice, modelled_device(choice))), choice.num_microbatches
 

@@ -16,16 +16,40 @@ from runbook.params.project import project_root
 from runbook.params.schema.entries import Model
 from runbook.planning.cost.accelerators import ACCELERATORS, find_accelerator
 from runbook.planning.cost.iteration import DEFAULT
-from runbook.planning.prediction.predict import Prediction, check_columns, predict_rows, setup_of, shape_for
+from runbook.planning.prediction.predict import (
+    Prediction,
+    check_columns,
+    predict_rows,
+    setup_of,
+    shape_for,
+)
 from runbook.planning.prediction.rows import convention, read_row
 
 ROOT = project_root(Path(__file__))
 PUBLISHED = ROOT / "runbook" / "results" / "published" / "published_results.csv"
 COLUMNS = (
-    "model", "params_b", "accelerator", "n_accel", "precision", "seq_len", "global_batch", "tp", "pp", "dp", "cp",
-    "tokens_s_per_accel", "tflops_per_accel", "mfu_pct", "hfu_pct", "flops_convention", "software", "date",
-    "confidence", "source", "note",
-)  # fmt: skip
+    "model",
+    "params_b",
+    "accelerator",
+    "n_accel",
+    "precision",
+    "seq_len",
+    "global_batch",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "tokens_s_per_accel",
+    "tflops_per_accel",
+    "mfu_pct",
+    "hfu_pct",
+    "flops_convention",
+    "software",
+    "date",
+    "confidence",
+    "source",
+    "note",
+)
 MORE = ROOT / "benchmarks" / "more_published_results.csv"
 
 
@@ -52,7 +76,9 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def one(models: dict[str, Model], **cells: str) -> Prediction:
-    return predict_rows([{"model": "GPT-3 13B", "accelerator": "H100-SXM5-80GB", **cells}], models)[0]
+    return predict_rows([{"model": "GPT-3 13B", "accelerator": "H100-SXM5-80GB", **cells}], models)[
+        0
+    ]
 
 
 def errors(path: Path, models: dict[str, Model]) -> dict[str, list[float]]:
@@ -78,7 +104,9 @@ def test_predictions_are_near_what_was_published(path: Path, models: dict[str, M
     assert every[int(0.9 * len(every))] <= 0.25
 
 
-def test_the_documents_name_the_errors_with_the_rows_they_are_of(judged: dict[str, list[float]]) -> None:
+def test_the_documents_name_the_errors_with_the_rows_they_are_of(
+    judged: dict[str, list[float]],
+) -> None:
     """All tables; what a fit prints is not computed again here."""
     readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/plan.md"))
 
@@ -86,46 +114,109 @@ def test_the_documents_name_the_errors_with_the_rows_they_are_of(judged: dict[st
         return [f"{figure:.1%}".replace("%", " %") for figure in figures]
 
     for name, wrong in judged.items():
-        line = (
-            f"| {name} | {len(wrong)} | {' | '.join(shown(*benchmark.spread(wrong), benchmark.mean_of_times(wrong)))} |"
-        )
+        line = f"| {name} | {len(wrong)} | {' | '.join(shown(*benchmark.spread(wrong), benchmark.mean_of_times(wrong)))} |"
         assert line in page, line
     median, ninth = shown(*benchmark.spread(judged["published_results.csv"]))
-    assert f"120 published results: median {median}, 90th percentile {ninth};" in readme, (median, ninth)
+    assert f"120 published results: median {median}, 90th percentile {ninth};" in readme, (
+        median,
+        ninth,
+    )
 
 
 @pytest.mark.parametrize(
     ("group", "mean"),
-    [("mlperf_results.csv", 0.08), ("a100_step_times.csv, many nodes", 0.11), ("a100_step_times.csv, one node", 0.10)],
+    [
+        ("mlperf_results.csv", 0.08),
+        ("a100_step_times.csv, many nodes", 0.11),
+        ("a100_step_times.csv, one node", 0.10),
+    ],
 )
-def test_step_times_are_near_what_was_measured(group: str, mean: float, judged: dict[str, list[float]]) -> None:
+def test_step_times_are_near_what_was_measured(
+    group: str, mean: float, judged: dict[str, list[float]]
+) -> None:
     """Before launches and latencies were counted, the mean errors were 8.7 %, 51 % and 68 %."""
     assert len(judged[group]) >= 19
     assert benchmark.mean_of_times(judged[group]) <= mean
 
 
-def test_columns_win_over_words_and_what_they_say_wrongly_is_listed(models: dict[str, Model]) -> None:
-    sizes = {"layers": "24", "hidden": "1024", "heads": "16", "kv_heads": "4", "ffn": "4096", "vocabulary": "32000"}
-    cells = {"params_b": "0.4", "micro_batch": "4", "recompute": "full", "code": "unfused", "network": "400 Gb/s"}
-    said = one(models, software="micro-batch 1, no recompute", flash="no", zero_stage="0", vp="1", **sizes, **cells)
+def test_columns_win_over_words_and_what_they_say_wrongly_is_listed(
+    models: dict[str, Model],
+) -> None:
+    sizes = {
+        "layers": "24",
+        "hidden": "1024",
+        "heads": "16",
+        "kv_heads": "4",
+        "ffn": "4096",
+        "vocabulary": "32000",
+    }
+    cells = {
+        "params_b": "0.4",
+        "micro_batch": "4",
+        "recompute": "full",
+        "code": "unfused",
+        "network": "400 Gb/s",
+    }
+    said = one(
+        models,
+        software="micro-batch 1, no recompute",
+        flash="no",
+        zero_stage="0",
+        vp="1",
+        **sizes,
+        **cells,
+    )
     assert said.setup is not None
     shape = said.setup.shape
     assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads) == (24, 1024, 16, 4)
-    assert (shape.ffn_hidden, shape.vocabulary, said.shape_from) == (4096, 32000, "columns of the table")
+    assert (shape.ffn_hidden, shape.vocabulary, said.shape_from) == (
+        4096,
+        32000,
+        "columns of the table",
+    )
     assert (said.setup.micro_batch, said.setup.recompute, said.setup.code) == (4, "full", "unfused")
-    assert (said.setup.flash, said.setup.zero_stage, said.setup.device.network_bandwidth) == (False, 0, 50e9)
+    assert (said.setup.flash, said.setup.zero_stage, said.setup.device.network_bandwidth) == (
+        False,
+        0,
+        50e9,
+    )
     assert said.as_dict()["unknown"] == []
-    assert said.as_dict()["iteration_ms"] == pytest.approx(1e3 * (said.seconds_per_step or 0), rel=1e-3)
-    odd = one(models, code="quick", recompute="a bit", network="fast", flash="maybe", micro_batch="few", fp8_recipe="x")
+    assert said.as_dict()["iteration_ms"] == pytest.approx(
+        1e3 * (said.seconds_per_step or 0), rel=1e-3
+    )
+    odd = one(
+        models,
+        code="quick",
+        recompute="a bit",
+        network="fast",
+        flash="maybe",
+        micro_batch="few",
+        fp8_recipe="x",
+    )
     assert odd.as_dict()["unknown"] == [
-        "flash maybe", "fp8_recipe x", "network fast", "micro_batch few", "recompute a bit", "code quick"
-    ]  # fmt: skip
+        "flash maybe",
+        "fp8_recipe x",
+        "network fast",
+        "micro_batch few",
+        "recompute a bit",
+        "code quick",
+    ]
     assert odd.tokens_s_per_accel == one(models).tokens_s_per_accel
 
 
-def test_cuda_graphs_and_larger_micro_batches_hide_what_launching_costs(models: dict[str, Model]) -> None:
-    small = {"model": "GPT-3 125M", "n_accel": "8", "tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "1"}
-    plain, graphed = one(models, **small), one(models, **small, cuda_graphs="yes")
+def test_cuda_graphs_and_larger_micro_batches_hide_what_launching_costs(
+    models: dict[str, Model],
+) -> None:
+    small = {
+        "model": "GPT-3 125M",
+        "n_accel": "8",
+        "tp": "1",
+        "pp": "1",
+        "global_batch": "64",
+        "micro_batch": "1",
+    }
+    plain = one(models, **small)
+    graphed = one(models, **small, cuda_graphs="yes")
     larger = one(models, **(small | {"micro_batch": "8"}))
     assert (graphed.tokens_s_per_accel or 0) > 1.3 * (plain.tokens_s_per_accel or 0)
     assert (larger.tokens_s_per_accel or 0) > 1.3 * (plain.tokens_s_per_accel or 0)
@@ -142,7 +233,9 @@ def test_the_answers_are_never_read(models: dict[str, Model]) -> None:
     rows = table(PUBLISHED)
     answers = ("tokens_s_per_accel", "tflops_per_accel", "mfu_pct", "hfu_pct")
     blank = [{**row, **dict.fromkeys(answers, "")} for row in rows]
-    assert [p.as_dict() for p in predict_rows(blank, models)] == [p.as_dict() for p in predict_rows(rows, models)]
+    assert [p.as_dict() for p in predict_rows(blank, models)] == [
+        p.as_dict() for p in predict_rows(rows, models)
+    ]
 
 
 def test_a_row_does_not_depend_on_its_neighbours(models: dict[str, Model]) -> None:
@@ -156,9 +249,13 @@ def test_a_row_does_not_depend_on_its_neighbours(models: dict[str, Model]) -> No
 
 def test_what_is_not_known_is_null_with_its_reason(models: dict[str, Model]) -> None:
     reasons = {
-        "the accelerator 'TPU v5p' is not in our table, and no peak is guessed": one(models, accelerator="TPU v5p"),
+        "the accelerator 'TPU v5p' is not in our table, and no peak is guessed": one(
+            models, accelerator="TPU v5p"
+        ),
         "no fp8 peak is known for A100-SXM4-80GB": one(models, accelerator="A100", precision="fp8"),
-        "neither params_b nor the name 'a model' says how large the model is": one(models, model="a model"),
+        "neither params_b nor the name 'a model' says how large the model is": one(
+            models, model="a model"
+        ),
         "no bf16 peak is known for V100-SXM2": one(models, accelerator="V100", precision="bf16"),
         "4-bit floating point has no calibration here": one(models, precision="nvfp4"),
         "Mixtral 8x7B is a mixture of experts, which this model of an iteration does not know": one(
@@ -181,7 +278,9 @@ def test_an_mi250x_is_a_gcd_and_says_so(models: dict[str, Model]) -> None:
     assert one(models, accelerator="MI250X", precision="fp16").assumed[-1] == (
         "a GCD, as PyTorch counts them, not a module of two"
     )
-    assert one(models, accelerator="MI250X module (2 GCD)").reason.startswith("the accelerator 'MI250X module (2 GCD)'")
+    assert one(models, accelerator="MI250X module (2 GCD)").reason.startswith(
+        "the accelerator 'MI250X module (2 GCD)'"
+    )
 
 
 def test_tflops_follow_the_convention_of_the_row(models: dict[str, Model]) -> None:
@@ -190,7 +289,9 @@ def test_tflops_follow_the_convention_of_the_row(models: dict[str, Model]) -> No
     assert counted.tflops_per_accel is not None
     assert model.tflops_per_accel is not None
     assert counted.tokens_s_per_accel == model.tokens_s_per_accel
-    assert counted.tflops_per_accel / model.tflops_per_accel == pytest.approx(1.327 / 0.969, rel=0.01)
+    assert counted.tflops_per_accel / model.tflops_per_accel == pytest.approx(
+        1.327 / 0.969, rel=0.01
+    )
 
 
 def test_recomputing_costs_a_forward_pass_and_old_attention_more(models: dict[str, Model]) -> None:
@@ -218,11 +319,18 @@ def test_shapes_come_by_name_then_by_size_then_scaled(models: dict[str, Model]) 
 def test_empty_cells_are_filled_in_and_told(models: dict[str, Model]) -> None:
     predicted = one(models)
     assert predicted.tokens_s_per_accel
-    assert predicted.assumed == ("sequence of 2048", "tensor 2 x pipeline 1", "64 devices", "global batch of 992")
+    assert predicted.assumed == (
+        "sequence of 2048",
+        "tensor 2 x pipeline 1",
+        "64 devices",
+        "global batch of 992",
+    )
 
 
 def test_a_file_that_is_no_table_is_refused() -> None:
-    with pytest.raises(ParamsError, match="the table has no column model and no column accelerator") as caught:
+    with pytest.raises(
+        ParamsError, match="the table has no column model and no column accelerator"
+    ) as caught:
         check_columns(["a", "b"])
     assert "its first line: a, b" in str(caught.value)
     check_columns(["accelerator", "model"])
@@ -232,7 +340,20 @@ def test_any_words_give_a_number_or_a_reason(models: dict[str, Model]) -> None:
     """Cells of all rows mixed at random, with slips in between."""
     draw = random.Random(11)
     rows = table(PUBLISHED)
-    slips = ["", "?", "-5", "1e400", "0", "1,024", "8 nodes", "n/a", "4 (2 fits)", "99999999999999999999", "½", None]
+    slips = [
+        "",
+        "?",
+        "-5",
+        "1e400",
+        "0",
+        "1,024",
+        "8 nodes",
+        "n/a",
+        "4 (2 fits)",
+        "99999999999999999999",
+        "½",
+        None,
+    ]
     mixed = []
     for _ in range(400):
         cells: dict[str, str | None] = {name: draw.choice(rows)[name] for name in COLUMNS}
@@ -248,7 +369,10 @@ def test_any_words_give_a_number_or_a_reason(models: dict[str, Model]) -> None:
 
 
 def test_conventions_of_the_table_are_all_understood() -> None:
-    found = {convention(row["flops_convention"], row["software"], row["date"]) for row in table(PUBLISHED)}
+    found = {
+        convention(row["flops_convention"], row["software"], row["date"])
+        for row in table(PUBLISHED)
+    }
     assert found == {
         "narayanan-2021",
         "megatron-full",
@@ -290,7 +414,10 @@ def test_every_family_has_a_share_and_none_beyond_the_peak() -> None:
 
 def test_a_world_that_does_not_divide_is_told(models: dict[str, Model]) -> None:
     found = setup_of(
-        read_row(1, {"model": "GPT 13B", "accelerator": "H100", "n_accel": "10", "tp": "4", "pp": "1"}), models
+        read_row(
+            1, {"model": "GPT 13B", "accelerator": "H100", "n_accel": "10", "tp": "4", "pp": "1"}
+        ),
+        models,
     )
     assert not isinstance(found, str)
     assert "10 devices are no multiple of tensor x pipeline x context: 2 copies" in found[2]
@@ -300,9 +427,15 @@ def test_the_interval_holds_about_four_fifths_of_each_table(models: dict[str, Mo
     for path in (ROOT / name for name in benchmark.TABLES[:3]):
         rows = [row for row in table(path) if row["tokens_s_per_accel"]]
         made = [
-            (made, float(row["tokens_s_per_accel"])) for made, row in zip(predict_rows(rows, models), rows, strict=True)
+            (made, float(row["tokens_s_per_accel"]))
+            for made, row in zip(predict_rows(rows, models), rows, strict=True)
         ]
-        inside = [low <= truth <= high for one, truth in made for low, high in [one.interval] if low and high]
+        inside = [
+            low <= truth <= high
+            for one, truth in made
+            for low, high in [one.interval]
+            if low and high
+        ]
         assert statistics.mean(inside) >= 0.65, path
     unknown = one(models, accelerator="MI300X")
     low, high = unknown.interval
@@ -313,6 +446,13 @@ def test_the_interval_holds_about_four_fifths_of_each_table(models: dict[str, Mo
 
 
 def test_no_accelerator_stands_in_silently_for_another(models: dict[str, Model]) -> None:
-    for name, planned in (("Ponte Vecchio", "PVC-448"), ("GH200", "H200-SXM"), ("MI350X", ""), ("DGX-H100", "")):
-        words = [text for text in one(models, accelerator=name).assumed if text.startswith("planned as")]
+    for name, planned in (
+        ("Ponte Vecchio", "PVC-448"),
+        ("GH200", "H200-SXM"),
+        ("MI350X", ""),
+        ("DGX-H100", ""),
+    ):
+        words = [
+            text for text in one(models, accelerator=name).assumed if text.startswith("planned as")
+        ]
         assert words == ([f"planned as {planned}, which {name!r} is taken for"] if planned else [])

@@ -16,17 +16,27 @@ from runbook.planning.schedule import Duration, LearningRate, duration, learning
 
 from .conftest import build
 
-BATCH, SEQUENCE = 8, 128
+BATCH = 8
+SEQUENCE = 128
 
 
 def computed(training: dict[str, Any], *, smoke: bool = False) -> tuple[Duration, LearningRate]:
-    choice = (smoke_choice if smoke else full_choice)(build({"training": {"iterations": 0, **training}}))
+    choice = (smoke_choice if smoke else full_choice)(
+        build({"training": {"iterations": 0, **training}})
+    )
     length = duration(choice)
     return length, learning_rate(choice, length)
 
 
 @pytest.mark.parametrize(
-    "asked", [{"iterations": 100}, {"samples": 800}, {"samples": 807}, {"tokens": 102_400}, {"tokens": "102.5K"}]
+    "asked",
+    [
+        {"iterations": 100},
+        {"samples": 800},
+        {"samples": 807},
+        {"tokens": 102_400},
+        {"tokens": "102.5K"},
+    ],
 )
 def test_three_ways_of_asking_give_one_length(asked: dict[str, Any]) -> None:
     length, _ = computed(asked)
@@ -36,7 +46,17 @@ def test_three_ways_of_asking_give_one_length(asked: dict[str, Any]) -> None:
 def test_lumi_length_comes_out() -> None:
     """300 B tokens at sequence 2048 are 292,968,750 samples (the script's own sum), 286,102 whole steps of 1024."""
     choice = full_choice(
-        build({"training": {"iterations": 0, "tokens": "300B", "global_batch": 1024, "micro_batch": 2}}, model="13b")
+        build(
+            {
+                "training": {
+                    "iterations": 0,
+                    "tokens": "300B",
+                    "global_batch": 1024,
+                    "micro_batch": 2,
+                }
+            },
+            model="13b",
+        )
     )
     assert 300_000_000_000 // choice.sequence_length == 146_484_375
     assert duration(choice).iterations == 146_484_375 // 1024
@@ -59,9 +79,16 @@ def test_warmup_is_counted_in_samples(warmup: dict[str, Any], samples: int) -> N
 
 @pytest.mark.parametrize(
     ("decay", "samples"),
-    [({}, 800), ({"decay_iterations": 50}, 400), ({"decay_samples": 900}, 900), ({"decay_tokens": "12.8K"}, 100)],
+    [
+        ({}, 800),
+        ({"decay_iterations": 50}, 400),
+        ({"decay_samples": 900}, 900),
+        ({"decay_tokens": "12.8K"}, 100),
+    ],
 )
-def test_decay_is_counted_in_samples_and_is_the_run_where_nothing_is_said(decay: dict[str, Any], samples: int) -> None:
+def test_decay_is_counted_in_samples_and_is_the_run_where_nothing_is_said(
+    decay: dict[str, Any], samples: int
+) -> None:
     _, rate = computed({"iterations": 100, **decay})
     assert rate.decay_samples == samples
 
@@ -127,10 +154,14 @@ def test_samples_that_fill_no_step_are_told(verdicts: Callable[..., dict[str, Ch
 
 def test_azure_decay_over_430000_steps_is_told(verdicts: Callable[..., dict[str, Check]]) -> None:
     """1500 iterations with lr-decay-iters 430000: the rate hardly moves."""
-    found = verdicts({"training": {"iterations": 1500, "decay_iterations": 430_000, "warmup_iterations": 430}})
+    found = verdicts(
+        {"training": {"iterations": 1500, "decay_iterations": 430_000, "warmup_iterations": 430}}
+    )
     check = found["04-training: decay"]
     assert check.verdict == "warn"
-    assert check.value == ("decay over 3,440,000 samples, run of 12,000: it ends at a rate of 6.00e-04 (peak 0.0006)")
+    assert check.value == (
+        "decay over 3,440,000 samples, run of 12,000: it ends at a rate of 6.00e-04 (peak 0.0006)"
+    )
 
 
 def test_warmup_longer_than_the_run_is_told(verdicts: Callable[..., dict[str, Check]]) -> None:
@@ -140,7 +171,9 @@ def test_warmup_longer_than_the_run_is_told(verdicts: Callable[..., dict[str, Ch
     assert smoke["03-smoke-test: warm-up"].verdict == "warn"
 
 
-def test_a_rehearsed_stop_after_the_end_only_warns(verdicts: Callable[..., dict[str, Check]]) -> None:
+def test_a_rehearsed_stop_after_the_end_only_warns(
+    verdicts: Callable[..., dict[str, Check]],
+) -> None:
     """A shorter run of the same file, as `--set training.iterations=10`, still starts."""
     check = verdicts({"training": {"rehearse_stop": 100}})["04-training: rehearsed stop"]
     assert (check.verdict, check.value) == ("warn", "stop after step 100 of 100")
@@ -149,7 +182,12 @@ def test_a_rehearsed_stop_after_the_end_only_warns(verdicts: Callable[..., dict[
 
 def test_fp16_that_skips_every_step_of_a_smoke_test_is_refused(refusal: Callable[..., str]) -> None:
     """A first loss scale of 2^32 halves 16 times before a step counts; a smoke test has 12."""
-    training = {"framework": "megatron-lm", "precision": "fp16", "initial_loss_scale": 2.0**32, "micro_batch": 1}
+    training = {
+        "framework": "megatron-lm",
+        "precision": "fp16",
+        "initial_loss_scale": 2.0**32,
+        "micro_batch": 1,
+    }
     assert (
         "03-smoke-test: steps skipped under fp16: about 16 of 12 steps skipped while the loss scale halves from "
         "4.29497e+09. Rule: some steps are left that change the weights. Lower training.initial_loss_scale (65536), "
@@ -159,9 +197,12 @@ def test_fp16_that_skips_every_step_of_a_smoke_test_is_refused(refusal: Callable
 
 schedules = st.builds(
     LearningRate,
-    peak=st.floats(1e-5, 1e-2), minimum=st.just(1e-6), schedule=st.sampled_from(["cosine", "linear", "constant"]),
-    warmup_samples=st.integers(0, 500), decay_samples=st.integers(501, 5000),
-)  # fmt: skip
+    peak=st.floats(1e-5, 1e-2),
+    minimum=st.just(1e-6),
+    schedule=st.sampled_from(["cosine", "linear", "constant"]),
+    warmup_samples=st.integers(0, 500),
+    decay_samples=st.integers(501, 5000),
+)
 
 
 @given(schedules)

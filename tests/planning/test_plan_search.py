@@ -27,10 +27,19 @@ LUMI = {"training": {"framework": "megatron-deepspeed", "global_batch": 1024, "p
 
 
 def choice(
-    sections: dict[str, Any], nodes: int, model: str | Model = "175b", device: str = "H100-SXM", **others: Any
+    sections: dict[str, Any],
+    nodes: int,
+    model: str | Model = "175b",
+    device: str = "H100-SXM",
+    **others: Any,
 ) -> Choice:
     return full_choice(
-        build({**sections, "jobs": {"training": {"nodes": nodes}}}, model=model, device=device, **others)
+        build(
+            {**sections, "jobs": {"training": {"nodes": nodes}}},
+            model=model,
+            device=device,
+            **others,
+        )
     )
 
 
@@ -81,7 +90,9 @@ def test_the_fastest_comes_first_and_is_the_speed_of_the_plan() -> None:
 
 
 def test_days_and_cost_follow_from_speed_and_price() -> None:
-    best = search(choice(AZURE, 16, site={"price_per_device_hour": 2.0}), tokens=300e9).candidates[0]
+    best = search(choice(AZURE, 16, site={"price_per_device_hour": 2.0}), tokens=300e9).candidates[
+        0
+    ]
     assert best.days == pytest.approx(300e9 / best.tokens_per_second / 86400, rel=1e-3)
     assert best.cost == pytest.approx(best.days * 24 * 128 * 2, rel=1e-3)
     without = search(choice(AZURE, 16)).candidates[0]
@@ -107,9 +118,15 @@ def test_where_every_layout_breaks_a_rule_the_rule_is_named() -> None:
     found = search(choice(LUMI, 16, odd))
     assert (found.candidates, found.did_not_fit < found.looked_at) == ((), True)
     assert "layouts fit and break a rule" in found.reason
-    assert "head size: hidden 5160 / 40 heads = 129 a head. Rule: the head size is a multiple of 8" in found.reason
+    assert (
+        "head size: hidden 5160 / 40 heads = 129 a head. Rule: the head size is a multiple of 8"
+        in found.reason
+    )
     six = choice(LUMI | {"parallel": {"context": 3}}, 1)
-    assert search(six).reason == "parallel.context=3 does not divide 8 devices: change it or jobs.training.nodes"
+    assert (
+        search(six).reason
+        == "parallel.context=3 does not divide 8 devices: change it or jobs.training.nodes"
+    )
 
 
 def test_a_site_that_names_its_device_alone_is_searched() -> None:
@@ -117,25 +134,39 @@ def test_a_site_that_names_its_device_alone_is_searched() -> None:
     found = search(choice(LUMI, 4, "13b", site=own))
     assert found.candidates
     assert max(one.memory_bytes for one in found.candidates) <= RESERVE * 40 * 2**30
-    unsaid = search(choice(LUMI, 4, "13b", site={"hardware": {"device": "A100", "devices_per_node": 4}}))
+    unsaid = search(
+        choice(LUMI, 4, "13b", site={"hardware": {"device": "A100", "devices_per_node": 4}})
+    )
     assert unsaid.reason == (
         "the name A100 leaves its memory open: write hardware.device_memory in params/sites/here.yaml"
     )
-    unknown = search(choice(LUMI, 4, "13b", site={"hardware": {"device": "A1000-40GB", "devices_per_node": 4}}))
-    assert "write hardware.device of params/sites/here.yaml as one of A100-SXM4-40GB" in unknown.reason
+    unknown = search(
+        choice(LUMI, 4, "13b", site={"hardware": {"device": "A1000-40GB", "devices_per_node": 4}})
+    )
+    assert (
+        "write hardware.device of params/sites/here.yaml as one of A100-SXM4-40GB" in unknown.reason
+    )
 
 
 def test_unknown_devices_and_cpus_give_a_reason() -> None:
-    assert search(full_choice(build())).reason == "a CPU has no links between devices to lay a model out over"
+    assert (
+        search(full_choice(build())).reason
+        == "a CPU has no links between devices to lay a model out over"
+    )
 
 
 def test_ten_thousand_layouts_in_seconds() -> None:
-    looked, started = 0, time.process_time()  # of this process: what others leave of the machine does not count
+    looked, started = (
+        0,
+        time.process_time(),
+    )  # of this process: what others leave of the machine does not count
     for nodes in (96, 128, 192, 256, 384):
         chosen = choice({"training": {"framework": "megatron-lm", "global_batch": 9216}}, nodes)
         looked += search(chosen, tokens=300e9).looked_at
     assert looked >= 10_000
-    assert time.process_time() - started < 20  # 2 s where a core is quick, several times that where it is not
+    assert (
+        time.process_time() - started < 20
+    )  # 2 s where a core is quick, several times that where it is not
 
 
 def test_growth_reaches_ten_thousand_devices_and_slows_down() -> None:

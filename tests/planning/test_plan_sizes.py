@@ -28,7 +28,15 @@ from .conftest import TWO_CORES, build
 
 def gpt(layers: int, hidden: int, heads: int, *, tensor: int = 1, **values: object) -> Shape:
     model = Model.model_validate(
-        {"label": "x", "layers": layers, "hidden": hidden, "heads": heads, "positions": 2048, "source": "x", **values}
+        {
+            "label": "x",
+            "layers": layers,
+            "hidden": hidden,
+            "heads": heads,
+            "positions": 2048,
+            "source": "x",
+            **values,
+        }
     )
     return shape_of(model, tensor=tensor)
 
@@ -65,12 +73,18 @@ ROUNDED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "layers", "hidden", "heads", "tensor", "count"), WHOLE, ids=[row[0] for row in WHOLE])
-def test_counts_are_exact(name: str, layers: int, hidden: int, heads: int, tensor: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "layers", "hidden", "heads", "tensor", "count"), WHOLE, ids=[row[0] for row in WHOLE]
+)
+def test_counts_are_exact(
+    name: str, layers: int, hidden: int, heads: int, tensor: int, count: int
+) -> None:
     assert whole(gpt(layers, hidden, heads, tensor=tensor)).total == count
 
 
-@pytest.mark.parametrize(("name", "layers", "hidden", "heads", "tensor", "count"), ROUNDED, ids=[r[0] for r in ROUNDED])
+@pytest.mark.parametrize(
+    ("name", "layers", "hidden", "heads", "tensor", "count"), ROUNDED, ids=[r[0] for r in ROUNDED]
+)
 def test_counts_round_to_the_stated_ones(
     name: str, layers: int, hidden: int, heads: int, tensor: int, count: float
 ) -> None:
@@ -105,9 +119,18 @@ def test_variants_of_the_smoke_shape() -> None:
 def test_llama_3_8b_has_its_published_count() -> None:
     """Grouped queries, SwiGLU, rotary positions, RMS norms, no biases, untied: 8,030,261,248."""
     llama = gpt(
-        32, 4096, 32, kv_heads=8, ffn_hidden=14336, vocabulary=128_256, tied_embeddings=False,
-        position_embedding="rope", normalization="rmsnorm", activation="swiglu", biases=False,
-    )  # fmt: skip
+        32,
+        4096,
+        32,
+        kv_heads=8,
+        ffn_hidden=14336,
+        vocabulary=128_256,
+        tied_embeddings=False,
+        position_embedding="rope",
+        normalization="rmsnorm",
+        activation="swiglu",
+        biases=False,
+    )
     assert whole(llama).total == 8_030_261_248
 
 
@@ -123,7 +146,13 @@ def test_first_loss_is_that_of_guessing() -> None:
 
 @pytest.mark.parametrize(
     ("label", "named"),
-    [("375M", 375_000_000), ("1.3B", 1_300_000_000), ("GPT-3 175B", 175_000_000_000), ("tiny", None), ("8x7", None)],
+    [
+        ("375M", 375_000_000),
+        ("1.3B", 1_300_000_000),
+        ("GPT-3 175B", 175_000_000_000),
+        ("tiny", None),
+        ("8x7", None),
+    ],
 )
 def test_label_names_a_count(label: str, named: int | None) -> None:
     assert label_count(label) == named
@@ -137,22 +166,41 @@ def test_label_check_says_what_the_label_is_worth() -> None:
         '"857M" is 356 M: 355,919,872 parameters by count; the label says 2.4 times as many'
     )
     assert label_text("25B", 29_318_000_000).endswith("the label says 85% of that")
-    assert label_text("13B", 12_853_626_880) == '"13B" is 12.9 B: 12,853,626,880 parameters by count'
+    assert (
+        label_text("13B", 12_853_626_880) == '"13B" is 12.9 B: 12,853,626,880 parameters by count'
+    )
     assert label_text("tiny", 7_248_640) == '"tiny" is 7.25 M: 7,248,640 parameters by count'
 
 
 cuts = st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (4, 2), (8, 4)])
 shapes = st.builds(
     lambda layers, heads, kv, head, ffn, tied, norm, activation, position, biases: Shape(
-        layers=8 * layers, hidden=8 * heads * head, heads=8 * heads, kv_heads=8 * heads if kv else 8,
-        ffn_hidden=64 * ffn, sequence_length=64, positions=128, vocabulary=50257,
-        padded_vocabulary=padded_vocabulary(50257, 8), tied_embeddings=tied, normalization=norm,
-        activation=activation, position_embedding=position, biases=biases,
+        layers=8 * layers,
+        hidden=8 * heads * head,
+        heads=8 * heads,
+        kv_heads=8 * heads if kv else 8,
+        ffn_hidden=64 * ffn,
+        sequence_length=64,
+        positions=128,
+        vocabulary=50257,
+        padded_vocabulary=padded_vocabulary(50257, 8),
+        tied_embeddings=tied,
+        normalization=norm,
+        activation=activation,
+        position_embedding=position,
+        biases=biases,
     ),
-    st.integers(1, 4), st.integers(1, 4), st.booleans(), st.sampled_from([8, 64]), st.integers(1, 8), st.booleans(),
-    st.sampled_from(["layernorm", "rmsnorm"]), st.sampled_from(["gelu", "swiglu"]),
-    st.sampled_from(["learned", "rope"]), st.booleans(),
-)  # fmt: skip
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from([8, 64]),
+    st.integers(1, 8),
+    st.booleans(),
+    st.sampled_from(["layernorm", "rmsnorm"]),
+    st.sampled_from(["gelu", "swiglu"]),
+    st.sampled_from(["learned", "rope"]),
+    st.booleans(),
+)
 
 
 def replicated(shape: Shape) -> int:
@@ -167,9 +215,15 @@ def replicated(shape: Shape) -> int:
 def test_ranks_sum_to_the_whole(shape: Shape, cut: tuple[int, int]) -> None:
     """Each rank's count, less what is there more than once, adds up to the model."""
     tensor, pipeline = cut
-    stages = [on_rank(shape, tensor=tensor, pipeline=pipeline, stage=stage).total for stage in range(pipeline)]
+    stages = [
+        on_rank(shape, tensor=tensor, pipeline=pipeline, stage=stage).total
+        for stage in range(pipeline)
+    ]
     copies = (tensor - 1) * replicated(shape)
-    tied_again = shape.padded_vocabulary * shape.hidden if shape.tied_embeddings and pipeline > 1 else 0
+    if shape.tied_embeddings and pipeline > 1:
+        tied_again = shape.padded_vocabulary * shape.hidden
+    else:
+        tied_again = 0
     assert tensor * sum(stages) - copies - tied_again == whole(shape).total
 
 
@@ -196,8 +250,13 @@ def test_our_own_trainer_trains_one_model_under_every_cut() -> None:
     """Padded rows are in the loss: Megatron's rule for them would move it with the tensor size."""
     for framework, padded in (("runbook", [50304, 50304]), ("megatron-lm", [50304, 50432])):
         plans = [
-            make_plan(build({"parallel": {"tensor": tensor}, "training": {"framework": framework}}), TWO_CORES)
+            make_plan(
+                build({"parallel": {"tensor": tensor}, "training": {"framework": framework}}),
+                TWO_CORES,
+            )
             for tensor in (1, 2)
         ]
-        found = [plan.as_dict()["phases"]["04-training"]["model"]["padded_vocabulary"] for plan in plans]
+        found = [
+            plan.as_dict()["phases"]["04-training"]["model"]["padded_vocabulary"] for plan in plans
+        ]
         assert found == padded, framework

@@ -29,7 +29,11 @@ OLD = Machine(cores=2, flags=frozenset({"avx2"}), memory_bytes=24 * 2**30)
 
 
 def speed(
-    sections: dict[str, Any] | None = None, machine: Machine | None = TWO_CORES, *, smoke: bool = False, **others: Any
+    sections: dict[str, Any] | None = None,
+    machine: Machine | None = TWO_CORES,
+    *,
+    smoke: bool = False,
+    **others: Any,
 ) -> Speed:
     choice = (smoke_choice if smoke else full_choice)(build(sections, **others))
     return estimate(choice, machine)
@@ -40,10 +44,15 @@ def test_smoke_test_takes_about_40_seconds_on_two_cores() -> None:
     found = speed({"training": {"eval_interval": 0}}, smoke=True)
     assert found.seconds == pytest.approx(41.6, rel=0.02)
     assert found.seconds == pytest.approx(12 * (found.seconds_per_iteration or 0), rel=1e-3)
-    assert found.basis == "2 cores x 380 GFLOP/s (bf16, measured) for products of matrices, 65% of the step"
+    assert (
+        found.basis
+        == "2 cores x 380 GFLOP/s (bf16, measured) for products of matrices, 65% of the step"
+    )
 
 
-def test_cpu_without_bf16_units_is_nearly_as_fast_as_in_fp32(verdicts: Callable[..., dict[str, Check]]) -> None:
+def test_cpu_without_bf16_units_is_nearly_as_fast_as_in_fp32(
+    verdicts: Callable[..., dict[str, Check]],
+) -> None:
     """The trainer widens to float32 there."""
     check = verdicts(machine=OLD)["bf16 on this CPU"]
     assert check.as_text() == (
@@ -52,12 +61,19 @@ def test_cpu_without_bf16_units_is_nearly_as_fast_as_in_fp32(verdicts: Callable[
     )
     assert check.verdict == "pass"
     fp32 = {"training": {"precision": "fp32"}}
-    assert 1 < (speed(machine=OLD, smoke=True).seconds or 0) / (speed(fp32, OLD, smoke=True).seconds or 0) < 1.1
+    assert (
+        1
+        < (speed(machine=OLD, smoke=True).seconds or 0)
+        / (speed(fp32, OLD, smoke=True).seconds or 0)
+        < 1.1
+    )
     assert (speed(fp32, OLD, smoke=True).seconds or 0) < 300
     assert "bf16 on this CPU" not in verdicts(fp32, machine=OLD)
 
 
-def test_cpu_with_avx512_alone_is_warned_of_before_bf16(verdicts: Callable[..., dict[str, Check]]) -> None:
+def test_cpu_with_avx512_alone_is_warned_of_before_bf16(
+    verdicts: Callable[..., dict[str, Check]],
+) -> None:
     check = verdicts(machine=replace(TWO_CORES, flags=frozenset({"avx512f"})))["bf16 on this CPU"]
     assert check.verdict == "warn"
     assert check.as_text().endswith(
@@ -93,7 +109,14 @@ def test_what_is_not_known_stays_empty(verdicts: Callable[..., dict[str, Check]]
 
 
 def test_known_accelerators_are_modelled_part_by_part() -> None:
-    sections = {"training": {"global_batch": 64, "micro_batch": 2, "eval_interval": 0, "framework": "megatron-lm"}}
+    sections = {
+        "training": {
+            "global_batch": 64,
+            "micro_batch": 2,
+            "eval_interval": 0,
+            "framework": "megatron-lm",
+        }
+    }
     found = speed(sections, device="H100-SXM", model="13b")
     assert found.basis == "modelled part by part for H100-SXM5 (989.4 TFLOP/s, bf16)"
     assert 0.40 * 989.4 < (found.tflops_per_device or 0) < 0.55 * 989.4
@@ -101,7 +124,11 @@ def test_known_accelerators_are_modelled_part_by_part() -> None:
 
 
 def test_unknown_accelerators_run_at_a_stated_share_of_the_sites_peak() -> None:
-    site = {"hardware": hardware("H100-SXM").model_copy(update={"device": "NewChip", "peak_tflops": {"bf16": 1000.0}})}
+    site = {
+        "hardware": hardware("H100-SXM").model_copy(
+            update={"device": "NewChip", "peak_tflops": {"bf16": 1000.0}}
+        )
+    }
     found = speed({"training": {"global_batch": 16, "eval_interval": 0}}, model="375m", site=site)
     assert found.basis == "35% of 1000 TFLOP/s (NewChip, bf16), assumed"
     assert found.tflops_per_device == pytest.approx(350, rel=1e-3)
@@ -113,18 +140,33 @@ def test_a_smoke_test_calibrates_the_steps_that_are_like_its_own() -> None:
     one = measured(choice, factor=1.25)
     slower = estimate(choice, TWO_CORES, one)
     assert slower.seconds_per_iteration == pytest.approx(1.25 * (plain or 0), rel=1e-3)
-    assert slower.basis.endswith(", times 1.25 as measured by the smoke test of earlier on 2026-11-21")
+    assert slower.basis.endswith(
+        ", times 1.25 as measured by the smoke test of earlier on 2026-11-21"
+    )
     older = replace(one, factor=3.0, measured="2026-11-20T00:00:00Z")
     assert Calibrations("this", (one, older)).holds_for(choice) == one
     assert Calibrations("another", (one,)).holds_for(choice) is None
-    for other in ({"engine": "deepspeed"}, {"precision": "fp32"}, {"operations": one.operations * LIKE * 1.1}):
+    for other in (
+        {"engine": "deepspeed"},
+        {"precision": "fp32"},
+        {"operations": one.operations * LIKE * 1.1},
+    ):
         assert Calibrations("this", (replace(one, **other),)).holds_for(choice) is None
 
 
 def measured(choice: Choice, factor: float) -> Calibration:
     operations = flops(choice.shape, choice.global_batch)
     return Calibration(
-        factor, factor, 1.0, 4, "this", "megatron-core", "bf16", operations, "earlier", "2026-11-21T10:00:00Z"
+        factor,
+        factor,
+        1.0,
+        4,
+        "this",
+        "megatron-core",
+        "bf16",
+        operations,
+        "earlier",
+        "2026-11-21T10:00:00Z",
     )
 
 
@@ -145,7 +187,8 @@ def test_a_calibration_is_read_back_or_refused() -> None:
 def test_a_plan_says_which_measurement_corrected_it() -> None:
     settings = build()
     one = measured(full_choice(settings), factor=2.0)
-    plain, slower = make_plan(settings, TWO_CORES), make_plan(settings, TWO_CORES, Calibrations("this", (one,)))
+    plain = make_plan(settings, TWO_CORES)
+    slower = make_plan(settings, TWO_CORES, Calibrations("this", (one,)))
     times = [plan.as_dict()["time"]["04-training"]["seconds"] for plan in (plain, slower)]
     assert times[1] == pytest.approx(2 * times[0], rel=1e-3)
     assert plain.as_dict()["calibration"] == {"03-smoke-test": None, "04-training": None}
@@ -154,10 +197,14 @@ def test_a_plan_says_which_measurement_corrected_it() -> None:
 
 def test_tokens_a_second_follow_from_the_step() -> None:
     found = speed()
-    assert found.tokens_per_second == pytest.approx(8 * 128 / (found.seconds_per_iteration or 0), rel=1e-3)
+    assert found.tokens_per_second == pytest.approx(
+        8 * 128 / (found.seconds_per_iteration or 0), rel=1e-3
+    )
 
 
-def on_cpu(sections: dict[str, Any] | None = None, machine: Machine = TWO_CORES) -> dict[str, float]:
+def on_cpu(
+    sections: dict[str, Any] | None = None, machine: Machine = TWO_CORES
+) -> dict[str, float]:
     choice = full_choice(build(sections))
     step, _ = cpu_step(choice, machine)
     assert step is not None
@@ -170,18 +217,31 @@ def test_each_part_of_a_cpus_step_follows_its_own_cause() -> None:
     assert plain["products"] == pytest.approx(
         flops(full_choice(build()).shape, 8, "megatron-causal") / (2 * CORE_FLOPS["bf16"])
     )
-    assert plain["all"] == pytest.approx(sum(seconds for name, seconds in plain.items() if name != "all"))
-    twice = on_cpu({"training": {"global_batch": 16, "micro_batch": 2 * full_choice(build()).micro_batch}})
-    ratios = {name: twice[name] / plain[name] for name in ("products", "loss", "elements", "weights", "calls")}
-    assert ratios == pytest.approx({"products": 2, "loss": 2, "elements": 2, "weights": 1, "calls": 1})
+    assert plain["all"] == pytest.approx(
+        sum(seconds for name, seconds in plain.items() if name != "all")
+    )
+    twice = on_cpu(
+        {"training": {"global_batch": 16, "micro_batch": 2 * full_choice(build()).micro_batch}}
+    )
+    ratios = {
+        name: twice[name] / plain[name]
+        for name in ("products", "loss", "elements", "weights", "calls")
+    }
+    assert ratios == pytest.approx(
+        {"products": 2, "loss": 2, "elements": 2, "weights": 1, "calls": 1}
+    )
     more = on_cpu({"training": {"global_batch": 16}})
     assert more["calls"] == 2 * plain["calls"]
     four = on_cpu(machine=replace(TWO_CORES, cores=4))
-    assert (four["products"], four["elements"]) == pytest.approx((plain["products"] / 2, plain["elements"] / 2))
+    assert (four["products"], four["elements"]) == pytest.approx(
+        (plain["products"] / 2, plain["elements"] / 2)
+    )
     full = on_cpu({"training": {"recompute": "full"}})
     assert full["products"] == pytest.approx(4 / 3 * plain["products"])
     assert full["loss"] == plain["loss"]
-    piped = on_cpu({"parallel": {"pipeline": 2}})  # one copy and two micro-batches: a bubble of a quarter
+    piped = on_cpu(
+        {"parallel": {"pipeline": 2}}
+    )  # one copy and two micro-batches: a bubble of a quarter
     assert piped["products"] == pytest.approx(1.25 * plain["products"])
     assert piped["weights"] < plain["weights"]
     assert on_cpu({"parallel": {"tensor": 2}})["elements"] > plain["elements"]
@@ -192,8 +252,11 @@ def test_evaluations_are_counted() -> None:
     for choose, batches in ((full_choice, 12), (smoke_choice, 1)):
         choice = choose(build(sections))
         assert evaluation_batches(choice) == batches
-    with_them, without = speed(sections), speed({"training": {"eval_interval": 0}})
-    assert (with_them.seconds or 0) == pytest.approx((without.seconds or 0) * (1 + 12 / 3 / 100), rel=1e-3)
+    with_them = speed(sections)
+    without = speed({"training": {"eval_interval": 0}})
+    assert (with_them.seconds or 0) == pytest.approx(
+        (without.seconds or 0) * (1 + 12 / 3 / 100), rel=1e-3
+    )
 
 
 def test_cost_needs_a_price() -> None:

@@ -57,7 +57,9 @@ def test_devices_name_what_is_used() -> None:
         "jobs": {"training": {"nodes": 1}, "smoke": {"nodes": 1}},
     }
     spec = make_plan(build(sections, device="H100-SXM")).phases["04-training"]
-    assert devices_sum(spec) == ("2 tensor x 2 pipeline x 2 context x 1 data copies = 8, 2 chunks a stage, ZeRO 1")
+    assert devices_sum(spec) == (
+        "2 tensor x 2 pipeline x 2 context x 1 data copies = 8, 2 chunks a stage, ZeRO 1"
+    )
     assert batch_sum(spec) == "1 micro x 1 copy x 8 steps = 8 sequences = 1,024 tokens"
 
 
@@ -78,7 +80,9 @@ def test_the_fullest_stage_is_shown_for_pipelines() -> None:
 
 def test_layout_shows_when_the_peak_is_reached(plan: Plan) -> None:
     rows = by_what(layout_table(plan))
-    assert rows["learning rate"][0] == "peak 0.0006 by step 3, then cosine to 6e-05 over 4,800 samples"
+    assert (
+        rows["learning rate"][0] == "peak 0.0006 by step 3, then cosine to 6e-05 over 4,800 samples"
+    )
     assert rows["model"][1] == "tiny: 4 layers x 128 hidden, 4 heads, sequence 128"
 
 
@@ -96,8 +100,9 @@ def test_what_is_not_known_is_said() -> None:
 def test_time_storage_and_memory_are_in_readable_units(plan: Plan) -> None:
     assert by_what(time_table(plan))["a step"] == ("3.47 s", "0.18 s")
     assert by_what(storage_table(plan))["one checkpoint"] == (
-        "863 MiB = 14 B a parameter", "96.8 MiB = 14 B a parameter",
-    )  # fmt: skip
+        "863 MiB = 14 B a parameter",
+        "96.8 MiB = 14 B a parameter",
+    )
     assert by_what(storage_table(plan))["steps between checkpoints"] == ("only at the end", "1000")
     assert by_what(memory_table(plan))["there is"] == ("24.0 GiB a node", "24.0 GiB a node")
 

@@ -14,7 +14,12 @@ from .conftest import TWO_CORES, build
 LARGE: dict[str, Any] = {
     "jobs": {"training": {"nodes": 16}},
     "parallel": {"tensor": 8, "pipeline": 16},
-    "training": {"framework": "megatron-lm", "global_batch": 256, "micro_batch": 1, "iterations": 100},
+    "training": {
+        "framework": "megatron-lm",
+        "global_batch": 256,
+        "micro_batch": 1,
+        "iterations": 100,
+    },
 }
 
 
@@ -45,17 +50,27 @@ def test_a_model_that_needs_128_devices_does_not_fit_half_of_them() -> None:
     found = by_change(what_if(build(LARGE, model="175b", device="H100-SXM")))
     assert found["as planned"].problem == ""
     assert found["as planned"].devices == 128
-    assert "64 devices (8 nodes x 8) do not divide into groups of 128" in found["jobs.training.nodes=8"].problem
+    assert (
+        "64 devices (8 nodes x 8) do not divide into groups of 128"
+        in found["jobs.training.nodes=8"].problem
+    )
     assert found["jobs.training.nodes=32"].seconds < found["as planned"].seconds
     assert found["training.micro_batch=2"].problem.startswith("stage 0, the fullest, need 83")
-    assert found["training.micro_batch=2"].memory_bytes > found["training.micro_batch=2"].memory_limit_bytes
+    assert (
+        found["training.micro_batch=2"].memory_bytes
+        > found["training.micro_batch=2"].memory_limit_bytes
+    )
 
 
 def test_the_best_layout_is_offered_in_words_for_set() -> None:
     found = what_if(build(LARGE, model="175b", device="H100-SXM"))
     assert found[-1].change.endswith("(best by --search)")
-    words = dict(word.split("=") for word in found[-1].change.removesuffix(" (best by --search)").split())
-    assert found[-1].seconds == min(one.seconds for one in found if one.seconds and one.devices == 128)
+    words = dict(
+        word.split("=") for word in found[-1].change.removesuffix(" (best by --search)").split()
+    )
+    assert found[-1].seconds == min(
+        one.seconds for one in found if one.seconds and one.devices == 128
+    )
     assert int(words["parallel.tensor"]) * int(words["parallel.pipeline"]) <= 128
 
 

@@ -25,16 +25,56 @@ GOLDEN = Path(__file__).parent / "local_plan.json"
 
 SPEC_KEYS = {
     "": {
-        "phase", "engine", "seed", "device", "model", "parallel", "batch", "duration", "learning_rate", "optimizer",
-        "precision", "recompute", "data", "evaluation", "checkpoint", "log", "limits", "sampling", "fingerprint",
+        "phase",
+        "engine",
+        "seed",
+        "device",
+        "model",
+        "parallel",
+        "batch",
+        "duration",
+        "learning_rate",
+        "optimizer",
+        "precision",
+        "recompute",
+        "data",
+        "evaluation",
+        "checkpoint",
+        "log",
+        "limits",
+        "sampling",
+        "fingerprint",
     },
     "model": {
-        "name", "label", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "sequence_length", "positions",
-        "vocabulary", "padded_vocabulary", "tied_embeddings", "position_embedding", "normalization", "activation",
-        "biases", "init_std", "dropout", "parameters",
+        "name",
+        "label",
+        "layers",
+        "hidden",
+        "heads",
+        "kv_heads",
+        "ffn_hidden",
+        "sequence_length",
+        "positions",
+        "vocabulary",
+        "padded_vocabulary",
+        "tied_embeddings",
+        "position_embedding",
+        "normalization",
+        "activation",
+        "biases",
+        "init_std",
+        "dropout",
+        "parameters",
     },
     "parallel": {
-        "tensor", "pipeline", "virtual_pipeline", "context", "sequence", "data", "world_size", "zero_stage",
+        "tensor",
+        "pipeline",
+        "virtual_pipeline",
+        "context",
+        "sequence",
+        "data",
+        "world_size",
+        "zero_stage",
     },
     "batch": {"micro", "global", "num_microbatches"},
     "duration": {"iterations", "samples", "tokens"},
@@ -47,20 +87,26 @@ SPEC_KEYS = {
     "log": {"interval", "metrics", "validation", "samples", "events", "tensorboard"},
     "limits": {"exit_duration_seconds", "process_group_timeout_seconds"},
     "sampling": {"prompt", "prompt_ids", "tokens", "end_of_document"},
-}  # fmt: skip
+}
 
 
 def local() -> Plan:
     sections = {
         "training": {
-            "eval_interval": 50, "eval_iterations": 4, "save_interval": 50, "rehearse_stop": 60,
-            "sample_prompt": "The first time", "exit_duration": "00:50:00",
+            "eval_interval": 50,
+            "eval_iterations": 4,
+            "save_interval": 50,
+            "rehearse_stop": 60,
+            "sample_prompt": "The first time",
+            "exit_duration": "00:50:00",
         }
-    }  # fmt: skip
+    }
     return make_plan(build(sections), TWO_CORES)
 
 
-def specs(sections: dict[str, Any] | None = None, **others: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def specs(
+    sections: dict[str, Any] | None = None, **others: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
     phases = make_plan(build(sections, **others), TWO_CORES).as_dict()["phases"]
     return phases["03-smoke-test"], phases["04-training"]
 
@@ -84,8 +130,13 @@ def test_the_trainer_accepts_the_spec() -> None:
 
 
 def test_specs_differ_where_the_phases_do() -> None:
-    smoke, full = specs({"training": {"exit_duration": "00:50:00", "sample_prompt": "The", "save_interval": 7}})
-    assert (smoke["limits"]["exit_duration_seconds"], full["limits"]["exit_duration_seconds"]) == (0, 3000)
+    smoke, full = specs(
+        {"training": {"exit_duration": "00:50:00", "sample_prompt": "The", "save_interval": 7}}
+    )
+    assert (smoke["limits"]["exit_duration_seconds"], full["limits"]["exit_duration_seconds"]) == (
+        0,
+        3000,
+    )
     assert (smoke["sampling"]["prompt"], full["sampling"]["prompt"]) == ("", "The")
     assert (smoke["checkpoint"]["interval"], full["checkpoint"]["interval"]) == (0, 7)
     assert smoke["evaluation"] == {"interval": 12, "iterations": 1}
@@ -99,11 +150,21 @@ OWN_LOGS = ("metrics", "validation", "samples", "tensorboard")
 
 
 def test_smoke_and_full_training_share_no_place() -> None:
-    for others in ({}, {"site": {"paths": dict.fromkeys(("data", "checkpoints", "tensorboard"), "/scratch")}}):
+    for others in (
+        {},
+        {"site": {"paths": dict.fromkeys(("data", "checkpoints", "tensorboard"), "/scratch")}},
+    ):
         smoke, full = specs(**others)
-        for section, key in (("checkpoint", "folder"), ("data", "cache"), *(("log", name) for name in OWN_LOGS)):
+        for section, key in (
+            ("checkpoint", "folder"),
+            ("data", "cache"),
+            *(("log", name) for name in OWN_LOGS),
+        ):
             small, large = (PurePosixPath(spec[section][key]) for spec in (smoke, full))
-            assert not small.is_relative_to(large) and not large.is_relative_to(small), (section, key)
+            assert not small.is_relative_to(large) and not large.is_relative_to(small), (
+                section,
+                key,
+            )
     assert full["checkpoint"]["folder"] == "/scratch/local/checkpoints"
     assert smoke["checkpoint"]["folder"] == "/scratch/local/smoke-checkpoints"
     assert full["data"]["cache"] == "/scratch/local/cache"
@@ -145,7 +206,8 @@ def test_fingerprint_changes_with_what_changes_the_losses(sections: dict[str, An
 
 @pytest.mark.parametrize("sections", CHANGES_NO_LOSS, ids=str)
 def test_fingerprint_stays_where_the_losses_do(sections: dict[str, Any]) -> None:
-    changed, before = specs(sections)[1], specs()[1]
+    changed = specs(sections)[1]
+    before = specs()[1]
     changed["model"]["padded_vocabulary"] = before["model"]["padded_vocabulary"]
     assert fingerprint(parse(changed)) == before["fingerprint"]
 
@@ -198,7 +260,9 @@ def test_params_local_makes_a_plan() -> None:
 
 def test_a_check_has_one_of_four_verdicts() -> None:
     assert VERDICTS == ("pass", "fail", "warn", "unknown")
-    with pytest.raises(ValueError, match="check 'x': verdict 'ok' is none of pass, fail, warn, unknown"):
+    with pytest.raises(
+        ValueError, match="check 'x': verdict 'ok' is none of pass, fail, warn, unknown"
+    ):
         Check("x", "ok", "1", "2")
 
 

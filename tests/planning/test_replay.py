@@ -18,7 +18,13 @@ from .conftest import build
 
 
 def replay(
-    stages: int, microbatches: int, chunks: int = 1, *, send: float = 0.0, slow: int = -1, hides_sends: bool = False
+    stages: int,
+    microbatches: int,
+    chunks: int = 1,
+    *,
+    send: float = 0.0,
+    slow: int = -1,
+    hides_sends: bool = False,
 ) -> Replay:
     """Equal stages of 1 s forward and 2 s backward a micro-batch; `slow` names one that takes twice as long."""
     times = [
@@ -34,9 +40,12 @@ def replay(
 
 
 @pytest.mark.parametrize(
-    ("stages", "microbatches", "chunks"), [(1, 4, 1), (4, 4, 1), (4, 9, 1), (16, 32, 1), (4, 8, 2), (8, 16, 3)]
+    ("stages", "microbatches", "chunks"),
+    [(1, 4, 1), (4, 4, 1), (4, 9, 1), (16, 32, 1), (4, 8, 2), (8, 16, 3)],
 )
-def test_equal_stages_wait_as_the_closed_form_says(stages: int, microbatches: int, chunks: int) -> None:
+def test_equal_stages_wait_as_the_closed_form_says(
+    stages: int, microbatches: int, chunks: int
+) -> None:
     found = replay(stages, microbatches, chunks)
     work = 3 * microbatches
     assert found.seconds == pytest.approx(work * (1 + (stages - 1) / (microbatches * chunks)))
@@ -58,25 +67,33 @@ def test_all_wait_for_the_slowest_stage() -> None:
 
 def test_no_pass_begins_before_its_input_has_come() -> None:
     found = replay(4, 8, 2, send=0.25)
-    passes = {event[1:4] + event[:1]: event for event in found.events if event.kind != "communication"}
+    passes = {
+        event[1:4] + event[:1]: event for event in found.events if event.kind != "communication"
+    }
     for (kind, chunk, microbatch, stage), event in passes.items():
         if kind == "forward" and stage:
             assert event.start >= passes[kind, chunk, microbatch, stage - 1].end + 0.25 - 1e-9
         if kind == "backward" and stage < 3:
             assert event.start >= passes[kind, chunk, microbatch, stage + 1].end + 0.25 - 1e-9
     # All but the first stage's first chunk and the last one's last send each micro-batch's result on.
-    assert sum(parts["pipeline"] for parts in found.parts) == pytest.approx(0.25 * 8 * (2 * 2 * 4 - 2))
+    assert sum(parts["pipeline"] for parts in found.parts) == pytest.approx(
+        0.25 * 8 * (2 * 2 * 4 - 2)
+    )
 
 
 def test_a_stage_that_sends_beside_its_work_loses_only_the_time_on_the_way() -> None:
-    waits, goes_on = replay(4, 8, 2, send=0.25), replay(4, 8, 2, send=0.25, hides_sends=True)
+    waits = replay(4, 8, 2, send=0.25)
+    goes_on = replay(4, 8, 2, send=0.25, hides_sends=True)
     assert replay(4, 8, 2).seconds < goes_on.seconds < waits.seconds
     assert all(parts["pipeline"] == 0 for parts in goes_on.parts)
 
 
 def test_the_end_of_a_step_waits_for_all_gradients() -> None:
     equal = replay(2, 4)
-    stages = [replace(times, once=Seconds(communication=2.0), optimizer=Seconds(memory=1.0)) for times in equal.stages]
+    stages = [
+        replace(times, once=Seconds(communication=2.0), optimizer=Seconds(memory=1.0))
+        for times in equal.stages
+    ]
     found = replace(equal, stages=tuple(stages), waiting_share=0.1)
     begins = {event.start for event in found.events if event.kind == "optimizer"}
     assert begins == {equal.seconds + 2.0}
@@ -94,11 +111,15 @@ def test_counted_work_has_the_prices_of_the_plan() -> None:
     """What the plan would count for six layers of GPT-3, priced part by part, takes what the plan says."""
     own = replace(DEFAULT, latency_microseconds=0.0)  # what is counted are bytes, not messages
     model = StepModel(setup(), own)
-    tokens, hidden, planned = 2048, 12288, StepModel(setup(global_batch=1), own).step()
+    tokens = 2048
+    hidden = 12288
+    planned = StepModel(setup(global_batch=1), own).step()
     layers = 6 * 72 * tokens * hidden**2 // 8
     sent = 8 * 6 * 2 * tokens * hidden
     amounts = {"matrix_flops": layers, "attention_flops": 6 * 14 * tokens**2 * hidden // 8}
-    times = stage_times(0, [Work("backward", 0, amounts | {"tensor:allgather_base:alone": sent})], model)
+    times = stage_times(
+        0, [Work("backward", 0, amounts | {"tensor:allgather_base:alone": sent})], model
+    )
     (backward,) = times.backward
     assert backward.attention == pytest.approx(planned.attention)
     assert backward.communication == pytest.approx(planned.tensor)
@@ -119,10 +140,15 @@ def test_what_goes_on_beside_work_hides_behind_it_and_an_allreduce_is_sent_twice
 
 
 def test_gradients_that_are_sent_beside_the_last_passes_hide_behind_them() -> None:
-    passes = [Work("forward", 0, {"matrix_flops": 10**13}), Work("backward", 0, {"matrix_flops": 2 * 10**13})]
+    passes = [
+        Work("forward", 0, {"matrix_flops": 10**13}),
+        Work("backward", 0, {"matrix_flops": 2 * 10**13}),
+    ]
     alone, beside = (
         stage_times(
-            0, [*passes, Work("once", 0, {f"data:reduce_scatter:{when}": 10**8})], StepModel(setup(data=8))
+            0,
+            [*passes, Work("once", 0, {f"data:reduce_scatter:{when}": 10**8})],
+            StepModel(setup(data=8)),
         ).once
         for when in ("alone", "overlapped")
     )

@@ -25,7 +25,10 @@ TWIN = Twin(
     reason="",
     commit="0123456789abcdef0123456789abcdef01234567-dirty",
     versions={"python": "3.11.7"},
-    parameters={"run": {"value": "toy", "origin": "run file"}, "site": {"value": "local", "origin": "built-in"}},
+    parameters={
+        "run": {"value": "toy", "origin": "run file"},
+        "site": {"value": "local", "origin": "built-in"},
+    },
     plan={"iterations": 100, "tokens_per_second": 8000.0},
     results={
         "parameters": 64633856,
@@ -44,11 +47,17 @@ HOSTILE = """<table><tr><td>kept</td></tr></table>
 <div style="background: url(https://cdn.example.org/z.png)">styled</div>"""
 
 
-def notebook(*outputs: nbformat.NotebookNode, markdown: str = "# Title\n\nWhy.") -> nbformat.NotebookNode:
+def notebook(
+    *outputs: nbformat.NotebookNode, markdown: str = "# Title\n\nWhy."
+) -> nbformat.NotebookNode:
     """An executed notebook: heading, one cell with outputs."""
-    cell = nbformat.v4.new_code_cell("print(1)", execution_count=1, outputs=list(outputs), id="code-1")
+    cell = nbformat.v4.new_code_cell(
+        "print(1)", execution_count=1, outputs=list(outputs), id="code-1"
+    )
     cell.metadata["papermill"] = {"status": "completed", "duration": 1.25}
-    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(markdown, id="text-0"), cell])
+    return nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell(markdown, id="text-0"), cell]
+    )
 
 
 def data(**kinds: object) -> nbformat.NotebookNode:
@@ -61,7 +70,9 @@ def data(**kinds: object) -> nbformat.NotebookNode:
 def announced(run_folder: Path, twin: Twin) -> nbformat.NotebookNode:
     """The output by which a notebook names its run."""
     told = {"run_folder": str(run_folder), "phase": twin.phase, "execution": twin.started}
-    return nbformat.v4.new_output("display_data", data={MIME: told, "text/plain": "Record of this notebook"})
+    return nbformat.v4.new_output(
+        "display_data", data={MIME: told, "text/plain": "Record of this notebook"}
+    )
 
 
 def write_run(runs: Path, name: str = "toy", **changes: object) -> Path:
@@ -70,11 +81,19 @@ def write_run(runs: Path, name: str = "toy", **changes: object) -> Path:
     (run_folder / "smoke").mkdir(parents=True)
     (run_folder / "run.yaml").write_text(f"run: {name}\n")
     (run_folder / "plan.json").write_text("{}\n")
-    lines = [{"iteration": n, "loss": 3.6 + 7.2 / n, "seconds": 1.0, "segment": 0} for n in range(1, 101)]
+    lines = [
+        {"iteration": n, "loss": 3.6 + 7.2 / n, "seconds": 1.0, "segment": 0} for n in range(1, 101)
+    ]
     (run_folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     twin = replace(TWIN, run=name, **changes)
-    content = notebook(announced(run_folder, twin), nbformat.v4.new_output("stream", name="stdout", text="out\n"))
+    content = notebook(
+        announced(run_folder, twin), nbformat.v4.new_output("stream", name="stdout", text="out\n")
+    )
     told = {"run": name, "phase": twin.phase, "execution": twin.started}
-    content.metadata["runbook"] = told | {"state": str(twin.state), "verdict": twin.verdict, "reason": twin.reason}
+    content.metadata["runbook"] = told | {
+        "state": str(twin.state),
+        "verdict": twin.verdict,
+        "reason": twin.reason,
+    }
     write_record(content, twin, run_folder)
     return run_folder

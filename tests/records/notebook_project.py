@@ -41,7 +41,9 @@ class Project:
         self.run_folder = root / "runs" / "toy"
         (root / "notebooks").mkdir(parents=True)
 
-    def notebook(self, *cells: str, phase: str = PHASE, bind: bool = True, finish: bool = True) -> Path:
+    def notebook(
+        self, *cells: str, phase: str = PHASE, bind: bool = True, finish: bool = True
+    ) -> Path:
         """Write a master: heading, parameters, bind, the cells given, finish."""
         code = [BIND.format(project=str(self.root), phase=phase)] if bind else []
         code += [*cells, *([FINISH] if finish else [])]
@@ -53,7 +55,11 @@ class Project:
         for number, cell in enumerate(nodes):
             cell.id = f"{cell.cell_type[:4]}-{number}"
         content = nbformat.v4.new_notebook(cells=nodes)
-        content.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        content.metadata.kernelspec = {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }
         path = self.root / "notebooks" / f"{phase}.ipynb"
         nbformat.write(content, path)
         return path
@@ -62,7 +68,9 @@ class Project:
         """A record file of the run."""
         return self.run_folder / "records" / f"{phase}{suffix}"
 
-    def papermill(self, notebook: Path, output: Path, *options: str, engine: str = "runbook") -> subprocess.Popen[str]:
+    def papermill(
+        self, notebook: Path, output: Path, *options: str, engine: str = "runbook"
+    ) -> subprocess.Popen[str]:
         """Start the papermill program."""
         command = [
             str(BIN / "papermill"),
@@ -79,7 +87,12 @@ class Project:
 def start(command: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
     """Start a program whose output is read as text."""
     return subprocess.Popen(
-        command, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -109,4 +122,16 @@ def alive(pids: set[int]) -> set[int]:
     return found
 
 
-__all__ = ["ERROR", "KILL", "PHASE", "SLEEP", "WORK", "Project", "alive", "children_of", "signal", "start", "statuses"]
+__all__ = [
+    "ERROR",
+    "KILL",
+    "PHASE",
+    "SLEEP",
+    "WORK",
+    "Project",
+    "alive",
+    "children_of",
+    "signal",
+    "start",
+    "statuses",
+]

@@ -13,8 +13,14 @@ from runbook.records.logbook import add_note, make_entry, write_logbook
 from runbook.records.manifest import note_files, verify_run, write_manifest
 
 EVENTS = [
-    ({"event": "submitted", "job": "04-training", "id": "17"}, "Submitted: job 04-training, 17 in the queue"),
-    ({"event": "started", "world_size": 8, "from_iteration": 0, "segment": 0}, "Start: 8 processes, after iteration 0"),
+    (
+        {"event": "submitted", "job": "04-training", "id": "17"},
+        "Submitted: job 04-training, 17 in the queue",
+    ),
+    (
+        {"event": "started", "world_size": 8, "from_iteration": 0, "segment": 0},
+        "Start: 8 processes, after iteration 0",
+    ),
     ({"event": "saved", "iteration": 100, "seconds": 3.0}, None),
     (
         {
@@ -119,17 +125,27 @@ EVENTS = [
 @pytest.fixture
 def run_folder(tmp_path):
     (tmp_path / "run.yaml").write_text("run: x\n")
-    events = [{"time": 1_700_000_000.0 + n, "phase": "04-training", **event} for n, (event, _) in enumerate(EVENTS)]
+    events = [
+        {"time": 1_700_000_000.0 + n, "phase": "04-training", **event}
+        for n, (event, _) in enumerate(EVENTS)
+    ]
     shuffled = [*events[5:], *events[:5]]  # two jobs, whose lines came late
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in shuffled) + '{"event": "no')
+    (tmp_path / "events.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in shuffled) + '{"event": "no'
+    )
     return tmp_path
 
 
 def test_each_event_has_its_words_and_they_stand_by_time(run_folder):
-    assert [str(entry.text) for entry in write_logbook(run_folder)] == [words for _, words in EVENTS if words]
+    assert [str(entry.text) for entry in write_logbook(run_folder)] == [
+        words for _, words in EVENTS if words
+    ]
     lines = (run_folder / "logbook.md").read_text().splitlines()
     assert lines[0] == f"# Logbook of {run_folder.name}" and "<odd>, isn't it" in lines[-1]
-    assert lines[2] == "- **2023-11-14 22:13:20 UTC 04-training**: Submitted: job 04-training, 17 in the queue"
+    assert (
+        lines[2]
+        == "- **2023-11-14 22:13:20 UTC 04-training**: Submitted: job 04-training, 17 in the queue"
+    )
 
 
 def test_without_events_there_is_no_logbook(tmp_path):
@@ -144,7 +160,9 @@ def test_a_note_is_an_event_and_lies_in_the_manifest(run_folder):
     assert runner.invoke(cli, ["note", str(run_folder), "-"], input="from a pipe").exit_code == 0
     shown = runner.invoke(cli, ["note", str(run_folder)]).output
     assert shown == (run_folder / "logbook.md").read_text() and shown.endswith(": from a pipe\n")
-    assert [one for one in verify_run(run_folder) if one.file in ("events.jsonl", "logbook.md")][1:] == []
+    assert [one for one in verify_run(run_folder) if one.file in ("events.jsonl", "logbook.md")][
+        1:
+    ] == []
     with pytest.raises(RecordError, match=r"1 to 10,000 characters; this one has 0"):
         add_note(run_folder, "  ")
 
@@ -161,7 +179,9 @@ def test_many_write_notes_at_once_and_none_is_lost(run_folder):
     write_manifest(run_folder)
     code = "import sys; from pathlib import Path; from runbook.records.logbook import add_note\n"
     code += "for n in range(3): add_note(Path(sys.argv[1]), f'{sys.argv[2]}-{n}')"
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(run_folder), str(n)]) for n in range(3)]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, str(run_folder), str(n)]) for n in range(3)
+    ]
     assert [writer.wait() for writer in writers] == [0] * 3
     text = (run_folder / "logbook.md").read_text()
     assert all(f": {writer}-{n}\n" in text for writer in range(3) for n in range(3))
@@ -170,7 +190,14 @@ def test_many_write_notes_at_once_and_none_is_lost(run_folder):
 
 
 def test_a_fast_network_is_said_without_an_exponent():
-    event = {"time": 0, "event": "network", "ranks": 2, "bytes": 34e6, "seconds": 0.03, "bytes_per_second": 9.996e8}
+    event = {
+        "time": 0,
+        "event": "network",
+        "ranks": 2,
+        "bytes": 34e6,
+        "seconds": 0.03,
+        "bytes_per_second": 9.996e8,
+    }
     assert str(make_entry(event).text).endswith(", 1000 MB/s")
 
 

@@ -36,16 +36,22 @@ print(outcome)
 """
 
 
-def with_small_files(project: Project, notebook, *, kilobytes: int) -> subprocess.CompletedProcess[str]:
+def with_small_files(
+    project: Project, notebook, *, kilobytes: int
+) -> subprocess.CompletedProcess[str]:
     """Execute a phase where no file can grow beyond a size, as where a disk or a quota is full."""
     words = [sys.executable, "-c", PHASE_IN_A_PROCESS, str(notebook), str(project.run_folder)]
     limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash", *words]
     environment = {**os.environ, "IPYTHONDIR": str(project.root / "ipython")}
-    return subprocess.run(limited, capture_output=True, text=True, cwd=project.root, env=environment, timeout=240)
+    return subprocess.run(
+        limited, capture_output=True, text=True, cwd=project.root, env=environment, timeout=240
+    )
 
 
 @pytest.mark.notebooks
-def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_with_room_again(tmp_path):
+def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_with_room_again(
+    tmp_path,
+):
     """The second execution also finds the record of a time to come: the clock was set back meanwhile."""
     project = Project(tmp_path)
     notebook = project.notebook(WORK, LOUD, "print('still here')")
@@ -68,7 +74,10 @@ def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_wit
     outcome = execute_phase(notebook, project.run_folder, PHASE, {})
     assert (outcome.state, outcome.exit_code) == ("done", 0), outcome
     assert find_twin(project.run_folder, PHASE).started < later
-    assert next(one.name for one in earlier_records(project.run_folder, PHASE)) == "02-data-20990101T000000Z.json"
+    assert (
+        next(one.name for one in earlier_records(project.run_folder, PHASE))
+        == "02-data-20990101T000000Z.json"
+    )
     assert verify_run(project.run_folder) == []
 
 
@@ -76,7 +85,9 @@ def settings_of(project: Project) -> SimpleNamespace:
     return SimpleNamespace(project=project.root, name="toy", parameters=dict)
 
 
-def test_of_two_writers_the_later_one_has_the_record_and_the_earlier_writes_nothing_over_it(tmp_path):
+def test_of_two_writers_the_later_one_has_the_record_and_the_earlier_writes_nothing_over_it(
+    tmp_path,
+):
     project = Project(tmp_path)
     project.notebook(WORK)
     first = sessions.Session(settings_of(project), PHASE, project.run_folder)
@@ -84,14 +95,15 @@ def test_of_two_writers_the_later_one_has_the_record_and_the_earlier_writes_noth
     second = sessions.Session(settings_of(project), PHASE, project.run_folder)
     second.add_results({"tokens": 2})
     with pytest.raises(
-        RecordError, match=rf"belongs to another execution of {PHASE}, begun .*{second.started}; this one"
+        RecordError,
+        match=rf"belongs to another execution of {PHASE}, begun .*{second.started}; this one",
     ):
         first.finish()
     second.finish()
     assert find_twin(project.run_folder, PHASE).results == {"tokens": 2}
-    assert [json.loads(one.read_text())["started"] for one in earlier_records(project.run_folder, PHASE)] == [
-        first.started
-    ]
+    assert [
+        json.loads(one.read_text())["started"] for one in earlier_records(project.run_folder, PHASE)
+    ] == [first.started]
 
 
 def test_a_clock_that_was_set_back_costs_no_record(tmp_path, monkeypatch):
@@ -107,16 +119,22 @@ def test_a_clock_that_was_set_back_costs_no_record(tmp_path, monkeypatch):
     assert len(earlier_records(project.run_folder, PHASE)) == 1
 
 
-def test_a_record_that_cannot_be_written_after_a_cell_is_told_and_written_after_the_next(tmp_path, caplog):
+def test_a_record_that_cannot_be_written_after_a_cell_is_told_and_written_after_the_next(
+    tmp_path, caplog
+):
     project = Project(tmp_path)
     project.notebook(WORK)
     session = sessions.Session(settings_of(project), PHASE, project.run_folder)
-    ended = SimpleNamespace(error_before_exec=None, error_in_exec=None, info=SimpleNamespace(raw_cell="1", cell_id=""))
+    ended = SimpleNamespace(
+        error_before_exec=None, error_in_exec=None, info=SimpleNamespace(raw_cell="1", cell_id="")
+    )
     part = project.record(".json").with_name(f".{PHASE}.json.{os.getpid()}.part")
     part.symlink_to("/dev/full")
     session.add_results({"tokens": 3})
     session._after_cell(ended)
-    assert "The record is not up to date" in caplog.text and "No space left on device" in caplog.text
+    assert (
+        "The record is not up to date" in caplog.text and "No space left on device" in caplog.text
+    )
     assert find_twin(project.run_folder, PHASE).results == {}
     session._after_cell(ended)
     assert find_twin(project.run_folder, PHASE).results == {"tokens": 3}
@@ -158,10 +176,15 @@ def test_a_stop_between_two_notebooks_gives_the_lock_back(tmp_path, number, code
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
     assert "02-data" not in done.stdout
-    assert f"Stopped between two notebooks by signal {number}; the same command goes on from here." in done.stdout
+    assert (
+        f"Stopped between two notebooks by signal {number}; the same command goes on from here."
+        in done.stdout
+    )
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("lock.json*")) and not list(tmp_path.rglob("*.part"))
     again = subprocess.run(
-        [BIN / "runbook", "status", "local", "--runs", str(tmp_path)], capture_output=True, text=True
+        [BIN / "runbook", "status", "local", "--runs", str(tmp_path)],
+        capture_output=True,
+        text=True,
     )
     assert again.returncode == 0, again.stderr

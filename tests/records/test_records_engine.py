@@ -60,7 +60,9 @@ def _wait_for(path: Path, text: str, process: subprocess.Popen[str], seconds: fl
             process.terminate()
         if time.monotonic() > deadline or process.poll() is not None:
             log = process.communicate(timeout=60)[0]
-            raise AssertionError(f"{path} did not say {text!r}; exit code {process.returncode}:\n{log}")
+            raise AssertionError(
+                f"{path} did not say {text!r}; exit code {process.returncode}:\n{log}"
+            )
         time.sleep(0.05)
 
 
@@ -70,7 +72,9 @@ def endings(tmp_path_factory) -> dict[str, Ending]:
     for name, (cells, options, _) in ENDINGS.items():
         project = Project(tmp_path_factory.mktemp(name))
         output = project.root / "out.ipynb"
-        process = project.papermill(project.notebook(*cells), output, "--autosave-cell-every", "1", *options)
+        process = project.papermill(
+            project.notebook(*cells), output, "--autosave-cell-every", "1", *options
+        )
         started[name] = (project, output, process)
     found = {}
     for name, (project, output, process) in started.items():
@@ -144,7 +148,9 @@ def test_success_has_every_cell_completed_and_no_banner(endings):
 
 
 def test_nothing_that_a_stopped_notebook_started_lives_on(endings):
-    assert {name: ending.left_alive for name, ending in endings.items()} == {name: set() for name in ENDINGS}
+    assert {name: ending.left_alive for name, ending in endings.items()} == {
+        name: set() for name in ENDINGS
+    }
 
 
 def test_a_signalled_notebook_ends_before_a_scheduler_loses_patience(endings):
@@ -201,7 +207,8 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
     long.mkdir()
     output = project.root / "out.ipynb"
     command_environment = {"JUPYTER_RUNTIME_DIR": str(long), "TMPDIR": str(long)}
-    before, started = dict(os.environ), time.monotonic()
+    before = dict(os.environ)
+    started = time.monotonic()
     os.environ.update(command_environment)
     try:
         process = project.papermill(
@@ -220,7 +227,9 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 0, log
     assert "TCP without encryption" not in log
-    assert [cell for cell in saved_in_silence.cells if cell.cell_type == "code"][4].outputs[0].text == "said\n"
+    assert [cell for cell in saved_in_silence.cells if cell.cell_type == "code"][4].outputs[
+        0
+    ].text == "said\n"
     cells = [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
     assert [output.text for output in cells[1].outputs] == ["4999 of 5000"]
     assert [output.get("text") or output.data["text/plain"] for output in cells[2].outputs] == [
@@ -228,7 +237,8 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
         "'third'",
         "b\nc\n",
     ]
-    logged, most = log.count("of 5000\n"), 2 + (time.monotonic() - started) / client.SECONDS_BETWEEN_LOGGED_UPDATES
+    logged = log.count("of 5000\n")
+    most = 2 + (time.monotonic() - started) / client.SECONDS_BETWEEN_LOGGED_UPDATES
     assert 1 <= logged <= most, "redrawn lines reach the log now and then, and the last one always"
     assert "4999 of 5000\n" in log
     assert "'first'" in log
@@ -239,21 +249,27 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
 
 def test_every_line_arrives_where_papermill_is_slower_than_the_kernel(tmp_path):
     """ZeroMQ drops messages while 1,000 wait for a reader; papermill is stopped until that many have long been sent."""
-    project, output = Project(tmp_path), tmp_path / "out.ipynb"
+    project = Project(tmp_path)
+    output = tmp_path / "out.ipynb"
     lines = "import pathlib\nprint('be' + 'gun', flush=True)\nfor n in range(9000):\n    print(n, flush=True)"
     lines += f"\npathlib.Path({str(tmp_path / 'sent')!r}).touch()"
     notebook = project.notebook(lines, "print('last')", bind=False, finish=False)
     process = project.papermill(notebook, output, "--autosave-cell-every", "1")
     _wait_for(output, "begun", process)
     process.send_signal(signal.SIGSTOP)
-    deadline = time.monotonic() + 60  # a kernel whose output waits for its reader does not come to the end before
+    deadline = (
+        time.monotonic() + 60
+    )  # a kernel whose output waits for its reader does not come to the end before
     while not (tmp_path / "sent").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGCONT)
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 0, log
     cells = [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
-    assert "".join(output.text for output in cells[1].outputs).split() == ["begun", *map(str, range(9000))]
+    assert "".join(output.text for output in cells[1].outputs).split() == [
+        "begun",
+        *map(str, range(9000)),
+    ]
     assert cells[2].outputs[0].text == "last\n"
 
 
@@ -268,7 +284,9 @@ def test_a_cell_whose_end_is_never_told_is_waited_for_only_while_output_comes(mo
 
     monkeypatch.setattr(asyncio, "wait", half_a_minute)
     rest = runner._rest_of(SimpleNamespace(done=lambda: False), cell)
-    with pytest.raises(CellTimeoutError, match=r"after 30 seconds(.|\n)*did not report the end of the cell"):
+    with pytest.raises(
+        CellTimeoutError, match=r"after 30 seconds(.|\n)*did not report the end of the cell"
+    ):
         rest.send(None)  # without a loop: other tests' browser has one running
     assert runner._messages == 40
 
@@ -276,11 +294,16 @@ def test_a_cell_whose_end_is_never_told_is_waited_for_only_while_output_comes(mo
 def test_a_parameters_cell_that_was_changed_by_hand_is_refused_before_anything_is_written(tmp_path):
     project = Project(tmp_path)
     notebook = project.notebook(WORK)
-    notebook.write_text(notebook.read_text().replace(r"overrides: str = \"\"", r"overrides: str = \"model=tiny\""))
+    notebook.write_text(
+        notebook.read_text().replace(r"overrides: str = \"\"", r"overrides: str = \"model=tiny\"")
+    )
     process = project.papermill(notebook, tmp_path / "out.ipynb")
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert f"{notebook}, cell \"parameters\": overrides = 'model=tiny' was written there by hand" in log
+    assert (
+        f"{notebook}, cell \"parameters\": overrides = 'model=tiny' was written there by hand"
+        in log
+    )
     assert not project.run_folder.exists()
     process = project.papermill(notebook, tmp_path / "out.ipynb", "-p", "overrides", "")
     log, _ = process.communicate(timeout=300)

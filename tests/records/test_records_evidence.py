@@ -46,7 +46,10 @@ def test_a_twin_survives_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"state": "finished"}, r"state: Input should be 'done', 'failed', 'interrupted', 'timeout' or 'kernel-died'"),
+        (
+            {"state": "finished"},
+            r"state: Input should be 'done', 'failed', 'interrupted', 'timeout' or 'kernel-died'",
+        ),
         ({"surprise": 1}, "surprise: Unexpected keyword argument"),
         ({"schema": 2}, "schema: Input should be 1"),
         ({"results": []}, "results: Input should be an object"),
@@ -58,7 +61,8 @@ def test_a_twin_of_another_shape_is_refused_by_name(tmp_path, change, message):
     path = tmp_path / "twin.json"
     path.write_text(json.dumps(twin_as_dict(TWIN) | change))
     with pytest.raises(
-        RecordError, match=rf"twin\.json is not the twin of a notebook \(.*{message}.*Execute the phase again"
+        RecordError,
+        match=rf"twin\.json is not the twin of a notebook \(.*{message}.*Execute the phase again",
     ):
         read_twin(path)
 
@@ -91,7 +95,8 @@ def test_an_untouched_run_verifies(run_folder):
 def test_one_flipped_bit_is_found_in_any_file(run_folder):
     for name in read_manifest(run_folder):
         path = run_folder / name
-        before, times = path.read_bytes(), path.stat()
+        before = path.read_bytes()
+        times = path.stat()
         path.write_bytes(before[:-2] + bytes([before[-2] ^ 1]) + before[-1:])
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         findings = verify_run(run_folder)
@@ -164,22 +169,29 @@ def trained(run_folder) -> Path:
 
 
 @pytest.mark.parametrize("change", ["edited", "longer", "deleted"])
-def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_record(trained, change, monkeypatch):
+def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_record(
+    trained, change, monkeypatch
+):
     monkeypatch.setattr(report, "read_front_page", lambda folder: FrontPage())
     for name, text in TRAINED.items():
         if change == "deleted":
             (trained / name).unlink()
         else:
             (trained / name).write_text(text[1:] + "x" if change == "edited" else text + "x")
-    write_twin(replace(TWIN, phase="05-analysis"), twin_path(trained, "05-analysis"))  # grown files have a done phase
+    write_twin(
+        replace(TWIN, phase="05-analysis"), twin_path(trained, "05-analysis")
+    )  # grown files have a done phase
     report.write_report(trained)
     write_manifest(trained, "05-analysis", [twin_path(trained, "05-analysis")])
-    growing = {"events.jsonl"} if change == "longer" else set()  # phases that come later append to it
+    growing = (
+        {"events.jsonl"} if change == "longer" else set()
+    )  # phases that come later append to it
     assert {finding.file for finding in verify_run(trained)} == set(TRAINED) - growing
 
 
 def test_what_jobs_append_to_may_grow_until_its_phase_is_done_but_its_beginning_stays(trained):
-    path, twin = twin_path(trained, "04-training"), find_twin(trained, "04-training")
+    path = twin_path(trained, "04-training")
+    twin = find_twin(trained, "04-training")
     write_twin(replace(twin, state=ExecutionState.INTERRUPTED, verdict="unknown"), path)
     note_files(trained, [path])
     for name in ("metrics.jsonl", "events.jsonl", "jobs/04-training/out"):
@@ -193,22 +205,30 @@ def test_what_jobs_append_to_may_grow_until_its_phase_is_done_but_its_beginning_
     assert read_manifest(trained)["metrics.jsonl"].bytes == len(TRAINED["metrics.jsonl"]) + 5
 
 
-def test_the_phase_that_writes_a_file_records_it_again_but_not_the_files_of_a_job_that_has_ended(trained):
+def test_the_phase_that_writes_a_file_records_it_again_but_not_the_files_of_a_job_that_has_ended(
+    trained,
+):
     (trained / "checkpoints/iter_0000010/weights").unlink()
     (trained / "checkpoints/iter_0000020").mkdir()
     (trained / "checkpoints/iter_0000020/weights").write_text("newer")
     (trained / "jobs/04-training/job.sh").write_text("exit 1\n")
     write_manifest(trained, "04-training")
-    assert [(finding.kind, finding.file) for finding in verify_run(trained)] == [("changed", "jobs/04-training/job.sh")]
+    assert [(finding.kind, finding.file) for finding in verify_run(trained)] == [
+        ("changed", "jobs/04-training/job.sh")
+    ]
 
 
 def test_what_is_set_aside_for_a_new_training_keeps_the_sums_it_had(trained):
     (trained / "metrics.jsonl").write_text('{"loss": 2.6}\n')
-    history = set_outputs_aside(trained, "04-training", [trained / "metrics.jsonl", trained / "checkpoints"])
+    history = set_outputs_aside(
+        trained, "04-training", [trained / "metrics.jsonl", trained / "checkpoints"]
+    )
     (trained / "metrics.jsonl").write_text("of the new training\n")
     write_manifest(trained, "04-training")
     changed = f"{history.relative_to(trained)}/metrics.jsonl"
-    assert [(finding.kind, finding.file) for finding in verify_run(trained)] == [("changed", changed)]
+    assert [(finding.kind, finding.file) for finding in verify_run(trained)] == [
+        ("changed", changed)
+    ]
 
 
 def test_records_that_contradict_each_other_are_found_even_with_a_fresh_manifest(run_folder):
@@ -217,8 +237,18 @@ def test_records_that_contradict_each_other_are_found_even_with_a_fresh_manifest
     write_twin(replace(twin, verdict="fail"), path)
     note_files(run_folder, [path])
     assert verify_run(run_folder) == [
-        Finding("contradiction", "records/04-training.html", "verdict fail as in its twin", "verdict pass"),
-        Finding("contradiction", "records/04-training.ipynb", "verdict fail as in its twin", "verdict pass"),
+        Finding(
+            "contradiction",
+            "records/04-training.html",
+            "verdict fail as in its twin",
+            "verdict pass",
+        ),
+        Finding(
+            "contradiction",
+            "records/04-training.ipynb",
+            "verdict fail as in its twin",
+            "verdict pass",
+        ),
     ]
     (run_folder / "records" / "04-training.ipynb").write_text("[]")
     assert [finding.kind for finding in records_agree(run_folder)] == ["unreadable"]
@@ -228,7 +258,9 @@ def test_records_that_contradict_each_other_are_found_even_with_a_fresh_manifest
 
 def test_a_run_without_manifest_and_one_with_a_broken_one(run_folder):
     (run_folder / "manifest.json").write_text('{"schema": 1, "files": {"a": 3}}')
-    with pytest.raises(RecordError, match=r"manifest\.json is not a manifest .*Restore it from a copy"):
+    with pytest.raises(
+        RecordError, match=r"manifest\.json is not a manifest .*Restore it from a copy"
+    ):
         verify_run(run_folder)
     (run_folder / "manifest.json").unlink()
     assert [finding.kind for finding in verify_run(run_folder)] == ["missing"]
@@ -254,10 +286,14 @@ def test_a_damaged_record_is_found_even_where_it_was_recorded_so(run_folder, suf
     assert {finding.kind for finding in findings} <= {"unreadable", "contradiction"}
 
 
-@pytest.mark.parametrize("entry", ['{"bytes": "3", "sha256": "0"}', '{"bytes": null, "sha256": "0"}', "[]", "{}"])
+@pytest.mark.parametrize(
+    "entry", ['{"bytes": "3", "sha256": "0"}', '{"bytes": null, "sha256": "0"}', "[]", "{}"]
+)
 def test_a_manifest_with_a_damaged_entry_is_refused(run_folder, entry):
     (run_folder / "manifest.json").write_text(f'{{"schema": 1, "files": {{"plan.json": {entry}}}}}')
-    with pytest.raises(RecordError, match=r"manifest\.json is not a manifest .*Restore it from a copy"):
+    with pytest.raises(
+        RecordError, match=r"manifest\.json is not a manifest .*Restore it from a copy"
+    ):
         verify_run(run_folder)
 
 
@@ -272,7 +308,9 @@ def test_a_folder_that_cannot_be_listed_is_neither_whole_nor_forgotten(trained, 
     before = (trained / "manifest.json").read_text()
     monkeypatch.setattr(os, "scandir", broken)
     for judge in (verify_run, lambda folder: write_manifest(folder, "04-training")):
-        with pytest.raises(RecordError, match=r"checkpoints cannot be listed \(Input/output error\)"):
+        with pytest.raises(
+            RecordError, match=r"checkpoints cannot be listed \(Input/output error\)"
+        ):
             judge(trained)
     assert (trained / "manifest.json").read_text() == before
 
@@ -306,10 +344,14 @@ def test_history_never_overwrites(run_folder):
     assert set_aside(run_folder, "04-training") == []
 
 
-def test_a_notebook_that_is_just_being_written_stays_while_one_left_by_a_killed_papermill_does_not(run_folder):
+def test_a_notebook_that_is_just_being_written_stays_while_one_left_by_a_killed_papermill_does_not(
+    run_folder,
+):
     notebook = run_folder / "records" / "04-training.ipynb"
     notebook.write_text("{}")
-    assert [path.suffix for path in set_aside(run_folder, "04-training", keep_newer_notebook=True)] == [
+    assert [
+        path.suffix for path in set_aside(run_folder, "04-training", keep_newer_notebook=True)
+    ] == [
         ".html",
         ".json",
     ]

@@ -53,7 +53,9 @@ def test_twin_is_the_same_whatever_executed_the_notebook(tmp_path):
     assert [cell["state"] for cell in twins["ours"]["cells"]] == ["completed"] * 4
     assert twins["ours"]["verdict"] == "pass"
     time_of = json.loads(project.record(".json").read_text())["started"]
-    with pytest.raises(RecordError, match=rf"stock\.ipynb was executed at .*of a later one \({time_of}\)"):
+    with pytest.raises(
+        RecordError, match=rf"stock\.ipynb was executed at .*of a later one \({time_of}\)"
+    ):
         adopt_execution(tmp_path / "stock.ipynb")
 
 
@@ -87,22 +89,28 @@ def test_second_execution_moves_the_first_to_history_and_an_edit_of_it_is_still_
 
 def test_notebook_that_stops_before_its_record_is_open_has_a_record_all_the_same(tmp_path):
     project = Project(tmp_path)
-    refused = (
-        "from runbook.core.errors import ParamsError\nraise ParamsError('modell is not a key; did you mean model?')"
-    )
+    refused = "from runbook.core.errors import ParamsError\nraise ParamsError('modell is not a key; did you mean model?')"
     outcome = execute_phase(project.notebook(refused, bind=False), project.run_folder, PHASE, {})
     assert outcome.exit_code == 1
     assert outcome.message == "ParamsError: modell is not a key; did you mean model?"
     twin = json.loads(project.record(".json").read_text())
     assert [cell["state"] for cell in twin["cells"]] == ["completed", "failed", "pending"]
-    assert (twin["state"], twin["verdict"], twin["run"], twin["phase"]) == ("failed", "fail", "toy", PHASE)
+    assert (twin["state"], twin["verdict"], twin["run"], twin["phase"]) == (
+        "failed",
+        "fail",
+        "toy",
+        PHASE,
+    )
 
 
 def test_notebook_without_its_last_cell_is_not_done(tmp_path):
     project = Project(tmp_path)
     outcome = execute_phase(project.notebook(WORK, finish=False), project.run_folder, PHASE, {})
     assert (outcome.state, outcome.exit_code) == ("failed", 1)
-    assert outcome.message == "every cell ran, but the notebook did not finish its record: its last cell is missing"
+    assert (
+        outcome.message
+        == "every cell ran, but the notebook did not finish its record: its last cell is missing"
+    )
 
 
 def test_braces_in_a_path_are_not_fields(tmp_path):
@@ -113,7 +121,9 @@ def test_braces_in_a_path_are_not_fields(tmp_path):
 def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be_done(tmp_path):
     """Its notebook calls every cell completed; the twin was never ended, and says so when it is filed."""
     project = Project(tmp_path)
-    process = project.papermill(project.notebook(WORK, KILL), tmp_path / "stock.ipynb", engine="nbclient")
+    process = project.papermill(
+        project.notebook(WORK, KILL), tmp_path / "stock.ipynb", engine="nbclient"
+    )
     process.communicate(timeout=60)
     assert process.returncode == 138
     outcome = adopt_execution(tmp_path / "stock.ipynb")
@@ -128,14 +138,20 @@ def test_error_that_a_traceback_handler_hid_is_in_the_notebook(tmp_path):
     project = Project(tmp_path)
     outcome = execute_phase(project.notebook(hide, ERROR), project.run_folder, PHASE, {})
     assert outcome.message == "ValueError: the loss is not a number"
-    failed = next(cell for cell in nbformat.read(outcome.notebook, as_version=4).cells if cell.source == ERROR)
-    assert [(output.ename, output.evalue) for output in failed.outputs] == [("ValueError", "the loss is not a number")]
+    failed = next(
+        cell for cell in nbformat.read(outcome.notebook, as_version=4).cells if cell.source == ERROR
+    )
+    assert [(output.ename, output.evalue) for output in failed.outputs] == [
+        ("ValueError", "the loss is not a number")
+    ]
 
 
 def test_adopting_refuses_what_names_no_run(tmp_path):
     project = Project(tmp_path)
     master = project.notebook(WORK)
-    with pytest.raises(RecordError, match=r"02-data\.ipynb does not say which run it belongs to.*Execute it first"):
+    with pytest.raises(
+        RecordError, match=r"02-data\.ipynb does not say which run it belongs to.*Execute it first"
+    ):
         adopt_execution(master)
     with pytest.raises(RecordError, match=r"none\.ipynb does not exist"):
         adopt_execution(tmp_path / "none.ipynb")
@@ -143,10 +159,15 @@ def test_adopting_refuses_what_names_no_run(tmp_path):
     with pytest.raises(RecordError, match=r"broken\.ipynb cannot be read as a notebook"):
         adopt_execution(tmp_path / "broken.ipynb")
     told = nbformat.read(master, as_version=4)
-    data = {MIME: {"run_folder": str(tmp_path / "gone"), "phase": PHASE, "execution": "x"}, "text/plain": ""}
+    data = {
+        MIME: {"run_folder": str(tmp_path / "gone"), "phase": PHASE, "execution": "x"},
+        "text/plain": "",
+    }
     told.cells[1].outputs = [nbformat.v4.new_output("display_data", data=data)]
     nbformat.write(told, tmp_path / "moved.ipynb")
     with pytest.raises(RecordError, match=r"gone, and that folder does not exist here"):
         adopt_execution(tmp_path / "moved.ipynb")
-    with pytest.raises(RecordError, match=r"nothing\.ipynb does not exist: 02-data has no notebook"):
+    with pytest.raises(
+        RecordError, match=r"nothing\.ipynb does not exist: 02-data has no notebook"
+    ):
         execute_phase(tmp_path / "nothing.ipynb", project.run_folder, PHASE, {})

@@ -39,11 +39,10 @@ class Page(HTMLParser):
         self.text = ""
         self._inside: list[str] = []
         self.feed(text)
-        styles = (
-            " ".join(re.findall(r"url\(([^)]*)\)|@import\s+(\S+)", text)[0])
-            if re.search(r"url\(|@import", text)
-            else ""
-        )
+        if re.search(r"url\(|@import", text):
+            styles = " ".join(re.findall(r"url\(([^)]*)\)|@import\s+(\S+)", text)[0])
+        else:
+            styles = ""
         self.requests += [styles] if "//" in styles else []
 
     def handle_starttag(self, tag, attrs):
@@ -51,7 +50,9 @@ class Page(HTMLParser):
         self.tags.append(tag)
         self._inside.append(tag)
         for name, value in values.items():
-            fetches = name in FETCHING or (name == "href" and tag in ("link", "base", "image", "use"))
+            fetches = name in FETCHING or (
+                name == "href" and tag in ("link", "base", "image", "use")
+            )
             if fetches and not (value or "").startswith("data:"):
                 self.requests.append(f"{tag} {name}={value}")
         self.ids += [values["id"]] if "id" in values else []
@@ -79,10 +80,14 @@ def test_report_shows_the_numbers_of_its_twin(tmp_path):
     assert page.values == TWIN.results
     for key, value in TWIN.results.items():
         assert show_value(key, value).striptags() in page.text, key
-    assert 'title="3.61803398875">3.618</span>' in text, "four digits, and every one where the pointer rests"
+    assert 'title="3.61803398875">3.618</span>' in text, (
+        "four digits, and every one where the pointer rests"
+    )
     assert "last loss" in page.text
     assert "last_loss" not in page.text
-    assert "64633856" in page.text, "digits are grouped by style, not by characters, so that they can be copied"
+    assert "64633856" in page.text, (
+        "digits are grouped by style, not by characters, so that they can be copied"
+    )
     assert said_by_html(run_folder / "records" / "04-training.html") == {
         "run": "toy",
         "phase": "04-training",
@@ -90,7 +95,14 @@ def test_report_shows_the_numbers_of_its_twin(tmp_path):
         "verdict": "pass",
         "execution": TWIN.started,
     }
-    for word in ("local", TWIN.commit, "2 min 30 s", "2025-11-21 06:00:00 UTC", "within 0.3 of ln 50304", "✓ pass"):
+    for word in (
+        "local",
+        TWIN.commit,
+        "2 min 30 s",
+        "2025-11-21 06:00:00 UTC",
+        "within 0.3 of ln 50304",
+        "✓ pass",
+    ):
         assert word in page.text
 
 
@@ -105,9 +117,16 @@ def test_report_asks_for_nothing_from_any_network():
             }
         ),
         data(application_javascript="alert(1)", text_plain="a script"),
-        data(**{"application_vnd.jupyter.widget-view+json": {"model_id": "x"}, "text_plain": "IntProgress(value=1)"}),
+        data(
+            **{
+                "application_vnd.jupyter.widget-view+json": {"model_id": "x"},
+                "text_plain": "IntProgress(value=1)",
+            }
+        ),
     ]
-    markdown = "# T\n\n![logo](https://cdn.example.org/logo.png) and [a link](https://example.org), $x^2$"
+    markdown = (
+        "# T\n\n![logo](https://cdn.example.org/logo.png) and [a link](https://example.org), $x^2$"
+    )
     content = notebook(*outputs, markdown=markdown)
     content.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
     text = report(content, TWIN)
@@ -159,7 +178,14 @@ def test_a_filed_notebook_takes_no_reader_to_another_site_and_turns_no_link(wher
     assert not {"base", "form", "iframe", "script"} & set(page.tags)
     assert page.tags.count("meta") == 3, "our own: charset, viewport and what the browser may fetch"
     body = text.partition("</head>")[2]
-    assert re.findall(r"<(?:meta|base|form|iframe)|<\w[^>]*\s(?:formaction|ping|onerror|http-equiv)=", body, re.I) == []
+    assert (
+        re.findall(
+            r"<(?:meta|base|form|iframe)|<\w[^>]*\s(?:formaction|ping|onerror|http-equiv)=",
+            body,
+            re.I,
+        )
+        == []
+    )
     assert re.findall(r'<a [^>]*href="java|<p [^>]*evil', body, re.I) == []
     if where in ("output", "text"):
         assert 'href="https://example.org"' in text and ">click</a>" in text
@@ -167,7 +193,11 @@ def test_a_filed_notebook_takes_no_reader_to_another_site_and_turns_no_link(wher
 
 def test_every_page_forbids_another_base_and_sending_forms(tmp_path):
     run_folder = write_run(tmp_path / "runs")
-    pages = [*run_folder.glob("*.html"), *run_folder.glob("records/*.html"), *run_folder.parent.glob("*.html")]
+    pages = [
+        *run_folder.glob("*.html"),
+        *run_folder.glob("records/*.html"),
+        *run_folder.parent.glob("*.html"),
+    ]
     assert len(pages) == 5
     for page in pages:
         assert page.read_text().count("base-uri 'none'; form-action 'none'") == 1, page
@@ -184,17 +214,26 @@ def test_report_has_anchors_for_each_heading_once():
 
 def test_code_is_folded_and_open_where_it_failed():
     content = notebook(_stream("fine"))
-    failed = nbformat.v4.new_code_cell("1/0", execution_count=2, metadata={"papermill": {"status": "failed"}})
+    failed = nbformat.v4.new_code_cell(
+        "1/0", execution_count=2, metadata={"papermill": {"status": "failed"}}
+    )
     trace = ["\x1b[31mZeroDivisionError\x1b[39m: division by zero"]
     failed.outputs = [
-        nbformat.v4.new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=trace)
+        nbformat.v4.new_output(
+            "error", ename="ZeroDivisionError", evalue="division by zero", traceback=trace
+        )
     ]
     marker = nbformat.v4.new_markdown_cell('<span id="papermill-error-cell">here</span>')
     marker.metadata["tags"] = ["papermill-error-cell-tag"]
-    banner = nbformat.v4.new_markdown_cell("<span>An Exception was encountered</span>", metadata=dict(marker.metadata))
+    banner = nbformat.v4.new_markdown_cell(
+        "<span>An Exception was encountered</span>", metadata=dict(marker.metadata)
+    )
     content.cells = [banner, *content.cells, marker, failed]
     twin = replace(
-        TWIN, state=ExecutionState.FAILED, verdict="fail", reason="ZeroDivisionError: division by zero <now>"
+        TWIN,
+        state=ExecutionState.FAILED,
+        verdict="fail",
+        reason="ZeroDivisionError: division by zero <now>",
     )
     text = report(content, twin)
     assert text.count('<details class="code">') == 1
@@ -221,7 +260,9 @@ def test_large_outputs_are_cut_short_with_a_word_about_it():
     assert len(text.encode()) < LARGEST_PAGE
     assert "line 0\n" in text
     assert "line 299999\n" in text
-    assert re.search(r"\.\.\. 29\d,\d{3} lines \([\d,]+ characters\) are in the notebook \.\.\.", text)
+    assert re.search(
+        r"\.\.\. 29\d,\d{3} lines \([\d,]+ characters\) are in the notebook \.\.\.", text
+    )
     assert "too large for the report; it is in the notebook" in text
 
 
@@ -254,11 +295,23 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     assert page.tags.count("script") == 2, "the losses as data, and what draws them"
     assert read_run(run_folder).verdict == "unknown", "one good phase of seven is not a good run"
     assert "Loss over iterations. training loss: from 10.8 to 3.672" in text
-    for target in ("records/04-training.html", "records/04-training.ipynb", "records/04-training.json"):
+    for target in (
+        "records/04-training.html",
+        "records/04-training.ipynb",
+        "records/04-training.json",
+    ):
         assert f'href="{target}"' in text
         assert (run_folder / target).exists()
-    row = {"phase": "04-training", "what": "wall time (s)", "planned": 60.0, "actual": 66.4, "ratio": 66.4 / 60}
-    outcome = FrontPage(("the <b>of</b>", "Alice was"), [row], [("Speed", "9,001 tokens/s", "113% of the plan")])
+    row = {
+        "phase": "04-training",
+        "what": "wall time (s)",
+        "planned": 60.0,
+        "actual": 66.4,
+        "ratio": 66.4 / 60,
+    }
+    outcome = FrontPage(
+        ("the <b>of</b>", "Alice was"), [row], [("Speed", "9,001 tokens/s", "113% of the plan")]
+    )
     shown = Page(write_campaign(run_folder, outcome).read_text()).text
     assert "the <b>of</b>" in shown
     assert "Alice was" in shown
@@ -268,12 +321,17 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
 
 def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
     run_folder = write_run(tmp_path / "runs")
-    assert "2 min 30 s, the newest execution of each" in Page((run_folder / "index.html").read_text()).text
+    assert (
+        "2 min 30 s, the newest execution of each"
+        in Page((run_folder / "index.html").read_text()).text
+    )
     write_run(tmp_path / "other")
     set_aside(run_folder, "04-training")
     for suffix in (".json", ".ipynb", ".html"):
         name = f"04-training{suffix}"
-        (run_folder / "records" / name).write_bytes((tmp_path / "other/toy/records" / name).read_bytes())
+        (run_folder / "records" / name).write_bytes(
+            (tmp_path / "other/toy/records" / name).read_bytes()
+        )
     text = Page(write_campaign(run_folder).read_text()).text
     assert "2 min 30 s, the newest execution of each; 5 min with one earlier" in text
 
@@ -316,7 +374,11 @@ def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
         ({"run.yaml": "run: x\n", "records/00-plan.json": '{"schema": 1'}, "unreadable", ""),
         ({"run.yaml": "run: x\n", "records/00-plan.json": "\x00" * 64}, "unreadable", ""),
         ({"run.yaml": "run: x\n", "records/00-plan.json": "moment"}, "unreadable", ""),
-        ({"run.yaml": "run: x\n", "lock.json": "{", "metrics.jsonl": '{"iteration": 1, "lo'}, "not run", ""),
+        (
+            {"run.yaml": "run: x\n", "lock.json": "{", "metrics.jsonl": '{"iteration": 1, "lo'},
+            "not run",
+            "",
+        ),
     ],
 )
 def test_a_broken_or_half_written_folder_is_listed_as_what_it_is(tmp_path, broken, state, said):
@@ -342,7 +404,9 @@ def test_a_broken_or_half_written_folder_is_listed_as_what_it_is(tmp_path, broke
 
 
 def test_a_loss_that_is_no_number_is_listed_as_that(tmp_path):
-    write_run(tmp_path, results={"first_loss": 10.8, "last_loss": "nan", "tokens_per_second": "inf"})
+    write_run(
+        tmp_path, results={"first_loss": 10.8, "last_loss": "nan", "tokens_per_second": "inf"}
+    )
     assert status_of_all(tmp_path).endswith("loss 10.80 to nan, inf tokens/s")
     assert '<td class="number" data-sort="nan">nan</td>' in write_runs_index(tmp_path).read_text()
 

@@ -29,7 +29,8 @@ def _feed(streams, outputs, name, text):
 
 
 def test_alternating_streams_become_one_output_each_and_never_cross_another_output():
-    streams, outputs = Streams(), []
+    streams = Streams()
+    outputs = []
     for n in range(1000):
         _feed(streams, outputs, "stdout", f"{n}\n")
         _feed(streams, outputs, "stderr", f"\r{n} %")
@@ -43,7 +44,8 @@ def test_alternating_streams_become_one_output_each_and_never_cross_another_outp
 
 
 def test_text_after_a_save_in_the_middle_still_joins():
-    streams, outputs = Streams(), []
+    streams = Streams()
+    outputs = []
     _feed(streams, outputs, "stdout", "10 %")
     streams.flush()
     _feed(streams, outputs, "stdout", "\r20 %\n")
@@ -67,12 +69,16 @@ def test_text_is_left_as_on_a_terminal(text, left):
 
 
 def test_equal_cells_are_told_apart_by_order_and_strangers_left_out():
-    states = CellStates((MasterCell("a", "step()"), MasterCell("b", "step()"), MasterCell("c", "end()")))
+    states = CellStates(
+        (MasterCell("a", "step()"), MasterCell("b", "step()"), MasterCell("c", "end()"))
+    )
     assert states.mark("step() \n", "completed") == "a"
     assert states.mark("step()", "failed") == "b"
     assert states.mark("step()", "completed") == "b"
     assert states.mark("run = 'toy'", "completed") == ""
-    assert states.mark("end(1)", "completed", cell_id="c") == "c", "JupyterLab names the cell even when it was edited"
+    assert states.mark("end(1)", "completed", cell_id="c") == "c", (
+        "JupyterLab names the cell even when it was edited"
+    )
     assert [cell.state for cell in states.as_cells()] == ["completed", "completed", "completed"]
 
 
@@ -85,8 +91,14 @@ def test_master_that_is_missing_has_no_cells_and_a_broken_one_is_refused(tmp_pat
 
 def test_commit_is_what_git_says(tmp_path, monkeypatch):
     def git(*words):
-        names = {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        return shell.run(["git", *words], cwd=tmp_path, env=names | {"GIT_CONFIG_GLOBAL": os.devnull}).out.strip()
+        names = {
+            f"GIT_{who}_{what}": "x@y"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        }
+        return shell.run(
+            ["git", *words], cwd=tmp_path, env=names | {"GIT_CONFIG_GLOBAL": os.devnull}
+        ).out.strip()
 
     inside = tmp_path / "project"
     inside.mkdir()
@@ -107,7 +119,18 @@ def test_commit_is_what_git_says(tmp_path, monkeypatch):
 def test_the_clone_that_the_code_runs_from_may_belong_to_another(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     shell.run(["git", "init", "-q"], cwd=tmp_path)
-    commit = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-q", "--allow-empty", "-m", "one"]
+    commit = [
+        "git",
+        "-c",
+        "user.name=x",
+        "-c",
+        "user.email=x@y",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "one",
+    ]
     shell.run(commit, cwd=tmp_path)
     shell.run(["chown", "-R", "12345", str(tmp_path)])
     assert commit_of(tmp_path) == ""

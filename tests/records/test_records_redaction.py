@@ -20,9 +20,22 @@ from runbook.workflow import report
 from runbook.workflow import report as redacting
 from runbook.workflow.report import private_words, write_redacted
 
-USER, HOST, ACCOUNT = "mmustermann", "nid004711.cluster.example.org", "project_465000123"
-PLACE, BUCKET, MAIL = "/scratch/project_465000123/mmustermann/runs", "s3://very-private-bucket/pile", "m.m@example.org"
-PLANTED = (USER, "nid004711", ACCOUNT, "/scratch", "very-private-bucket", MAIL, "10.11.12.13", "secret-stage")
+USER = "mmustermann"
+HOST = "nid004711.cluster.example.org"
+ACCOUNT = "project_465000123"
+PLACE = "/scratch/project_465000123/mmustermann/runs"
+BUCKET = "s3://very-private-bucket/pile"
+MAIL = "m.m@example.org"
+PLANTED = (
+    USER,
+    "nid004711",
+    ACCOUNT,
+    "/scratch",
+    "very-private-bucket",
+    MAIL,
+    "10.11.12.13",
+    "secret-stage",
+)
 TEXT = f"{USER}@{HOST}: job of {ACCOUNT} in {PLACE}/local, from {BUCKET}; ask {MAIL}, 10.11.12.13, at 900 tokens/s"
 
 
@@ -32,7 +45,8 @@ def png(words: str = "") -> bytes:
     parts += [(b"tEXt", b"Author\0" + words.encode())] if words else []
     parts += [(b"IDAT", zlib.compress(b"\0\0")), (b"IEND", b"")]
     made = [
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in parts
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(made)
 
@@ -66,33 +80,56 @@ def run(tmp_path: Path, monkeypatch) -> Path:
     (folder / "plan.json").write_text(json.dumps({"note": TEXT, "data": {"folder": PLACE}}))
     job = folder / "jobs" / "04-training"
     job.mkdir(parents=True)
-    (job / "job.json").write_text(json.dumps({"job_id": "7", "user": USER, "process": {"host": HOST, "pid": 3}}))
+    (job / "job.json").write_text(
+        json.dumps({"job_id": "7", "user": USER, "process": {"host": HOST, "pid": 3}})
+    )
     (job / "out").write_text(TEXT)
-    (folder / "events.jsonl").write_text(json.dumps({"event": "started", "node": HOST, "words": TEXT}) + "\n{half")
+    (folder / "events.jsonl").write_text(
+        json.dumps({"event": "started", "node": HOST, "words": TEXT}) + "\n{half"
+    )
     (folder / "samples.jsonl").write_text(json.dumps({"prompt": TEXT}) + "\n")
     outputs = [
         announced(folder, TWIN),
-        data(text_html=f"<b>{TEXT}</b><img alt='{USER}' src='data:image/png;base64,iVBORw0KGgo='>", text_plain=TEXT),
+        data(
+            text_html=f"<b>{TEXT}</b><img alt='{USER}' src='data:image/png;base64,iVBORw0KGgo='>",
+            text_plain=TEXT,
+        ),
         data(
             text_html=f"<img src='data:image/svg+xml;base64,{base64_of(SVG.encode())}'><a href='file://{PLACE}'>x</a>"
         ),
-        data(text_html=f"<a href='https://example.org/?at=%2Fscratch%2Fx%2F{USER}&u={USER.upper()}'>y</a>"),
+        data(
+            text_html=f"<a href='https://example.org/?at=%2Fscratch%2Fx%2F{USER}&u={USER.upper()}'>y</a>"
+        ),
         nbformat.v4.new_output(
             "display_data",
-            data={"image/svg+xml": SVG, "image/png": base64_of(png(TEXT)), "application/json": {USER: [TEXT]}},
+            data={
+                "image/svg+xml": SVG,
+                "image/png": base64_of(png(TEXT)),
+                "application/json": {USER: [TEXT]},
+            },
             metadata={"image/svg+xml": {"title": TEXT}},
         ),
         nbformat.v4.new_output("display_data", data={"image/png": base64_of(png(TEXT))}),
-        nbformat.v4.new_output("display_data", data={"image/jpeg": base64_of(f"a photograph by {USER}".encode())}),
-        nbformat.v4.new_output("stream", name="stderr", text=f"{TEXT}\nCHECKPOINTS={PLACE}/x {USER}_big:{PLACE}/y"),
+        nbformat.v4.new_output(
+            "display_data", data={"image/jpeg": base64_of(f"a photograph by {USER}".encode())}
+        ),
+        nbformat.v4.new_output(
+            "stream", name="stderr", text=f"{TEXT}\nCHECKPOINTS={PLACE}/x {USER}_big:{PLACE}/y"
+        ),
         nbformat.v4.new_output("error", ename="OSError", evalue=TEXT, traceback=[TEXT]),
     ]
     content = notebook(*outputs, markdown=f"# {TEXT}")
-    content.cells[0].attachments = {"screen.png": {"image/png": base64_of(png(TEXT))}, "a.svg": {"image/svg+xml": SVG}}
+    content.cells[0].attachments = {
+        "screen.png": {"image/png": base64_of(png(TEXT))},
+        "a.svg": {"image/svg+xml": SVG},
+    }
     content.cells[0].source += "\n\n![my screen](attachment:screen.png)"
     content.cells[0].metadata["author"] = USER
     content.metadata["widgets"] = {"state": {"w": {"state": {"value": TEXT}}}}
-    content.metadata["papermill"] = {"input_path": f"{PLACE}/x.ipynb", "parameters": {"jobs": {"account": ACCOUNT}}}
+    content.metadata["papermill"] = {
+        "input_path": f"{PLACE}/x.ipynb",
+        "parameters": {"jobs": {"account": ACCOUNT}},
+    }
     nbformat.write(content, folder / "records" / "04-training.ipynb")
     twin = json.loads((folder / "records" / "04-training.json").read_text())
     twin["reason"] = TEXT
@@ -101,7 +138,14 @@ def run(tmp_path: Path, monkeypatch) -> Path:
     twin["versions"]["system"] = f"Linux {HOST}"
     twin["checks"][0]["value"] = TEXT
     (folder / "records" / "04-training.json").write_text(json.dumps(twin))
-    row = {"phase": "04-training", "what": TEXT, "planned": 1, "actual": 2, "ratio": 2.0, "remark": TEXT}
+    row = {
+        "phase": "04-training",
+        "what": TEXT,
+        "planned": 1,
+        "actual": 2,
+        "ratio": 2.0,
+        "remark": TEXT,
+    }
     outcome = FrontPage((TEXT, "after"), [row], [(TEXT, TEXT, TEXT)])
     monkeypatch.setattr(report, "read_front_page", lambda folder: outcome)
     return folder
@@ -122,7 +166,15 @@ def test_the_copy_is_still_a_whole_report(run, tmp_path):
     out = tmp_path / "outside"
     write_redacted(run, out)
     page = (out / "records" / "04-training.html").read_text()
-    for kept in ("[user]", "[account]", "[path]", "[bucket]", "900 tokens/s", "64633856", "base64,iVBORw0KGgo="):
+    for kept in (
+        "[user]",
+        "[account]",
+        "[path]",
+        "[bucket]",
+        "900 tokens/s",
+        "64633856",
+        "base64,iVBORw0KGgo=",
+    ):
         assert kept in page or kept in (out / "records" / "04-training.json").read_text(), kept
     assert (
         json.loads((out / "records" / "04-training.json").read_text())["results"]["last_loss"]
@@ -132,9 +184,9 @@ def test_the_copy_is_still_a_whole_report(run, tmp_path):
     nbformat.validate(copied)
     assert "[attachment left out]" in copied.cells[0].source
     outputs = [one.get("data", {}) for cell in copied.cells for one in cell.get("outputs", [])]
-    assert [base64.b64decode(one["image/png"]) for one in outputs if "image/png" in one] == [png()], (
-        "not that of the SVG"
-    )
+    assert [base64.b64decode(one["image/png"]) for one in outputs if "image/png" in one] == [
+        png()
+    ], "not that of the SVG"
     assert not [one for one in outputs if "image/jpeg" in one]
     assert not list(out.rglob("job.sh")) + list(out.rglob("out"))
     assert "manifest.json" not in (out / "index.html").read_text()
@@ -148,7 +200,8 @@ def test_the_run_itself_is_not_changed_and_another_folder_is_not_overwritten(run
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     with pytest.raises(
-        RecordError, match=r"is not an empty folder, and nothing in it is overwritten\. Name another: --out"
+        RecordError,
+        match=r"is not an empty folder, and nothing in it is overwritten\. Name another: --out",
     ):
         write_redacted(run, tmp_path / "full")
 
@@ -179,7 +232,10 @@ def test_what_is_no_place_of_a_machine_stays(text):
 )
 def test_hosts_are_known_by_their_shape_too(host):
     assert Redactor({}).text(f"rank 3 on {host} waits") == "rank 3 on [host] waits"
-    assert Redactor({}).text("4 nodes, node 12, gpu 0, 375m, 1.3b") == "4 nodes, node 12, gpu 0, 375m, 1.3b"
+    assert (
+        Redactor({}).text("4 nodes, node 12, gpu 0, 375m, 1.3b")
+        == "4 nodes, node 12, gpu 0, 375m, 1.3b"
+    )
 
 
 SPACED = "/scratch/my project/runs of max/local"
@@ -219,7 +275,9 @@ def test_markup_is_read_as_markup_and_keeps_its_drawing():
         'viewBox="0 0 1 1"><linearGradient id="a"/><path d="M 0 0 m 1 1"/><text>[host] &amp; [host]</text>'
         "<style>.x{font: y}</style></svg>"
     )
-    assert "muster" not in redactor.markup('<!DOCTYPE svg [<!ENTITY x "mmuster">]><svg><![CDATA[mmuster]]></svg>')
+    assert "muster" not in redactor.markup(
+        '<!DOCTYPE svg [<!ENTITY x "mmuster">]><svg><![CDATA[mmuster]]></svg>'
+    )
 
 
 def test_short_names_homes_and_spaced_paths_are_in_no_file_of_the_copy(run, tmp_path, monkeypatch):
@@ -229,21 +287,31 @@ def test_short_names_homes_and_spaced_paths_are_in_no_file_of_the_copy(run, tmp_
     job = run / "jobs" / "04-training"
     (job / "started").write_text("job 7\nhost q7.cluster\n")
     (job / "hostfile").write_text("q8 slots=4\nq9\n")
-    (run / "events.jsonl").write_text(json.dumps({"event": "x", "nodelist": "w[1-2]", "words": text, "at": SPACED}))
+    (run / "events.jsonl").write_text(
+        json.dumps({"event": "x", "nodelist": "w[1-2]", "words": text, "at": SPACED})
+    )
     path = run / "records" / "04-training.ipynb"
     content = nbformat.read(path, as_version=4)
     svg = f"<svg xmlns='http://www.w3.org/2000/svg' aria-label='{text}'><text>q9, w2 &#106;d</text></svg>"
     cell = nbformat.v4.new_code_cell(f"open('{SPACED}/x')  # jd", id="jd-1")
-    cell.outputs = [data(text_html=f"<p title='{text}'>&#106;d</p>{svg}"), data(**{"image_svg+xml": svg})]
+    cell.outputs = [
+        data(text_html=f"<p title='{text}'>&#106;d</p>{svg}"),
+        data(**{"image_svg+xml": svg}),
+    ]
     cell.outputs.append(nbformat.v4.new_output("stream", name="stdout", text=text))
     content.cells.append(cell)
     content.metadata["papermill"] = {"output_path": f"{SPACED}/nb.ipynb", "jd": text}
     nbformat.write(content, path)
     out = tmp_path / "outside"
     write_redacted(run, out)
-    planted = re.compile(r"(?<![^\W_])(?:jd|&#106;d|q7|q8|q9|w1|w2)(?![^\W_])|mustermann|my project|runs of max", re.I)
+    planted = re.compile(
+        r"(?<![^\W_])(?:jd|&#106;d|q7|q8|q9|w1|w2)(?![^\W_])|mustermann|my project|runs of max",
+        re.I,
+    )
     for file in (file for file in out.rglob("*") if file.is_file()):
         visible = re.sub(r"base64,[A-Za-z0-9+/=]+", "", file.read_text())
         assert planted.findall(visible) == [], file.name
-        assert not re.search("mustermann|my project|runs of max", everything_in(file), re.I), file.name
+        assert not re.search("mustermann|my project|runs of max", everything_in(file), re.I), (
+            file.name
+        )
     nbformat.validate(nbformat.read(out / "records" / path.name, as_version=4))

@@ -60,7 +60,11 @@ class Stepping:
 def test_open_record_says_that_it_is_not_finished(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind)
-    assert (step.twin.state, step.twin.verdict, step.twin.ended) == (ExecutionState.INTERRUPTED, "unknown", "")
+    assert (step.twin.state, step.twin.verdict, step.twin.ended) == (
+        ExecutionState.INTERRUPTED,
+        "unknown",
+        "",
+    )
     assert step.twin.reason == "not finished: still running, or ended without a word"
     assert step.states == ["completed", "completed", "pending", "pending"]
 
@@ -76,10 +80,18 @@ def test_failed_cell_that_is_mended_and_run_again_lets_the_record_go_on(tmp_path
     step = Stepping(tmp_path, shell, WORK, broken)
     step.run(PARAMETERS, step.bind, WORK, broken)
     failed = step.twin
-    assert (failed.state, failed.verdict, failed.reason) == (ExecutionState.FAILED, "fail", "ValueError: not yet")
+    assert (failed.state, failed.verdict, failed.reason) == (
+        ExecutionState.FAILED,
+        "fail",
+        "ValueError: not yet",
+    )
     assert step.states == ["completed", "completed", "completed", "failed", "pending"]
     step.run("mended = True", broken, FINISH)
-    assert (step.twin.state, step.twin.verdict, step.twin.reason) == (ExecutionState.DONE, "pass", "")
+    assert (step.twin.state, step.twin.verdict, step.twin.reason) == (
+        ExecutionState.DONE,
+        "pass",
+        "",
+    )
     assert step.twin.started == failed.started
     assert step.history == []
 
@@ -103,14 +115,18 @@ def test_second_round_in_the_same_kernel_is_a_new_execution(tmp_path, shell):
     assert step.states == ["completed", "completed", "pending", "pending"]
     assert len(step.history) == 1
     assert (
-        json.loads((step.project.run_folder / "records" / "history" / step.history[0]).read_text())["state"] == "done"
+        json.loads((step.project.run_folder / "records" / "history" / step.history[0]).read_text())[
+            "state"
+        ]
+        == "done"
     )
     step.run(WORK, FINISH)
     assert (step.twin.state, len(step.history)) == (ExecutionState.DONE, 1)
 
 
 def test_interrupted_cell_and_cell_with_a_syntax_error(tmp_path, shell):
-    wait, wrong = "raise KeyboardInterrupt", "1 +"
+    wait = "raise KeyboardInterrupt"
+    wrong = "1 +"
     step = Stepping(tmp_path, shell, WORK, wait, wrong)
     step.run(PARAMETERS, step.bind, WORK, wait)
     assert (step.twin.state, step.twin.reason, step.twin.verdict) == (
@@ -137,7 +153,13 @@ def test_nothing_that_runs_after_the_end_changes_a_finished_record(tmp_path, she
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, WORK, FINISH)
     done = step.twin
-    for source in ("session.add_results({'loss': 'mine'})", "raise KeyboardInterrupt", "1 +", WORK, ERROR):
+    for source in (
+        "session.add_results({'loss': 'mine'})",
+        "raise KeyboardInterrupt",
+        "1 +",
+        WORK,
+        ERROR,
+    ):
         step.run(source)
         assert step.twin == done, source
     assert (done.state, done.verdict) == (ExecutionState.DONE, "pass")
@@ -145,7 +167,15 @@ def test_nothing_that_runs_after_the_end_changes_a_finished_record(tmp_path, she
 
 def test_a_record_is_finished_again_only_by_finishing_it_again(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
-    step.run(PARAMETERS, step.bind, WORK, FINISH, "session.add_results({'loss': 2.5})", "session.finish()", ERROR)
+    step.run(
+        PARAMETERS,
+        step.bind,
+        WORK,
+        FINISH,
+        "session.add_results({'loss': 2.5})",
+        "session.finish()",
+        ERROR,
+    )
     assert (step.twin.state, step.twin.results["loss"]) == (ExecutionState.DONE, 2.5)
 
 
@@ -190,7 +220,12 @@ def test_without_a_kernel_the_same_calls_write_the_same_record(tmp_path):
     twin = session.finish()
     assert twin == find_twin(tmp_path / "runs" / "toy", PHASE)
     assert twin.results == {"loss": 2.5, "shape": [2, 3], "grad": "nan"}
-    assert (twin.state, twin.verdict, twin.cells, twin.commit) == (ExecutionState.DONE, "pass", (), "")
+    assert (twin.state, twin.verdict, twin.cells, twin.commit) == (
+        ExecutionState.DONE,
+        "pass",
+        (),
+        "",
+    )
     assert [(check.verdict, check.rule) for check in twin.checks] == [("pass", "below 3")]
     assert twin.versions["python"]
     assert "torch" in twin.versions, "found by its metadata; nothing imports it"
@@ -200,7 +235,8 @@ def test_what_cannot_be_recorded_is_refused_with_its_name(tmp_path):
     settings = SimpleNamespace(project=tmp_path, name="toy", parameters=dict)
     session = sessions.start(settings, PHASE, tmp_path / "runs" / "toy")
     with pytest.raises(
-        RecordError, match=r"result model\.layers\[1\] is <object .* \(object\); a record holds numbers"
+        RecordError,
+        match=r"result model\.layers\[1\] is <object .* \(object\); a record holds numbers",
     ):
         session.add_results({"model": {"layers": [1, object()]}})
 

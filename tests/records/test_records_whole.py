@@ -48,7 +48,10 @@ def test_a_notebook_that_is_too_large_keeps_its_card_only(run):
     page.write_text(page.read_text().replace("<main>", "<main>" + "<p>long</p>" * 300_000))
     whole = write_single_file(run)
     assert whole.stat().st_size < LARGEST_PAGE
-    assert 'For size, the cells are only in <a href="records/04-training.html">its own report</a>.' in whole.read_text()
+    assert (
+        'For size, the cells are only in <a href="records/04-training.html">its own report</a>.'
+        in whole.read_text()
+    )
     assert "3.61803398875" in whole.read_text()
 
 
@@ -75,12 +78,16 @@ def test_script_log_and_metrics_of_the_newest_job_are_linked(run):
 
 def test_a_failure_leads_to_its_remedy(tmp_path):
     run = write_run(
-        tmp_path / "runs", reason="JobError: torch.OutOfMemoryError: CUDA out of memory", verdict="fail", state="failed"
+        tmp_path / "runs",
+        reason="JobError: torch.OutOfMemoryError: CUDA out of memory",
+        verdict="fail",
+        state="failed",
     )
     help_page = write_help(run.parent).read_text()
     target = "../../when-it-fails.html#device-out-of-memory"
     assert (
-        f'What to do: <a href="{target}">device out of memory</a>' in (run / "records" / "04-training.html").read_text()
+        f'What to do: <a href="{target}">device out of memory</a>'
+        in (run / "records" / "04-training.html").read_text()
     )
     assert target[3:] in (run / "index.html").read_text()
     assert 'id="device-out-of-memory"' in help_page

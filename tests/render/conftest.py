@@ -15,7 +15,9 @@ from runbook.params.schema.site import Hardware, Site
 def make_settings():
     """Settings for a local run as they would come from files, with what a test wants to be different."""
 
-    def make(environment=None, *, cores=8, walltime=0, nodes=1, scheduler="local", modules=(), setup=()):
+    def make(
+        environment=None, *, cores=8, walltime=0, nodes=1, scheduler="local", modules=(), setup=()
+    ):
         hardware = Hardware(device="cpu", devices_per_node=2, cores_per_node=cores)
         site = Site(
             site="local",
@@ -52,8 +54,11 @@ def make_plan(local_plan):
     """A plan with what rendering reads of it."""
 
     def changed(phase, world_size):
-        parallel, limits = replace(phase.parallel, world_size=world_size), phase.limits
-        return replace(phase, parallel=parallel, limits=replace(limits, process_group_timeout_seconds=600))
+        parallel = replace(phase.parallel, world_size=world_size)
+        limits = phase.limits
+        return replace(
+            phase, parallel=parallel, limits=replace(limits, process_group_timeout_seconds=600)
+        )
 
     def make(world_size=2):
         phases = {name: changed(phase, world_size) for name, phase in local_plan.phases.items()}

@@ -21,28 +21,41 @@ def sample(run, variant):
     variants = json.loads((SAMPLES / f"{run}.json").read_text(encoding="utf-8"))["variants"]
     found = {kind: dict(values) for kind, values in variants[""].items()}
     for kind, values in variants[variant].items() if variant else ():
-        found[kind] = {key: value for key, value in ({**found[kind], **values}).items() if value is not None}
+        found[kind] = {
+            key: value for key, value in ({**found[kind], **values}).items() if value is not None
+        }
     return found
 
 
 def ours(name):
     """The same facts of the training that we render."""
     settings, _, job = rendered(name, "04-training")
-    text = {file: content.replace("/GIVE_JOBS_STAGE", "{stage}") for file, content in job.files.items()}
+    text = {
+        file: content.replace("/GIVE_JOBS_STAGE", "{stage}") for file, content in job.files.items()
+    }
     script = job.script.replace("/GIVE_JOBS_STAGE", "{stage}")
     found = {kind: {} for kind in KINDS}
     directives, environment = of_script(script)
     rank_environment = of_script(text["rank.sh"])[1]
     found["directives"], found["environment"] = directives, {**environment, **rank_environment}
-    step = re.search(r"^export RUNBOOK_SECONDS_LEFT=.*?\n((?:srun|mpiexec) .*?)</dev/null", script, re.M | re.S)
+    step = re.search(
+        r"^export RUNBOOK_SECONDS_LEFT=.*?\n((?:srun|mpiexec) .*?)</dev/null", script, re.M | re.S
+    )
     words = shlex.split(step[1].replace("\\\n", " "))
-    at = next(place for place, word in enumerate(words) if word in ("torchrun", "deepspeed", "bash"))
+    at = next(
+        place for place, word in enumerate(words) if word in ("torchrun", "deepspeed", "bash")
+    )
     inside = words.index("singularity") if "singularity" in words else at
-    found["step"] = options_of(words[1:inside], words[0]) | options_of(words[inside + 2 : at - 1], "singularity")
+    found["step"] = options_of(words[1:inside], words[0]) | options_of(
+        words[inside + 2 : at - 1], "singularity"
+    )
     found["starter"] = options_of(words[at + 1 : -2], words[at]) if at < len(words) - 2 else {}
     program = re.search(r"^python3 -u (\S+) ", text["rank.sh"], re.M)[1]
     arguments = [word.replace("/GIVE_JOBS_STAGE", "{stage}") for word in job.arguments]
-    found["arguments"] = {"program": program.rpartition("/")[2], **options_of(arguments, "", short=True)}
+    found["arguments"] = {
+        "program": program.rpartition("/")[2],
+        **options_of(arguments, "", short=True),
+    }
     for file, content in text.items():
         if file.endswith(".json"):
             found["deepspeed"] = flat(json.loads(content))
@@ -64,7 +77,8 @@ def differences(theirs, own):
 
 def of_script(text):
     """Directives and exported or unset variables of a batch script, as they stand in it."""
-    directives, environment = {}, {}
+    directives = {}
+    environment = {}
     for line in text.splitlines():
         if match := re.match(r"#SBATCH --([\w-]+)(?:[= ](\S+))?\s*$", line):
             directives[match[1]] = "(yours)" if match[1] == "account" else match[2] or ""
@@ -75,13 +89,16 @@ def of_script(text):
             environment[match[1]] = "(unset)"
         elif line.startswith("export "):
             words = re.sub(r"\$\(\((.*?)\)\)", lambda found: found[0].replace(" ", ""), line)
-            environment |= dict(word.split("=", 1) for word in shlex.split(words)[1:] if "=" in word)
+            environment |= dict(
+                word.split("=", 1) for word in shlex.split(words)[1:] if "=" in word
+            )
     return directives, {name: value for name, value in environment.items() if value != f"${name}"}
 
 
 def options_of(words, program, *, short=False):
     """Options by name; `short`: of a path only its last part, since every machine has its own folders."""
-    found, name = {}, ""
+    found = {}
+    name = ""
     for word in words:
         head, equals, value = word.partition("=")
         if word.startswith("-") and not re.match(r"-\d", word):
@@ -129,7 +146,11 @@ def flat(values, path=""):
         if isinstance(value, dict):
             found |= flat(value, f"{name}.")
         else:
-            found[name] = " ".join(number(item) for item in value) if isinstance(value, list) else number(value)
+            found[name] = (
+                " ".join(number(item) for item in value)
+                if isinstance(value, list)
+                else number(value)
+            )
     return found
 
 
@@ -145,7 +166,9 @@ def _resolved(value, key, base):
     def of(match):
         path = match[1].removeprefix("training.")
         found = base
-        for part in (f"{key.rpartition('.')[0]}{path}" if path.startswith(".") else path).split("."):
+        for part in (f"{key.rpartition('.')[0]}{path}" if path.startswith(".") else path).split(
+            "."
+        ):
             found = found.get(part, "") if isinstance(found, dict) else ""
         return str(found)
 
@@ -166,4 +189,6 @@ def _plain_hydra(given):
 
 
 def _short(value):
-    return " ".join("…/" + word.rpartition("/")[2] if "/" in word else word for word in str(value).split(" "))
+    return " ".join(
+        "…/" + word.rpartition("/")[2] if "/" in word else word for word in str(value).split(" ")
+    )

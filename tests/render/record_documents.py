@@ -60,7 +60,9 @@ elif name == "sbatch":
 STARTERS = ["srun", "mpiexec", "singularity", "torchrun", "deepspeed", "python3", "sbatch"]
 SAYING = {
     **dict.fromkeys(("hostname", "scontrol", "get-master"), 'echo "$STUB_HOST"'),
-    **dict.fromkeys(["sleep", "ps", "module", "ml", "conda", "rocm-smi", "taskset", "git", "squeue"], ""),
+    **dict.fromkeys(
+        ["sleep", "ps", "module", "ml", "conda", "rocm-smi", "taskset", "git", "squeue"], ""
+    ),
     "nvidia-smi": 'seq "$STUB_GPUS"',
     "whoami": "echo user",
     "date": "echo now",
@@ -113,7 +115,9 @@ def _lumi(**edits):
 
 
 def _azure(nodes, **variables):
-    return Variant("04-gpt175B.sh", nodes, variables=variables, submit={"partition": "gpu", "nodes": nodes})
+    return Variant(
+        "04-gpt175B.sh", nodes, variables=variables, submit={"partition": "gpu", "nodes": nodes}
+    )
 
 
 def _polaris(nodes, **variables):
@@ -133,11 +137,19 @@ def _polaris(nodes, **variables):
 
 def _aws(base, steps, nodes, *, benchmark=True):
     edits = {"MODEL_SIZE": base, "MAX_STEPS": steps, "NODES": nodes}
-    return Variant("submit-gpt3-175b16-nccl_stock.sh", nodes, edits=edits, base=base, benchmark=benchmark)
+    return Variant(
+        "submit-gpt3-175b16-nccl_stock.sh", nodes, edits=edits, base=base, benchmark=benchmark
+    )
 
 
 def _aws_srun(base, nodes, *, benchmark=True):
-    return Variant("nemo-megatron-v2.sbatch", nodes, variables={"MODEL_SIZE": base}, base=base, benchmark=benchmark)
+    return Variant(
+        "nemo-megatron-v2.sbatch",
+        nodes,
+        variables={"MODEL_SIZE": base},
+        base=base,
+        benchmark=benchmark,
+    )
 
 
 SMALL = {
@@ -154,14 +166,22 @@ DOCUMENTS = {
         "examples_deepspeed/rebase",
         {
             "": _lumi(),
-            "125m-2n-pp2-tp2": _lumi(model="125", global_batch_size=256, lr="6.0e-4", init_std=0.02),
+            "125m-2n-pp2-tp2": _lumi(
+                model="125", global_batch_size=256, lr="6.0e-4", init_std=0.02
+            ),
             "13b-2n-dp16-zero1": _lumi(mp_size=1, pp_size=1, no_pp='"true"'),
             "2n-zero2": _lumi(mp_size=1, pp_size=1, no_pp='"true"', zero_stage=2),
             "13b-2n-pp8-tp2": _lumi(pp_size=8),
             "13b-2n-pp2-tp4": _lumi(mp_size=4),
             "13b-2n-pp4-tp2": _lumi(pp_size=4),
             "175b-48n": _lumi(
-                nodes=48, model="175", mp_size=8, pp_size=8, global_batch_size=1536, lr="0.6e-4", init_std=0.005
+                nodes=48,
+                model="175",
+                mp_size=8,
+                pp_size=8,
+                global_batch_size=1536,
+                lr="0.6e-4",
+                init_std=0.005,
             ),
         },
         config="examples_deepspeed/rebase/ds_config_gbs*.json",
@@ -174,7 +194,16 @@ DOCUMENTS = {
             "": _azure(16),
             "smoke": _azure(2, NUM_LAYERS=12, HIDDEN_SIZE=512, **SMALL),
             "857m": _azure(
-                2, **(SMALL | {"NUM_LAYERS": 24, "HIDDEN_SIZE": 1024, "NUM_ATTENTION_HEADS": 16, "SEQ_LENGTH": 2048})
+                2,
+                **(
+                    SMALL
+                    | {
+                        "NUM_LAYERS": 24,
+                        "HIDDEN_SIZE": 1024,
+                        "NUM_ATTENTION_HEADS": 16,
+                        "SEQ_LENGTH": 2048,
+                    }
+                ),
             ),
             "175b": _azure(16, GLOBAL_BATCH_SIZE=2048),
         },
@@ -258,7 +287,9 @@ def main():
     """One file for each document."""
     folder = Path(os.environ[VARIABLE])
     for run in DOCUMENTS:
-        (SAMPLES / f"{run}.json").write_text(json.dumps(recorded(run, folder), indent=1) + "\n", encoding="utf-8")
+        (SAMPLES / f"{run}.json").write_text(
+            json.dumps(recorded(run, folder), indent=1) + "\n", encoding="utf-8"
+        )
 
 
 def recorded(run, folder):
@@ -266,16 +297,28 @@ def recorded(run, folder):
     document = DOCUMENTS[run]
     facts = {name: _facts(document, variant, folder) for name, variant in document.variants.items()}
     date = _git(document.repository, folder, "log", "-1", "--format=%cs", document.commit).strip()
-    variants = {name: _changed(facts[""], found) if name else found for name, found in facts.items()}
-    where = {"repository": document.repository, "path": document.folder, "commit": document.commit, "date": date}
+    variants = {
+        name: _changed(facts[""], found) if name else found for name, found in facts.items()
+    }
+    where = {
+        "repository": document.repository,
+        "path": document.folder,
+        "commit": document.commit,
+        "date": date,
+    }
     return {**where, "variants": variants}
 
 
 def _changed(own, other):
     changed = {}
     for kind in own.keys() | other.keys():
-        one, two = own.get(kind, {}), other.get(kind, {})
-        changed[kind] = {key: two.get(key) for key in sorted(one.keys() | two.keys()) if one.get(key) != two.get(key)}
+        one = own.get(kind, {})
+        two = other.get(kind, {})
+        changed[kind] = {
+            key: two.get(key)
+            for key in sorted(one.keys() | two.keys())
+            if one.get(key) != two.get(key)
+        }
     return {kind: values for kind, values in sorted(changed.items()) if values}
 
 
@@ -283,7 +326,10 @@ def _facts(document, variant, folder):
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         calls, given = _run(document, variant, folder, root)
-        found = {kind: {} for kind in ("directives", "step", "starter", "arguments", "environment", "deepspeed")}
+        found = {
+            kind: {}
+            for kind in ("directives", "step", "starter", "arguments", "environment", "deepspeed")
+        }
         batch = [text for text in _texts(document, variant, root) if "#SBATCH" in text]
         for text in batch[:1]:
             found["directives"] = of_script(text)[0]
@@ -291,9 +337,14 @@ def _facts(document, variant, folder):
         for name, words, program, environment in calls:
             words, program = ([_staged(word, root) for word in part] for part in (words, program))
             if name == "sbatch":
-                found["directives"] |= {key.strip("-"): value for key, value in options_of(words, "").items()}
+                found["directives"] |= {
+                    key.strip("-"): value for key, value in options_of(words, "").items()
+                }
             elif name in ("srun", "mpiexec", "singularity"):
-                found["step"] = {**(found["step"] if name == "singularity" else {}), **options_of(words, name)}
+                found["step"] = {
+                    **(found["step"] if name == "singularity" else {}),
+                    **options_of(words, name),
+                }
             elif name in ("torchrun", "deepspeed"):
                 found["starter"] = options_of(words, name)
             if program and program[0].endswith(".py"):
@@ -314,7 +365,11 @@ def _staged(word, root):
 
 def _launchers(arguments):
     """Variables that NeMo's launcher is told to export."""
-    return {name.removeprefix("env_vars."): value for name, value in arguments.items() if name.startswith("env_vars.")}
+    return {
+        name.removeprefix("env_vars."): value
+        for name, value in arguments.items()
+        if name.startswith("env_vars.")
+    }
 
 
 def _program(words):
@@ -333,30 +388,58 @@ def _own(environment, given, root):
 
 
 def _nemo(variant, folder, given):
-    base = _git(NEMO[0], folder, "show", f"{NEMO[1]}:launcher_scripts/conf/training/gpt3/{variant.base}.yaml")
+    base = _git(
+        NEMO[0],
+        folder,
+        "show",
+        f"{NEMO[1]}:launcher_scripts/conf/training/gpt3/{variant.base}.yaml",
+    )
     sections = ("trainer.", "exp_manager.", "model.")
     own = {name: value for name, value in given.items() if name.startswith(sections)}
-    return {"program": NEMO_PROGRAM, **hydra_values(yaml.safe_load(base), own if variant.benchmark else {})}
+    return {
+        "program": NEMO_PROGRAM,
+        **hydra_values(yaml.safe_load(base), own if variant.benchmark else {}),
+    }
 
 
 def _run(document, variant, folder, root):
     """Every call that the script made of a stand-in, and the environment it was given."""
-    files = _git(document.repository, folder, "ls-tree", "-r", "--name-only", document.commit, document.folder or ".")
+    files = _git(
+        document.repository,
+        folder,
+        "ls-tree",
+        "-r",
+        "--name-only",
+        document.commit,
+        document.folder or ".",
+    )
     for name in files.split():
         if name.endswith((".sh", ".slurm", ".sbatch", ".json")):
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(
-                _adapted(_git(document.repository, folder, "show", f"{document.commit}:{name}"), variant, root)
+                _adapted(
+                    _git(document.repository, folder, "show", f"{document.commit}:{name}"),
+                    variant,
+                    root,
+                )
             )
             path.chmod(0o755)
     given = _environment(document, variant, root)
     place = "" if variant.script.startswith("ALCF") else document.folder
     script = root / place / variant.script
-    command = ["sbatch", f"--nodes={variant.nodes}", script] if script.suffix == ".sbatch" else ["bash", script]
-    here = root / "elsewhere" if "lumi" in variant.script else script.parents[variant.script.count("/")]
+    if script.suffix == ".sbatch":
+        command = ["sbatch", f"--nodes={variant.nodes}", script]
+    else:
+        command = ["bash", script]
+    if "lumi" in variant.script:
+        here = root / "elsewhere"
+    else:
+        here = script.parents[variant.script.count("/")]
     here.mkdir(exist_ok=True)
-    subprocess.run(command, cwd=here, env=given, capture_output=True, text=True, timeout=60, check=False)
+    subprocess.run(
+        command, cwd=here, env=given, capture_output=True, text=True, timeout=60, check=False
+    )
     return [json.loads(line) for line in (root / "calls").read_text().splitlines()], given
 
 
@@ -379,15 +462,24 @@ def _environment(document, variant, root):
     programs = root / "programs"
     programs.mkdir()
     stand_ins = dict.fromkeys(STARTERS, f"#!{sys.executable} -IS\n{STUB}")
-    for name, text in (stand_ins | {name: f"#!/bin/sh\n{line}\n" for name, line in SAYING.items()}).items():
+    for name, text in (
+        stand_ins | {name: f"#!/bin/sh\n{line}\n" for name, line in SAYING.items()}
+    ).items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    (root / "nodes").write_text("".join(f"{document.host}{number}\n" for number in range(variant.nodes)))
+    (root / "nodes").write_text(
+        "".join(f"{document.host}{number}\n" for number in range(variant.nodes))
+    )
     data = root / "slimpajama" / "preprocessed"
     data.mkdir(parents=True)
     for number in range(74):
         (data / f"train_chunk_{number}.jsonl_text_document.bin").touch()
-    slurm = {"JOB_ID": 1000, "NNODES": variant.nodes, "JOB_NUM_NODES": variant.nodes, "GPUS_PER_NODE": variant.devices}
+    slurm = {
+        "JOB_ID": 1000,
+        "NNODES": variant.nodes,
+        "JOB_NUM_NODES": variant.nodes,
+        "GPUS_PER_NODE": variant.devices,
+    }
     slurm |= {"LOCALID": 0, "NODEID": 0, "PROCID": 0, "NODELIST": "nodes", "STEP_NODELIST": "nodes"}
     return {
         "PATH": f"{programs}:/usr/bin:/bin",
@@ -407,12 +499,18 @@ def _environment(document, variant, root):
 
 def _texts(document, variant, root):
     first = root / document.folder / variant.script
-    return [path.read_text() for path in (first, first.parent / "nemo-megatron.sbatch") if path.is_file()]
+    return [
+        path.read_text()
+        for path in (first, first.parent / "nemo-megatron.sbatch")
+        if path.is_file()
+    ]
 
 
 def _git(repository, folder, *words):
     place = folder / repository.replace("/", "+") / "repo"
-    return subprocess.run(["git", "--git-dir", place, *words], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", "--git-dir", place, *words], capture_output=True, text=True, check=True
+    ).stdout
 
 
 if __name__ == "__main__":

@@ -16,7 +16,10 @@ UPSTREAM = PROJECT / "tests" / "upstream"
 PACKAGE = Path("/project")
 PHASES = ("03-smoke-test", "04-training")
 RUNS = [name for name in params.run_names(PROJECT) if name != "local"]
-NAMES = [*RUNS, *(f"{run}:{variant}" for run in RUNS for variant in params.variant_names(run, PROJECT))]
+NAMES = [
+    *RUNS,
+    *(f"{run}:{variant}" for run in RUNS for variant in params.variant_names(run, PROJECT)),
+]
 
 
 def settings_of(name, *words):
@@ -33,9 +36,13 @@ def rendered(name, phase, *words):
 
 def data_jobs(name):
     """The jobs of a run's data phase as an array of four, by the names of their folders."""
-    settings = replace(settings_of(name, "jobs.data.array=4", "jobs.data.walltime=02:00:00"), project=PACKAGE)
+    settings = replace(
+        settings_of(name, "jobs.data.array=4", "jobs.data.walltime=02:00:00"), project=PACKAGE
+    )
     tasks = data_tasks(settings, "python3")
-    return settings, {task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE) for task in tasks}
+    return settings, {
+        task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE) for task in tasks
+    }
 
 
 def texts(job):
@@ -47,4 +54,6 @@ def texts(job):
 def facts(repository, commit):
     """What tests/upstream knows of a checkout."""
     found = [json.loads(path.read_text()) for path in UPSTREAM.glob("*.json")]
-    return next(entry for entry in found if (entry["repository"], entry["commit"]) == (repository, commit))
+    return next(
+        entry for entry in found if (entry["repository"], entry["commit"]) == (repository, commit)
+    )

@@ -46,7 +46,9 @@ def test_whatever_differs_from_a_documents_script_is_listed_with_its_reason(run,
     known = listed(run, variant)
     found = differences(sample(run, variant), ours(f"{run}:{variant}" if variant else run))
     unlisted = {
-        key: pair for key, pair in found.items() if pair not in known.get(key, []) and None not in known.get(key, [])
+        key: pair
+        for key, pair in found.items()
+        if pair not in known.get(key, []) and None not in known.get(key, [])
     }
     assert not unlisted
 
@@ -61,13 +63,21 @@ def test_no_list_has_what_does_not_differ(run):
         assert not (set(entry.variants) | set(entry.variants_without)) - set(variants), entry.why
         for kind, name, pair in entry.items():
             pairs = [found[variant].get((kind, name)) for variant in about]
-            assert any(pairs if pair is None else [one == pair for one in pairs]), (entry.why, name, pairs)
+            assert any(pairs if pair is None else [one == pair for one in pairs]), (
+                entry.why,
+                name,
+                pairs,
+            )
 
 
 def test_what_is_listed_for_every_document_differs_in_one():
     found = [differences(sample(run, ""), ours(run)) for run in RUNS]
     found.append(differences(sample("slurm-oscar", "single-node"), ours("slurm-oscar:single-node")))
-    found.append(differences(sample("aws-pile-175b", "benchmark-torchrun"), ours("aws-pile-175b:benchmark-torchrun")))
+    found.append(
+        differences(
+            sample("aws-pile-175b", "benchmark-torchrun"), ours("aws-pile-175b:benchmark-torchrun")
+        )
+    )
     for entry in COMMON:
         for kind, name, pair in entry.items():
             pairs = [one[kind, name] for one in found if (kind, name) in one]
@@ -77,7 +87,10 @@ def test_what_is_listed_for_every_document_differs_in_one():
 def test_each_document_has_a_sample_of_its_pinned_commit_and_every_variant():
     for run in RUNS:
         facts = json.loads((SAMPLES / f"{run}.json").read_text())
-        assert (facts["repository"], facts["commit"]) == (DOCUMENTS[run].repository, DOCUMENTS[run].commit)
+        assert (facts["repository"], facts["commit"]) == (
+            DOCUMENTS[run].repository,
+            DOCUMENTS[run].commit,
+        )
         assert set(facts["variants"]) == {variant for name, variant in VARIANTS if name == run}
         assert set(facts["variants"][""]) == set(KINDS)
 
@@ -90,7 +103,9 @@ def test_an_entry_without_a_reason_is_refused(tmp_path):
     folder = tmp_path / "params" / "differs"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("differs:\n  - arguments: [--seed]\n")
-    with pytest.raises(ParamsError, match=r"params/differs/mine.yaml: differs.0.why: Field required"):
+    with pytest.raises(
+        ParamsError, match=r"params/differs/mine.yaml: differs.0.why: Field required"
+    ):
         read_departures("mine", tmp_path)
 
 
@@ -98,4 +113,6 @@ def test_an_entry_without_a_reason_is_refused(tmp_path):
 @pytest.mark.skipif(not shutil.which("git"), reason="git reads the checkouts")
 @pytest.mark.parametrize("run", RUNS)
 def test_the_scripts_still_pass_what_the_samples_say(run):
-    assert recorded(run, Path(os.environ[VARIABLE])) == json.loads((SAMPLES / f"{run}.json").read_text())
+    assert recorded(run, Path(os.environ[VARIABLE])) == json.loads(
+        (SAMPLES / f"{run}.json").read_text()
+    )

@@ -14,7 +14,9 @@ from runbook.planning.plan_tables import storage_table
 def option(arguments, name):
     """The values after an option."""
     start = arguments.index(name) + 1
-    end = next((i for i in range(start, len(arguments)) if arguments[i].startswith("--")), len(arguments))
+    end = next(
+        (i for i in range(start, len(arguments)) if arguments[i].startswith("--")), len(arguments)
+    )
     return arguments[start:end]
 
 
@@ -30,7 +32,9 @@ def test_all_thirty_one_are_listed_each_with_its_kind():
     assert {len(row) for row in rows} == {6} and all(cell.strip() for row in rows for cell in row)
 
 
-@pytest.mark.parametrize(("variant", "model", "count"), [("smoke", "375m", 64_633_856), ("857m", "857m", 355_919_872)])
+@pytest.mark.parametrize(
+    ("variant", "model", "count"), [("smoke", "375m", 64_633_856), ("857m", "857m", 355_919_872)]
+)
 def test_1_and_2_the_labels_are_shown_with_their_counts(variant, model, count):
     entry = labels(f"azure-175b:{variant}")[model]
     assert (entry.parameters, entry.fits) == (count, False)
@@ -38,14 +42,26 @@ def test_1_and_2_the_labels_are_shown_with_their_counts(variant, model, count):
 
 def test_3_and_10_seventy_four_files_of_which_fifteen_validate_and_fifteen_test():
     _, _, job = rendered("azure-175b", "04-training")
-    parts = {name: option(job.arguments, f"--{name}-data-path")[1::2] for name in ("train", "valid", "test")}
-    assert {name: len(files) for name, files in parts.items()} == {"train": 44, "valid": 15, "test": 15}
+    parts = {
+        name: option(job.arguments, f"--{name}-data-path")[1::2]
+        for name in ("train", "valid", "test")
+    }
+    assert {name: len(files) for name, files in parts.items()} == {
+        "train": 44,
+        "valid": 15,
+        "test": 15,
+    }
     assert len({file for files in parts.values() for file in files}) == 74
 
 
 def test_4_intervals_reach_the_program():
-    _, _, job = rendered("azure-175b", "04-training", "training.save_interval=77", "training.eval_interval=33")
-    assert (option(job.arguments, "--save-interval"), option(job.arguments, "--eval-interval")) == (["77"], ["33"])
+    _, _, job = rendered(
+        "azure-175b", "04-training", "training.save_interval=77", "training.eval_interval=33"
+    )
+    assert (option(job.arguments, "--save-interval"), option(job.arguments, "--eval-interval")) == (
+        ["77"],
+        ["33"],
+    )
 
 
 def test_6_a_named_image_is_used():
@@ -56,8 +72,12 @@ def test_6_a_named_image_is_used():
 @pytest.mark.parametrize("run", [run for run in RUNS if run != "aws-pile-175b"])
 def test_13_merges_are_not_the_vocabulary(run):
     _, _, job = rendered(run, "04-training")
-    vocabulary, merges = option(job.arguments, "--vocab-file"), option(job.arguments, "--merge-file")
-    assert (vocabulary[0].rpartition("/")[2], merges[0].rpartition("/")[2]) == ("vocab.json", "merges.txt")
+    vocabulary = option(job.arguments, "--vocab-file")
+    merges = option(job.arguments, "--merge-file")
+    assert (vocabulary[0].rpartition("/")[2], merges[0].rpartition("/")[2]) == (
+        "vocab.json",
+        "merges.txt",
+    )
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -97,7 +117,9 @@ def test_21_22_and_24_polaris_runs_the_pinned_script_in_the_environment_that_was
 def test_25_gpt25b_is_shown_as_what_it_is_and_tensor_outside_a_node_is_warned_of():
     plan = make_plan(settings_of("polaris-25b"))
     assert 29.2e9 < labels("polaris-25b")["gpt25b"].parameters < 29.5e9
-    check = next(check for check in plan.checks if check.name == "04-training: tensor inside a node")
+    check = next(
+        check for check in plan.checks if check.name == "04-training: tensor inside a node"
+    )
     assert check.verdict == "warn"
 
 
@@ -153,7 +175,9 @@ def test_a_group_that_is_not_there_is_named_with_those_that_are():
 def test_the_deepspeed_launcher_is_for_one_node():
     _, _, job = rendered("slurm-oscar:single-node", "04-training")
     assert "  deepspeed \\\n  --num_gpus=8 \\\n" in job.script
-    with pytest.raises(Exception, match="the deepspeed launcher reaches other nodes by ssh without a password"):
+    with pytest.raises(
+        Exception, match="the deepspeed launcher reaches other nodes by ssh without a password"
+    ):
         rendered("slurm-oscar", "04-training", "jobs.launcher=deepspeed")
 
 
@@ -181,7 +205,9 @@ def test_the_nodes_own_copy_of_the_image_is_made_and_used():
     assert 'cp -- "$image" "$copy.part.$$"' in job.files["node.sh"]
     assert 'bash "$job/node.sh"' in job.script
     with pytest.raises(Exception, match="is no file that could be copied to the nodes"):
-        rendered("slurm-oscar", "04-training", "jobs.image_copy=/mnt/nvme", "jobs.image=registry#a:1")
+        rendered(
+            "slurm-oscar", "04-training", "jobs.image_copy=/mnt/nvme", "jobs.image=registry#a:1"
+        )
 
 
 def test_the_image_of_a_site_is_built_from_pinned_versions():

@@ -35,7 +35,10 @@ def fleet(tmp_path):
     def run(*words, states=("RUNNING",)):
         (tmp_path / "states").write_text("".join(f"{state}\n" for state in states))
         (tmp_path / "log").write_text("")
-        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "BASH_ENV": str(tmp_path / "clock")}
+        environment = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "BASH_ENV": str(tmp_path / "clock"),
+        }
         environment |= {"LOG": str(tmp_path / "log"), "STATES": str(tmp_path / "states")}
         said = shell.run(["bash", str(script), *words], env=environment, check=False)
         return said, [line.split("|")[:-1] for line in (tmp_path / "log").read_text().splitlines()]
@@ -50,7 +53,9 @@ def test_the_script_is_the_expected_one_word_for_word():
 
 
 def test_start_waits_until_the_machines_run(fleet):
-    said, asked = fleet("start", "my cluster", "us-east-1", states=("STOPPED", "UNREACHABLE", "STARTING", "RUNNING"))
+    said, asked = fleet(
+        "start", "my cluster", "us-east-1", states=("STOPPED", "UNREACHABLE", "STARTING", "RUNNING")
+    )
     named = ["--cluster-name", "my cluster", "--region", "us-east-1"]
     assert asked == [
         ["update-compute-fleet", *named, "--status", "START_REQUESTED"],
@@ -68,7 +73,10 @@ def test_stop_waits_until_they_do_not(fleet):
 def test_machines_that_do_not_come_end_the_waiting_with_what_was_said(fleet):
     said, asked = fleet("start", "c", "r", states=("PROTECTED",))
     assert said.exit_code == 1 and len(asked) == 1 + 30 * 4
-    assert 'c did not say "RUNNING" within 30 minutes, but: {' in said.err and '"status": "PROTECTED"' in said.err
+    assert (
+        'c did not say "RUNNING" within 30 minutes, but: {' in said.err
+        and '"status": "PROTECTED"' in said.err
+    )
 
 
 def test_status_is_the_answer_itself_and_an_unknown_word_is_refused(fleet):

@@ -26,19 +26,24 @@ SPICE = strategies.sampled_from("'\"`\\&|><*~!#$;- \n\r\t\u2028ü→😀") | str
     ]
 )
 TEXT = strategies.lists(
-    SPICE | strategies.text(strategies.characters(codec="utf-8", exclude_characters="\0")), max_size=6
+    SPICE | strategies.text(strategies.characters(codec="utf-8", exclude_characters="\0")),
+    max_size=6,
 )
 VALUE = TEXT.map("".join)
-FOLDER = VALUE.map(lambda text: text.replace("/", "_").encode()[:120].decode(errors="ignore")).filter(
-    lambda text: text not in ("", ".", "..")
-)
+FOLDER = VALUE.map(
+    lambda text: text.replace("/", "_").encode()[:120].decode(errors="ignore")
+).filter(lambda text: text not in ("", ".", ".."))
 
 
 @pytest.mark.jobs
 @settings(
     max_examples=25,
     deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a failing one takes minutes: each is a job
+    phases=[
+        Phase.explicit,
+        Phase.reuse,
+        Phase.generate,
+    ],  # to shrink a failing one takes minutes: each is a job
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(folder=FOLDER, value=VALUE, group=VALUE)
@@ -53,7 +58,9 @@ def test_values_arrive_as_they_are_and_start_nothing(
     python.parent.mkdir(parents=True)
     python.symlink_to(recorder)
     site_environment = {f"{group}:": {"HOSTILE": value, "GONE": None}, "last": {"SECOND": group}}
-    job = render_job(make_settings(site_environment), make_plan(1), "04-training", python=str(python))
+    job = render_job(
+        make_settings(site_environment), make_plan(1), "04-training", python=str(python)
+    )
     job_folder = JobFolder(run_folder / "jobs" / "04-training-2")
     write_job(job_folder, job)
 
@@ -104,5 +111,8 @@ def test_a_port_in_use_is_not_taken(make_settings, make_plan, tmp_path):
         used.bind(("127.0.0.1", 0))
         used.listen()
         port = used.getsockname()[1]
-        assert shell.run(["bash", "-c", f"{question}\nport_is_used {port}"], check=False).exit_code == 0
+        assert (
+            shell.run(["bash", "-c", f"{question}\nport_is_used {port}"], check=False).exit_code
+            == 0
+        )
     assert shell.run(["bash", "-c", f"{question}\nport_is_used {port}"], check=False).exit_code == 1

@@ -40,7 +40,11 @@ def with_hostile(value, recorder=None):
 
 def unmarked(script, value, before="/"):
     """A script with each place of the value, quoted, replaced by one word."""
-    places = [shlex.quote(f"{value}:").replace("\n", " "), shlex.quote(f"{before}{value}"), shlex.quote(value)]
+    places = [
+        shlex.quote(f"{value}:").replace("\n", " "),
+        shlex.quote(f"{before}{value}"),
+        shlex.quote(value),
+    ]
     for place in places:
         assert place in script
         script = script.replace(place, "VALUE")
@@ -51,7 +55,9 @@ def job_of(own):
     return render_job(own, make_plan(own), "04-training", package=PACKAGE)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(value=VALUE)
 @example(value="$(touch made)")
 @example(value="'; touch made; '")
@@ -69,11 +75,15 @@ def test_the_script_is_the_harmless_one_but_for_the_quoted_value(value):
 @example(value="\ntouch made\n")
 @example(value="x\n#SBATCH --account=other")
 def test_a_job_of_the_data_phase_is_the_harmless_one_but_for_the_quoted_value(value):
-    assume(str(PACKAGE / (MARK + value)) == f"{PACKAGE}/{MARK}{value}")  # a path drops a slash at its end
+    assume(
+        str(PACKAGE / (MARK + value)) == f"{PACKAGE}/{MARK}{value}"
+    )  # a path drops a slash at its end
 
     def script(text):
         own = settings_of("lumi-13b")
-        own = replace(own, site=own.site.model_copy(update={"environment": {f"{text}:": {"HOSTILE": text}}}))
+        own = replace(
+            own, site=own.site.model_copy(update={"environment": {f"{text}:": {"HOSTILE": text}}})
+        )
         task = Task(f"{text}:", ("python3", text), is_array=True)
         return unmarked(render_task(own, "02-data", task, PACKAGE / text).script, text, "/project/")
 
@@ -81,17 +91,24 @@ def test_a_job_of_the_data_phase_is_the_harmless_one_but_for_the_quoted_value(va
 
 
 @pytest.mark.jobs
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(value=VALUE)
 @example(value="$(touch made)")
 @example(value="a\nb")
 def test_the_program_gets_the_value_as_it_is(value, recorder, tmp_path):
     folder = "/" + value.strip("/").replace("/", "_")
     own = settings_of("lumi-13b", "training.framework=megatron-deepspeed")
-    own = replace(own, site=own.site.model_copy(update={"paths": {"tensorboard": folder}, "launcher": "srun"}))
+    own = replace(
+        own, site=own.site.model_copy(update={"paths": {"tensorboard": folder}, "launcher": "srun"})
+    )
     checkout = own.site.frameworks["megatron-deepspeed"].model_copy(update={"folder": folder})
     own = replace(
-        own, site=own.site.model_copy(update={"frameworks": {"megatron-deepspeed": checkout}, "python": str(recorder)})
+        own,
+        site=own.site.model_copy(
+            update={"frameworks": {"megatron-deepspeed": checkout}, "python": str(recorder)}
+        ),
     )
     job = job_of(own)
     (tmp_path / "rank.sh").write_text(job.files["rank.sh"], encoding="utf-8")
@@ -103,19 +120,24 @@ def test_the_program_gets_the_value_as_it_is(value, recorder, tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("value", ["two words", "a;b", "$(x)", "a\n#SBATCH --account=b", "'", "ü", "a#b"])
+@pytest.mark.parametrize(
+    "value", ["two words", "a;b", "$(x)", "a\n#SBATCH --account=b", "'", "ü", "a#b"]
+)
 @pytest.mark.parametrize("run", ["lumi-13b", "polaris-25b"])
 def test_what_cannot_stand_in_a_queues_line_is_refused(run, value):
     own = settings_of(run)
     training = own.run.jobs.training.model_copy(update={"account": value})
     jobs = own.run.jobs.model_copy(update={"training": training})
     own = replace(own, run=own.run.model_copy(update={"jobs": jobs}))
-    with pytest.raises(ParamsError, match="cannot stand in a line for the queue, which has no quotes"):
+    with pytest.raises(
+        ParamsError, match="cannot stand in a line for the queue, which has no quotes"
+    ):
         job_of(own)
 
 
 @pytest.mark.parametrize(
-    ("mount", "why"), [("/a,b", "',' and ':' separate mounts"), ("/a:/b:/c", "separate mounts"), ("a", "absolute")]
+    ("mount", "why"),
+    [("/a,b", "',' and ':' separate mounts"), ("/a:/b:/c", "separate mounts"), ("a", "absolute")],
 )
 def test_a_mount_that_would_be_read_as_two_is_refused(mount, why):
     own = settings_of("azure-175b")

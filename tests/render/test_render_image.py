@@ -55,7 +55,9 @@ def test_the_image_of_aws_has_the_layers_of_its_document():
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.parts[-3])
 def test_bash_can_read_each_layer(file, tmp_path):
     script = tmp_path / "layers.sh"
-    layers = re.findall(r"^RUN (.*(?:\\\n.*)*)", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    layers = re.findall(
+        r"^RUN (.*(?:\\\n.*)*)", file.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     assert layers
     script.write_text("\n".join(layers))
     shell.run(["bash", "-n", str(script)])
@@ -73,10 +75,15 @@ def build(tmp_path):
     def run(image, *, refused="", code=0):
         own = settings_of("slurm-oscar", f"jobs.stage={tmp_path}/stage", f"jobs.image={image}")
         own = replace(own, site=own.site.model_copy(update={"frameworks": {}, "paths": {}}))
-        script, log = tmp_path / "prepare.sh", tmp_path / "log"
+        script = tmp_path / "prepare.sh"
+        log = tmp_path / "log"
         script.write_text(render_preparation(own, PROJECT), encoding="utf-8")
         log.write_text("")
-        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "LOG": str(log), "REFUSED": refused}
+        environment = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "LOG": str(log),
+            "REFUSED": refused,
+        }
         environment["PUSHED"] = str(tmp_path / "pushed")
         said = shell.run(["bash", str(script)], env=environment, check=False)
         assert said.exit_code == code, said.err
@@ -90,7 +97,10 @@ TAG = "pytorch:24.03-py3-deepspeed-0.15.4"
 
 def test_an_image_file_is_built_and_imported_once(build, tmp_path):
     image = tmp_path / "image.sqsh"
-    made = [f"docker build --tag {TAG} {tmp_path}", f"enroot import -o {image}.part dockerd://{TAG}"]
+    made = [
+        f"docker build --tag {TAG} {tmp_path}",
+        f"enroot import -o {image}.part dockerd://{TAG}",
+    ]
     assert build(image) == made
     assert image.exists()
     assert build(image) == []
@@ -110,10 +120,16 @@ def test_an_image_of_a_registry_is_built_and_pushed_where_it_is_missing(build, t
         "docker push registry.example/team/gpt:1",
     ]
     assert not (tmp_path / "stage" / ".runbook" / "image").exists()
-    assert build("docker://registry.example#team/gpt:1") == [looked, *made, "docker push registry.example/team/gpt:1"]
+    assert build("docker://registry.example#team/gpt:1") == [
+        looked,
+        *made,
+        "docker push registry.example/team/gpt:1",
+    ]
     assert build("docker://registry.example#team/gpt:1") == []
 
 
 def test_an_image_that_the_registry_has_is_not_pushed_over(build, tmp_path):
     (tmp_path / "pushed").touch()
-    assert build("nvcr.io#nvidia/pytorch:24.03-py3") == ["docker manifest inspect nvcr.io/nvidia/pytorch:24.03-py3"]
+    assert build("nvcr.io#nvidia/pytorch:24.03-py3") == [
+        "docker manifest inspect nvcr.io/nvidia/pytorch:24.03-py3"
+    ]

@@ -25,7 +25,9 @@ def golden_job(make_settings, make_plan, phase):
     if phase == "03-smoke-test":
         settings = make_settings()
     else:
-        settings = make_settings(ENVIRONMENT, cores=0, walltime=3600, modules=["gcc/13"], setup=["ulimit -c 0"])
+        settings = make_settings(
+            ENVIRONMENT, cores=0, walltime=3600, modules=["gcc/13"], setup=["ulimit -c 0"]
+        )
     return render_job(settings, make_plan(), phase, python="/opt/my python/bin/python")
 
 
@@ -33,12 +35,15 @@ def golden_job(make_settings, make_plan, phase):
 def test_the_script_is_the_expected_one_word_for_word(phase, make_settings, make_plan):
     rendered = golden_job(make_settings, make_plan, phase)
     assert rendered.script == (GOLDEN / phase / "job.sh").read_text(encoding="utf-8")
-    assert rendered.arguments == json.loads((GOLDEN / phase / "arguments.json").read_text(encoding="utf-8"))
+    assert rendered.arguments == json.loads(
+        (GOLDEN / phase / "arguments.json").read_text(encoding="utf-8")
+    )
     assert rendered.files == {}
 
 
 @pytest.mark.skipif(
-    shutil.which("shellcheck") is None, reason="shellcheck is not installed (apt-get install shellcheck)"
+    shutil.which("shellcheck") is None,
+    reason="shellcheck is not installed (apt-get install shellcheck)",
 )
 @pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
 def test_shellcheck_finds_nothing(phase):
@@ -57,13 +62,16 @@ def test_rendering_twice_gives_the_same_text(make_settings, make_plan):
 
 def test_a_phase_without_training_has_no_job(make_settings, make_plan, tmp_path):
     with pytest.raises(
-        JobError, match=r"^02-data has no training job; these phases have one: 03-smoke-test, 04-training"
+        JobError,
+        match=r"^02-data has no training job; these phases have one: 03-smoke-test, 04-training",
     ):
         render_job(make_settings(), make_plan(), "02-data")
 
 
 def test_several_nodes_are_refused_on_one_machine(make_settings, make_plan, tmp_path):
-    with pytest.raises(JobError, match=r"04-training asks for 4 nodes, but site local is this one machine"):
+    with pytest.raises(
+        JobError, match=r"04-training asks for 4 nodes, but site local is this one machine"
+    ):
         render_job(make_settings(nodes=4), make_plan(), "04-training")
 
 
@@ -73,16 +81,21 @@ def test_a_name_no_variable_can_have_is_refused(name, make_settings, make_plan, 
         render_job(make_settings({"group": {name: "1"}}), make_plan(), "04-training")
 
 
-@pytest.mark.parametrize(("value", "why"), [("a\0b", "holds a NUL character"), ("\ud800", "cannot be written|UTF-8")])
+@pytest.mark.parametrize(
+    ("value", "why"), [("a\0b", "holds a NUL character"), ("\ud800", "cannot be written|UTF-8")]
+)
 def test_a_value_no_program_can_be_given_is_refused(value, why, make_settings, make_plan, tmp_path):
     with pytest.raises(ParamsError, match=why):
         render_job(make_settings({"group": {"NAME": value}}), make_plan(), "04-training")
 
 
 @pytest.mark.parametrize(
-    ("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1"), (1, 1, "1"), (96, 8, "12")]
+    ("cores", "world_size", "threads"),
+    [(8, 2, "4"), (8, 3, "2"), (2, 4, "1"), (1, 1, "1"), (96, 8, "12")],
 )
-def test_known_cores_are_shared_out_to_the_ranks(cores, world_size, threads, make_settings, make_plan, tmp_path):
+def test_known_cores_are_shared_out_to_the_ranks(
+    cores, world_size, threads, make_settings, make_plan, tmp_path
+):
     script = render_job(make_settings(cores=cores), make_plan(world_size), "04-training").script
     assert f"export OMP_NUM_THREADS={threads}\n" in script
     assert "nproc" not in script
@@ -110,14 +123,23 @@ def test_files_are_written_whole_and_the_script_can_be_executed(tmp_path):
         ("polaris-25b", '  done <"$job/after"\nfi\n\n'),
     ],
 )
-def test_a_task_in_the_container_has_the_trainers_modules_image_and_python_and_no_device(run, before):
+def test_a_task_in_the_container_has_the_trainers_modules_image_and_python_and_no_device(
+    run, before
+):
     settings = settings_of(run)
-    task = Task("a rehearsal", ("python3", "-m", "runbook.training.rehearsal"), in_container=True, part="rehearsal")
+    task = Task(
+        "a rehearsal",
+        ("python3", "-m", "runbook.training.rehearsal"),
+        in_container=True,
+        part="rehearsal",
+    )
     script = render_task(settings, "01-environment", task, Path("/project")).script
     assert f"{before}python3 -m runbook.training.rehearsal </dev/null &" in script
-    assert [line.removeprefix("module load ") for line in script.splitlines() if line.startswith("module load")] == (
-        settings.site.modules
-    )
+    assert [
+        line.removeprefix("module load ")
+        for line in script.splitlines()
+        if line.startswith("module load")
+    ] == (settings.site.modules)
     directives = [line for line in script.splitlines() if line.startswith(("#SBATCH", "#PBS"))]
     assert not any("gpu" in line for line in directives)
     assert run == "polaris-25b" or "#SBATCH --cpus-per-task=1" in directives

@@ -40,7 +40,11 @@ def test_polaris_is_asked_for_whole_nodes_as_its_document_does():
     [
         (["jobs.training.cpus_per_task=4"], {}, "8:ncpus=16"),
         (["jobs.training.cpus_per_task=4"], {"cores_directive": ""}, "8:ncpus=16"),
-        (["jobs.training.cpus_per_task=4"], {"directives": {"select": "ncpus=64:ngpus=4"}}, "8:ncpus=16:ngpus=4"),
+        (
+            ["jobs.training.cpus_per_task=4"],
+            {"directives": {"select": "ncpus=64:ngpus=4"}},
+            "8:ncpus=16:ngpus=4",
+        ),
         (["jobs.training.memory=480G"], {}, "8:mem=480gb:ncpus=32"),
         (["jobs.training.memory=2048"], {}, "8:mem=2048mb:ncpus=32"),
         ([], {"devices_directive": "ngpus"}, "8:ncpus=32:ngpus=4"),
@@ -54,9 +58,15 @@ def test_cores_memory_and_devices_stand_in_the_chunk(words, site, chunk):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("jobs.training.qos=high", r"qos=high: PBS has no quality of service.*jobs\.<phase>\.partition"),
+        (
+            "jobs.training.qos=high",
+            r"qos=high: PBS has no quality of service.*jobs\.<phase>\.partition",
+        ),
         ("jobs.training.reservation=R12", r"reservation=R12: in PBS a reservation is a queue"),
-        ("jobs.training.memory=0", r"'0' is not a size that PBS knows.*no word for all of a node's memory"),
+        (
+            "jobs.training.memory=0",
+            r"'0' is not a size that PBS knows.*no word for all of a node's memory",
+        ),
         ("jobs.training.memory=much", r"'much' is not a size that PBS knows"),
     ],
 )
@@ -70,7 +80,23 @@ def test_out_and_err_are_written_in_their_place_while_the_job_runs():
 
 
 def test_a_sites_words_of_one_letter_are_letters_of_qsub():
-    found = lines(plain(directives={"k": "oe", "W": "umask=022,group_list=users", "V": "", "filesystems": "home"}))
-    assert {"#PBS -k oe", "#PBS -W umask=022,group_list=users", "#PBS -V", "#PBS -l filesystems=home"} <= set(found)
+    found = lines(
+        plain(
+            directives={
+                "k": "oe",
+                "W": "umask=022,group_list=users",
+                "V": "",
+                "filesystems": "home",
+            }
+        )
+    )
+    assert {
+        "#PBS -k oe",
+        "#PBS -W umask=022,group_list=users",
+        "#PBS -V",
+        "#PBS -l filesystems=home",
+    } <= set(found)
     assert "#PBS -k doe" not in found
-    assert "#PBS -o out" in lines(plain(directives={"o": "elsewhere"}))  # the job's own files stay where they are read
+    assert "#PBS -o out" in lines(
+        plain(directives={"o": "elsewhere"})
+    )  # the job's own files stay where they are read

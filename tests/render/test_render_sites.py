@@ -6,7 +6,19 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from sites import GOLDEN, NAMES, PACKAGE, PHASES, PROJECT, RUNS, data_jobs, facts, rendered, settings_of, texts
+from sites import (
+    GOLDEN,
+    NAMES,
+    PACKAGE,
+    PHASES,
+    PROJECT,
+    RUNS,
+    data_jobs,
+    facts,
+    rendered,
+    settings_of,
+    texts,
+)
 
 from runbook.core import shell
 from runbook.core.errors import PlanError
@@ -17,7 +29,9 @@ REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "need 71"}
 
 GIT = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-C"]
 
-SCRIPTS = [path for site in GOLDEN.iterdir() if site.name != "local" for path in sorted(site.rglob("*.sh"))]
+SCRIPTS = [
+    path for site in GOLDEN.iterdir() if site.name != "local" for path in sorted(site.rglob("*.sh"))
+]
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -33,45 +47,78 @@ def test_the_files_are_the_expected_ones_word_for_word(run, phase):
 def test_the_jobs_of_the_data_phase_are_the_expected_ones_word_for_word(run):
     settings, jobs = data_jobs(run)
     folder = GOLDEN / settings.site.site
-    expected = {path.parent.name: path.read_text(encoding="utf-8") for path in folder.glob("02-data*/job.sh")}
+    expected = {
+        path.parent.name: path.read_text(encoding="utf-8")
+        for path in folder.glob("02-data*/job.sh")
+    }
     assert {name: job.script for name, job in jobs.items()} == expected
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_preparation_is_the_expected_one_word_for_word(run):
     settings = settings_of(run)
-    expected = (GOLDEN / settings.site.site / "01-environment" / "prepare.sh").read_text(encoding="utf-8")
+    expected = (GOLDEN / settings.site.site / "01-environment" / "prepare.sh").read_text(
+        encoding="utf-8"
+    )
     assert render_preparation(settings, PACKAGE) == expected
 
 
 def test_preparing_twice_changes_nothing(tmp_path):
     upstream = tmp_path / "upstream"
-    for words in (["init", "-q", str(upstream)], [*GIT, str(upstream), "commit", "-q", "--allow-empty", "-m", "one"]):
+    for words in (
+        ["init", "-q", str(upstream)],
+        [*GIT, str(upstream), "commit", "-q", "--allow-empty", "-m", "one"],
+    ):
         shell.run(["git", *words])
     commit = shell.run(["git", "-C", str(upstream), "rev-parse", "HEAD"]).out.strip()
     own = settings_of("azure-175b", f"jobs.stage={tmp_path}/the stage")
-    checkout = own.site.frameworks["megatron-lm"].model_copy(update={"repository": str(upstream), "commit": commit})
+    checkout = own.site.frameworks["megatron-lm"].model_copy(
+        update={"repository": str(upstream), "commit": commit}
+    )
     image = tmp_path / "the stage" / "image"
-    step = own.site.preparation[0].model_copy(update={"creates": str(image), "commands": [f"touch '{image}'"]})
-    site = own.site.model_copy(update={"frameworks": {"megatron-lm": checkout}, "preparation": [step]})
+    step = own.site.preparation[0].model_copy(
+        update={"creates": str(image), "commands": [f"touch '{image}'"]}
+    )
+    site = own.site.model_copy(
+        update={"frameworks": {"megatron-lm": checkout}, "preparation": [step]}
+    )
     script = tmp_path / "prepare.sh"
     script.write_text(render_preparation(replace(own, site=site), PROJECT), encoding="utf-8")
     shell.run(["bash", str(script)])
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "the stage").rglob("*") if "gpt2" not in path.parts}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in (tmp_path / "the stage").rglob("*")
+        if "gpt2" not in path.parts
+    }
     said = shell.run(["bash", str(script)]).out
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert "the checkout is there" in said and f"the PyTorch image: there, {image}" in said
     assert (tmp_path / "the stage" / "data" / "gpt2" / "merges.txt").is_file()
     shell.run(
-        [*("git", *GIT), str(tmp_path / "the stage" / "Megatron-LM"), "commit", "-q", "--allow-empty", "-m", "two"]
+        [
+            *("git", *GIT),
+            str(tmp_path / "the stage" / "Megatron-LM"),
+            "commit",
+            "-q",
+            "--allow-empty",
+            "-m",
+            "two",
+        ]
     )
-    assert "check that commit out, or move the folder away" in shell.run(["bash", str(script)], check=False).err
+    assert (
+        "check that commit out, or move the folder away"
+        in shell.run(["bash", str(script)], check=False).err
+    )
 
 
 @pytest.mark.parametrize("run", ["lumi-13b", "polaris-25b"])
 def test_modules_that_read_unset_variables_can_be_loaded_by_the_preparation(run, tmp_path):
     own = settings_of(run, f"jobs.stage={tmp_path}/stage")
-    step = next(step for step in own.site.preparation if any("module load" in line for line in step.commands))
+    step = next(
+        step
+        for step in own.site.preparation
+        if any("module load" in line for line in step.commands)
+    )
     loading = [line for line in step.commands if line.startswith(("module load", "conda activate"))]
     mark = tmp_path / "made"
     step = step.model_copy(update={"creates": str(mark), "commands": [*loading, f"touch {mark}"]})
@@ -79,7 +126,10 @@ def test_modules_that_read_unset_variables_can_be_loaded_by_the_preparation(run,
     script = tmp_path / "prepare.sh"
     script.write_text(render_preparation(replace(own, site=site), PROJECT), encoding="utf-8")
     # As Lmod and conda do: functions that a login shell exports, which read what may not be set.
-    functions = {f"BASH_FUNC_{name}%%": '() { echo "$__NEVER_SET" >/dev/null; }' for name in ("module", "conda")}
+    functions = {
+        f"BASH_FUNC_{name}%%": '() { echo "$__NEVER_SET" >/dev/null; }'
+        for name in ("module", "conda")
+    }
     said = shell.run(["bash", str(script)], env=functions, check=False)
     assert (said.exit_code, said.err) == (0, "")
     assert mark.exists()
@@ -91,7 +141,9 @@ def test_the_module_that_lumis_jobs_load_is_the_one_that_its_preparation_install
     text = render_preparation(own, PACKAGE)
     assert f"  eb {module.replace('/', '-')}.eb ||" in text
     assert f"module load LUMI partition/G {module}\n" in text
-    assert "rocm-5.6.1" not in text  # LUMI archived the document's recipe on 2026-01-23: eb does not find it
+    assert (
+        "rocm-5.6.1" not in text
+    )  # LUMI archived the document's recipe on 2026-01-23: eb does not find it
 
 
 def test_a_recipe_that_lumi_has_archived_since_ends_the_preparation_with_what_to_do(tmp_path):
@@ -102,7 +154,9 @@ def test_a_recipe_that_lumi_has_archived_since_ends_the_preparation_with_what_to
     functions = {"BASH_FUNC_module%%": "() { :; }", "BASH_FUNC_eb%%": "() { return 1; }"}
     said = shell.run(["bash", str(script)], env=functions, check=False)
     assert said.exit_code == 1
-    assert "eb did not install it. LUMI archives recipes of containers that no longer work" in said.err
+    assert (
+        "eb did not install it. LUMI archives recipes of containers that no longer work" in said.err
+    )
     assert not (tmp_path / "stage" / ".runbook").exists()
 
 
@@ -143,11 +197,16 @@ def test_the_upstream_program_has_every_option(name, phase):
 
 def faults(arguments, options):
     """What the upstream parser would refuse: unknown options, wrong number, type or choice of values."""
-    found, place = [], 0
+    found = []
+    place = 0
     while place < len(arguments):
         name = arguments[place]
-        end = next((i for i in range(place + 1, len(arguments)) if arguments[i].startswith("--")), len(arguments))
-        values, place = arguments[place + 1 : end], end
+        end = next(
+            (i for i in range(place + 1, len(arguments)) if arguments[i].startswith("--")),
+            len(arguments),
+        )
+        values = arguments[place + 1 : end]
+        place = end
         if name not in options:
             found.append(f"{name} is unknown")
             continue
@@ -170,8 +229,14 @@ def faults(arguments, options):
 
 def unknown_keys(arguments, keys):
     """Overrides of keys that the published configuration lacks, or of a section instead of a value."""
-    words = [word.partition("=")[0] for word in arguments if not word.startswith(("--config-path=", "--config-name="))]
-    return [word for word in words if word.lstrip("+") not in keys] + [w for w in set(words) if words.count(w) > 1]
+    words = [
+        word.partition("=")[0]
+        for word in arguments
+        if not word.startswith(("--config-path=", "--config-name="))
+    ]
+    return [word for word in words if word.lstrip("+") not in keys] + [
+        w for w in set(words) if words.count(w) > 1
+    ]
 
 
 def test_the_judge_of_options_finds_each_kind_of_fault():

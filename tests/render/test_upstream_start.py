@@ -53,8 +53,12 @@ def test_an_upstream_program_imports_the_package_next_to_it(run, programs, tmp_p
     own = settings_of(run, f"jobs.stage={tmp_path}/stage")
     framework = own.run.training.framework
     assert framework != "runbook"
-    checkout = own.site.frameworks[framework].model_copy(update={"folder": str(tmp_path / "checkout")})
-    own = replace(own, site=own.site.model_copy(update={"frameworks": {framework: checkout}, "setup": []}))
+    checkout = own.site.frameworks[framework].model_copy(
+        update={"folder": str(tmp_path / "checkout")}
+    )
+    own = replace(
+        own, site=own.site.model_copy(update={"frameworks": {framework: checkout}, "setup": []})
+    )
     upstream_checkout(tmp_path / "checkout", checkout.script)
     job = JobFolder(tmp_path / "run" / "jobs" / PHASE)
     rendered = render_job(own, make_plan(own), PHASE, package=PACKAGE)
@@ -62,10 +66,23 @@ def test_an_upstream_program_imports_the_package_next_to_it(run, programs, tmp_p
 
     nodes = own.job(PHASE).nodes
     (tmp_path / "nodes").write_text("".join(f"node{i}\n" for i in range(nodes)))
-    queue = {"SLURM_SUBMIT_DIR": job.path, "SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node", "NODES": nodes}
-    queue |= {"PBS_O_WORKDIR": job.path, "PBS_JOBID": "7.server", "PBS_NODEFILE": tmp_path / "nodes"}
+    queue = {
+        "SLURM_SUBMIT_DIR": job.path,
+        "SLURM_JOB_ID": 7,
+        "SLURM_JOB_NODELIST": "node",
+        "NODES": nodes,
+    }
+    queue |= {
+        "PBS_O_WORKDIR": job.path,
+        "PBS_JOBID": "7.server",
+        "PBS_NODEFILE": tmp_path / "nodes",
+    }
     # A person may have set it for programs of their own; the queue hands it on.
-    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SIF": "image", "PYTHONSAFEPATH": "1"}
+    environment = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "SIF": "image",
+        "PYTHONSAFEPATH": "1",
+    }
     said = shell.run(
         ["bash", str(job.script)],
         env=environment | {name: str(value) for name, value in queue.items()},

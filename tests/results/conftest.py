@@ -59,7 +59,9 @@ def saved(*iterations: int) -> list[Event]:
 def make() -> SimpleNamespace:
     """Builders of records; a fixture and not a module, so that any import mode of pytest finds them."""
     started = Event("started", world_size=2, segment=0, time=990.0)
-    return SimpleNamespace(step=step, history=history_of, saved=saved, started=started, vocabulary=VOCABULARY)
+    return SimpleNamespace(
+        step=step, history=history_of, saved=saved, started=started, vocabulary=VOCABULARY
+    )
 
 
 @pytest.fixture(scope="session")
@@ -70,11 +72,23 @@ def local_plan() -> Plan:
 @pytest.fixture
 def spec(local_plan: Plan) -> PhasePlan:
     shape = {
-        "layers": 4, "hidden": 128, "heads": 4, "kv_heads": 4, "ffn_hidden": 512, "sequence_length": 128,
-        "positions": 128, "vocabulary": 50257, "padded_vocabulary": VOCABULARY, "tied_embeddings": True,
-        "position_embedding": "learned", "normalization": "layernorm", "activation": "gelu", "biases": True,
-        "name": "tiny", "parameters": 7_249_000,
-    }  # fmt: skip
+        "layers": 4,
+        "hidden": 128,
+        "heads": 4,
+        "kv_heads": 4,
+        "ffn_hidden": 512,
+        "sequence_length": 128,
+        "positions": 128,
+        "vocabulary": 50257,
+        "padded_vocabulary": VOCABULARY,
+        "tied_embeddings": True,
+        "position_embedding": "learned",
+        "normalization": "layernorm",
+        "activation": "gelu",
+        "biases": True,
+        "name": "tiny",
+        "parameters": 7_249_000,
+    }
     phase = local_plan.phases["03-smoke-test"]
     return replace(
         phase,

@@ -14,7 +14,9 @@ from runbook.results.metrics import find_alarms
 
 
 def steps(values, name="loss", **others):
-    return [SimpleNamespace(iteration=n, **{name: value}, **others) for n, value in enumerate(values, 1)]
+    return [
+        SimpleNamespace(iteration=n, **{name: value}, **others) for n, value in enumerate(values, 1)
+    ]
 
 
 def kinds(alarms):
@@ -28,47 +30,88 @@ def curve(num_steps, noise, seed=1, power=0.25):
 
 # Losses that BigScience wrote into its public chronicles (tr1-13B-base, tr8-104B-wide, tr8b-104B, tr11-176B-ml of
 # bigscience-workshop/bigscience), with the last iteration before the one by which they had noticed.
-THIRTEEN = [(29020, 2.775923), (29030, 2.772822), (29040, 2.768131), (29050, 7.343709), (29060, 8.715872)]
+THIRTEEN = [
+    (29020, 2.775923),
+    (29030, 2.772822),
+    (29040, 2.768131),
+    (29050, 7.343709),
+    (29060, 8.715872),
+]
 FIRST_104B = [
     (7000, 6.444662),
     (7010, 11.42026),
     *((n, 11.42 - 0.0203 * (n - 7010)) for n in range(7020, 7220, 10)),
 ]  # to 7.155
-SECOND_104B = [(6900, 6.365808), (6910, 6.598378), (6920, 7.314456), (6930, 9.121927), (6940, 10.23865)]
-NORMED_104B = [(17060, 2.665295), (17061, 2.667121), (17062, 4.374269), (17063, 4.365822), (17064, 4.391485)]
-BLOOM = [(31214, 2.198845), (31215, 2.220424), (31216, 2.595213), (31217, 2.241558), (31218, 2.345279),
-         (31219, 5.098124), (31220, 3.492029)]  # fmt: skip
+SECOND_104B = [
+    (6900, 6.365808),
+    (6910, 6.598378),
+    (6920, 7.314456),
+    (6930, 9.121927),
+    (6940, 10.23865),
+]
+NORMED_104B = [
+    (17060, 2.665295),
+    (17061, 2.667121),
+    (17062, 4.374269),
+    (17063, 4.365822),
+    (17064, 4.391485),
+]
+BLOOM = [
+    (31214, 2.198845),
+    (31215, 2.220424),
+    (31216, 2.595213),
+    (31217, 2.241558),
+    (31218, 2.345279),
+    (31219, 5.098124),
+    (31220, 3.492029),
+]
 
 
 @pytest.mark.parametrize(
     ("told", "noticed"),
-    [(THIRTEEN, 29050), (FIRST_104B, 7010), (SECOND_104B, 6940), (NORMED_104B, 17062), (BLOOM, 31219)],
+    [
+        (THIRTEEN, 29050),
+        (FIRST_104B, 7010),
+        (SECOND_104B, 6940),
+        (NORMED_104B, 17062),
+        (BLOOM, 31219),
+    ],
 )
 @pytest.mark.parametrize("before", [0, 200])
 def test_spikes_of_public_chronicles_are_found_when_people_saw_them(told, noticed, before):
     """What was printed before these lines is not public here: a curve of the described level and slope is put there."""
     source, start, (first, loss) = random.Random(3), told[0][0] - 10 * before, told[0]
-    built = [(start + 10 * n, loss * (1 + 0.05 * (1 - n / before)) + source.gauss(0, 0.01)) for n in range(before)]
+    built = [
+        (start + 10 * n, loss * (1 + 0.05 * (1 - n / before)) + source.gauss(0, 0.01))
+        for n in range(before)
+    ]
     rows = [SimpleNamespace(iteration=iteration, loss=loss) for iteration, loss in [*built, *told]]
     (alarm, *_) = [one for one in find_alarms(rows) if one.kind == "spike"]
     assert alarm.iteration <= (
         noticed if alarm.value > 2.2 * alarm.usual or not before else min(told[-1][0], noticed + 20)
     )
     assert first < alarm.since <= noticed
-    assert f"loss {alarm.value:.4g}: it jumped" in alarm.evidence and f"the median {alarm.usual:.4g}" in alarm.evidence
+    assert (
+        f"loss {alarm.value:.4g}: it jumped" in alarm.evidence
+        and f"the median {alarm.usual:.4g}" in alarm.evidence
+    )
 
 
 def test_a_loss_that_stays_up_or_creeps_up_diverges():
     """The first is built after 104B's first attempt: 6.4 to 11.4, then 7.15 for good."""
     source = random.Random(1)
     built = [6.9 - 0.0015 * n + source.gauss(0, 0.04) for n in range(300)]
-    built += [11.42 - 0.2 * n for n in range(21)] + [7.15 + source.gauss(0, 0.03) for _ in range(60)]
+    built += [11.42 - 0.2 * n for n in range(21)] + [
+        7.15 + source.gauss(0, 0.03) for _ in range(60)
+    ]
     assert [one[:3] for one in kinds(find_alarms(steps(built)))][:2] == [
         ("spike", "loss", 301),
         ("divergence", "loss", 301),
     ]
     creeping = [loss + max(0, n - 1000) * 0.0007 for n, loss in enumerate(curve(2000, 0.02))]
-    assert ("divergence", "loss") in {(one.kind, one.metric) for one in find_alarms(steps(creeping))}
+    assert ("divergence", "loss") in {
+        (one.kind, one.metric) for one in find_alarms(steps(creeping))
+    }
 
 
 @pytest.mark.parametrize("noise", [0.003, 0.03, 0.2])
@@ -85,19 +128,32 @@ def test_single_batches_of_odd_text_are_no_spike():
 
 
 def test_a_loss_that_falls_no_more_is_a_plateau_and_one_that_is_none_is_told_once():
-    flat = [loss if n < 700 else 3.4 + loss * 0.002 * (-1) ** n for n, loss in enumerate(curve(3000, 0.01))]
+    flat = [
+        loss if n < 700 else 3.4 + loss * 0.002 * (-1) ** n
+        for n, loss in enumerate(curve(3000, 0.01))
+    ]
     assert {(one.kind, one.metric) for one in find_alarms(steps(flat))} == {("plateau", "loss")}
-    rows = [SimpleNamespace(iteration=n, loss=None if n > 5 else 3.0, nan=int(n > 5)) for n in range(1, 20)]
+    rows = [
+        SimpleNamespace(iteration=n, loss=None if n > 5 else 3.0, nan=int(n > 5))
+        for n in range(1, 20)
+    ]
     assert kinds(find_alarms(rows)) == [("NaN", "loss", 6, 6)]
 
 
 def rows_of(**columns):
     """Steps of 2 s each with a loss of 3, and what is given by name."""
     length = len(next(iter(columns.values())))
-    usual = {"loss": [3.0] * length, "seconds": [2.0] * length, "data_wait_seconds": [0.01] * length}
+    usual = {
+        "loss": [3.0] * length,
+        "seconds": [2.0] * length,
+        "data_wait_seconds": [0.01] * length,
+    }
     names = usual | columns
     rows = zip(*names.values(), strict=True)
-    return [SimpleNamespace(iteration=n, **dict(zip(names, row, strict=True))) for n, row in enumerate(rows, 1)]
+    return [
+        SimpleNamespace(iteration=n, **dict(zip(names, row, strict=True)))
+        for n, row in enumerate(rows, 1)
+    ]
 
 
 def not_of_the_loss(rows):
@@ -117,7 +173,12 @@ def test_a_number_that_creeps_up_is_a_drift_and_its_evidence_is_named(metric, us
     assert alarm.usual == pytest.approx(usual, rel=0.1) and alarm.value > 1.25 * alarm.usual
     assert f"grew from {alarm.usual:.4g} to {alarm.value:.4g} over " in alarm.evidence
     assert "each, steadily: the spread around that line is 0.0" in alarm.evidence
-    assert not_of_the_loss(rows_of(seconds=[2.0 + n / 100 for n in range(900)], global_batch=range(200, 1100))) == []
+    assert (
+        not_of_the_loss(
+            rows_of(seconds=[2.0 + n / 100 for n in range(900)], global_batch=range(200, 1100))
+        )
+        == []
+    )
 
 
 def test_what_warms_up_or_jumps_once_or_wanders_is_no_growth():
@@ -139,7 +200,9 @@ def test_what_warms_up_or_jumps_once_or_wanders_is_no_growth():
             assert growths(healthy, widens=widens) == []
     found = []
     for seed in range(200):
-        source, level, values = random.Random(seed), 0.0, []
+        source = random.Random(seed)
+        level = 0.0
+        values = []
         for _ in range(3200):
             level = 0.98 * level + source.gauss(0, 1)
             values.append(level)
@@ -154,19 +217,29 @@ def test_what_warms_up_or_jumps_once_or_wanders_is_no_growth():
 def test_a_file_system_that_becomes_slow_is_reported_once():
     waits = [0.01] * 300 + [1.0] * 100 + [0.02] * 100 + [1.5] * 100
     alarms = not_of_the_loss(rows_of(data_wait_seconds=waits))
-    assert [(alarm.kind, alarm.iteration) for alarm in alarms] == [("slow file system", 330), ("slow file system", 530)]
+    assert [(alarm.kind, alarm.iteration) for alarm in alarms] == [
+        ("slow file system", 330),
+        ("slow file system", 530),
+    ]
     assert alarms[0].evidence == (
         "data wait seconds 1: each of 10 steps waits so long, 50% of its time; the 30 before have the median 0.01 and "
         "the spread 0"
     )
     single = [5.0 if n % 97 == 0 else 0.01 for n in range(600)]
-    assert not_of_the_loss(rows_of(data_wait_seconds=single)) == [], "a shuffled index is read now and then"
-    assert not_of_the_loss(rows_of(data_wait_seconds=[1.0] * 600)) == [], "always so: 05-analysis shows it"
+    assert not_of_the_loss(rows_of(data_wait_seconds=single)) == [], (
+        "a shuffled index is read now and then"
+    )
+    assert not_of_the_loss(rows_of(data_wait_seconds=[1.0] * 600)) == [], (
+        "always so: 05-analysis shows it"
+    )
 
 
 def test_a_save_that_takes_many_times_as_long_is_reported():
     watch = MetricWatch()
-    told = [[*watch.look_at_save(n, seconds)] for n, seconds in enumerate([3.0, 4.0, 3.0, 12.0, 61.0, 3.5])]
+    told = [
+        [*watch.look_at_save(n, seconds)]
+        for n, seconds in enumerate([3.0, 4.0, 3.0, 12.0, 61.0, 3.5])
+    ]
     assert [len(alarms) for alarms in told] == [0, 0, 0, 0, 1, 0]
     assert told[4][0].evidence == (
         "save seconds 61: so long a save took; the 4 before have the median 3.5 and the spread 0.74"
@@ -186,8 +259,13 @@ def test_a_log_file_shows_its_alarms():
 def test_growth_begins_again_where_iterations_come_again():
     """After a rollback, or in the log of a run that was started again."""
     steps = [*range(1, 201), *range(101, 1300)]
-    rows = [SimpleNamespace(iteration=n, loss=3.0, grad_norm=0.5 + n / 1000, seconds=2.0 + n / 100) for n in steps]
+    rows = [
+        SimpleNamespace(iteration=n, loss=3.0, grad_norm=0.5 + n / 1000, seconds=2.0 + n / 100)
+        for n in steps
+    ]
     assert {alarm.metric for alarm in find_alarms(rows)} >= {"seconds_per_sequence"}
     watch = GrowthWatch("memory", 2)
-    growths = [growth for n in [*range(1, 60), *range(20, 99)] if (growth := watch.look(n, float(n)))]
+    growths = [
+        growth for n in [*range(1, 60), *range(20, 99)] if (growth := watch.look(n, float(n)))
+    ]
     assert growths == [], "neither part alone is long enough"

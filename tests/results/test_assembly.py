@@ -33,8 +33,20 @@ def iterations(lines):
 
 
 def test_going_back_starts_a_segment():
-    text = [line(n, 3 - n / 100) for n in (1, 2, 3, 4, 5, 6)] + [line(n, 3 - n / 100, 501.0) for n in (2, 3, 7)]
-    assert iterations(text) == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0), (2, 1), (3, 1), (7, 1)]
+    text = [line(n, 3 - n / 100) for n in (1, 2, 3, 4, 5, 6)] + [
+        line(n, 3 - n / 100, 501.0) for n in (2, 3, 7)
+    ]
+    assert iterations(text) == [
+        (1, 0),
+        (2, 0),
+        (3, 0),
+        (4, 0),
+        (5, 0),
+        (6, 0),
+        (2, 1),
+        (3, 1),
+        (7, 1),
+    ]
 
 
 def test_same_step_with_other_numbers_is_a_restart():
@@ -54,7 +66,9 @@ def test_copies_by_other_ranks_count_once_even_when_late():
 
 
 def test_late_copy_by_another_rank_is_dropped():
-    assert iterations([f"0: {line(1)}", f"0: {line(2, 2.9)}", f"1: {line(1)}", f"1: {line(2, 2.9)}"]) == [
+    assert iterations(
+        [f"0: {line(1)}", f"0: {line(2, 2.9)}", f"1: {line(1)}", f"1: {line(2, 2.9)}"]
+    ) == [
         (1, 0),
         (2, 0),
     ]
@@ -74,8 +88,14 @@ def test_files_of_two_starts_are_two_segments_and_a_cut_file_goes_on(tmp_path):
     (tmp_path / "c").write_text("\n".join(line(n, 2.9 - n / 100) for n in (5, 6)))
     log = parse_files([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
     assert [(one.iteration, one.segment, one.file) for one in log.records] == [
-        (1, 0, 0), (2, 0, 0), (3, 0, 0), (3, 1, 1), (4, 1, 1), (5, 1, 2), (6, 1, 2),
-    ]  # fmt: skip
+        (1, 0, 0),
+        (2, 0, 0),
+        (3, 0, 0),
+        (3, 1, 1),
+        (4, 1, 1),
+        (5, 1, 2),
+        (6, 1, 2),
+    ]
     assert log.source(log.records[4]) == f"{tmp_path / 'b'}:2"
 
 
@@ -131,7 +151,10 @@ def test_windows_line_ends_and_utf16_are_read(tmp_path):
     (tmp_path / "dos").write_bytes(text.encode())
     (tmp_path / "utf16").write_bytes(text.encode("utf-16"))
     for name in ("dos", "utf16"):
-        assert [(one.iteration, one.line) for one in parse_files([tmp_path / name]).records] == [(1, 1), (2, 2)]
+        assert [(one.iteration, one.line) for one in parse_files([tmp_path / name]).records] == [
+            (1, 1),
+            (2, 2),
+        ]
 
 
 def test_line_without_end_does_not_fill_the_memory(tmp_path):
@@ -152,8 +175,12 @@ def test_quick_way_and_long_way_agree():
     text = [line(n, 3 - n / 100, 500 + n, 1 + n / 10) for n in range(1, 40)]
     quick = parse_lines(text).records
     slow = [parse_lines([one]).records[0] for one in text]
-    assert [(a.iteration, a.loss, a.seconds, a.grad_norm, a.learning_rate, a.loss_scale, a.skipped) for a in quick] == [
-        (b.iteration, b.loss, b.seconds, b.grad_norm, b.learning_rate, b.loss_scale, b.skipped) for b in slow
+    assert [
+        (a.iteration, a.loss, a.seconds, a.grad_norm, a.learning_rate, a.loss_scale, a.skipped)
+        for a in quick
+    ] == [
+        (b.iteration, b.loss, b.seconds, b.grad_norm, b.learning_rate, b.loss_scale, b.skipped)
+        for b in slow
     ]
 
 
@@ -169,11 +196,33 @@ def test_json_is_one_object_with_the_keys_promised(tmp_path):
     with (tmp_path / "out").open("w") as stream:
         write_json(parse_files([SAMPLES / "bigscience.log"]), stream)
     found = json.loads((tmp_path / "out").read_text())
-    assert list(found) == ["format", "files", "records", "validation", "notes", "unread_lines", "failures", "alarms"]
+    assert list(found) == [
+        "format",
+        "files",
+        "records",
+        "validation",
+        "notes",
+        "unread_lines",
+        "failures",
+        "alarms",
+    ]
     assert list(found["records"][0]) == [
-        "iteration", "loss", "grad_norm", "learning_rate", "loss_scale", "seconds", "samples_per_second",
-        "tokens_per_second", "tflops", "tflops_convention", "skipped", "nan", "segment", "states", "source",
-    ]  # fmt: skip
+        "iteration",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "loss_scale",
+        "seconds",
+        "samples_per_second",
+        "tokens_per_second",
+        "tflops",
+        "tflops_convention",
+        "skipped",
+        "nan",
+        "segment",
+        "states",
+        "source",
+    ]
     assert found["records"][-1]["states"] == ["cut_line"]
     assert found["records"][-1]["samples_per_second"] is None
     assert found["records"][0]["source"].endswith("bigscience.log:1")
@@ -209,4 +258,7 @@ def test_command_summary_names_states_sources_and_failures():
 
 def test_command_refuses_two_outputs():
     result = CliRunner().invoke(logs, [str(SAMPLES / "llmc.log"), "--json", "--csv"])
-    assert (result.exit_code, "--json, --csv and --to exclude each other" in result.output) == (2, True)
+    assert (result.exit_code, "--json, --csv and --to exclude each other" in result.output) == (
+        2,
+        True,
+    )

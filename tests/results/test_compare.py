@@ -16,7 +16,9 @@ def run_folder(tmp_path, make, plan):
         (folder / "records").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(plan.as_dict()))
         (folder / "run.yaml").write_text(f"run: {name}\nparallel:\n  tensor: {tensor}\n  data: 2\n")
-        (folder / "records" / "04-training.json").write_text(json.dumps({"versions": {"torch": "2.13.0"}}))
+        (folder / "records" / "04-training.json").write_text(
+            json.dumps({"versions": {"torch": "2.13.0"}})
+        )
         lines = [json.dumps(make.step(n, **changes)) for n in range(1, 101)]
         (folder / "metrics.jsonl").write_text("\n".join(lines))
         return read_run(folder)
@@ -48,13 +50,18 @@ def test_slower_than_the_tolerance_fails_and_names_both_numbers(run_folder):
     assert failed.name == "b: throughput (tokens/s)"
     assert failed.value == "465.5, 512 before (-9.1%)"
     assert failed.rule == "not more than 5% lower than in a"
-    assert compare([run_folder("c"), run_folder("d", seconds=2.2)], Tolerance(tokens_per_second=0.1)).passed
+    assert compare(
+        [run_folder("c"), run_folder("d", seconds=2.2)], Tolerance(tokens_per_second=0.1)
+    ).passed
 
 
 def test_worse_loss_and_memory_fail_better_ones_pass(run_folder):
     base = run_folder("a")
     worse = verdicts(compare([base, run_folder("b", loss=9.0, memory_bytes=2 * 10**9)]))
-    assert (worse["b: loss at equal tokens (nat/token)"], worse["b: memory (B)"]) == ("fail", "fail")
+    assert (worse["b: loss at equal tokens (nat/token)"], worse["b: memory (B)"]) == (
+        "fail",
+        "fail",
+    )
     better = compare([base, run_folder("c", loss=1.0, memory_bytes=10**8, seconds=1.0)])
     assert better.passed
 
@@ -86,14 +93,20 @@ def test_one_run_is_no_comparison(run_folder):
 
 
 def test_folder_that_is_no_run_is_named(tmp_path):
-    with pytest.raises(RecordError, match=r"plan\.json does not exist: is .* the folder of a run\?"):
+    with pytest.raises(
+        RecordError, match=r"plan\.json does not exist: is .* the folder of a run\?"
+    ):
         read_run(tmp_path)
 
 
 def test_curves_are_drawn_over_tokens_and_time(run_folder):
-    first, second = run_folder("a"), run_folder("b", seconds=1.0)
+    first = run_folder("a")
+    second = run_folder("b", seconds=1.0)
     figure = comparison_figure({"a": first.history, "b": second.history})
-    assert [axes.get_xlabel() for axes in figure.axes] == ["tokens seen (tokens)", "time in steps (s)"]
+    assert [axes.get_xlabel() for axes in figure.axes] == [
+        "tokens seen (tokens)",
+        "time in steps (s)",
+    ]
     assert figure.axes[0].get_ylabel() == "loss (nat/token)"
 
 
@@ -105,12 +118,17 @@ def test_command_gives_the_verdict_as_json_and_by_its_exit_code(run_folder, tmp_
     for name, seconds in (("a", 2.0), ("b", 2.2)):
         run_folder(name, seconds=seconds)
     figure = tmp_path / "curves.svg"
-    done = CliRunner().invoke(command, ["a", "b", "--runs", str(tmp_path), "--json", "--figure", str(figure)],
-                              standalone_mode=False)  # fmt: skip
+    done = CliRunner().invoke(
+        command,
+        ["a", "b", "--runs", str(tmp_path), "--json", "--figure", str(figure)],
+        standalone_mode=False,
+    )
     content = json.loads(done.output)
     assert (done.return_value, content["verdict"]) == (1, "fail")
     assert content["tolerance"] == {"tokens_per_second": 0.05, "last_loss": 0.01, "memory": 0.1}
-    assert [check["name"] for check in content["checks"] if check["verdict"] == "fail"] == ["b: throughput (tokens/s)"]
+    assert [check["name"] for check in content["checks"] if check["verdict"] == "fail"] == [
+        "b: throughput (tokens/s)"
+    ]
     assert figure.read_text().startswith("<?xml")
     loose = ["a", "b", "--runs", str(tmp_path), "--slower", "0.2"]
     allowed = CliRunner().invoke(command, loose, standalone_mode=False)

@@ -53,13 +53,17 @@ def test_our_own_runs_fill_the_same_table_without_stated_figures():
     own = ThroughputRow("125M", gpt(12, 768, 12), cut, 8, samples_per_second=250.0)
     (row,) = results_table([own], device="A100-80GB", precision="bf16", source="metrics.jsonl").rows
     assert row["verdict"] == "ok"
-    assert row[COLUMN] == pytest.approx(tflops_per_device(own.shape, 250.0, 8, "megatron-deepspeed-f4"))
+    assert row[COLUMN] == pytest.approx(
+        tflops_per_device(own.shape, 250.0, 8, "megatron-deepspeed-f4")
+    )
 
 
 def test_a_stated_speed_that_does_not_follow_is_said():
     (own, *_) = lumi_rows()
     wrong = StatedRow(
-        replace(own.row, parallel=replace(own.row.parallel, tensor=2), samples_per_second=250.0), 99.0, 50.0
+        replace(own.row, parallel=replace(own.row.parallel, tensor=2), samples_per_second=250.0),
+        99.0,
+        50.0,
     )
     assert judged_table([wrong]).rows[0]["verdict"].startswith("stated 99.0, recomputed ")
 
@@ -71,7 +75,9 @@ def test_the_page_of_the_lumi_table_is_what_the_tool_writes():
 
 def test_published_flops_are_reproduced_by_their_conventions():
     bloom = gpt(70, 14336, 112, tensor=4, vocabulary=250880)
-    assert tflops_per_device(bloom, 2048 / 105.22, 384, "megatron-deepspeed-f4") == pytest.approx(149.015, abs=0.02)
+    assert tflops_per_device(bloom, 2048 / 105.22, 384, "megatron-deepspeed-f4") == pytest.approx(
+        149.015, abs=0.02
+    )
     nemo = gpt(96, 12288, 96, tensor=4)
     assert flops(nemo, 1 / 2048, "megatron-full") * 866 / 1e12 == pytest.approx(932, abs=1.5)
 
@@ -94,17 +100,30 @@ def test_projection_needs_a_price_for_a_cost_and_says_what_it_leaves_out(history
     assert best.rows[-1]["how"] == "no price is known: set jobs.price_per_device_hour"
     assert best.notes == ("without evaluation, checkpoints and restarts: the best case",)
     rates = Rates(2.0, "EUR", 500.0, "data sheet")
-    real = {row["what"]: row for row in projection_table(summary, target_tokens=44_236_800, goodput=0.5, rates=rates)}
-    assert real["cost"] == {"what": "cost", "value": pytest.approx(192.0), "unit": "EUR", "how": "2 a device-hour"}
+    real = {
+        row["what"]: row
+        for row in projection_table(summary, target_tokens=44_236_800, goodput=0.5, rates=rates)
+    }
+    assert real["cost"] == {
+        "what": "cost",
+        "value": pytest.approx(192.0),
+        "unit": "EUR",
+        "how": "2 a device-hour",
+    }
     assert (real["energy"]["value"], real["energy"]["unit"]) == (pytest.approx(48.0), "kWh")
 
 
 def test_what_a_run_cost_is_its_wall_time_on_all_devices(history):
     table = cost_table(
-        summarize(history, sequence_length=128), account_wall_time(history), Rates(3.0, "EUR", 400.0, "measured")
+        summarize(history, sequence_length=128),
+        account_wall_time(history),
+        Rates(3.0, "EUR", 400.0, "measured"),
     )
     found = {row["what"]: row["value"] for row in table}
     hours = 2 * 200 / 3600
     assert found["device-hours"] == pytest.approx(hours)
     assert found["device-hours in steps that count"] == pytest.approx(0.75 * hours)
-    assert (found["energy"], found["cost"]) == (pytest.approx(0.4 * hours), pytest.approx(3 * hours))
+    assert (found["energy"], found["cost"]) == (
+        pytest.approx(0.4 * hours),
+        pytest.approx(3 * hours),
+    )

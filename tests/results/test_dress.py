@@ -24,24 +24,44 @@ def one(text):
 @pytest.mark.parametrize(
     "dress",
     [
-        "[lrdn0001:3]:{}", "node-a/0 {}", "[my-job-1] [2025-12-17 04:54:49,774] [INFO] {}", "> {}", "    {}", "{}\r",
-        "2024-05-01 10:00:00.123 | INFO     | train:log:100 - {}", "2024-05-01T10:00:00.123456789Z stdout F {}",
-        "<pre><code>{}<br></code></pre>", '{{"log":"{}\\n","stream":"stdout","time":"2024-01-01T00:00:00Z"}}',
-        "log := `{}`", "  4%|#     | 4/100 [00:04<01:12,  1.32it/s]{}", "\ufeff{}",
+        "[lrdn0001:3]:{}",
+        "node-a/0 {}",
+        "[my-job-1] [2025-12-17 04:54:49,774] [INFO] {}",
+        "> {}",
+        "    {}",
+        "{}\r",
+        "2024-05-01 10:00:00.123 | INFO     | train:log:100 - {}",
+        "2024-05-01T10:00:00.123456789Z stdout F {}",
+        "<pre><code>{}<br></code></pre>",
+        '{{"log":"{}\\n","stream":"stdout","time":"2024-01-01T00:00:00Z"}}',
+        "log := `{}`",
+        "  4%|#     | 4/100 [00:04<01:12,  1.32it/s]{}",
+        "\ufeff{}",
     ],
-)  # fmt: skip
+)
 def test_dress_changes_nothing(dress):
     record = one(dress.format(MEGATRON))
-    assert (record.iteration, record.loss, record.seconds, record.grad_norm) == (122, 2.50422, 86.5452, 0.231)
+    assert (record.iteration, record.loss, record.seconds, record.grad_norm) == (
+        122,
+        2.50422,
+        86.5452,
+        0.231,
+    )
     assert (record.skipped, record.nan, record.states) == (0, 0, ())
 
 
 def test_ranks_with_clocks_of_their_own_count_once():
-    ranks = [f"[default{rank}]:" + NEMO.format(n=n, seconds=1 + rank / 10) for n in (10, 11, 12) for rank in (0, 3, 7)]
+    ranks = [
+        f"[default{rank}]:" + NEMO.format(n=n, seconds=1 + rank / 10)
+        for n in (10, 11, 12)
+        for rank in (0, 3, 7)
+    ]
     log = parse_lines(ranks)
     assert [(record.iteration, record.seconds, record.segment) for record in log.records] == [
-        (10, 1.0, 0), (11, 1.0, 0), (12, 1.0, 0),
-    ]  # fmt: skip
+        (10, 1.0, 0),
+        (11, 1.0, 0),
+        (12, 1.0, 0),
+    ]
 
 
 def test_ranks_printed_one_after_the_other_count_once():
@@ -63,8 +83,15 @@ def test_restart_with_other_numbers_is_a_segment():
 
 
 def test_rates_of_nemo_2():
-    record = one(NEMO.format(n=5, seconds=2) + " | tokens_per_sec_per_gpu: 6.859e+03 | TFLOPS_per_GPU: 1.249e+03")
-    assert (record.tokens_per_second, record.tflops, record.tflops_convention) == (6859.0, 1249.0, "nemo")
+    record = one(
+        NEMO.format(n=5, seconds=2)
+        + " | tokens_per_sec_per_gpu: 6.859e+03 | TFLOPS_per_GPU: 1.249e+03"
+    )
+    assert (record.tokens_per_second, record.tflops, record.tflops_convention) == (
+        6859.0,
+        1249.0,
+        "nemo",
+    )
     assert record.states == ("tokens_per_second_per_device",)
 
 
@@ -74,14 +101,18 @@ def test_flops_by_their_unit():
         "approx flops per GPU: {} | lm_loss: 1.1E+01 | number of skipped iterations:   0 | number of nan iterations:   "
         "0 |"
     )
-    log = parse_lines(line.format(n, flops) for n, flops in enumerate(["941.2GFLOPS", "112.9TFLOPS", "1.5PFLOPS"]))
+    log = parse_lines(
+        line.format(n, flops) for n, flops in enumerate(["941.2GFLOPS", "112.9TFLOPS", "1.5PFLOPS"])
+    )
     assert [record.tflops for record in log.records] == [0.9412, 112.9, 1500.0]
     assert [record.samples_per_second for record in log.records] == [7.799] * 3
     assert log.format == "gpt-neox"
 
 
 def test_forks_of_megatron_that_add_rates():
-    line = MEGATRON.replace("| learning", "| consumed tokens: 1.258B | tokens/sec/gpu: 8000.5 | learning")
+    line = MEGATRON.replace(
+        "| learning", "| consumed tokens: 1.258B | tokens/sec/gpu: 8000.5 | learning"
+    )
     record = one(line.replace("| lm loss", "| throughput per GPU (TFLOP/s/GPU): 412.3 | lm loss"))
     assert (record.tokens_per_second, record.tflops) == (8000.5, 412.3)
     assert record.states == ("tokens_per_second_per_device",)
@@ -102,7 +133,11 @@ def test_milliseconds_of_wordplay():
     )
     assert [record.seconds for record in log.records] == [0.1081093, 0.0852848, 0.182, None]
     assert log.records[-1].states == ("unknown_unit_of_time",)
-    assert [(one.iteration, one.loss) for one in log.validation] == [(5, 4.2905), (15, 4.1), (20, 4.05)]
+    assert [(one.iteration, one.loss) for one in log.validation] == [
+        (5, 4.2905),
+        (15, 4.1),
+        (20, 4.05),
+    ]
 
 
 def test_wrapped_timer_of_deepspeed():
@@ -115,7 +150,11 @@ def test_wrapped_timer_of_deepspeed():
 
 
 def test_no_number_is_made_of_a_word():
-    log = parse_lines(["Epoch 4 | iter 961 step 961 | loss train: 1.062, val: 1.057 | iter time: 529.46 ms (step)"])
+    log = parse_lines(
+        [
+            "Epoch 4 | iter 961 step 961 | loss train: 1.062, val: 1.057 | iter time: 529.46 ms (step)"
+        ]
+    )
     assert log.records == []
 
 
@@ -131,7 +170,12 @@ def test_nanochat_and_what_it_grew_from():
         8.3916e-07,
         15.3672,
     )
-    assert (later.iteration, later.loss, later.seconds, later.tokens_per_second) == (42, 4.123456, 0.11832, 4429.1)
+    assert (later.iteration, later.loss, later.seconds, later.tokens_per_second) == (
+        42,
+        4.123456,
+        0.11832,
+        4429.1,
+    )
 
 
 def test_one_overflow_told_twice_is_one_skipped_step():
@@ -140,13 +184,20 @@ def test_one_overflow_told_twice_is_one_skipped_step():
         " Attempted loss scale: 32768, reducing to 16384"
     )
     before = MEGATRON.replace("122/", "121/").replace("2.50", "2.60")
-    _, record = parse_lines([before, told, told.replace("loss_scaler", "stage_1_and_2"), MEGATRON]).records
+    _, record = parse_lines(
+        [before, told, told.replace("loss_scaler", "stage_1_and_2"), MEGATRON]
+    ).records
     assert (record.skipped, record.states) == (1, ("skipped_by_deepspeed", "stale_grad_norm"))
 
 
 @pytest.mark.parametrize(
     "unit",
-    [" iteration 5/ 9 | ", "Epoch 0: reduced_train_loss= [", "step: 1 loss: ", "validation loss at iteration 3 | lm "],
+    [
+        " iteration 5/ 9 | ",
+        "Epoch 0: reduced_train_loss= [",
+        "step: 1 loss: ",
+        "validation loss at iteration 3 | lm ",
+    ],
 )
 def test_a_long_line_of_the_same_words_comes_to_an_end(unit):
     log = parse_lines([unit * (1_000_000 // len(unit))])
@@ -159,7 +210,9 @@ def test_bars_without_any_end_of_line_between_them_are_each_read():
         "train_step_timing in s=1.50]"
     )
     log = parse_lines(["".join(bar.format(n=n) for n in range(1, 9))])
-    assert [(record.iteration, record.loss) for record in log.records] == [(n, n + 0.5) for n in range(1, 9)]
+    assert [(record.iteration, record.loss) for record in log.records] == [
+        (n, n + 0.5) for n in range(1, 9)
+    ]
 
 
 def test_colours_written_out_in_json_are_colours():
@@ -168,4 +221,9 @@ def test_colours_written_out_in_json_are_colours():
         'grad_norm: 26.6250  \\u001b[34mtps: 10,050  \\u001b[35mmfu: 13.99%\\u001b[39m\\n","stream":"stdout"}'
     )
     record = one(line)
-    assert (record.iteration, record.loss, record.grad_norm, record.tokens_per_second) == (4, 7.62595, 26.625, 10050.0)
+    assert (record.iteration, record.loss, record.grad_norm, record.tokens_per_second) == (
+        4,
+        7.62595,
+        26.625,
+        10050.0,
+    )

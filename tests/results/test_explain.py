@@ -85,7 +85,16 @@ fsdp_config:
   sharding_strategy: FULL_SHARD
   activation_checkpointing: false
 """
-SHAPE = ("accelerator=H100", "n_accel=8", "layers=32", "hidden=4096", "heads=32", "tp=1", "seq_len=4096", "dp=8")
+SHAPE = (
+    "accelerator=H100",
+    "n_accel=8",
+    "layers=32",
+    "hidden=4096",
+    "heads=32",
+    "tp=1",
+    "seq_len=4096",
+    "dp=8",
+)
 BATCH = ("micro_batch=1", "global_batch=64", "zero_stage=1", "code=tuned", "precision=bf16")
 
 
@@ -99,7 +108,9 @@ def models():
 def told(models):
     def tell(text: str, *words: str) -> dict:
         log = parse_lines(text.splitlines())
-        return explain(text, log, read_facts(text, log.arguments) | read_words(words), models).as_dict()
+        return explain(
+            text, log, read_facts(text, log.arguments) | read_words(words), models
+        ).as_dict()
 
     return tell
 
@@ -129,7 +140,12 @@ def test_options_mean_the_same_however_they_are_written(models):
         "trainer.precision=bf16"
     )
     yaml = "num_layers: 24\nhidden_size: 2048\nmicro_batch_size: 4\ntensor_model_parallel_size: 2\nprecision: bf16\n"
-    printed = {"num_layers": "24", "hidden_size": "2048", "micro_batch_size": "4", "tensor_model_parallel_size": "2"}
+    printed = {
+        "num_layers": "24",
+        "hidden_size": "2048",
+        "micro_batch_size": "4",
+        "tensor_model_parallel_size": "2",
+    }
     wanted = {"layers": "24", "hidden": "2048", "micro_batch": "4", "tp": "2", "precision": "bf16"}
     texts = [(shell, {}), (hydra, {}), (yaml, {}), ("", printed | {"params_dtype": "bf16"})]
     for text, arguments in texts:
@@ -151,8 +167,12 @@ def test_of_a_log_alone_the_parts_that_its_steps_show_and_what_is_missing(told):
 
 def test_the_slowest_rank_is_a_straggler_where_all_ranks_do_the_same(told):
     line = " iteration {}/ 9 | elapsed time per iteration (ms): 1000.0 | lm loss: 2.0E+00 |\n"
-    text = "".join(line.format(n) + " forward-compute ......: (300.00, 450.00)\n" for n in range(1, 7))
-    assert [(part["name"], round(part["seconds"], 6)) for part in told(text)["parts"]] == [("stragglers", 0.15)]
+    text = "".join(
+        line.format(n) + " forward-compute ......: (300.00, 450.00)\n" for n in range(1, 7)
+    )
+    assert [(part["name"], round(part["seconds"], 6)) for part in told(text)["parts"]] == [
+        ("stragglers", 0.15)
+    ]
     assert told(text, "pp=2")["parts"] == []  # stages differ by their work
 
 
@@ -165,18 +185,24 @@ def test_a_share_of_the_peak_with_sparsity_is_another_convention(told):
     found = told("", *SHAPE, *BATCH, "reached.mfu=24", "reached.tflops=475", "expected.mfu=48")
     assert found["parts"][0]["name"] == "FLOPs convention"
     assert "sparsity" in found["parts"][0]["evidence"]
-    assert found["parts"][0]["seconds"] == pytest.approx(found["reached"] - found["expected"], rel=0.05)
+    assert found["parts"][0]["seconds"] == pytest.approx(
+        found["reached"] - found["expected"], rel=0.05
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("flash attention", ["flash=no"]), ("recompute", ["recompute=full"]), ("micro-batch", ["tp=2", "dp=4"]),
-        ("communication", ["overlap_gradients=false", "n_accel=64", "dp=64"]), ("layout", ["tp=8", "dp=1"]),
+        ("flash attention", ["flash=no"]),
+        ("recompute", ["recompute=full"]),
+        ("micro-batch", ["tp=2", "dp=4"]),
+        ("communication", ["overlap_gradients=false", "n_accel=64", "dp=64"]),
+        ("layout", ["tp=8", "dp=1"]),
         ("network", ["network=10", "n_accel=16", "dp=16"]),
-        ("pipeline bubble", ["parallel.pipeline=8", "global_batch=8", "dp=1"]), ("precision", ["precision=fp32"]),
+        ("pipeline bubble", ["parallel.pipeline=8", "global_batch=8", "dp=1"]),
+        ("precision", ["precision=fp32"]),
     ],
-)  # fmt: skip
+)
 def test_each_sign_gives_its_part_with_the_words_that_mend_it(told, name, words):
     found = told("", *SHAPE, *BATCH, *words)
     part = next(part for part in found["parts"] if part["name"] == name)
@@ -194,9 +220,16 @@ def test_sockets_in_place_of_infiniband_are_a_slow_network():
 
 
 def test_parts_shrink_to_the_gap_in_their_order_and_the_rest_is_unexplained():
-    first, second = GapPart("a", 3.0, "", ""), GapPart("b", 4.0, "", "")
-    assert [(part.name, part.seconds) for part in fill(5.0, [first], [second])] == [("a", 3.0), ("b", 2.0)]
-    assert [(part.name, part.seconds) for part in fill(9.0, [first], [second])][-1] == ("unexplained", 2.0)
+    first = GapPart("a", 3.0, "", "")
+    second = GapPart("b", 4.0, "", "")
+    assert [(part.name, part.seconds) for part in fill(5.0, [first], [second])] == [
+        ("a", 3.0),
+        ("b", 2.0),
+    ]
+    assert [(part.name, part.seconds) for part in fill(9.0, [first], [second])][-1] == (
+        "unexplained",
+        2.0,
+    )
     assert fill(-1.0, [first]) == []
 
 
@@ -206,7 +239,9 @@ def test_an_unknown_word_is_rejected_with_the_closest_key():
 
 
 def test_a_word_in_place_of_a_number_is_rejected_with_what_to_write():
-    with pytest.raises(ParamsError, match=r"--set n_accel=many: n_accel is a number .* Write --set n_accel=128\."):
+    with pytest.raises(
+        ParamsError, match=r"--set n_accel=many: n_accel is a number .* Write --set n_accel=128\."
+    ):
         read_words(["n_accel=many"])
 
 
@@ -214,17 +249,26 @@ def test_the_model_expects_what_the_users_of_756_reached_after_the_changes(told)
     """They measured 5.41 s a step with 8 experts over 8 ranks, tensor 2 and the all-to-all dispatcher."""
     explained = told(MIXTRAL, "accelerator=H100")
     assert explained["expected"] == pytest.approx(5.41, rel=0.05)
-    assert any("the log prints 130 TFLOP/s, by another convention" in note for note in explained["assumed"])
+    assert any(
+        "the log prints 130 TFLOP/s, by another convention" in note for note in explained["assumed"]
+    )
 
 
 def test_the_table_and_the_figure_say_what_was_expected_planned_and_reached(models):
     log = parse_lines(RECOMPUTING_70B.splitlines())
     explanation = explain(RECOMPUTING_70B, log, read_facts(RECOMPUTING_70B, {}), models)
     text = explanation.as_table().as_text()
-    for line in ("expected (as given): ", "reached: 44", "not said: --set micro_batch=1", "assumed: sequence of 2048"):
+    for line in (
+        "expected (as given): ",
+        "reached: 44",
+        "not said: --set micro_batch=1",
+        "assumed: sequence of 2048",
+    ):
         assert line in text
     assert "would bring most: --set training.recompute=selective" in text
     labels = [label.get_text() for label in gap_figure(explanation).axes[0].get_yticklabels()]
     assert [label.partition(":")[0] for label in labels] == [
-        "expected", *(part.name for part in explanation.parts), "reached"
-    ]  # fmt: skip
+        "expected",
+        *(part.name for part in explanation.parts),
+        "reached",
+    ]

@@ -34,7 +34,11 @@ def test_csv_and_parquet_hold_every_record_and_keep_unknown_unknown(log, tmp_pat
         rows = list(csv.DictReader(stream))
     table = pq.read_table(tmp_path / "a.parquet")
     kept = table.to_pylist()
-    assert [float(row["loss"]) for row in rows] == [row["loss"] for row in kept] == [one.loss for one in log.records]
+    assert (
+        [float(row["loss"]) for row in rows]
+        == [row["loss"] for row in kept]
+        == [one.loss for one in log.records]
+    )
     assert [row["source"] for row in rows] == [row["source"] for row in kept]
     assert kept[0]["samples_per_second"] is None and rows[0]["samples_per_second"] == ""
     units = json.loads(table.schema.metadata[b"units"])
@@ -79,24 +83,32 @@ def test_trackers_get_each_number_once(log, monkeypatch):
 def test_a_missing_tracker_names_its_extra(word, extra, tmp_path):
     code = f"import sys; sys.modules[{extra!r}] = None; from runbook.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "logs", str(SAMPLE), "--to", word], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", code, "logs", str(SAMPLE), "--to", word],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 1
     assert (
-        f"the package {extra} is missing; install the {extra} extra: pip install 'gpt3-runbook[{extra}]'" in done.stderr
+        f"the package {extra} is missing; install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
+        in done.stderr
     )
 
 
 def test_a_missing_package_names_its_extra_and_leaves_no_file(tmp_path):
     code = "import sys; sys.modules['pyarrow'] = None; from runbook.cli import main; main()"
     words = ["logs", str(SAMPLE), "--to", "x.parquet"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path
+    )
     assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
     assert "the package pyarrow is missing; pip install 'gpt3-runbook[all]' brings" in done.stderr
 
 
 def test_a_place_of_no_kind_and_an_empty_log_are_refused(log):
-    with pytest.raises(DataError, match=r"a\.txt is no place to export to\. Give one of FILE\.csv, FILE\.parquet"):
+    with pytest.raises(
+        DataError, match=r"a\.txt is no place to export to\. Give one of FILE\.csv, FILE\.parquet"
+    ):
         export(log, "a.txt", name="x")
     with pytest.raises(DataError, match="There is no record to export"):
         export(parse_lines(["nothing"]), "a.csv", name="x")
@@ -110,9 +122,15 @@ def test_metrics_of_a_run_are_exported_by_its_name(tmp_path, make, plan, spec):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "run.yaml").write_text("run: mine\n")
-    phase = replace(spec, log=replace(spec.log, metrics="metrics.jsonl", validation="validation.jsonl"))
-    (folder / "plan.json").write_text(json.dumps(replace(plan, phases={"04-training": phase}).as_dict()))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(make.step(n)) + "\n" for n in range(1, 6)))
+    phase = replace(
+        spec, log=replace(spec.log, metrics="metrics.jsonl", validation="validation.jsonl")
+    )
+    (folder / "plan.json").write_text(
+        json.dumps(replace(plan, phases={"04-training": phase}).as_dict())
+    )
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(make.step(n)) + "\n" for n in range(1, 6))
+    )
     words = ["mine", "--runs", str(tmp_path), "--to", str(tmp_path / "out.csv")]
     done = CliRunner().invoke(logs, words)
     assert done.exit_code == 0, done.output

@@ -20,9 +20,14 @@ def spiky(make):
 
 def test_each_number_of_the_loss_is_found_again_in_its_file(spiky):
     rows = {row["what"]: row for row in loss_table(spiky, vocabulary=50257)}
-    assert (rows["first"]["source"], rows["first"]["loss (nat/token)"]) == ("metrics.jsonl:1", 5.001)
+    assert (rows["first"]["source"], rows["first"]["loss (nat/token)"]) == (
+        "metrics.jsonl:1",
+        5.001,
+    )
     assert (rows["spike"]["iteration"], rows["spike"]["source"]) == (60, "metrics.jsonl:60")
-    assert rows["spike"]["remark"].startswith("loss 12: it jumped; the 40 before have the median 5.001")
+    assert rows["spike"]["remark"].startswith(
+        "loss 12: it jumped; the 40 before have the median 5.001"
+    )
     assert (rows["restart"]["iteration"], rows["restart"]["source"]) == (71, "metrics.jsonl:81")
     assert (rows["last"]["iteration"], rows["last"]["source"]) == (120, "metrics.jsonl:130")
     assert rows["ln(vocabulary)"]["loss (nat/token)"] == pytest.approx(10.8249, abs=1e-4)
@@ -36,21 +41,27 @@ def test_a_spike_and_a_restart_are_marked_in_the_figure(spiky):
 
 def test_throughput_of_each_segment(spiky):
     rows = throughput_table(spiky, sequence_length=128, planned=1024.0).rows
-    assert [(row["segment"], row["throughput (tokens/s)"], row["of the plan (%)"]) for row in rows] == [
-        (0, 512.0, 50.0), (1, 512.0, 50.0),
-    ]  # fmt: skip
+    assert [
+        (row["segment"], row["throughput (tokens/s)"], row["of the plan (%)"]) for row in rows
+    ] == [
+        (0, 512.0, 50.0),
+        (1, 512.0, 50.0),
+    ]
     assert rows[1]["source"] == "metrics.jsonl:86-130"
 
 
 def test_timeline_shows_the_planned_end(make, history):
     validation = [ValidationLoss(50, 5.0, 148.4, 32, 2.0, 1100.0)]
-    axes = run_figures.timeline_figure(history, validation, make.saved(50), planned_seconds=100.0).axes[0]
+    axes = run_figures.timeline_figure(
+        history, validation, make.saved(50), planned_seconds=100.0
+    ).axes[0]
     assert "planned end" in [text.get_text() for text in axes.texts]
 
 
 def test_numbers_name_their_lines(history):
     rows = {
-        row["what"]: row["source"] for row in numbers_table(summarize(history, sequence_length=128), history=history)
+        row["what"]: row["source"]
+        for row in numbers_table(summarize(history, sequence_length=128), history=history)
     }
     assert (rows["first loss"], rows["last loss"]) == ("metrics.jsonl:1", "metrics.jsonl:100")
     assert rows["step time"] == "metrics.jsonl:1-100"
@@ -58,10 +69,17 @@ def test_numbers_name_their_lines(history):
 
 def test_mfu_is_drawn_beside_the_published_and_not_made_up_for_a_cpu(history):
     summary = summarize(history, sequence_length=2048)
-    on_gpu = published_table(summary, parameters=13_000_000_000, device="H100-SXM", precision="bf16", peak=989.4)
+    on_gpu = published_table(
+        summary, parameters=13_000_000_000, device="H100-SXM", precision="bf16", peak=989.4
+    )
     axes = figures_beside.mfu_figure(on_gpu).axes[0]
     assert axes.get_yticklabels()[0].get_text().startswith("this run")
-    assert axes.get_xlabel() == "share of the device's dense peak (%); hatched: HFU, recomputed work counted"
-    on_cpu = published_table(summary, parameters=7_000_000, device="cpu", precision="bf16", peak=None)
+    assert (
+        axes.get_xlabel()
+        == "share of the device's dense peak (%); hatched: HFU, recomputed work counted"
+    )
+    on_cpu = published_table(
+        summary, parameters=7_000_000, device="cpu", precision="bf16", peak=None
+    )
     texts = [text.get_text() for text in figures_beside.mfu_figure(on_cpu).axes[0].texts]
     assert "this run: no peak is known for its device, so it has no MFU" in texts

@@ -14,16 +14,25 @@ from runbook.results.wall_time import account_wall_time
 
 @pytest.fixture
 def drawn(make):
-    records = [make.step(n, segment=int(n > 50), **({"loss": None} if n == 7 else {})) for n in range(1, 61)]
+    records = [
+        make.step(n, segment=int(n > 50), **({"loss": None} if n == 7 else {}))
+        for n in range(1, 61)
+    ]
     records += [make.step(n, segment=2) for n in range(55, 201)]
     history = make.history(records)
     validation = [ValidationLoss(100, 5.0, 148.4, 32, 2.0, 1200.0)]
     table = published_table(
-        summarize(history, sequence_length=128), parameters=7_000_000, device="cpu", precision="bf16", peak=None
+        summarize(history, sequence_length=128),
+        parameters=7_000_000,
+        device="cpu",
+        precision="bf16",
+        peak=None,
     )
     return {
         "loss": run_figures.loss_figure(history, validation, vocabulary=50257),
-        "throughput": run_figures.throughput_figure(history, sequence_length=128, planned_tokens_per_second=600),
+        "throughput": run_figures.throughput_figure(
+            history, sequence_length=128, planned_tokens_per_second=600
+        ),
         "step": run_figures.step_time_figure(history, planned_seconds=1.5),
         "goodput": run_figures.goodput_figure(account_wall_time(history, validation)),
         "published": figures_beside.published_figure(table),
@@ -32,25 +41,37 @@ def drawn(make):
 
 
 def test_every_axis_has_a_unit_and_every_figure_a_title(drawn):
-    labels = {name: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) for name, figure in drawn.items()}
+    labels = {
+        name: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel())
+        for name, figure in drawn.items()
+    }
     assert labels == {
         "loss": ("iteration", "loss (nat/token)"),
         "throughput": ("time since the first step began (min)", "throughput (tokens/s)"),
         "step": ("iteration", "step time (s)"),
         "goodput": ("time (min)", ""),
-        "published": ("tokens per second and device (log scale); hollow: context, not comparable", ""),
+        "published": (
+            "tokens per second and device (log scale); hollow: context, not comparable",
+            "",
+        ),
         "timeline": ("time since the first step began (min)", ""),
     }
     assert all(figure.axes[0].get_title(loc="left") for figure in drawn.values())
 
 
 def test_reference_lines_are_named(drawn):
-    texts = {name: [text.get_text() for text in drawn[name].axes[0].get_legend().get_texts()] for name in
-             ("loss", "throughput", "step")}  # fmt: skip
+    texts = {
+        name: [text.get_text() for text in drawn[name].axes[0].get_legend().get_texts()]
+        for name in ("loss", "throughput", "step")
+    }
     assert texts["loss"] == [
-        "training loss", "replaced by a restart", "validation loss", "restart", "ln 50257 = 10.82",
+        "training loss",
+        "replaced by a restart",
+        "validation loss",
+        "restart",
+        "ln 50257 = 10.82",
         "no loss (skipped or NaN)",
-    ]  # fmt: skip
+    ]
     assert "planned: 600" in texts["throughput"]
     assert "planned: 1.5 s" in texts["step"]
 
@@ -80,7 +101,9 @@ def test_figures_of_almost_nothing_are_drawn(make, tmp_path):
 
 
 def test_a_long_run_is_drawn_with_few_points_and_keeps_its_spike(make):
-    records = [make.step(n, loss=3.0 + 0.001 * (n % 5) if n != 7001 else 8.0) for n in range(1, 20_001)]
+    records = [
+        make.step(n, loss=3.0 + 0.001 * (n % 5) if n != 7001 else 8.0) for n in range(1, 20_001)
+    ]
     history = make.history(records)
     figure = run_figures.loss_figure(history)
     curve = figure.axes[0].get_lines()[0]

@@ -8,9 +8,15 @@ from runbook.results.gates import learning_check, resume_check, smoke_gate, step
 from runbook.results.history import Event
 
 RELOADED = Event(
-    "reloaded", iteration=100, saved_iteration=100, folder="smoke/checkpoints/iter_0000100",
-    seconds=3.0, loss_before=4.0, loss_between=3.99, loss_after=4.0,
-)  # fmt: skip
+    "reloaded",
+    iteration=100,
+    saved_iteration=100,
+    folder="smoke/checkpoints/iter_0000100",
+    seconds=3.0,
+    loss_before=4.0,
+    loss_between=3.99,
+    loss_after=4.0,
+)
 NETWORK = Event("network", ranks=16, seconds=0.001, bytes_per_second=60e9)
 
 
@@ -60,11 +66,16 @@ def test_a_rank_too_few_fails(good, make):
 
 
 def test_no_checkpoint_of_the_last_step_fails(good, make):
-    assert failing(good(events=(make.started, *make.saved(50), RELOADED))) == {"checkpoint saved": "saved at 50"}
+    assert failing(good(events=(make.started, *make.saved(50), RELOADED))) == {
+        "checkpoint saved": "saved at 50"
+    }
 
 
 def test_a_job_cut_short_fails(good, make):
-    checks = good(make.history([make.step(n) for n in range(1, 81)]), (make.started, *make.saved(80), RELOADED))
+    checks = good(
+        make.history([make.step(n) for n in range(1, 81)]),
+        (make.started, *make.saved(80), RELOADED),
+    )
     assert failing(checks) == {"all iterations done": "80 of 100"}
 
 
@@ -75,7 +86,9 @@ def test_a_step_out_of_the_band_is_a_warning_and_no_band_is_unknown(good):
 
 
 def test_skipped_step_fails_in_bf16_and_warns_under_a_loss_scale(good, make):
-    records = [make.step(n, **({"skipped": 1, "loss": None} if n == 3 else {})) for n in range(1, 101)]
+    records = [
+        make.step(n, **({"skipped": 1, "loss": None} if n == 3 else {})) for n in range(1, 101)
+    ]
     assert failing(good(make.history(records))) == {"skipped and NaN steps": "1 skipped, 0 NaN"}
     scaled = [record | {"loss_scale": 65536.0} for record in records]
     assert verdicts(good(make.history(scaled)))["skipped and NaN steps"] == "warn"
@@ -106,24 +119,34 @@ def test_network_is_held_against_the_adapters(good, make):
     whole = (make.started, *make.saved(100), RELOADED)
 
     def network(speed, **promise):
-        return verdicts(good(events=(*whole, replace(NETWORK, bytes_per_second=speed)), **promise))["network bandwidth"]
+        return verdicts(good(events=(*whole, replace(NETWORK, bytes_per_second=speed)), **promise))[
+            "network bandwidth"
+        ]
 
     assert [network(speed) for speed in (60e9, 20e9, 5e9)] == ["pass", "warn", "fail"]
     assert network(5e9, network_bytes_per_second=0.0) == "unknown"
     assert network(5e9, network_bytes_per_second=None) == "pass"
     alone = good(events=(*whole, replace(NETWORK, ranks=1, bytes_per_second=0.0)))
     assert verdicts(alone)["network bandwidth"] == "pass"
-    assert verdicts(good(events=whole, network_bytes_per_second=None))["network bandwidth"] == "unknown"
+    assert (
+        verdicts(good(events=whole, network_bytes_per_second=None))["network bandwidth"]
+        == "unknown"
+    )
 
 
 def test_learning_needs_the_fall_that_is_asked_for(history):
-    assert verdicts(learning_check(history)) == {"model learned": "pass", "loss does not diverge": "pass"}
+    assert verdicts(learning_check(history)) == {
+        "model learned": "pass",
+        "loss does not diverge": "pass",
+    }
     strict = learning_check(history, smallest_fall=0.7)
     assert failing(strict)["model learned"].endswith("% lower")
 
 
 def test_divergence_is_told_with_its_iteration(make):
-    records = [make.step(n, loss=3.0 + 0.001 * (n % 3) if n < 60 else 7.0 + n / 100) for n in range(1, 101)]
+    records = [
+        make.step(n, loss=3.0 + 0.001 * (n % 3) if n < 60 else 7.0 + n / 100) for n in range(1, 101)
+    ]
     assert failing(learning_check(make.history(records)))["loss does not diverge"] == (
         "1 spikes, not recovered from iteration 60 on"
     )
@@ -136,7 +159,10 @@ def test_a_spike_at_the_very_end_only_warns(make):
 
 
 def test_what_does_not_pass_has_a_remedy(good, make, history):
-    bad = [make.step(n, loss=12.0, grad_norm=0.0, world_size=1, seconds=9.0, nan=1) for n in range(1, 90)]
+    bad = [
+        make.step(n, loss=12.0, grad_norm=0.0, world_size=1, seconds=9.0, nan=1)
+        for n in range(1, 90)
+    ]
     checks = [*good(make.history(bad), ()), *learning_check(make.history(bad))]
     assert [check.name for check in checks if check.verdict != "pass" and not check.remedy] == []
     assert all(not check.remedy for check in good())
@@ -149,11 +175,15 @@ def test_clean_stop_and_resume_passes(make):
 
 
 def test_repeated_steps_are_a_fault_after_a_stop_and_a_remark_after_a_kill(make):
-    records = [make.step(n) for n in range(1, 61)] + [make.step(n, segment=1) for n in range(51, 101)]
+    records = [make.step(n) for n in range(1, 61)] + [
+        make.step(n, segment=1) for n in range(51, 101)
+    ]
     events = [*make.saved(50), Event("resumed", iteration=50)]
     assert verdicts(resume_check(make.history(records), events))["no step was done twice"] == "warn"
     events.append(Event("stopped", iteration=60))
-    assert failing(resume_check(make.history(records), events)) == {"no step was done twice": "10 repeated, first 51"}
+    assert failing(resume_check(make.history(records), events)) == {
+        "no step was done twice": "10 repeated, first 51"
+    }
 
 
 def test_a_kill_at_the_step_where_a_later_job_stopped_is_no_fault(make):
@@ -174,8 +204,12 @@ def test_a_kill_at_the_step_where_a_later_job_stopped_is_no_fault(make):
 
 
 def test_jump_of_the_loss_over_the_seam_fails(make):
-    records = [make.step(n, loss=4.0 if n <= 50 else 6.0, segment=int(n > 50)) for n in range(1, 101)]
-    assert failing(resume_check(make.history(records), make.saved(50))) == {"loss goes on over the seam": "50.0%"}
+    records = [
+        make.step(n, loss=4.0 if n <= 50 else 6.0, segment=int(n > 50)) for n in range(1, 101)
+    ]
+    assert failing(resume_check(make.history(records), make.saved(50))) == {
+        "loss goes on over the seam": "50.0%"
+    }
 
 
 def test_steps_that_are_gone_are_named_whether_the_run_was_resumed_or_not(make):

@@ -78,7 +78,10 @@ def test_every_class_is_shown():
 
 def test_first_line_and_count_are_kept_in_order_of_appearance():
     found = find_failures([SHOWN["process killed"], SHOWN["disk full"], SHOWN["process killed"]])
-    assert [(one.name, one.line, one.count) for one in found] == [("process killed", 1, 2), ("disk full", 2, 1)]
+    assert [(one.name, one.line, one.count) for one in found] == [
+        ("process killed", 1, 2),
+        ("disk full", 2, 1),
+    ]
 
 
 def test_kernel_build_hangs_only_where_it_is_the_last_word():

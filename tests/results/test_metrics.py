@@ -7,7 +7,10 @@ from runbook.results.metrics import find_spikes, measured, recovery, summarize
 
 
 def test_warm_up_is_left_out_of_each_segment(make):
-    records = [make.step(n, seconds=9.0 if n in (1, 41) else 2.0, segment=int(n > 40)) for n in range(1, 101)]
+    records = [
+        make.step(n, seconds=9.0 if n in (1, 41) else 2.0, segment=int(n > 40))
+        for n in range(1, 101)
+    ]
     used = measured(make.history(records))
     assert [step.iteration for step in used][:2] == [5, 6]
     assert {1, 41} & {step.iteration for step in used} == set()
@@ -15,7 +18,9 @@ def test_warm_up_is_left_out_of_each_segment(make):
 
 
 def test_skipped_steps_do_not_count_as_speed(make):
-    records = [make.step(n, **({"seconds": 500.0, "skipped": 1} if n > 10 else {})) for n in range(1, 41)]
+    records = [
+        make.step(n, **({"seconds": 500.0, "skipped": 1} if n > 10 else {})) for n in range(1, 41)
+    ]
     assert summarize(make.history(records), sequence_length=128).seconds_per_iteration == 2.0
 
 
@@ -28,7 +33,9 @@ def test_throughput_is_batch_times_length_over_median_seconds(history):
 
 
 def test_loss_numbers(history):
-    found = summarize(history, sequence_length=128, validation=[ValidationLoss(100, 4.4, 81.5, 32, 2.0, 0.0)])
+    found = summarize(
+        history, sequence_length=128, validation=[ValidationLoss(100, 4.4, 81.5, 32, 2.0, 0.0)]
+    )
     assert found.first_loss == pytest.approx(10.8258, abs=1e-4)
     assert found.relative_fall == pytest.approx(1 - 2.718281828**-0.99, abs=1e-6)
     assert found.validation_loss == 4.4

@@ -62,20 +62,32 @@ def test_facts_and_each_evaluation_once_whatever_is_printed_around(text):
 
 
 def test_a_cut_log_says_null_and_invents_no_number():
-    text, stop = SAMPLE.read_text(), SAMPLE.read_text().index('"key": "eval_accuracy", "value": 7.25')
-    for end in (stop + 33, stop + 36, stop + 60):  # within the number, behind it, within the metadata
+    text = SAMPLE.read_text()
+    stop = SAMPLE.read_text().index('"key": "eval_accuracy", "value": 7.25')
+    for end in (
+        stop + 33,
+        stop + 36,
+        stop + 60,
+    ):  # within the number, behind it, within the metadata
         log = parse_lines(text[:end].splitlines())
         assert evaluations(log) == [(2, 9.5)]
         assert (log.facts.seed, log.facts.run_stop_ms, log.facts.status) == (4711, None, None)
         assert any("a number cannot be read" in note for note in log.notes)
     log = parse_lines(text[text.index('"run_start"') :].splitlines())
     assert log.facts == Facts(run_stop_ms=FACTS.run_stop_ms, status="success")
-    assert evaluations(log) == [(None, 9.5), (None, 7.25)]  # without the batch no position is a step
+    assert evaluations(log) == [
+        (None, 9.5),
+        (None, 7.25),
+    ]  # without the batch no position is a step
 
 
 @pytest.mark.parametrize(
     ("unit", "where"),
-    [(8 * 2048, lambda at: {"epoch_num": at}), (8, lambda at: {"samples_count": at}), (8, lambda at: {"step": at})],
+    [
+        (8 * 2048, lambda at: {"epoch_num": at}),
+        (8, lambda at: {"samples_count": at}),
+        (8, lambda at: {"step": at}),
+    ],
 )
 def test_positions_in_tokens_or_samples_become_steps(unit, where):
     text = [*head("gpt3"), line("max_sequence_length", 2048)]
@@ -94,7 +106,11 @@ def test_the_mean_of_a_block_stands_where_its_evaluation_does():
         ({"throughput": 4.0, "train_step_time": 2.0}, {"step": 0}),
         ({"train_step_time": 2.0}, {"samples_count": 384}),
     ]:
-        text = [*head(), line("train_loss ", 1.5, samples_count=1440, lr=0.0005), line("tracked_stats", stats, **where)]
+        text = [
+            *head(),
+            line("train_loss ", 1.5, samples_count=1440, lr=0.0005),
+            line("tracked_stats", stats, **where),
+        ]
         log = parse_lines([*text, line("eval_accuracy", 0.94, samples_count=1536)])
         assert steps(log) == [(180, 1.5, None, ()), (192, None, 2.0, MEAN)]
         assert log.records[0].learning_rate == 0.0005
@@ -102,7 +118,10 @@ def test_the_mean_of_a_block_stands_where_its_evaluation_does():
 
 def test_two_runs_in_a_file_keep_both_evaluations_and_the_last_runs_facts():
     run = [*head(), line("run_start", time=1), line("train_loss", 2.5, samples_count=80)]
-    run += [line("eval_accuracy", 0.94, samples_count=80), line("run_stop", time=9, status="aborted")]
+    run += [
+        line("eval_accuracy", 0.94, samples_count=80),
+        line("run_stop", time=9, status="aborted"),
+    ]
     later = [one.replace('"time_ms": ', '"time_ms": 5') for one in run]
     log = parse_lines([*run, *later])  # equal numbers, and yet another run's
     assert (log.facts.run_start_ms, log.facts.run_stop_ms, log.segments) == (51, 59, 2)
@@ -111,13 +130,17 @@ def test_two_runs_in_a_file_keep_both_evaluations_and_the_last_runs_facts():
 
 def test_accuracy_of_another_benchmark_is_no_loss():
     log = parse_lines([*head("bert"), line("eval_accuracy", 0.72, epoch_num=80)])
-    assert (log.validation, log.notes) == ([], ["1 x eval_accuracy of bert is no loss of a language model: left out"])
+    assert (log.validation, log.notes) == (
+        [],
+        ["1 x eval_accuracy of bert is no loss of a language model: left out"],
+    )
 
 
 def test_another_program_keeps_its_steps_and_gains_facts_and_evaluations():
     nemo = (SAMPLE.parent / "nemo-2.log").read_text().splitlines()
     mixed = [*LINES[:10], *nemo[:2], nemo[2] + LINES[16], *nemo[3:], *LINES[17:]]
-    alone, log = parse_lines(nemo), parse_lines(mixed)
+    alone = parse_lines(nemo)
+    log = parse_lines(mixed)
     assert (log.format, steps(log)) == ("nemo-2", steps(alone))
     assert (log.facts, evaluations(log)) == (FACTS, [(2, 9.5), (3, 7.25)])
     assert alone.facts is None
@@ -128,10 +151,17 @@ def test_command_accepts_evaluations_without_steps(tmp_path):
     path.write_text("\n".join([*head("gpt3"), line("eval_accuracy", 2.7, epoch_num=1)]))
     done = CliRunner().invoke(logs, [str(path), "--json"])
     told = json.loads(done.stdout)
-    assert (done.exit_code, told["records"], [one["loss"] for one in told["validation"]]) == (0, [], [2.7])
+    assert (done.exit_code, told["records"], [one["loss"] for one in told["validation"]]) == (
+        0,
+        [],
+        [2.7],
+    )
     assert told["facts"]["benchmark"] == "gpt3" and told["facts"]["status"] is None
     said = CliRunner().invoke(logs, [str(SAMPLE)])
-    assert (said.exit_code, "MLPerf: benchmark llama31_8b, global_batch_size 64" in said.stdout) == (0, True)
+    assert (
+        said.exit_code,
+        "MLPerf: benchmark llama31_8b, global_batch_size 64" in said.stdout,
+    ) == (0, True)
     path.write_text(line("power_reading", 5))
     assert CliRunner().invoke(logs, [str(path)]).exit_code == 1
 
@@ -151,24 +181,43 @@ def run(tmp_path, make, plan, spec):
         folder = tmp_path / "mine"
         folder.mkdir()
         (folder / "run.yaml").write_text("run: mine\n")
-        log = replace(spec.log, metrics="metrics.jsonl", validation="validation.jsonl", events="events.jsonl")
-        length, batch = spec.model.sequence_length, spec.batch.global_
+        log = replace(
+            spec.log, metrics="metrics.jsonl", validation="validation.jsonl", events="events.jsonl"
+        )
+        length = spec.model.sequence_length
+        batch = spec.batch.global_
         duration = replace(spec.duration, iterations=planned, samples=planned * batch)
         phase = replace(spec, log=log, duration=duration)
-        (folder / "plan.json").write_text(json.dumps(replace(plan, phases={"04-training": phase}).as_dict()))
+        (folder / "plan.json").write_text(
+            json.dumps(replace(plan, phases={"04-training": phase}).as_dict())
+        )
         steps = [make.step(n, consumed_tokens=n * batch * length) for n in (1, 2, 3, 4)]
         again = {"segment": 1, "loss": 9.5}
         steps += [
-            make.step(n, consumed_tokens=n * batch * length, **again) | {"time": 1100.0 + 2 * n} for n in (4, 5, 6)
+            make.step(n, consumed_tokens=n * batch * length, **again) | {"time": 1100.0 + 2 * n}
+            for n in (4, 5, 6)
         ]
         evaluations = [
-            {"iteration": n, "loss": loss, "perplexity": 1.0, "samples": 8, "seconds": 0.5, "time": time}
+            {
+                "iteration": n,
+                "loss": loss,
+                "perplexity": 1.0,
+                "samples": 8,
+                "seconds": 0.5,
+                "time": time,
+            }
             for n, loss, time in ((3, 8.25, 1006.6), (6, 8.0, 1112.6))
         ]
-        events = [{"event": "started", "phase": spec.phase, "time": time} for time in (995.0, 1105.0)]
+        events = [
+            {"event": "started", "phase": spec.phase, "time": time} for time in (995.0, 1105.0)
+        ]
         for name, lines in (("metrics", steps), ("validation", evaluations), ("events", events)):
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        done = CliRunner().invoke(logs, ["mine", "--runs", str(tmp_path), "--to", f"mllog:{tmp_path / 'out.log'}"])
+            (folder / f"{name}.jsonl").write_text(
+                "".join(json.dumps(line) + "\n" for line in lines)
+            )
+        done = CliRunner().invoke(
+            logs, ["mine", "--runs", str(tmp_path), "--to", f"mllog:{tmp_path / 'out.log'}"]
+        )
         assert done.exit_code == 0, done.output
         assert done.output == f"6 steps and 2 evaluations -> mllog: {tmp_path / 'out.log'}\n"
         return tmp_path / "out.log"
@@ -185,17 +234,39 @@ def test_a_run_in_mlperfs_words_is_read_back(run, spec):
     facts = log.facts
     assert (facts.benchmark, facts.seed, facts.status) == ("gpt3", spec.seed, "success")
     assert (facts.run_start_ms, facts.run_stop_ms) == (1_000_000, 1_112_600)
-    assert (facts.global_batch_size, facts.sequence_length) == (spec.batch.global_, spec.model.sequence_length)
-    times = [json.loads(line.removeprefix(":::MLLOG "))["time_ms"] for line in path.read_text().splitlines()]
+    assert (facts.global_batch_size, facts.sequence_length) == (
+        spec.batch.global_,
+        spec.model.sequence_length,
+    )
+    times = [
+        json.loads(line.removeprefix(":::MLLOG "))["time_ms"]
+        for line in path.read_text().splitlines()
+    ]
     assert times == sorted(times) and times[0] == 995_000
 
 
 def test_the_official_checker_refuses_it_only_for_what_no_small_run_can_meet(run, tmp_path):
-    words = ["-m", "mlperf_logging.compliance_checker", "--ruleset", "4.1.0", "--log_output", str(tmp_path / "said")]
-    checked = subprocess.run([sys.executable, *words, str(run(planned=6))], capture_output=True, text=True)
+    words = [
+        "-m",
+        "mlperf_logging.compliance_checker",
+        "--ruleset",
+        "4.1.0",
+        "--log_output",
+        str(tmp_path / "said"),
+    ]
+    checked = subprocess.run(
+        [sys.executable, *words, str(run(planned=6))], capture_output=True, text=True
+    )
     said = checked.stdout + checked.stderr
-    refused = set(re.findall(r"(?:CHECK for|Failed checks for|Required AT_LEAST_ONE|expected) '?(\w+)", said))
-    thresholds = {"max_sequence_length", "opt_base_learning_rate", "init_checkpoint_step", "eval_accuracy"}
+    refused = set(
+        re.findall(r"(?:CHECK for|Failed checks for|Required AT_LEAST_ONE|expected) '?(\w+)", said)
+    )
+    thresholds = {
+        "max_sequence_length",
+        "opt_base_learning_rate",
+        "init_checkpoint_step",
+        "eval_accuracy",
+    }
     assert refused == thresholds, said
     assert "open_gpt3.yaml" in said
 

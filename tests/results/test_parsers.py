@@ -13,85 +13,188 @@ MEAN = "seconds_is_running_average"
 
 # file: (format, [(iteration, loss, seconds, segment, states)])
 EXPECTED = {
-    "megatron-v1.log": ("megatron-deepspeed", [
-        (1, 12.7512, 151.2044, 0, ()), (2, 12.7001, 145.311, 0, ()), (3, 12.60315, 144.8712, 0, ()),
-    ]),
-    "megatron-v2.log": ("megatron-lm", [
-        (10, None, 5.8379, 0, ("missing_loss", "all_skipped")), (20, 12.4941, 2.7111, 0, ()),
-        (30, 32.82511, 2.7673, 0, ()), (40, 10.01, 2.744, 0, ()),
-    ]),
-    "megatron-core.log": ("megatron-lm", [
-        (71, 1.828812, 5.3616, 0, ()), (72, 1.820413, 5.4707, 0, ()), (73, 1.798853, 5.8299, 0, ()),
-        (73, 1.798853, 5.801, 1, ()), (74, 1.79, 5.811, 1, ()),
-    ]),
-    "megatron-core16.log": ("megatron-lm", [
-        (1, 10.88, 1.1476, 0, ()), (2, None, 1.1, 0, ("nan_grad_norm", "nan_iterations", "missing_loss")),
-    ]),
-    "bigscience.log": ("megatron-deepspeed", [
-        (42780, 2.118073, 105.16, 0, ()), (42781, 2.117946, 105.17, 0, ()),
-        (42782, 2.111646, 106.25, 0, ("cut_line",)), (42782, 2.111651, 99.87, 1, ("cut_line",)),
-    ]),
-    "bigscience-overflow.log": ("megatron-deepspeed", [
-        (17060, 2.665395, 573.1258, 0, ("wrong_samples_per_second",)),
-        (17061, 2.667221, 423.0423, 0, ("wrong_samples_per_second",)),
-        (17062, 4.374369, 422.832, 0, ("skipped_by_deepspeed", "stale_grad_norm", "wrong_samples_per_second")),
-        (17063, 4.365922, 424.3778, 0, ("skipped_by_deepspeed", "stale_grad_norm")),
-        (17064, 4.391585, 421.7294, 0, ()),
-    ]),
-    "megatron-deepspeed.log": ("megatron-deepspeed", [
-        (1, 11.00512, 76.0153, 0, ()), (2, 11.00421, 75.254, 0, (PER_DEVICE,)),
-    ]),
-    "alcf-2024.log": ("megatron-deepspeed", [
-        (1, 11.133288, 108.8932, 0, (PER_DEVICE, "two_tflops_formulas")),
-        (2, 11.13, 108.0, 0, (PER_DEVICE, "two_tflops_formulas")),
-    ]),
-    "alcf-2025.log": ("megatron-deepspeed", [
-        (136004, 12.316631, 3.4153, 0, (PER_DEVICE,)), (136005, 11.967999, 3.4202, 0, (PER_DEVICE,)),
-    ]),
-    "deepspeed-pipe.log": ("deepspeed", [(10, 10.7902, 1.471, 0, ()), (20, 10.2001, 1.45, 0, ("overflow",))]),
-    "deepspeed-engine.log": ("deepspeed", [
-        (17, None, None, 0, ("samples_per_second_of_timer",)), (18, None, None, 0, ("samples_per_second_of_timer",)),
-        (40, None, None, 0, ("samples_per_second_is_running_average",)),
-    ]),
-    "nemo-1.log": ("nemo-1", [
-        (1998, 2.61, 1.91, 0, ()), (1999, 2.6, 1.9, 0, ()), (2000, None, 41.36, 0, ("nan_loss", MEAN)),
-        (31000, 2.51, 0.625, 0, ("rounded_iteration", MEAN)), (31000, 2.52, 0.625, 0, ("rounded_iteration", MEAN)),
-        (31000, 2.52, 0.625, 0, ("rounded_iteration", MEAN)),
-    ]),
-    "nemo-2.log": ("nemo-2", [
-        (8, 11.05, 47.12, 0, ()), (9, 11.04, 46.9, 0, ()), (10, 11.03, 46.84, 0, ()), (11, 11.01, 46.81, 0, ()),
-        (12, 11.0, 46.8, 0, ()),
-    ]),
-    "bridge.log": ("megatron-bridge", [(10, 10.88812, 12.7815, 0, ()), (20, 10.58812, 12.5102, 0, ())]),
-    "torchtitan.log": ("torchtitan", [(4, 7.62595, None, 0, (PER_DEVICE,)), (5, 7.07633, None, 0, (PER_DEVICE,))]),
+    "megatron-v1.log": (
+        "megatron-deepspeed",
+        [
+            (1, 12.7512, 151.2044, 0, ()),
+            (2, 12.7001, 145.311, 0, ()),
+            (3, 12.60315, 144.8712, 0, ()),
+        ],
+    ),
+    "megatron-v2.log": (
+        "megatron-lm",
+        [
+            (10, None, 5.8379, 0, ("missing_loss", "all_skipped")),
+            (20, 12.4941, 2.7111, 0, ()),
+            (30, 32.82511, 2.7673, 0, ()),
+            (40, 10.01, 2.744, 0, ()),
+        ],
+    ),
+    "megatron-core.log": (
+        "megatron-lm",
+        [
+            (71, 1.828812, 5.3616, 0, ()),
+            (72, 1.820413, 5.4707, 0, ()),
+            (73, 1.798853, 5.8299, 0, ()),
+            (73, 1.798853, 5.801, 1, ()),
+            (74, 1.79, 5.811, 1, ()),
+        ],
+    ),
+    "megatron-core16.log": (
+        "megatron-lm",
+        [
+            (1, 10.88, 1.1476, 0, ()),
+            (2, None, 1.1, 0, ("nan_grad_norm", "nan_iterations", "missing_loss")),
+        ],
+    ),
+    "bigscience.log": (
+        "megatron-deepspeed",
+        [
+            (42780, 2.118073, 105.16, 0, ()),
+            (42781, 2.117946, 105.17, 0, ()),
+            (42782, 2.111646, 106.25, 0, ("cut_line",)),
+            (42782, 2.111651, 99.87, 1, ("cut_line",)),
+        ],
+    ),
+    "bigscience-overflow.log": (
+        "megatron-deepspeed",
+        [
+            (17060, 2.665395, 573.1258, 0, ("wrong_samples_per_second",)),
+            (17061, 2.667221, 423.0423, 0, ("wrong_samples_per_second",)),
+            (
+                17062,
+                4.374369,
+                422.832,
+                0,
+                ("skipped_by_deepspeed", "stale_grad_norm", "wrong_samples_per_second"),
+            ),
+            (17063, 4.365922, 424.3778, 0, ("skipped_by_deepspeed", "stale_grad_norm")),
+            (17064, 4.391585, 421.7294, 0, ()),
+        ],
+    ),
+    "megatron-deepspeed.log": (
+        "megatron-deepspeed",
+        [
+            (1, 11.00512, 76.0153, 0, ()),
+            (2, 11.00421, 75.254, 0, (PER_DEVICE,)),
+        ],
+    ),
+    "alcf-2024.log": (
+        "megatron-deepspeed",
+        [
+            (1, 11.133288, 108.8932, 0, (PER_DEVICE, "two_tflops_formulas")),
+            (2, 11.13, 108.0, 0, (PER_DEVICE, "two_tflops_formulas")),
+        ],
+    ),
+    "alcf-2025.log": (
+        "megatron-deepspeed",
+        [
+            (136004, 12.316631, 3.4153, 0, (PER_DEVICE,)),
+            (136005, 11.967999, 3.4202, 0, (PER_DEVICE,)),
+        ],
+    ),
+    "deepspeed-pipe.log": (
+        "deepspeed",
+        [(10, 10.7902, 1.471, 0, ()), (20, 10.2001, 1.45, 0, ("overflow",))],
+    ),
+    "deepspeed-engine.log": (
+        "deepspeed",
+        [
+            (17, None, None, 0, ("samples_per_second_of_timer",)),
+            (18, None, None, 0, ("samples_per_second_of_timer",)),
+            (40, None, None, 0, ("samples_per_second_is_running_average",)),
+        ],
+    ),
+    "nemo-1.log": (
+        "nemo-1",
+        [
+            (1998, 2.61, 1.91, 0, ()),
+            (1999, 2.6, 1.9, 0, ()),
+            (2000, None, 41.36, 0, ("nan_loss", MEAN)),
+            (31000, 2.51, 0.625, 0, ("rounded_iteration", MEAN)),
+            (31000, 2.52, 0.625, 0, ("rounded_iteration", MEAN)),
+            (31000, 2.52, 0.625, 0, ("rounded_iteration", MEAN)),
+        ],
+    ),
+    "nemo-2.log": (
+        "nemo-2",
+        [
+            (8, 11.05, 47.12, 0, ()),
+            (9, 11.04, 46.9, 0, ()),
+            (10, 11.03, 46.84, 0, ()),
+            (11, 11.01, 46.81, 0, ()),
+            (12, 11.0, 46.8, 0, ()),
+        ],
+    ),
+    "bridge.log": (
+        "megatron-bridge",
+        [(10, 10.88812, 12.7815, 0, ()), (20, 10.58812, 12.5102, 0, ())],
+    ),
+    "torchtitan.log": (
+        "torchtitan",
+        [(4, 7.62595, None, 0, (PER_DEVICE,)), (5, 7.07633, None, 0, (PER_DEVICE,))],
+    ),
     "gpt-neox.log": ("gpt-neox", [(34, 11.18775, 4.1031, 0, ()), (35, 11.17775, 4.05, 0, ())]),
-    "nanogpt.log": ("nanogpt", [
-        (0, 10.9886, 9.37181, 0, ("seconds_include_evaluation",)), (1, 10.511, 0.56194, 0, ()),
-        (10, 9.4112, 0.56315, 0, ()),
-    ]),
-    "llama2c.log": ("nanogpt", [
-        (490, 5.7643, 8.06078, 0, ()), (500, 6.0191, 870.06753, 0, ("seconds_include_evaluation",)),
-        (510, 5.2491, 8.17564, 0, ()),
-    ]),
+    "nanogpt.log": (
+        "nanogpt",
+        [
+            (0, 10.9886, 9.37181, 0, ("seconds_include_evaluation",)),
+            (1, 10.511, 0.56194, 0, ()),
+            (10, 9.4112, 0.56315, 0, ()),
+        ],
+    ),
+    "llama2c.log": (
+        "nanogpt",
+        [
+            (490, 5.7643, 8.06078, 0, ()),
+            (500, 6.0191, 870.06753, 0, ("seconds_include_evaluation",)),
+            (510, 5.2491, 8.17564, 0, ()),
+        ],
+    ),
     "nanochat.log": ("nanochat", [(10, 9.612345, 0.4122, 0, ()), (11, 9.512345, 0.4119, 0, ())]),
-    "llmc.log": ("llm.c", [
-        (1, 11.010012, 3.05636, 0, ()), (2, 10.960712, 2.95636, 0, ()), (3, 10.8506, 1.452121, 0, ()),
-    ]),
+    "llmc.log": (
+        "llm.c",
+        [
+            (1, 11.010012, 3.05636, 0, ()),
+            (2, 10.960712, 2.95636, 0, ()),
+            (3, 10.8506, 1.452121, 0, ()),
+        ],
+    ),
     "llmc-main.log": ("llm.c", [(0, 11.0191, None, 0, ()), (1, 10.9698, None, 0, ())]),
-    "modded.log": ("modded-nanogpt", [
-        (1, 16.0026, None, 0, ("seconds_not_measured",)), (11, 7.0149, 0.17812, 0, (MEAN,)),
-        (12, None, 0.17833, 0, ("missing_loss", MEAN)),
-    ]),
-    "ezpz.log": ("ezpz", [
-        (10, 1.188146, None, 0, ()), (11, 1.111572, 0.744444, 0, ()), (20, 0.708216, 0.004312, 0, ()),
-        (180, 0.078, None, 0, ()),
-    ]),
-    "primus.log": ("primus", [(2, 11.89162, 6.0466, 0, (PER_DEVICE,)), (3, 11.79162, 6.0201, 0, (PER_DEVICE,))]),
-    "mlperf.log": ("mlperf", [(1, 12.5, 3.75, 0, ()), (2, 12.25, 0.5, 0, ()), (3, 8.25, 0.53125, 0, ())]),
-    "runbook-metrics.jsonl": ("runbook", [
-        (1, 10.83, 0.5, 0, ()), (2, None, 0.5, 0, ("missing_loss", "all_skipped")), (3, 10.7, 0.4, 1, ()),
-    ]),
-}  # fmt: skip
+    "modded.log": (
+        "modded-nanogpt",
+        [
+            (1, 16.0026, None, 0, ("seconds_not_measured",)),
+            (11, 7.0149, 0.17812, 0, (MEAN,)),
+            (12, None, 0.17833, 0, ("missing_loss", MEAN)),
+        ],
+    ),
+    "ezpz.log": (
+        "ezpz",
+        [
+            (10, 1.188146, None, 0, ()),
+            (11, 1.111572, 0.744444, 0, ()),
+            (20, 0.708216, 0.004312, 0, ()),
+            (180, 0.078, None, 0, ()),
+        ],
+    ),
+    "primus.log": (
+        "primus",
+        [(2, 11.89162, 6.0466, 0, (PER_DEVICE,)), (3, 11.79162, 6.0201, 0, (PER_DEVICE,))],
+    ),
+    "mlperf.log": (
+        "mlperf",
+        [(1, 12.5, 3.75, 0, ()), (2, 12.25, 0.5, 0, ()), (3, 8.25, 0.53125, 0, ())],
+    ),
+    "runbook-metrics.jsonl": (
+        "runbook",
+        [
+            (1, 10.83, 0.5, 0, ()),
+            (2, None, 0.5, 0, ("missing_loss", "all_skipped")),
+            (3, 10.7, 0.4, 1, ()),
+        ],
+    ),
+}
 
 
 def parse(name):
@@ -134,12 +237,17 @@ def test_every_sample_is_expected_and_explained():
     ],
 )
 def test_evaluations(name, validation):
-    assert [(one.iteration, one.loss, one.perplexity, one.name) for one in parse(name).validation] == validation
+    assert [
+        (one.iteration, one.loss, one.perplexity, one.name) for one in parse(name).validation
+    ] == validation
 
 
 def test_rates_carry_their_convention():
-    found = {name: (log.records[0].tflops, log.records[0].tflops_convention) for name in EXPECTED
-             if (log := parse(name)).records[0].tflops is not None}  # fmt: skip
+    found = {
+        name: (log.records[0].tflops, log.records[0].tflops_convention)
+        for name in EXPECTED
+        if (log := parse(name)).records[0].tflops is not None
+    }
     assert found == {
         "megatron-core.log": (243.6, "megatron-full"),
         "megatron-core16.log": (101.5, "megatron-causal"),
@@ -155,16 +263,30 @@ def test_rates_carry_their_convention():
         "runbook-metrics.jsonl": (0.04, "megatron-full"),
     }
     without_arguments = (SAMPLES / "megatron-core16.log").read_text().splitlines()[2:]
-    assert parse_lines(without_arguments).records[0].tflops_convention == "megatron-full-or-causal"  # or our trainer's
+    assert (
+        parse_lines(without_arguments).records[0].tflops_convention == "megatron-full-or-causal"
+    )  # or our trainer's
     later = parse("megatron-core.log").records[-1]
-    assert later.tflops_convention == "megatron-full-or-causal"  # 2025-04: the line does not tell old code from new
+    assert (
+        later.tflops_convention == "megatron-full-or-causal"
+    )  # 2025-04: the line does not tell old code from new
 
 
 def test_other_fields():
     record = parse("megatron-deepspeed.log").records[1]
-    assert (record.learning_rate, record.loss_scale, record.samples_per_second) == (2.4e-7, 2048.0, 27.215)
+    assert (record.learning_rate, record.loss_scale, record.samples_per_second) == (
+        2.4e-7,
+        2048.0,
+        27.215,
+    )
     assert (record.tokens_per_second, record.skipped, record.nan, record.line) == (3483.5, 0, 0, 8)
-    assert [one.grad_norm for one in parse("megatron-core.log").records] == [1.3, 1.305, 1.305, 1.539, 1.54]
+    assert [one.grad_norm for one in parse("megatron-core.log").records] == [
+        1.3,
+        1.305,
+        1.305,
+        1.539,
+        1.54,
+    ]
     assert [one.learning_rate for one in parse("nemo-2.log").records][:2] == [3.922e-06, 4.112e-06]
     assert parse("nemo-2.log").records[1].tflops_convention == "nemo"
     assert [one.tokens_per_second for one in parse("torchtitan.log").records] == [10050.0, 10007.0]
@@ -176,9 +298,7 @@ def test_values_that_are_no_measurement_are_null():
     assert first.samples_per_second is None  # printed 0.004: 2048 samples in 573 s are 3.57
     assert (stale.grad_norm, stale.skipped, stale.samples_per_second) == (None, 1, 4.826)
     assert fresh.grad_norm == 879946.622
-    line = (
-        " iteration 1/ 9 | elapsed time per iteration (ms): 9.0 | loss scale: -1.0 | grad norm: 0.000 | lm loss: NaN |"
-    )
+    line = " iteration 1/ 9 | elapsed time per iteration (ms): 9.0 | loss scale: -1.0 | grad norm: 0.000 | lm loss: NaN |"
     (record,) = records(line)
     assert (record.loss_scale, record.grad_norm, record.loss) == (None, None, None)
     assert record.states == ("nan_loss", "no_loss_scale", "no_grad_norm")
@@ -193,7 +313,11 @@ def test_skipped_intervals_have_no_throughput():
     )
     for record in records(text):
         assert record.states == ("missing_loss", "all_skipped")
-        assert (record.samples_per_second, record.tflops, record.tflops_convention) == (None, None, None)
+        assert (record.samples_per_second, record.tflops, record.tflops_convention) == (
+            None,
+            None,
+            None,
+        )
 
 
 def test_partly_skipped_interval_without_loss_is_not_all_skipped():
@@ -209,7 +333,9 @@ def test_time_without_unit_is_no_time():
     assert (record.seconds, record.states) == (None, ("unknown_unit_of_time",))
 
 
-@pytest.mark.parametrize("prefix", ["3: ", "[default7]:", "vm-07-05: ", "(pretraining, pid=4112) ", "\x1b[36m", "  > "])
+@pytest.mark.parametrize(
+    "prefix", ["3: ", "[default7]:", "vm-07-05: ", "(pretraining, pid=4112) ", "\x1b[36m", "  > "]
+)
 def test_prefixes_change_nothing(prefix):
     plain = (SAMPLES / "megatron-core16.log").read_text()
     dressed = "".join(f"{prefix}{line}\n" for line in plain.splitlines())
@@ -231,9 +357,9 @@ def test_records_wrapped_at_any_width_are_whole(width):
 def test_cut_record_gives_no_half_number():
     whole = (SAMPLES / "megatron-core16.log").read_text().splitlines()[2]
     for end in range(whole.index("| elapsed"), len(whole)):
-        for record in parse_lines([whole, whole[:end].replace("iteration        1/", "iteration        2/")]).records[
-            1:
-        ]:
+        for record in parse_lines(
+            [whole, whole[:end].replace("iteration        1/", "iteration        2/")]
+        ).records[1:]:
             assert record.loss in (10.88, None)
             assert record.learning_rate in (6e-06, None)
             assert record.grad_norm in (3.5, None)
@@ -253,7 +379,11 @@ def test_wrapped_bar_is_whole(width):
 def test_speed_of_bridge_inside_the_line_is_read():
     line = " iteration 5/ 50 | elapsed time per iteration (ms): 2000.0 | 300.0 MODEL_TFLOP/s/GPU"
     (record,) = records(line)
-    assert (record.seconds, record.tflops, record.tflops_convention) == (2.0, 300.0, "megatron-bridge")
+    assert (record.seconds, record.tflops, record.tflops_convention) == (
+        2.0,
+        300.0,
+        "megatron-bridge",
+    )
 
 
 def test_glued_output_does_not_reach_a_field():

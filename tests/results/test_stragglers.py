@@ -13,19 +13,29 @@ from runbook.results.wall_time import stalls_table
 
 def test_the_slow_rank_is_named_and_an_even_run_has_none(make):
     times = [1.0, 1.02, 1.5, 0.99]
-    slow = make.history([make.step(n, rank_seconds=[one + n % 3 / 100 for one in times]) for n in range(1, 41)])
-    found = {row["rank"]: (row["straggler"], row["slowest of all (% of steps)"]) for row in straggler_table(slow)}
+    slow = make.history(
+        [make.step(n, rank_seconds=[one + n % 3 / 100 for one in times]) for n in range(1, 41)]
+    )
+    found = {
+        row["rank"]: (row["straggler"], row["slowest of all (% of steps)"])
+        for row in straggler_table(slow)
+    }
     assert found == {0: ("no", 0.0), 1: ("no", 0.0), 2: ("yes", 100.0), 3: ("no", 0.0)}
     table = straggler_table(slow)
     assert (table.rows[0]["rank"], table.rows[0]["straggler"]) == (2, "yes")
-    assert table.rows[0]["over the median rank's (%)"] == pytest.approx(100 * (1.51 / 1.02 - 1), abs=1.0)
+    assert table.rows[0]["over the median rank's (%)"] == pytest.approx(
+        100 * (1.51 / 1.02 - 1), abs=1.0
+    )
     even = make.history([make.step(n, rank_seconds=[1.0, 1.05]) for n in range(1, 41)])
     assert all(row["straggler"] == "no" for row in straggler_table(even))
 
 
 def test_one_rank_and_old_files_have_no_stragglers(make, history):
     assert straggler_table(history).notes == ("one rank, or no time of each rank was written",)
-    assert straggler_table(make.history([make.step(n, rank_seconds=[1.0]) for n in range(1, 9)])).rows == ()
+    assert (
+        straggler_table(make.history([make.step(n, rank_seconds=[1.0]) for n in range(1, 9)])).rows
+        == ()
+    )
 
 
 def test_ranks_are_those_of_the_last_world(make):
@@ -36,9 +46,16 @@ def test_ranks_are_those_of_the_last_world(make):
 
 def test_times_in_a_file_of_their_own_are_read_with_the_metrics(make, tmp_path):
     """Every second step's times, as the mean of two steps; a torn last line counts for nothing."""
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(make.step(n)) + "\n" for n in range(1, 41)))
-    lines = [{"iteration": n, "steps": 2, "segment": 0, "seconds": [1.0, 1.0, 1.5]} for n in range(2, 41, 2)]
-    (tmp_path / "rank_times.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"iteration": 42')
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps(make.step(n)) + "\n" for n in range(1, 41))
+    )
+    lines = [
+        {"iteration": n, "steps": 2, "segment": 0, "seconds": [1.0, 1.0, 1.5]}
+        for n in range(2, 41, 2)
+    ]
+    (tmp_path / "rank_times.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines) + '{"iteration": 42'
+    )
     history = read_metrics(tmp_path / "metrics.jsonl")
     assert [one.iteration for one in history.rank_times] == list(range(2, 41, 2))
     assert straggler_table(history).rows[0]["rank"] == 2
@@ -50,7 +67,13 @@ def test_parts_add_up_to_the_step(make):
     history = make.history([make.step(n, **told) for n in range(1, 41)])
     parts = parts_of(history.steps[0])
     assert parts == pytest.approx(
-        {"waiting for data": 0.5, "computing": 0.6, "communication": 0.3, "optimizer": 0.4, "other": 0.2}
+        {
+            "waiting for data": 0.5,
+            "computing": 0.6,
+            "communication": 0.3,
+            "optimizer": 0.4,
+            "other": 0.2,
+        }
     )
     rows = {row["part"]: row for row in step_parts_table(history)}
     assert rows["computing"]["share of step time (%)"] == pytest.approx(30)
@@ -64,8 +87,14 @@ def test_parts_of_an_older_trainer_are_not_made_up(history):
 
 
 def test_stalls_by_kind(make):
-    validation = [ValidationLoss(50, 5.0, 148.4, 32, 2.0, 1100.0), ValidationLoss(100, 5.0, 148.4, 32, 4.0, 1200.0)]
-    rows = {row["stall"]: row for row in stalls_table(validation, make.saved(50, 100), wall_seconds=200.0)}
+    validation = [
+        ValidationLoss(50, 5.0, 148.4, 32, 2.0, 1100.0),
+        ValidationLoss(100, 5.0, 148.4, 32, 4.0, 1200.0),
+    ]
+    rows = {
+        row["stall"]: row
+        for row in stalls_table(validation, make.saved(50, 100), wall_seconds=200.0)
+    }
     assert (rows["checkpoint"]["count"], rows["checkpoint"]["all (s)"]) == (2, 2.0)
     assert (rows["evaluation"]["median (s)"], rows["evaluation"]["longest (s)"]) == (3.0, 4.0)
     assert rows["evaluation"]["share of wall time (%)"] == 3.0

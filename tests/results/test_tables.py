@@ -39,19 +39,29 @@ def test_every_table_becomes_a_frame_and_csv(summary, history, spec):
 
 
 def test_plan_versus_actual_keeps_what_only_one_side_knows(spec, summary):
-    planned = {"iterations": spec.duration.iterations, "step time (s/iteration)": 1.6, "checkpoint (B)": 5}
+    planned = {
+        "iterations": spec.duration.iterations,
+        "step time (s/iteration)": 1.6,
+        "checkpoint (B)": 5,
+    }
     rows = {row["what"]: row for row in plan_versus_actual(planned, actual_numbers(summary)).rows}
     assert rows["step time (s/iteration)"]["ratio"] == pytest.approx(1.25)
     assert rows["checkpoint (B)"] == {
-        "what": "checkpoint (B)", "planned": 5, "actual": None, "ratio": None, "remark": "not measured",
-    }  # fmt: skip
+        "what": "checkpoint (B)",
+        "planned": 5,
+        "actual": None,
+        "ratio": None,
+        "remark": "not measured",
+    }
     assert rows["throughput (tokens/s)"]["remark"] == "not planned"
     assert rows["iterations"]["ratio"] == 1.0
 
 
 def test_plan_json_is_read_under_the_names_of_the_results(plan, summary):
     smoke = "03-smoke-test"
-    speed = replace(plan.time[smoke], seconds_per_iteration=1.6, tokens_per_second=640.0, seconds=160.0)
+    speed = replace(
+        plan.time[smoke], seconds_per_iteration=1.6, tokens_per_second=640.0, seconds=160.0
+    )
     memory = replace(plan.memory[smoke], limit_of="node", least_bytes=3 * 10**9)
     plan = replace(plan, time={smoke: speed}, memory={smoke: memory})
     planned = planned_numbers(plan, "03-smoke-test")
@@ -62,29 +72,43 @@ def test_plan_json_is_read_under_the_names_of_the_results(plan, summary):
 
 
 def test_cpu_run_is_set_beside_published_results_as_context_only(summary):
-    rows = published_table(summary, parameters=7_274_368, device="cpu", precision="bf16", peak=None).rows
+    rows = published_table(
+        summary, parameters=7_274_368, device="cpu", precision="bf16", peak=None
+    ).rows
     assert rows[0]["model"] == "this run"
-    assert {row["comparable"] for row in rows[1:]} == {"no: this run used a CPU, shown as context only"}
+    assert {row["comparable"] for row in rows[1:]} == {
+        "no: this run used a CPU, shown as context only"
+    }
     assert all(row["this run / published"] is None for row in rows)
     assert all(row["MFU (%)"] is None for row in rows[:1])
 
 
 def test_same_device_and_size_is_compared_by_tokens(summary):
-    table = published_table(summary, parameters=124_000_000, device="A100-80GB", precision="bf16", peak=312.0)
+    table = published_table(
+        summary, parameters=124_000_000, device="A100-80GB", precision="bf16", peak=312.0
+    )
     best = table.rows[1]
-    assert (best["model"], best["device"], best["comparable"]) == ("MPT 125M", "A100-SXM4-80GB", "yes")
+    assert (best["model"], best["device"], best["comparable"]) == (
+        "MPT 125M",
+        "A100-SXM4-80GB",
+        "yes",
+    )
     assert best["this run / published"] == pytest.approx(256 / 141737)
     assert "published_results.csv line" in best["source"]
 
 
 def test_another_size_on_the_same_device_is_not_compared(summary):
-    table = published_table(summary, parameters=3_000_000_000_000, device="H100-SXM", precision="bf16", peak=989.4)
+    table = published_table(
+        summary, parameters=3_000_000_000_000, device="H100-SXM", precision="bf16", peak=989.4
+    )
     assert table.rows[1]["comparable"] == "no: another size; tokens/s depend on it"
 
 
 def test_our_own_convention_reproduces_itself_and_hardware_flops_get_no_mfu(summary, spec):
-    rows = {row["convention"]: row for row in speed_table(
-        summary, spec.model, device="x", precision="bf16", peak=1.0).rows}  # fmt: skip
+    rows = {
+        row["convention"]: row
+        for row in speed_table(summary, spec.model, device="x", precision="bf16", peak=1.0).rows
+    }
     assert rows["megatron-deepspeed-f4"]["MFU (%)"] is None
     assert rows["megatron-deepspeed-f4"]["HFU (%)"] > rows["megatron-full"]["MFU (%)"]
     assert rows["megatron-full"]["printed by the trainer (TFLOP/s/device)"] == 0.25
@@ -92,18 +116,26 @@ def test_our_own_convention_reproduces_itself_and_hardware_flops_get_no_mfu(summ
 
 
 def test_unknown_peak_is_not_guessed(summary, spec):
-    table = speed_table(summary, spec.model, device="TPU-9", precision="bf16", peak=peak_tflops("TPU-9", "bf16"))
+    table = speed_table(
+        summary, spec.model, device="TPU-9", precision="bf16", peak=peak_tflops("TPU-9", "bf16")
+    )
     assert {row["MFU (%)"] for row in table.rows} == {None}
-    assert table.notes == ("no datasheet peak is known for TPU-9 in bf16: no MFU is given, none is guessed",)
+    assert table.notes == (
+        "no datasheet peak is known for TPU-9 in bf16: no MFU is given, none is guessed",
+    )
 
 
 @pytest.mark.parametrize(
     ("device", "precision", "peak"),
     [
-        ("A100-40GB", "bf16", 312.0), ("H100-SXM", "fp8", 1978.9), ("MI250X-GCD", "bf16", 191.5),
-        ("V100-SXM2", "bf16", None), ("H200", "bf16", 989.4), ("GB200", "bf16", 2500.0),
+        ("A100-40GB", "bf16", 312.0),
+        ("H100-SXM", "fp8", 1978.9),
+        ("MI250X-GCD", "bf16", 191.5),
+        ("V100-SXM2", "bf16", None),
+        ("H200", "bf16", 989.4),
+        ("GB200", "bf16", 2500.0),
     ],
-)  # fmt: skip
+)
 def test_peaks_are_those_of_one_device(device, precision, peak):
     assert peak_tflops(device, precision) == peak
 

@@ -10,12 +10,24 @@ import pytest
 from runbook.results import wall_time as module
 from runbook.results.history import Event, ValidationLoss, parse_events, parse_metrics
 from runbook.results.metrics import summarize
-from runbook.results.wall_time import Rates, account_wall_time, cost_table, interruptions_table, wall_time_table
+from runbook.results.wall_time import (
+    Rates,
+    account_wall_time,
+    cost_table,
+    interruptions_table,
+    wall_time_table,
+)
 
 
 def row(iteration, time, segment=0, seconds=1.0, wait=0.0):
-    return {"iteration": iteration, "time": time, "segment": segment, "seconds": seconds, "loss": 1.0,
-            "data_wait_seconds": wait}  # fmt: skip
+    return {
+        "iteration": iteration,
+        "time": time,
+        "segment": segment,
+        "seconds": seconds,
+        "loss": 1.0,
+        "data_wait_seconds": wait,
+    }
 
 
 ROWS = [
@@ -25,14 +37,23 @@ ROWS = [
 EVENTS = [
     {"event": "submitted", "time": 6.0, "job": "04-training"},
     {"event": "saved", "time": 13.5, "seconds": 0.4, "stall_seconds": 0.25},
-    {"event": "ended", "time": 16.5, "at": 16.0, "job": "04-training", "decision": "go on", "failure": "killed"},
+    {
+        "event": "ended",
+        "time": 16.5,
+        "at": 16.0,
+        "job": "04-training",
+        "decision": "go on",
+        "failure": "killed",
+    },
     {"event": "submitted", "time": 17.0, "job": "04-training-2"},
     {"event": "finished", "time": 28.5},
 ]
 
 
 def account(rows=ROWS, events=EVENTS):
-    return account_wall_time(parse_metrics([json.dumps(one) for one in rows]), (), tuple(parse_events(events)))
+    return account_wall_time(
+        parse_metrics([json.dumps(one) for one in rows]), (), tuple(parse_events(events))
+    )
 
 
 def test_the_parts_of_an_interrupted_run():
@@ -84,7 +105,11 @@ def test_a_run_that_nothing_happened_to_has_no_interruption():
 def test_the_table_goes_from_the_whole_to_what_was_productive():
     rows = wall_time_table(account()).rows
     assert rows[0] == {"part": "wall time", "seconds (s)": 22.5, "share (%)": 100.0}
-    assert rows[-1] == {"part": "productive", "seconds (s)": 8.0, "share (%)": pytest.approx(100 * 8 / 22.5)}
+    assert rows[-1] == {
+        "part": "productive",
+        "seconds (s)": 8.0,
+        "share (%)": pytest.approx(100 * 8 / 22.5),
+    }
 
 
 def test_evaluations_and_steps_done_again_are_parts_of_the_wall_time(make):
@@ -114,7 +139,9 @@ def test_waiting_in_the_queue_is_in_the_wall_time_and_costs_no_device():
     assert one.wall_seconds == 22.5
     assert one.waiting_seconds == (9.0 - 6.0) + (20.0 - 17.0)
     summary = summarize(parse_metrics([json.dumps(line) for line in ROWS]), sequence_length=128)
-    hours = {line["what"]: line["value"] for line in cost_table(summary, one, Rates())}["device-hours"]
+    hours = {line["what"]: line["value"] for line in cost_table(summary, one, Rates())}[
+        "device-hours"
+    ]
     assert hours == pytest.approx((22.5 - 6.0) * summary.world_size / 3600)
 
 
@@ -128,7 +155,9 @@ def test_a_job_that_a_person_started_again_keeps_its_cause():
         "why": "it is cancelled",
     }
     one = account(events=[EVENTS[0], stop, {**stop, "time": 16.7}, *EVENTS[3:]])
-    assert [(row["job"], row["cause"]) for row in interruptions_table(one)] == [("04-training", "it is cancelled")]
+    assert [(row["job"], row["cause"]) for row in interruptions_table(one)] == [
+        ("04-training", "it is cancelled")
+    ]
 
 
 def test_no_step_no_account():

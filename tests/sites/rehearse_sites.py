@@ -22,7 +22,15 @@ WORDS = (
     "training.smoke.global_batch=8",
 )
 ALL_ON_SLURM = "lumi-13b"
-PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis", "06-evaluation")
+PHASES = (
+    "00-plan",
+    "01-environment",
+    "02-data",
+    "03-smoke-test",
+    "04-training",
+    "05-analysis",
+    "06-evaluation",
+)
 
 
 def words(site: str) -> list[str]:
@@ -30,7 +38,10 @@ def words(site: str) -> list[str]:
 
 
 def states(folder: Path) -> dict[str, str]:
-    return {path.stem: json.loads(path.read_text())["state"] for path in sorted((folder / "records").glob("*.json"))}
+    return {
+        path.stem: json.loads(path.read_text())["state"]
+        for path in sorted((folder / "records").glob("*.json"))
+    }
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -43,7 +54,14 @@ def test_every_phase_of_a_run_file_is_done_on_this_machine(run, project):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_smoke_test_of_a_run_file_is_done_on_two_nodes_of_slurm(run, project):
-    rest = ["--set", "data.dataset=mock", "--set", "training.rehearsal_waived_by=the tests", "--to", "smoke"]
+    rest = [
+        "--set",
+        "data.dataset=mock",
+        "--set",
+        "training.rehearsal_waived_by=the tests",
+        "--to",
+        "smoke",
+    ]
     more = ["--to", "evaluation"] if run == ALL_ON_SLURM else rest
     project.call("run", run, "--as", "slurm", *words("two-nodes"), *more, timeout=900)
     folder = project.runs / f"{run}--slurm"

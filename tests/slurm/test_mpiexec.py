@@ -22,7 +22,11 @@ class Host:
         for name in ("qsub", "qstat", "qselect", "qdel"):
             (home / name).write_text(f"#!{sys.executable} -S\n{text}")
             (home / name).chmod(0o755)
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("RUNBOOK_", "SLURM"))}
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RUNBOOK_", "SLURM"))
+        }
         path = f"{home}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = own | {"PATH": path, "PBS_STAND_IN": str(home)}
 
@@ -39,12 +43,21 @@ def test_mpiexec_trains_with_a_rank_a_process(tmp_path):
     if missing := mpiexec_is_missing():
         pytest.skip(missing)
     project = Project(tmp_path / "a project", Host(tmp_path / "stand-in"))
-    words = ["site=one-host", "data.dataset=mock", "training.iterations=6", "training.global_batch=8"]
-    project.call("run", "queued", *(word for pair in words for word in ("--set", pair)), "--to", "smoke")
+    words = [
+        "site=one-host",
+        "data.dataset=mock",
+        "training.iterations=6",
+        "training.global_batch=8",
+    ]
+    project.call(
+        "run", "queued", *(word for pair in words for word in ("--set", pair)), "--to", "smoke"
+    )
     run = project.runs / "queued"
     folder = run / "jobs" / "03-smoke-test"
     assert "mpiexec \\\n  -n 2 \\\n  --ppn 2 \\\n  --hostfile" in (folder / "job.sh").read_text()
     rows = lines_of(run / "smoke" / "metrics.jsonl")
-    assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6] and {row["world_size"] for row in rows} == {2}
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6] and {
+        row["world_size"] for row in rows
+    } == {2}
     assert (folder / "started").read_text().startswith("job pbs-1700\n")
     assert "pbs-1700" in project.call("status", "queued")

@@ -52,7 +52,13 @@ def test_an_image_file_that_is_not_there_is_refused(step):
 
 def test_the_image_wins_over_the_job_but_for_what_the_job_names(step):
     show = 'echo "$MASTER_ADDR $CUDA_DEVICE_MAX_CONNECTIONS $LANG ${LC_ALL-none} $RANK $OWN"'
-    job = {"MASTER_ADDR": "node1", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "LANG": "de", "LC_ALL": "de", "RANK": "7"}
+    job = {
+        "MASTER_ADDR": "node1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "LANG": "de",
+        "LC_ALL": "de",
+        "RANK": "7",
+    }
     _, said, _ = step(IMAGE, program=show, OWN="mine", **job)
     assert said == "image 32 C.UTF-8 none 0 mine\n"
     _, said, _ = step(IMAGE, "--container-env=MASTER_ADDR,LC_ALL", program=show, OWN="mine", **job)

@@ -59,10 +59,14 @@ def plain(run_folder: Path, *directives: str, phase: str = "04-training") -> Job
     return folder
 
 
-def task(run_folder: Path, settings: Settings, argv: tuple[str, ...] = SLEEP, **options) -> JobFolder:
+def task(
+    run_folder: Path, settings: Settings, argv: tuple[str, ...] = SLEEP, **options
+) -> JobFolder:
     """A folder with a job as the data phase submits it."""
     folder = next_job_folder(run_folder, "02-data")
-    write_job(folder, render_task(settings, "02-data", Task("a test", argv, **options), Path("/nowhere")))
+    write_job(
+        folder, render_task(settings, "02-data", Task("a test", argv, **options), Path("/nowhere"))
+    )
     return folder
 
 
@@ -71,7 +75,10 @@ def jobs(cluster: Cluster) -> list[str]:
 
 
 def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
-    wait_until(lambda: slurm.state(folder).state is JobState.RUNNING and folder.started.exists(), "the job runs")
+    wait_until(
+        lambda: slurm.state(folder).state is JobState.RUNNING and folder.started.exists(),
+        "the job runs",
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,11 +88,20 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
             ("partition=short", "time=00:10:00"),
             r"walltime of 10 min .* limit of partition short, 5 min .*MaxTime=00:05:00",
         ),
-        (("partition=short", "nodes=2"), r"2 nodes are more than partition short gives a job, 1 .*MaxNodes=1"),
+        (
+            ("partition=short", "nodes=2"),
+            r"2 nodes are more than partition short gives a job, 1 .*MaxNodes=1",
+        ),
         (("nodes=3",), r"3 nodes are more than partition main has, 2"),
         (("partition=fast",), r"there is no partition fast; there are .*main.*short.*paid"),
-        (("partition=paid", "account=chemistry"), r"account chemistry is none that partition paid allows: physics"),
-        (("partition=paid",), r"no account is given, which is none that partition paid allows: physics"),
+        (
+            ("partition=paid", "account=chemistry"),
+            r"account chemistry is none that partition paid allows: physics",
+        ),
+        (
+            ("partition=paid",),
+            r"no account is given, which is none that partition paid allows: physics",
+        ),
         (("partition=shut",), r"partition shut is INACTIVE and takes no jobs"),
         (("reservation=mine",), r"refused .*Requested reservation is invalid"),
         (("gpus-per-node=9",), r"refused .*Invalid generic resource"),
@@ -126,7 +142,9 @@ def test_a_controller_that_is_down_ends_nothing_and_takes_nothing(slurm, cluster
         assert status.state is JobState.UNKNOWN and not status.final
         assert "Unable to contact slurm controller" in status.reason
         other = plain(run_folder, phase="03-smoke-test")
-        with pytest.raises(JobError, match=r"(?s)nothing was submitted.*Unable to contact slurm controller"):
+        with pytest.raises(
+            JobError, match=r"(?s)nothing was submitted.*Unable to contact slurm controller"
+        ):
             slurm.submit(other)
         assert not other.record.exists()
     finally:
@@ -141,7 +159,9 @@ exit 1
 """
 
 
-def test_a_submission_whose_answer_was_lost_is_found_and_not_doubled(slurm, cluster, run_folder, monkeypatch, tmp_path):
+def test_a_submission_whose_answer_was_lost_is_found_and_not_doubled(
+    slurm, cluster, run_folder, monkeypatch, tmp_path
+):
     real = shutil.which("sbatch")
     (tmp_path / "sbatch").write_text(SBATCH_WHOSE_ANSWER_IS_LOST.format(sbatch=f"'{real}'"))
     (tmp_path / "sbatch").chmod(0o755)
@@ -159,7 +179,9 @@ def test_a_submission_that_was_killed_is_found_by_its_mark(slurm, cluster, run_f
     job_id = slurm.submit(folder)
     record = json.loads(folder.record.read_text())
     del record["queue_id"]
-    folder.record.write_text(json.dumps(record | {"job_id": ""}))  # as when killed before the answer came
+    folder.record.write_text(
+        json.dumps(record | {"job_id": ""})
+    )  # as when killed before the answer came
     before = jobs(cluster)
     assert slurm.state(folder).job_id == job_id
     assert slurm.submit(folder) == job_id
@@ -169,7 +191,9 @@ def test_a_submission_that_was_killed_is_found_by_its_mark(slurm, cluster, run_f
 
 def test_a_submission_that_never_reached_the_queue_is_made_again(slurm, cluster, run_folder):
     folder = plain(run_folder)
-    folder.record.write_text(json.dumps({"job_id": "", "token": "runbook-none", "submitted": time.time() - 3600}))
+    folder.record.write_text(
+        json.dumps({"job_id": "", "token": "runbook-none", "submitted": time.time() - 3600})
+    )
     assert slurm.state(folder).state is JobState.LOST
     before = set(jobs(cluster))
     assert slurm.submit(folder).removeprefix("slurm-") in set(jobs(cluster)) - before
@@ -177,7 +201,9 @@ def test_a_submission_that_never_reached_the_queue_is_made_again(slurm, cluster,
 
 def test_a_second_job_of_a_phase_is_refused_while_one_waits(slurm, run_folder):
     slurm.submit(plain(run_folder, "hold"))
-    with pytest.raises(JobError, match=r"is pending \(PENDING, JobHeldUser.*two jobs would write to the same files"):
+    with pytest.raises(
+        JobError, match=r"is pending \(PENDING, JobHeldUser.*two jobs would write to the same files"
+    ):
         slurm.submit(plain(run_folder))
 
 
@@ -202,16 +228,24 @@ def test_a_job_is_asked_to_stop_and_says_how_it_ended(slurm, run_folder, setting
     assert "the request to cancel" in status.reason
 
 
-def test_an_end_is_known_from_the_jobs_files_without_the_queue(slurm, run_folder, settings, monkeypatch, tmp_path):
+def test_an_end_is_known_from_the_jobs_files_without_the_queue(
+    slurm, run_folder, settings, monkeypatch, tmp_path
+):
     folder = task(run_folder, settings, ("false",))
     slurm.submit(folder)
     wait_until(lambda: slurm.state(folder).final, "its end")
     monkeypatch.setenv("PATH", str(tmp_path))
     status = slurm.state(folder)
-    assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, 1, "ended with exit code 1")
+    assert (status.state, status.exit_code, status.reason) == (
+        JobState.FAILED,
+        1,
+        "ended with exit code 1",
+    )
 
 
-def test_a_job_is_queued_again_under_its_number_and_keeps_what_it_said(slurm, cluster, run_folder, settings):
+def test_a_job_is_queued_again_under_its_number_and_keeps_what_it_said(
+    slurm, cluster, run_folder, settings
+):
     folder = task(run_folder, settings)
     job_id = slurm.submit(folder)
     begun(slurm, folder)
@@ -232,17 +266,26 @@ def test_the_queues_warning_before_its_limit_stops_the_job(slurm, cluster, run_f
     cluster.ask("scancel", "--signal=USR1", "--batch", job_id.removeprefix("slurm-"))
     wait_until(lambda: slurm.state(folder).final, "its end")
     status = slurm.state(folder)
-    assert (status.state, status.exit_code, status.reason) == (JobState.STOPPED, 75, "stopped at SIGUSR1")
+    assert (status.state, status.exit_code, status.reason) == (
+        JobState.STOPPED,
+        75,
+        "stopped at SIGUSR1",
+    )
 
 
 FAIL_ONE = ("bash", "-c", '[ "$RUNBOOK_ELEMENT" != 1 ]')
 
 
-def test_what_waits_for_an_array_starts_after_all_of_it_and_never_after_a_failure(slurm, run_folder, settings):
+def test_what_waits_for_an_array_starts_after_all_of_it_and_never_after_a_failure(
+    slurm, run_folder, settings
+):
     good = task(run_folder, settings, ("true",), is_array=True)
     slurm.submit(good)
     last = JobFolder(run_folder / "jobs" / "02-data-join")
-    write_job(last, render_task(settings, "02-data", Task("join", ("true",), part="join"), Path("/nowhere")))
+    write_job(
+        last,
+        render_task(settings, "02-data", Task("join", ("true",), part="join"), Path("/nowhere")),
+    )
     slurm.submit(last, after=[good])
     wait_until(lambda: slurm.state(last).final, "the last job's end")
     assert (slurm.state(good).state, slurm.state(last).state) == (JobState.DONE, JobState.DONE)
@@ -250,7 +293,10 @@ def test_what_waits_for_an_array_starts_after_all_of_it_and_never_after_a_failur
     bad = task(run_folder, settings, FAIL_ONE, is_array=True)
     slurm.submit(bad)
     never = JobFolder(run_folder / "jobs" / "02-data-join-2")
-    write_job(never, render_task(settings, "02-data", Task("join", ("true",), part="join"), Path("/nowhere")))
+    write_job(
+        never,
+        render_task(settings, "02-data", Task("join", ("true",), part="join"), Path("/nowhere")),
+    )
     slurm.submit(never, after=[bad])
     wait_until(lambda: slurm.state(never).final, "the last job is taken out")
     assert slurm.state(bad).state is JobState.FAILED
@@ -262,14 +308,21 @@ def test_every_node_runs_a_program_that_is_meant_for_each(slurm, run_folder, set
     folder = JobFolder(run_folder / "jobs" / "01-environment")
     write_job(
         folder,
-        render_task(settings, "01-environment", Task("names", ("hostname",), on_each_node=True), Path("/nowhere")),
+        render_task(
+            settings,
+            "01-environment",
+            Task("names", ("hostname",), on_each_node=True),
+            Path("/nowhere"),
+        ),
     )
     slurm.submit(folder)
     wait_until(lambda: slurm.state(folder).final, "its end")
     assert sorted(folder.out.read_text().split()) == ["node1", "node2"], folder.err.read_text()
 
 
-def test_a_job_submitted_from_inside_another_takes_nothing_over_from_it(slurm, run_folder, settings, monkeypatch):
+def test_a_job_submitted_from_inside_another_takes_nothing_over_from_it(
+    slurm, run_folder, settings, monkeypatch
+):
     for name, value in {
         "SLURM_JOB_ID": "7",
         "SLURM_NTASKS": "64",
@@ -277,7 +330,9 @@ def test_a_job_submitted_from_inside_another_takes_nothing_over_from_it(slurm, r
         "SLURM_NNODES": "9",
     }.items():
         monkeypatch.setenv(name, value)
-    folder = task(run_folder, settings, ("bash", "-c", 'echo "$SLURM_NNODES ${SLURM_MEM_PER_CPU-none}"'))
+    folder = task(
+        run_folder, settings, ("bash", "-c", 'echo "$SLURM_NNODES ${SLURM_MEM_PER_CPU-none}"')
+    )
     slurm.submit(folder)
     wait_until(lambda: slurm.state(folder).final, "its end")
     assert folder.out.read_text() == "1 none\n", slurm.state(folder)

@@ -27,10 +27,16 @@ def tested(project: Project) -> Path:
 
 
 def test_the_data_phase_was_an_array_and_a_job_that_joined_it(tested: Path, cluster: Cluster):
-    jobs = {name: json.loads((tested / "jobs" / name / "job.json").read_text()) for name in ("02-data", "02-data-join")}
+    jobs = {
+        name: json.loads((tested / "jobs" / name / "job.json").read_text())
+        for name in ("02-data", "02-data-join")
+    }
     array, join = (jobs[name]["queue_id"] for name in ("02-data", "02-data-join"))
     assert "#SBATCH --array=0-1" in (tested / "jobs" / "02-data" / "job.sh").read_text()
-    said = [(tested / "jobs" / "02-data" / f"element-{number}" / "out").read_text() for number in range(2)]
+    said = [
+        (tested / "jobs" / "02-data" / f"element-{number}" / "out").read_text()
+        for number in range(2)
+    ]
     assert [f"share {number} of 2" in text for number, text in enumerate(said)] == [True, True]
     records = cluster.ask("scontrol", "--oneliner", "show", "job").splitlines()
     joined = next(line for line in records if line.startswith(f"JobId={join} "))
@@ -67,12 +73,20 @@ def by_srun(project: Project) -> Path:
 def test_the_same_smoke_test_by_plain_srun_gives_the_same_losses(tested: Path, by_srun: Path):
     folder = by_srun
     script = (folder / "jobs" / "03-smoke-test" / "job.sh").read_text()
-    assert "torchrun" not in script and "SLURM_PROCID" in (folder / "jobs" / "03-smoke-test" / "rank.sh").read_text()
-    losses = [[row["loss"] for row in lines_of(run / "smoke" / "metrics.jsonl")] for run in (tested, folder)]
+    assert (
+        "torchrun" not in script
+        and "SLURM_PROCID" in (folder / "jobs" / "03-smoke-test" / "rank.sh").read_text()
+    )
+    losses = [
+        [row["loss"] for row in lines_of(run / "smoke" / "metrics.jsonl")]
+        for run in (tested, folder)
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_layout_is_rehearsed_by_a_job_in_the_container_where_there_is_no_trainer_here(by_srun: Path):
+def test_a_layout_is_rehearsed_by_a_job_in_the_container_where_there_is_no_trainer_here(
+    by_srun: Path,
+):
     (folder,) = by_srun.glob("jobs/01-environment-rehearsal-*")
     script = (folder / "job.sh").read_text()
     assert (
@@ -82,7 +96,9 @@ def test_a_layout_is_rehearsed_by_a_job_in_the_container_where_there_is_no_train
     checks = json.loads((by_srun / "records" / "03-smoke-test.json").read_text())["checks"]
     (check,) = [check for check in checks if check["name"] == "rehearsal"]
     assert check["verdict"] == "pass" and check["value"].startswith("stage 0 is the fullest: ")
-    (kept,) = [path for path in by_srun.glob("rehearsals/*.json") if not path.name.endswith(".plan.json")]
+    (kept,) = [
+        path for path in by_srun.glob("rehearsals/*.json") if not path.name.endswith(".plan.json")
+    ]
     assert json.loads(kept.read_text())["stages"][0]["rank"] == 0
 
 
@@ -91,26 +107,39 @@ def test_drill_16_a_killed_step_and_a_node_without_power_are_gone_on_from_once_e
 ):
     """First the processes of the job's step are killed on both nodes, then one node of the next job loses its power."""
     process = project.start("run", "queued", "--from", "training")
-    first, folder = tested / "jobs" / "04-training", tested / "jobs" / "04-training-2"
+    first = tested / "jobs" / "04-training"
+    folder = tested / "jobs" / "04-training-2"
     metrics = tested / "metrics.jsonl"
 
     def reached(step: int) -> bool:
-        return process.poll() is not None or any(row["iteration"] >= step for row in lines_of(metrics))
+        return process.poll() is not None or any(
+            row["iteration"] >= step for row in lines_of(metrics)
+        )
 
     try:
         wait_until(lambda: reached(12), "12 steps", 300)
         assert process.poll() is None, process.communicate()[0]
         cluster.ask("scancel", "--signal=KILL", f"{queue_id(first)}.0")
-        wait_until(lambda: (folder / "started").exists() or process.poll() is not None, "the next job runs", 180)
+        wait_until(
+            lambda: (folder / "started").exists() or process.poll() is not None,
+            "the next job runs",
+            180,
+        )
         began = len(lines_of(metrics))
-        wait_until(lambda: len(lines_of(metrics)) >= began + 8 or process.poll() is not None, "8 more steps", 300)
+        wait_until(
+            lambda: len(lines_of(metrics)) >= began + 8 or process.poll() is not None,
+            "8 more steps",
+            300,
+        )
         assert process.poll() is None, process.communicate()[0]
         cluster.do("crash", "node2")
         number = queue_id(folder)
         states: list[str] = []
 
         def requeued() -> bool:
-            states.append(cluster.ask("squeue", "-h", "-t", "all", "-j", number, "-o", "%T").strip())
+            states.append(
+                cluster.ask("squeue", "-h", "-t", "all", "-j", number, "-o", "%T").strip()
+            )
             return states[-1] == "PENDING"
 
         wait_until(requeued, "the job is queued again", 180)
@@ -123,7 +152,9 @@ def test_drill_16_a_killed_step_and_a_node_without_power_are_gone_on_from_once_e
         cluster.do("boot", "node2")
         cluster.wait_idle()
     assert process.returncode == 0, text + project.logs()
-    assert not (first / "started.1").exists(), "a killed step is no reason for the queue to start the job again"
+    assert not (first / "started.1").exists(), (
+        "a killed step is no reason for the queue to start the job again"
+    )
     assert [path.name for path in folder.glob("started.*")] == ["started.1"], "queued again once"
     assert not (tested / "jobs" / "04-training-3").exists()
     assert (folder / "started").read_text().startswith(f"job slurm-{number}\n")

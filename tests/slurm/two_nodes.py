@@ -55,11 +55,13 @@ jobs:
 
 def what_is_missing() -> str:
     """Why there can be no Slurm here, or an empty string."""
-    missing = [program for program in PROGRAMS if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None]
+    missing = [
+        program
+        for program in PROGRAMS
+        if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None
+    ]
     if missing:
-        return (
-            f"not installed: {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge iproute2 libslurm-dev)"
-        )
+        return f"not installed: {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge iproute2 libslurm-dev)"
     if os.geteuid() != 0:
         return "only root can make the nodes' networks"
     tried = subprocess.run(
@@ -68,7 +70,9 @@ def what_is_missing() -> str:
         text=True,
         check=False,
     )
-    return f"this machine gives no network namespaces: {tried.stderr.strip()}" if tried.returncode else ""
+    if tried.returncode:
+        return f"this machine gives no network namespaces: {tried.stderr.strip()}"
+    return ""
 
 
 class Cluster:
@@ -78,9 +82,15 @@ class Cluster:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         stub = folder / "stub.so"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(stub), str(HERE / "container_stub.c")], check=True)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-o", str(stub), str(HERE / "container_stub.c")], check=True
+        )
         path = f"{folder / 'bin'}:{BIN}:{os.environ['PATH']}:/usr/sbin:/sbin"
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("RUNBOOK_", "SLURM"))}
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RUNBOOK_", "SLURM"))
+        }
         self.environment = {
             **own,
             "PATH": path,
@@ -105,7 +115,9 @@ class Cluster:
 
     def ask(self, *words: str) -> str:
         """What a program of Slurm's says."""
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(
+            words, env=self.environment, capture_output=True, text=True, check=True, timeout=60
+        )
         return done.stdout
 
     def wait_idle(self) -> None:
@@ -134,9 +146,13 @@ class Project:
     """Parameters and notebooks with the tests' site and a run file, and where its runs go."""
 
     def __init__(self, root: Path, cluster: Cluster) -> None:
-        self.root, self.cluster, self.runs = root, cluster, root / "runs"
+        self.root = root
+        self.cluster = cluster
+        self.runs = root / "runs"
         for name in ("params", "notebooks"):
-            shutil.copytree(PROJECT / name, root / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+            shutil.copytree(
+                PROJECT / name, root / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints")
+            )
         for site in HERE.glob("*.yaml"):
             shutil.copy(site, root / "params" / "sites")
         (root / "params" / "queued.yaml").write_text(RUN_FILE)
@@ -160,14 +176,20 @@ class Project:
         except subprocess.TimeoutExpired:
             process.kill()
             text, _ = process.communicate()
-            raise AssertionError(f"runbook {' '.join(map(str, words))} did not end in {timeout} s:\n{text}") from None
+            raise AssertionError(
+                f"runbook {' '.join(map(str, words))} did not end in {timeout} s:\n{text}"
+            ) from None
         assert process.returncode == code, f"exit code {process.returncode}:\n{text}{self.logs()}"
         return text
 
     def logs(self) -> str:
         """What every job said, for a test that failed."""
-        found = [path for path in self.runs.glob("*/jobs/**/*") if path.name in ("out", "err", "reason")]
-        return "".join(f"\n--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(found))
+        found = [
+            path for path in self.runs.glob("*/jobs/**/*") if path.name in ("out", "err", "reason")
+        ]
+        return "".join(
+            f"\n--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(found)
+        )
 
 
 def wait_until(true: Callable[[], Any], what: str, seconds: float = 400) -> None:
@@ -182,4 +204,8 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     """A file of JSON lines; a half-written last line is left out."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [
+        json.loads(line)
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    ]

@@ -7,7 +7,9 @@ import pytest
 
 from .reference import EDGE_TEXTS, json_lines
 
-SENTENCE = "the quick brown fox jumps over a lazy dog and then some 1984 naïve cafés in Zürich, isn't it?"
+SENTENCE = (
+    "the quick brown fox jumps over a lazy dog and then some 1984 naïve cafés in Zürich, isn't it?"
+)
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,9 @@ def encoded(text: str, special_tokens: bool) -> list[int]:
     return judge(special_tokens).encode(text, add_special_tokens=False).ids
 
 
-def expected(texts: list[str], *, append_eod: bool = True, special_tokens: bool = False) -> tuple[bytes, bytes]:
+def expected(
+    texts: list[str], *, append_eod: bool = True, special_tokens: bool = False
+) -> tuple[bytes, bytes]:
     """The .bin and the .idx that Megatron's preprocess_data.py makes of these texts (facts/data.md 5 and 6)."""
     tokens = b""
     lengths: list[int] = []
@@ -78,4 +80,6 @@ def json_lines(texts: list[str], **meta: object) -> bytes:
 
 def made(prefix: Path) -> tuple[bytes, bytes]:
     base = prefix.with_name(prefix.name + "_text_document")
-    return base.with_name(base.name + ".bin").read_bytes(), base.with_name(base.name + ".idx").read_bytes()
+    return base.with_name(base.name + ".bin").read_bytes(), base.with_name(
+        base.name + ".idx"
+    ).read_bytes()

@@ -22,7 +22,8 @@ from runbook.tokens.pipeline.tokenize import prepare
 
 def kill_after(shards: int) -> None:
     """Have this process killed in a random moment after it committed so many."""
-    original, left = Committer._commit, [shards]
+    original = Committer._commit
+    left = [shards]
 
     def finish(self: Committer, mark: ShardMark) -> None:
         original(self, mark)

@@ -103,7 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = content[start:]
         if behaviour.cut_at < 1:
-            self.wfile.write(body[: max(1, int(len(body) * behaviour.cut_at))] if len(body) > 10 else body)
+            self.wfile.write(
+                body[: max(1, int(len(body) * behaviour.cut_at))] if len(body) > 10 else body
+            )
             self.close_connection = True
         else:
             self.wfile.write(body)
@@ -131,6 +133,10 @@ def hub_tree(files: dict[str, bytes]) -> bytes:
     entries = [{"type": "directory", "path": "train", "size": 0, "oid": "0"}]
     for path, content in files.items():
         entry = {"type": "file", "path": path, "size": len(content), "oid": "git-sum"}
-        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+        entry["lfs"] = {
+            "oid": hashlib.sha256(content).hexdigest(),
+            "size": len(content),
+            "pointerSize": 134,
+        }
         entries.append(entry)
     return json.dumps(entries).encode()

@@ -31,7 +31,10 @@ BAD_LINES = {
     "invalid UTF-8": (b'{"text": "caf\xe9"}', "invalid UTF-8"),
     "lone surrogate": (b'{"text": "a\\ud800b"}', "a lone surrogate \\ud800"),
     "raw NUL": (b'{"text": "a\x00b"}', "invalid JSON: Invalid control character"),
-    "nested": (b'{"text": "a", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid JSON: nested too deeply"),
+    "nested": (
+        b'{"text": "a", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        "invalid JSON: nested too deeply",
+    ),
 }
 
 
@@ -78,7 +81,9 @@ def test_line_and_byte_are_right_in_a_later_shard_and_in_zst(tmp_path: Path) -> 
     for name, data in (("in.jsonl", broken), ("in.jsonl.zst", zstd.compress(broken))):
         source = tmp_path / name
         source.write_bytes(data)
-        with pytest.raises(DataError, match=rf"line 401, byte {broken.index(b'number 400') - 19}: invalid JSON"):
+        with pytest.raises(
+            DataError, match=rf"line 401, byte {broken.index(b'number 400') - 19}: invalid JSON"
+        ):
             prepare([source], tmp_path / "out", TokenizeOptions(shard_bytes=1000, workers=1))
 
 
@@ -126,7 +131,9 @@ def test_damaged_zst_stops_or_is_left_out_whole(tmp_path: Path, kind: str) -> No
     manifest = prepare([folder], tmp_path / "out", TokenizeOptions(bad_records="quarantine"))
     assert made(tmp_path / "out") == expected(GOOD)
     assert (manifest.skipped_files, manifest.skipped_records) == (1, 0)
-    assert json.loads((tmp_path / "out.quarantine").read_text())["file"] == str(folder / "b.jsonl.zst")
+    assert json.loads((tmp_path / "out.quarantine").read_text())["file"] == str(
+        folder / "b.jsonl.zst"
+    )
 
 
 def test_truncated_gzip_and_xz_are_noticed(tmp_path: Path) -> None:
@@ -145,7 +152,8 @@ EMPTY = {"in.jsonl": b"", "in.jsonl.zst": b"", "frame.jsonl.zst": zstd.compress(
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_empty_file_stops_or_is_left_out_and_counted(tmp_path: Path, name: str) -> None:
-    source, good = tmp_path / name, tmp_path / "good.jsonl"
+    source = tmp_path / name
+    good = tmp_path / "good.jsonl"
     source.write_bytes(EMPTY[name])
     good.write_bytes(json_lines(GOOD))
     with pytest.raises(DataError, match=rf"{re.escape(name)}.* is empty.*: a download"):
@@ -161,9 +169,17 @@ def test_empty_file_stops_or_is_left_out_and_counted(tmp_path: Path, name: str) 
     ("content", "options", "told"),
     [
         (b"\n \n", {}, "0 records read"),
-        (b"oops\n" * 3, {"bad_records": "skip"}, r"3 records read, 3 of them bad(.|\n)*line 1, byte 0: invalid JSON"),
+        (
+            b"oops\n" * 3,
+            {"bad_records": "skip"},
+            r"3 records read, 3 of them bad(.|\n)*line 1, byte 0: invalid JSON",
+        ),
         (json_lines(["", ""]), {}, "2 empty"),
-        (json_lines(GOOD), {"source_key": "meta.source", "drop_sources": ("unknown",)}, "3 left out by choice"),
+        (
+            json_lines(GOOD),
+            {"source_key": "meta.source", "drop_sources": ("unknown",)},
+            "3 left out by choice",
+        ),
     ],
 )
 def test_input_without_a_token_is_an_error(
@@ -172,7 +188,8 @@ def test_input_without_a_token_is_an_error(
     source = tmp_path / "in.jsonl"
     source.write_bytes(content)
     with pytest.raises(
-        DataError, match=rf"the input holds no text: (.|\n)*{told}(.|\n)*Look at the input, the text key"
+        DataError,
+        match=rf"the input holds no text: (.|\n)*{told}(.|\n)*Look at the input, the text key",
     ):
         prepare([source], tmp_path / "out", TokenizeOptions(**options))
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
@@ -182,7 +199,9 @@ def test_damage_is_placed_where_it_is(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl.zst"
     content = json_lines([os.urandom(600).hex() for _ in range(3000)])
     source.write_bytes(zstd.compress(content)[:-200_000])
-    with pytest.raises(DataError, match=r"it is cut off: .* \(at byte (\d+) of its text\)") as caught:
+    with pytest.raises(
+        DataError, match=r"it is cut off: .* \(at byte (\d+) of its text\)"
+    ) as caught:
         prepare([source], tmp_path / "out")
     place = int(re.findall(r"at byte (\d+)", str(caught.value))[0])
     assert len(content) * 0.5 < place < len(content)
@@ -191,7 +210,9 @@ def test_damage_is_placed_where_it_is(tmp_path: Path) -> None:
 def test_bad_utf8_in_a_text_file(tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_bytes(b"fine\nlines\ncaf\xe9\n")
-    with pytest.raises(DataError, match=rf"{re.escape(str(source))}, line 3, byte 14: invalid UTF-8"):
+    with pytest.raises(
+        DataError, match=rf"{re.escape(str(source))}, line 3, byte 14: invalid UTF-8"
+    ):
         prepare([source], tmp_path / "out")
 
 
@@ -203,7 +224,8 @@ class Meddler:
 
     def __call__(self, progress: DataProgress) -> None:
         if self.action is not None:
-            action, self.action = self.action, None
+            action = self.action
+            self.action = None
             action()
 
 
@@ -221,9 +243,16 @@ def test_a_file_that_changes_or_vanishes_while_read(tmp_path: Path, what: str) -
                 file.write(json_lines(["one more"]))
 
     with pytest.raises(DataError) as caught:
-        prepare(files, tmp_path / "out", TokenizeOptions(shard_bytes=10**9, workers=1), progress=Meddler(meddle))
+        prepare(
+            files,
+            tmp_path / "out",
+            TokenizeOptions(shard_bytes=10**9, workers=1),
+            progress=Meddler(meddle),
+        )
     assert str(files[0]) in str(caught.value)
-    assert ("vanished" if what == "vanishes" else "it changed since the work was planned") in str(caught.value)
+    assert ("vanished" if what == "vanishes" else "it changed since the work was planned") in str(
+        caught.value
+    )
     if what == "changes":
         assert "Let no other program write to it, and run again" in str(caught.value)
         manifest = prepare(files, tmp_path / "out", TokenizeOptions(workers=1))
@@ -231,9 +260,13 @@ def test_a_file_that_changes_or_vanishes_while_read(tmp_path: Path, what: str) -
 
 
 TEXTS = {
-    "English": ["It was the best of times, it was the worst of times, it was the age of wisdom. " * 40] * 100,
+    "English": [
+        "It was the best of times, it was the worst of times, it was the age of wisdom. " * 40
+    ]
+    * 100,
     "short": [f"{number} short" for number in range(5000)],
-    "Chinese": ["\u4f60\u597d\uff0c\u4e16\u754c\u3002\u65e5\u672c\u8a9e\u306e\u6587\u7ae0" * 20] * 300,
+    "Chinese": ["\u4f60\u597d\uff0c\u4e16\u754c\u3002\u65e5\u672c\u8a9e\u306e\u6587\u7ae0" * 20]
+    * 300,
     "numbers": [" ".join(str(7919 * number) for number in range(500))] * 100,
 }
 
@@ -246,23 +279,33 @@ def test_the_room_asked_for_is_that_of_the_files_made(tmp_path, monkeypatch, kin
 
     asked = []
     bytes_needed = tokenize.bytes_needed
-    monkeypatch.setattr(tokenize, "bytes_needed", lambda *about: asked.append(bytes_needed(*about)) or asked[0])
+    monkeypatch.setattr(
+        tokenize, "bytes_needed", lambda *about: asked.append(bytes_needed(*about)) or asked[0]
+    )
     content = json_lines(TEXTS[kind])
     source = tmp_path / f"in.jsonl{ending}"
-    source.write_bytes({"": lambda text: text, ".zst": zstd.compress, ".gz": gzip.compress}[ending](content))
+    source.write_bytes(
+        {"": lambda text: text, ".zst": zstd.compress, ".gz": gzip.compress}[ending](content)
+    )
     prepare([source], tmp_path / "out", TokenizeOptions(workers=1))
-    made_bytes = sum((tmp_path / f"out_text_document.{kind}").stat().st_size for kind in ("bin", "idx"))
+    made_bytes = sum(
+        (tmp_path / f"out_text_document.{kind}").stat().st_size for kind in ("bin", "idx")
+    )
     assert made_bytes <= 1.02 * asked[0] <= 1.35 * made_bytes
 
 
-def test_a_disk_that_is_too_small_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_refused_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import shutil
 
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(GOOD * 1000))
     free = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
-    with pytest.raises(DataError, match=r"about .* KiB are needed below .* and 1000 B are free\. Make room"):
+    with pytest.raises(
+        DataError, match=r"about .* KiB are needed below .* and 1000 B are free\. Make room"
+    ):
         prepare([source], tmp_path / "out")
     prepare([source], tmp_path / "out", TokenizeOptions(check_space=False))
     assert read_manifest(tmp_path / "out").documents == 3000

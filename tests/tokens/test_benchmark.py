@@ -35,12 +35,18 @@ def test_measured_commands_and_floors(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_no_checkout_is_said(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"is no checkout of Megatron-LM: it has no tools/preprocess_data\.py"):
+    with pytest.raises(
+        SystemExit, match=r"is no checkout of Megatron-LM: it has no tools/preprocess_data\.py"
+    ):
         data_commands.Megatron.found(tmp_path, None)
 
 
-def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    data_corpus.write_corpus(tmp_path / "text", itertools.islice(data_corpus.prose(10**9), 300), 10**6)
+def test_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data_corpus.write_corpus(
+        tmp_path / "text", itertools.islice(data_corpus.prose(10**9), 300), 10**6
+    )
     (tmp_path / "text" / "whole.jsonl").unlink()
     monkeypatch.setattr("sys.argv", ["data_kills", str(tmp_path / "text"), "--kills", "3"])
     data_kills.main()

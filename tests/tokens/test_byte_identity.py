@@ -19,12 +19,16 @@ from .reference import EDGE_TEXTS, expected, json_lines, made
 
 @pytest.mark.parametrize("append_eod", [True, False])
 @pytest.mark.parametrize("special_tokens", [True, False])
-def test_edge_texts_equal_the_reference(tmp_path: Path, append_eod: bool, special_tokens: bool) -> None:
+def test_edge_texts_equal_the_reference(
+    tmp_path: Path, append_eod: bool, special_tokens: bool
+) -> None:
     source = tmp_path / "edge.jsonl"
     source.write_bytes(json_lines(EDGE_TEXTS))
     options = TokenizeOptions(append_eod=append_eod, special_tokens=special_tokens)
     manifest = prepare([source], tmp_path / "out", options)
-    assert made(tmp_path / "out") == expected(EDGE_TEXTS, append_eod=append_eod, special_tokens=special_tokens)
+    assert made(tmp_path / "out") == expected(
+        EDGE_TEXTS, append_eod=append_eod, special_tokens=special_tokens
+    )
     assert manifest.documents == len(EDGE_TEXTS)
     assert manifest.empty == EDGE_TEXTS.count("")
 
@@ -41,7 +45,9 @@ def test_compression_changes_nothing(tmp_path: Path, ending: str) -> None:
 def test_several_zstd_frames_in_a_file_are_all_read(tmp_path: Path) -> None:
     source = tmp_path / "two.jsonl.zst"
     half = len(EDGE_TEXTS) // 2
-    source.write_bytes(zstd.compress(json_lines(EDGE_TEXTS[:half])) + zstd.compress(json_lines(EDGE_TEXTS[half:])))
+    source.write_bytes(
+        zstd.compress(json_lines(EDGE_TEXTS[:half])) + zstd.compress(json_lines(EDGE_TEXTS[half:]))
+    )
     prepare([source], tmp_path / "out")
     assert made(tmp_path / "out") == expected(EDGE_TEXTS)
 
@@ -75,7 +81,10 @@ def test_the_slow_encoder_gives_the_same(tmp_path: Path) -> None:
 
 
 def test_a_long_text_without_a_space(tmp_path: Path) -> None:
-    texts = ["ab" * 100_000 + " and words" * 450_000, "after"]  # longer than a block: put together from pieces
+    texts = [
+        "ab" * 100_000 + " and words" * 450_000,
+        "after",
+    ]  # longer than a block: put together from pieces
     source = tmp_path / "long.jsonl"
     source.write_bytes(json_lines(texts))
     prepare([source], tmp_path / "out")
@@ -92,7 +101,14 @@ def test_a_long_text_without_a_space(tmp_path: Path) -> None:
         b'{"meta":{"x":[1,2,{"text":"no"}]},"text":"a","n":NaN}\n{"n":1e400,"text":"b"}\n',
         b'{"text":"first","text":"a"}\n{"te\\u0078t":"b"}\n',
     ],
-    ids=["no last newline", "blank lines, CRLF", "blank ends", "byte order mark", "other keys, NaN", "key twice"],
+    ids=[
+        "no last newline",
+        "blank lines, CRLF",
+        "blank ends",
+        "byte order mark",
+        "other keys, NaN",
+        "key twice",
+    ],
 )
 def test_ways_to_write_the_same_two_records(tmp_path: Path, content: bytes) -> None:
     source = tmp_path / "two.jsonl"
@@ -108,20 +124,26 @@ def test_text_files_are_one_document_each_in_natural_order(tmp_path: Path) -> No
         (folder / f"chunk_{number}.txt").write_text(f"Chapter {number}\n\nIt was late.\n")
     (folder / "notes.md").write_text("not read")
     prepare([folder], tmp_path / "out")
-    assert made(tmp_path / "out") == expected([f"Chapter {number}\n\nIt was late.\n" for number in (2, 9, 10)])
+    assert made(tmp_path / "out") == expected(
+        [f"Chapter {number}\n\nIt was late.\n" for number in (2, 9, 10)]
+    )
 
 
 def test_dropping_a_source_that_no_record_names_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["one"]))
-    with pytest.raises(DataError, match=r"in\.jsonl names no source that could be dropped; give --source-key"):
+    with pytest.raises(
+        DataError, match=r"in\.jsonl names no source that could be dropped; give --source-key"
+    ):
         prepare([source], tmp_path / "out", TokenizeOptions(drop_sources=("book",)))
 
 
 def test_sources_are_counted_and_chosen(tmp_path: Path) -> None:
     source = tmp_path / "mixed.jsonl"
     records = [("web", "one"), ("book", "two words"), ("web", "three")]
-    source.write_bytes(b"".join(json_lines([text], meta={"source": name}) for name, text in records))
+    source.write_bytes(
+        b"".join(json_lines([text], meta={"source": name}) for name, text in records)
+    )
     manifest = prepare([source], tmp_path / "all")
     assert manifest.options["source_key"] == "meta.source"
     assert manifest.sources["web"] == {"documents": 2, "text_bytes": 8, "tokens": 4}
@@ -148,5 +170,11 @@ def test_the_shipped_corpus_has_the_promised_counts(tmp_path: Path) -> None:
     assert manifest.documents == dataset.documents
     assert manifest.text_bytes == dataset.text_bytes
     assert manifest.text_tokens == dataset.tokens
-    assert manifest.files["bin"]["sha256"] == "b2fe43d83f6e80a955ea5859a3396bc6ac180f379bf8e68bbaba9aa43f8fb90f"
-    assert manifest.files["idx"]["sha256"] == "2be5ad35b2f5b27c776649ed7bd66a9601f2a96f54cdd73f7cd70a0a32786bf4"
+    assert (
+        manifest.files["bin"]["sha256"]
+        == "b2fe43d83f6e80a955ea5859a3396bc6ac180f379bf8e68bbaba9aa43f8fb90f"
+    )
+    assert (
+        manifest.files["idx"]["sha256"]
+        == "2be5ad35b2f5b27c776649ed7bd66a9601f2a96f54cdd73f7cd70a0a32786bf4"
+    )

@@ -17,7 +17,10 @@ from .reference import json_lines
 
 RANDOM = random.Random(5)
 TEXT = json_lines(
-    [RANDOM.randbytes(RANDOM.randrange(90)).hex() + " and so on" * RANDOM.randrange(30) for _ in range(4000)]
+    [
+        RANDOM.randbytes(RANDOM.randrange(90)).hex() + " and so on" * RANDOM.randrange(30)
+        for _ in range(4000)
+    ]
 )
 PARTS = [TEXT[:1000], TEXT[1000:1001], TEXT[1001:300_000], TEXT[300_000:]]
 SKIPPED = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
@@ -37,7 +40,9 @@ WHOLE = {
     "frames without sums.zst": each(zstd.compress),
     "empty frames.zst": summed(b"") + each(summed) + summed(b""),
     "skippable frames.zst": SKIPPED + summed(TEXT) + SKIPPED,
-    "level 19, long window.zst": zstd.compress(TEXT, options={zstd.CompressionParameter.window_log: 27}),
+    "level 19, long window.zst": zstd.compress(
+        TEXT, options={zstd.CompressionParameter.window_log: 27}
+    ),
     "one member.gz": gzip.compress(TEXT),
     "members.gz": each(gzip.compress),
     "zeros after it.gz": gzip.compress(b"") + gzip.compress(TEXT) + bytes(50),
@@ -65,13 +70,15 @@ def test_every_legal_form_is_read_whole(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["one frame.zst", "frames.zst", "one member.gz", "members.gz", "one stream.xz", "streams.xz"]
+    "name",
+    ["one frame.zst", "frames.zst", "one member.gz", "members.gz", "one stream.xz", "streams.xz"],
 )
 def test_no_damage_passes_unseen(tmp_path: Path, name: str) -> None:
     """Cut anywhere but between two parts, a bit turned anywhere, some bytes gone: an error, or the same text."""
     path = tmp_path / name.replace(".", ".jsonl.")
     chance = random.Random(name)
-    whole, noticed = WHOLE[name], 0
+    whole = WHOLE[name]
+    noticed = 0
     for _ in range(60):
         content = bytearray(whole)
         place = chance.randrange(1, len(content))

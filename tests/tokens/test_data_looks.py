@@ -52,10 +52,14 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
     return lambda: capsys.readouterr().out
 
 
-def test_a_phase_by_hand_shows_plan_and_counts(tmp_path: Path, runs: Path, told: Callable[[], str]) -> None:
+def test_a_phase_by_hand_shows_plan_and_counts(
+    tmp_path: Path, runs: Path, told: Callable[[], str]
+) -> None:
     source = tmp_path / "text" / "in.jsonl"
     source.parent.mkdir()
-    source.write_bytes(json_lines(EDGE_TEXTS, source="edge") + json_lines(["more words"], source="other"))
+    source.write_bytes(
+        json_lines(EDGE_TEXTS, source="edge") + json_lines(["more words"], source="other")
+    )
     open_phase = open_run("02-data", f"data.folder={source.parent}", runs=runs)
     phase.fetch(open_phase)
     phase.show_source(open_phase)
@@ -72,7 +76,9 @@ def test_a_phase_by_hand_shows_plan_and_counts(tmp_path: Path, runs: Path, told:
     assert "An| ordinary| document|." in said
 
 
-def test_ready_token_files_are_shown_and_verified_not_made(tmp_path: Path, runs: Path, told: Callable[[], str]) -> None:
+def test_ready_token_files_are_shown_and_verified_not_made(
+    tmp_path: Path, runs: Path, told: Callable[[], str]
+) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(EDGE_TEXTS))
     prepare([source], tmp_path / "ready" / "mine", TokenizeOptions(workers=1))

@@ -31,7 +31,12 @@ NAMES = [f"part_{number}.jsonl.zst" for number in range(6)]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = {"FIRST_WAIT_SECONDS": 0.01, "LONGEST_WAIT_SECONDS": 0.05, "BUSY_SECONDS": 5.0, "SILENCE_SECONDS": 0.4}
+    quick = {
+        "FIRST_WAIT_SECONDS": 0.01,
+        "LONGEST_WAIT_SECONDS": 0.05,
+        "BUSY_SECONDS": 5.0,
+        "SILENCE_SECONDS": 0.4,
+    }
     for name, value in {"ATTEMPTS": 4, **quick}.items():
         monkeypatch.setattr(DOWNLOAD + name, value)
 
@@ -48,32 +53,52 @@ def content(number: int) -> bytes:
 
 @pytest.fixture
 def server() -> Iterator[Behaviour]:
-    with serving(Behaviour(files={f"/data/{name}": content(number) for number, name in enumerate(NAMES)})) as behaviour:
+    with serving(
+        Behaviour(files={f"/data/{name}": content(number) for number, name in enumerate(NAMES)})
+    ) as behaviour:
         yield behaviour
 
 
 def dataset(server: Behaviour, *, sums: bool = True, **changed: object) -> Dataset:
     files = [
-        SourceFile(path=name, bytes=len(content(number)), sha256=hashlib.sha256(content(number)).hexdigest())
+        SourceFile(
+            path=name,
+            bytes=len(content(number)),
+            sha256=hashlib.sha256(content(number)).hexdigest(),
+        )
         if sums
         else SourceFile(path=name)
         for number, name in enumerate(NAMES)
     ]
-    known = {"title": "Tests", "kind": "download", "folder": "texts", "licence": "ours", "source": "here"}
+    known = {
+        "title": "Tests",
+        "kind": "download",
+        "folder": "texts",
+        "licence": "ours",
+        "source": "here",
+    }
     return Dataset(**(known | {"files": files, "url": f"{server.address}/data"} | changed))
 
 
-def fetch(server: Behaviour, project: Path, *, sums: bool = True, **more: object) -> DownloadSummary:
+def fetch(
+    server: Behaviour, project: Path, *, sums: bool = True, **more: object
+) -> DownloadSummary:
     return download(dataset(server, sums=sums), project=project, workers=3, **more)
 
 
 def assert_whole(project: Path) -> None:
-    found = {path.name: path.read_bytes() for path in (project / "texts").iterdir() if path.name != ".download.lock"}
+    found = {
+        path.name: path.read_bytes()
+        for path in (project / "texts").iterdir()
+        if path.name != ".download.lock"
+    }
     assert found == {name: content(number) for number, name in enumerate(NAMES)}
 
 
 @pytest.mark.parametrize("sums", [True, False])
-def test_everything_arrives_and_a_second_call_fetches_nothing(server: Behaviour, tmp_path: Path, sums: bool) -> None:
+def test_everything_arrives_and_a_second_call_fetches_nothing(
+    server: Behaviour, tmp_path: Path, sums: bool
+) -> None:
     seen: list[DataProgress] = []
     first = fetch(server, tmp_path, sums=sums, progress=seen.append)
     assert_whole(tmp_path)
@@ -104,9 +129,13 @@ def test_storm_of_429_and_5xx_is_weathered(server: Behaviour, tmp_path: Path) ->
     [{"Retry-After": "1"}, {"Retry-After": "date"}, {"RateLimit": '"resolvers";r=0;t=0'}],
     ids=["seconds", "date", "RateLimit"],
 )
-def test_429_is_obeyed_by_all_threads(server: Behaviour, tmp_path: Path, headers: dict[str, str]) -> None:
+def test_429_is_obeyed_by_all_threads(
+    server: Behaviour, tmp_path: Path, headers: dict[str, str]
+) -> None:
     if headers.get("Retry-After") == "date":
-        headers = {"Retry-After": formatdate(time() + 2, usegmt=True)}  # whole seconds: one to two from now
+        headers = {
+            "Retry-After": formatdate(time() + 2, usegmt=True)
+        }  # whole seconds: one to two from now
     server.answers = [(429, headers)]
     began = monotonic()
     fetch(server, tmp_path)
@@ -114,12 +143,15 @@ def test_429_is_obeyed_by_all_threads(server: Behaviour, tmp_path: Path, headers
     assert_whole(tmp_path)
 
 
-def test_endless_429_is_given_up_in_the_end(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_429_is_given_up_in_the_end(
+    server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(DOWNLOAD + "BUSY_SECONDS", 0.5)
     monkeypatch.setattr(DOWNLOAD + "SILENCE_SECONDS", 60.0)
     server.answers = [(429, {"Retry-After": "1"})] * 1000
     with pytest.raises(
-        DataError, match=r"6 of 6 files are missing(.|\n)*the server still answers 429 after \d s of waiting"
+        DataError,
+        match=r"6 of 6 files are missing(.|\n)*the server still answers 429 after \d s of waiting",
     ):
         fetch(server, tmp_path)
 
@@ -134,8 +166,12 @@ def test_every_connection_cut_at_80_percent(server: Behaviour, tmp_path: Path, s
 
 
 def test_cut_connections_without_ranges_are_given_up(server: Behaviour, tmp_path: Path) -> None:
-    server.cut_at, server.ranges, server.tags = 0.8, False, False
-    with pytest.raises(DataError, match=r"the connection was cut after \d+ of \d+ bytes \(4 tries in a row"):
+    server.cut_at = 0.8
+    server.ranges = False
+    server.tags = False
+    with pytest.raises(
+        DataError, match=r"the connection was cut after \d+ of \d+ bytes \(4 tries in a row"
+    ):
         fetch(server, tmp_path)
     server.cut_at = 1.0
     fetch(server, tmp_path)
@@ -166,13 +202,16 @@ def test_missing_files_are_named(server: Behaviour, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         fetch(server, tmp_path)
     assert "2 of 6 files are missing" in str(caught.value)
-    assert "part_1.jsonl.zst: HTTP 404 Not Found\n  part_4.jsonl.zst: HTTP 404 Not Found\n" in str(caught.value)
+    assert "part_1.jsonl.zst: HTTP 404 Not Found\n  part_4.jsonl.zst: HTTP 404 Not Found\n" in str(
+        caught.value
+    )
 
 
 def test_error_page_instead_of_a_file(server: Behaviour, tmp_path: Path) -> None:
     server.files["/data/part_0.jsonl.zst"] = b"<html>Too many requests</html>"
     with pytest.raises(
-        DataError, match=r"part_0.*it begins with b'<html>' and is no \.zst file \(an error page\?\), twice"
+        DataError,
+        match=r"part_0.*it begins with b'<html>' and is no \.zst file \(an error page\?\), twice",
     ):
         fetch(server, tmp_path, sums=False)
 
@@ -186,7 +225,9 @@ def test_silent_server(server: Behaviour, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kept", [10, 20_000, 10**6])
-def test_part_of_an_earlier_run_is_used_or_dropped(server: Behaviour, tmp_path: Path, kept: int) -> None:
+def test_part_of_an_earlier_run_is_used_or_dropped(
+    server: Behaviour, tmp_path: Path, kept: int
+) -> None:
     """Cut short by a kill, complete but not renamed, or of another file and too long."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / f"{NAMES[0]}.part").write_bytes((content(0) + b"x" * 10**6)[:kept])
@@ -214,7 +255,9 @@ def test_part_of_a_file_that_changed_at_the_source(server: Behaviour, tmp_path: 
     assert_whole(tmp_path)
 
 
-def test_token_is_sent_and_not_passed_on(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_sent_and_not_passed_on(
+    server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_TOKEN", "hush")
     with serving(Behaviour(redirect=server.address)) as front:
         wanted = dataset(front, token="env:MY_TOKEN")
@@ -233,14 +276,22 @@ def test_refused_without_token(server: Behaviour, tmp_path: Path) -> None:
 def test_disk_too_small(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
-    with pytest.raises(DataError, match=r"KiB in 6 files are still to be fetched to .*texts, and 100 B are free"):
+    with pytest.raises(
+        DataError, match=r"KiB in 6 files are still to be fetched to .*texts, and 100 B are free"
+    ):
         fetch(server, tmp_path)
     assert fetch(server, tmp_path, check_space=False).fetched == 6
 
 
 def test_two_downloads_at_once(server: Behaviour, tmp_path: Path) -> None:
     lock = flocked(tmp_path / "texts" / ".download.lock", fcntl.LOCK_EX, "is the first")
-    with lock, pytest.raises(HeldError, match=rf"process {os.getpid()} on .* is downloading to .*texts at this moment"):
+    with (
+        lock,
+        pytest.raises(
+            HeldError,
+            match=rf"process {os.getpid()} on .* is downloading to .*texts at this moment",
+        ),
+    ):
         fetch(server, tmp_path)
 
 
@@ -263,7 +314,9 @@ def hub(server: Behaviour, files: dict[str, bytes]) -> None:
         server.files[f"/datasets/owner/name/resolve/main/{name}"] = files[name]
 
 
-def test_hub_gives_sizes_and_checksums(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_gives_sizes_and_checksums(
+    server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from runbook.tokens.sources.dataset_files import remote_files
     from runbook.tokens.sources.download import Fetcher
 
@@ -273,16 +326,27 @@ def test_hub_gives_sizes_and_checksums(server: Behaviour, tmp_path: Path, monkey
     group = FileGroup(path="train/x_{number}.jsonl.zst", last=3)
     wanted = dataset(server, files=[], groups=[group], url="hf://datasets/owner/name")
     listed = remote_files(wanted, Fetcher(tmp_path).get)
-    assert [file.sha256 for file in listed] == [hashlib.sha256(data).hexdigest() for data in files.values()]
+    assert [file.sha256 for file in listed] == [
+        hashlib.sha256(data).hexdigest() for data in files.values()
+    ]
     result = download(wanted, project=tmp_path)
     assert (result.files, result.bytes) == (4, sum(map(len, files.values())))
-    more = dataset(server, files=[], groups=[group.model_copy(update={"last": 5})], url="hf://datasets/owner/name")
-    with pytest.raises(DataError, match=r"2 of 6 files are not at .*: train/x_4\.jsonl\.zst, train/x_5\.jsonl\.zst"):
+    more = dataset(
+        server,
+        files=[],
+        groups=[group.model_copy(update={"last": 5})],
+        url="hf://datasets/owner/name",
+    )
+    with pytest.raises(
+        DataError, match=r"2 of 6 files are not at .*: train/x_4\.jsonl\.zst, train/x_5\.jsonl\.zst"
+    ):
         download(more, project=tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_real_huggingface_hub_sees_the_same(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_huggingface_hub_sees_the_same(
+    server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hugging Face's own client against the same server: same list, same addresses, same bytes."""
     from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
 
@@ -306,28 +370,38 @@ def test_real_huggingface_hub_sees_the_same(server: Behaviour, tmp_path: Path, m
     ours = remote_files(wanted, Fetcher(tmp_path).get)
     api = HfApi(endpoint=server.address)
     theirs = [
-        each for each in api.list_repo_tree("owner/name", repo_type="dataset", recursive=True) if hasattr(each, "lfs")
+        each
+        for each in api.list_repo_tree("owner/name", repo_type="dataset", recursive=True)
+        if hasattr(each, "lfs")
     ]
     assert [(file.path, file.bytes, file.sha256) for file in ours] == [
         (each.path, each.size, each.lfs.sha256) for each in theirs
     ]
     assert [file.url for file in ours] == [
-        hf_hub_url("owner/name", each.path, repo_type="dataset", endpoint=server.address) for each in theirs
+        hf_hub_url("owner/name", each.path, repo_type="dataset", endpoint=server.address)
+        for each in theirs
     ]
     download(wanted, project=tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     for file in ours:
         path = hf_hub_download(
-            "owner/name", file.path, repo_type="dataset", endpoint=server.address, cache_dir=str(tmp_path / "cache")
+            "owner/name",
+            file.path,
+            repo_type="dataset",
+            endpoint=server.address,
+            cache_dir=str(tmp_path / "cache"),
         )
         assert Path(path).read_bytes() == (tmp_path / "texts" / file.path).read_bytes()
 
 
-def test_no_hub_at_the_address(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_hub_at_the_address(
+    server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_ENDPOINT", server.address + "/")
     server.files["/api/datasets/owner/name/tree/main?recursive=true"] = b"<html>login</html>"
     with pytest.raises(
-        DataError, match="did not answer with a list of files but with b'<html>login</html>'; is it a Hub"
+        DataError,
+        match="did not answer with a list of files but with b'<html>login</html>'; is it a Hub",
     ):
         download(dataset(server, files=[], url="hf://datasets/owner/name"), project=tmp_path)
 
@@ -341,10 +415,14 @@ def test_slimpajama_has_its_59166_files() -> None:
     assert len(entry.paths) == 74 == -(-len(files) // entry.parts_together)
 
 
-def test_a_model_repository_is_a_source_too(server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_repository_is_a_source_too(
+    server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """oscar-1GB lies in one."""
     monkeypatch.setenv("HF_ENDPOINT", server.address)
-    server.files["/api/models/owner/name/tree/main?recursive=true"] = hub_tree({NAMES[0]: content(0)})
+    server.files["/api/models/owner/name/tree/main?recursive=true"] = hub_tree(
+        {NAMES[0]: content(0)}
+    )
     server.files[f"/owner/name/resolve/main/{NAMES[0]}"] = content(0)
     wanted = dataset(server, files=[], url="hf://owner/name", pattern="*.zst")
     assert download(wanted, project=tmp_path).fetched == 1

@@ -38,9 +38,13 @@ WORDS = (
 
 @pytest.mark.parametrize("special_tokens", [True, False])
 @pytest.mark.parametrize("escaped", [True, False])
-def test_pieces_give_the_tokens_of_the_whole(tmp_path: Path, escaped: bool, special_tokens: bool) -> None:
+def test_pieces_give_the_tokens_of_the_whole(
+    tmp_path: Path, escaped: bool, special_tokens: bool
+) -> None:
     texts = ["before", WORDS * 40, "", "between", "x" * 3000, WORDS * 20, "after"]
-    lines = [json.dumps({"text": text, "meta": {"source": "a"}}, ensure_ascii=escaped) for text in texts]
+    lines = [
+        json.dumps({"text": text, "meta": {"source": "a"}}, ensure_ascii=escaped) for text in texts
+    ]
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(lines))
     manifest = prepare([source], tmp_path / "out", TokenizeOptions(special_tokens=special_tokens))
@@ -60,14 +64,17 @@ def test_edge_texts_among_words(tmp_path: Path) -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(
-        st.sampled_from([" a", " word", "'s", " ", "\n", "1", ".", "\u00e9", "B", "<|endoftext|>", "  c d"]),
+        st.sampled_from(
+            [" a", " word", "'s", " ", "\n", "1", ".", "\u00e9", "B", "<|endoftext|>", "  c d"]
+        ),
         max_size=60,
     )
 )
 def test_a_border_is_a_border_of_tokens(parts: list[str]) -> None:
     """For any mixture: the ids of the pieces, one after the other, are those of the whole."""
     text = "".join(parts)
-    before, documents.PIECE = documents.PIECE, 3
+    before = documents.PIECE
+    documents.PIECE = 3
     try:
         pieces = list(HugeText(memoryview(text.encode()), decode_plain).pieces(cut=True))
     finally:
@@ -93,7 +100,9 @@ def test_huge_text_file(tmp_path: Path) -> None:
         (b'"}', b'"', "Expecting ',' delimiter"),
     ],
 )
-def test_bad_huge_record_leaves_nothing(tmp_path: Path, old: bytes, new: bytes, reason: str) -> None:
+def test_bad_huge_record_leaves_nothing(
+    tmp_path: Path, old: bytes, new: bytes, reason: str
+) -> None:
     bad = json_lines([WORDS * 40])
     at = bad.rindex(old)
     bad = bad[:at] + new + bad[at + len(old) :]
@@ -111,7 +120,9 @@ def test_bad_huge_record_leaves_nothing(tmp_path: Path, old: bytes, new: bytes, 
 def test_other_tokenizers_get_the_whole(tmp_path: Path) -> None:
     """Their words may reach over a border: with a normalizer, another splitter, a token with a space in it."""
     content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
-    content["added_tokens"].append(content["added_tokens"][0] | {"id": 50257, "content": "went home"})
+    content["added_tokens"].append(
+        content["added_tokens"][0] | {"id": 50257, "content": "went home"}
+    )
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content))
     text = "They all went home " * 100
@@ -138,12 +149,19 @@ print(*sizes)
 
 def test_one_huge_document_needs_less_than_three_times_its_size(tmp_path: Path) -> None:
     """With curly quotes and an emoji, for which a str takes four bytes a character."""
-    small, large = tmp_path / "small.jsonl", tmp_path / "large.jsonl"
+    small = tmp_path / "small.jsonl"
+    large = tmp_path / "large.jsonl"
     small.write_bytes(json_lines(["one"]))
-    text = "It was \u201cthe best\u201d of times, it was the worst of times \U0001f600 and so on. " * 800_000
+    text = (
+        "It was \u201cthe best\u201d of times, it was the worst of times \U0001f600 and so on. "
+        * 800_000
+    )
     large.write_bytes(json.dumps({"text": text}, ensure_ascii=False).encode())
     out = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(small), str(large)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM, str(small), str(large)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     before, after = map(int, out.stdout.split())
     assert after - before < 3 * large.stat().st_size

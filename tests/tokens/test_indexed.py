@@ -63,7 +63,9 @@ def test_megatrons_writer_gives_the_same_bytes(tmp_path: Path, prefix: Path) -> 
     builder = IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=np.uint16)
     for text in EDGE_TEXTS:
         ids = encoded(text, False)
-        builder.add_document(torch.IntTensor([*ids, EOD] if ids else []), [len(ids) + 1] if ids else [])
+        builder.add_document(
+            torch.IntTensor([*ids, EOD] if ids else []), [len(ids) + 1] if ids else []
+        )
     builder.finalize(str(tmp_path / "theirs.idx"))
     for ours, ending in zip(files(prefix), (".bin", ".idx"), strict=True):
         assert (tmp_path / f"theirs{ending}").read_bytes() == ours.read_bytes()
@@ -78,14 +80,23 @@ def test_questions_outside_the_file(prefix: Path) -> None:
 
 
 HEADS = {
-    "empty": (b"", r"has 0 bytes; the header alone has 34\. It is not an \.idx of Megatron's, or it was cut"),
+    "empty": (
+        b"",
+        r"has 0 bytes; the header alone has 34\. It is not an \.idx of Megatron's, or it was cut",
+    ),
     "text": (b"<html>" + b"x" * 60, "begins with b'<html>xxx' and not with b'MMIDIDX"),
     "version": (
         struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 2, 8, 0, 1) + bytes(8),
         "says version 2; only version 1 is known",
     ),
-    "float": (struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 6, 0, 1) + bytes(8), "names token type 6; known:"),
-    "huge": (struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, 2**62, 2**62), "its header promises 4611686018427387904"),
+    "float": (
+        struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 6, 0, 1) + bytes(8),
+        "names token type 6; known:",
+    ),
+    "huge": (
+        struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, 2**62, 2**62),
+        "its header promises 4611686018427387904",
+    ),
     "no documents": (struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, 0, 0), "0 document entries"),
 }
 
@@ -102,17 +113,24 @@ def test_garbage_for_a_header(prefix: Path, kind: str) -> None:
 
 def test_missing_files(prefix: Path) -> None:
     files(prefix)[0].unlink()
-    with pytest.raises(DataError, match=r"\.bin is missing; make it with `runbook data tokenize INPUT --out PREFIX`"):
+    with pytest.raises(
+        DataError,
+        match=r"\.bin is missing; make it with `runbook data tokenize INPUT --out PREFIX`",
+    ):
         IndexedReader(*files(prefix))
 
 
 GOOD_BIN, GOOD_IDX = expected(["one two three", "", "four"])
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.binary(max_size=len(GOOD_IDX) + 20), st.integers(0, len(GOOD_IDX)), st.booleans())
 @example(b"", 20, False)
-def test_any_garbage_is_a_data_error(tmp_path: Path, noise: bytes, at: int, keep_length: bool) -> None:
+def test_any_garbage_is_a_data_error(
+    tmp_path: Path, noise: bytes, at: int, keep_length: bool
+) -> None:
     """Every prefix and every patch of an index: DataError or a reader whose answers stay inside the file."""
     content = GOOD_IDX[:at] + noise + (GOOD_IDX[at + len(noise) :] if keep_length else b"")
     (tmp_path / "x_text_document.bin").write_bytes(GOOD_BIN)

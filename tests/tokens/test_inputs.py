@@ -11,7 +11,9 @@ from runbook.tokens.sources.input_files import cut_shards, find_inputs, kind_of,
 
 
 def test_missing_input_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"input .*/nothing\.jsonl does not exist\. Check the path, or download"):
+    with pytest.raises(
+        DataError, match=r"input .*/nothing\.jsonl does not exist\. Check the path, or download"
+    ):
         find_inputs([tmp_path / "nothing.jsonl"])
     with pytest.raises(DataError, match="no input: name at least one file or folder"):
         find_inputs([])
@@ -19,7 +21,9 @@ def test_missing_input_is_named(tmp_path: Path) -> None:
 
 def test_folder_without_text_says_what_it_looked_for(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(DataError, match=r"holds no \.jsonl, \.ndjson, \.json, \.txt, \.parquet file"):
+    with pytest.raises(
+        DataError, match=r"holds no \.jsonl, \.ndjson, \.json, \.txt, \.parquet file"
+    ):
         find_inputs([tmp_path])
 
 
@@ -32,14 +36,19 @@ def test_a_superscript_in_a_name_is_no_number(tmp_path: Path) -> None:
 def test_unknown_kind_of_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x")
-    with pytest.raises(DataError, match=r"a\.csv: its name does not say what it holds\. Known: \.jsonl"):
+    with pytest.raises(
+        DataError, match=r"a\.csv: its name does not say what it holds\. Known: \.jsonl"
+    ):
         find_inputs([path])
 
 
 def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("{}")
-    with pytest.raises(DataError, match=r"named more than once: .*a\.jsonl\. Its documents would be trained on twice"):
+    with pytest.raises(
+        DataError,
+        match=r"named more than once: .*a\.jsonl\. Its documents would be trained on twice",
+    ):
         find_inputs([tmp_path, path])
 
 
@@ -48,7 +57,10 @@ def test_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
-    with pytest.raises(DataError, match=r"link\.jsonl leads out of .*in, to .*secret\.jsonl\. Name that file itself"):
+    with pytest.raises(
+        DataError,
+        match=r"link\.jsonl leads out of .*in, to .*secret\.jsonl\. Name that file itself",
+    ):
         find_inputs([folder])
     assert find_inputs([folder / "link.jsonl"]) == [folder / "link.jsonl"]
     (folder / "link.jsonl").unlink()
@@ -73,7 +85,13 @@ def test_listed_name_through_a_link(tmp_path: Path) -> None:
 
 def test_small_files_share_a_shard_and_big_plain_ones_are_cut(tmp_path: Path) -> None:
     files = []
-    for name, size in (("1.jsonl", 300), ("2.jsonl", 300), ("3.jsonl", 5000), ("4.jsonl.zst", 5000), ("5.jsonl", 10)):
+    for name, size in (
+        ("1.jsonl", 300),
+        ("2.jsonl", 300),
+        ("3.jsonl", 5000),
+        ("4.jsonl.zst", 5000),
+        ("5.jsonl", 10),
+    ):
         files.append(tmp_path / name)
         files[-1].write_bytes(b"x" * size)
     shards = cut_shards(files, 1000)

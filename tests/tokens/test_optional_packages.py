@@ -20,7 +20,9 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     source = tmp_path / "in.parquet"
     source.write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"is a Parquet file, and the package pyarrow is not installed\. Install it"):
+    with pytest.raises(
+        DataError, match=r"is a Parquet file, and the package pyarrow is not installed\. Install it"
+    ):
         prepare([source], tmp_path / "out")
 
 
@@ -60,7 +62,11 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("the cat sat on the mat\na quick brown fox\n" * 30)
     sentencepiece.SentencePieceTrainer.train(
-        input=str(texts), model_prefix=str(tmp_path / "own"), vocab_size=40, hard_vocab_limit=False, minloglevel=3
+        input=str(texts),
+        model_prefix=str(tmp_path / "own"),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=3,
     )
     model = str(tmp_path / "own.model")
     tokenizer = load_tokenizer(model)
@@ -79,5 +85,7 @@ def test_sentencepiece_without_its_package(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     model = tmp_path / "own.model"
     model.write_bytes(b"\n")
-    with pytest.raises(DataError, match="is a SentencePiece model, and the package sentencepiece is not installed"):
+    with pytest.raises(
+        DataError, match="is a SentencePiece model, and the package sentencepiece is not installed"
+    ):
         load_tokenizer(str(model))

@@ -33,9 +33,19 @@ PROGRAM = Path(__file__).with_name("run_prepare.py")
 def start(
     source: Path, prefix: Path, workers: int, shard_bytes: int, *more: int, kill_after: int = 0
 ) -> subprocess.Popen[str]:
-    words = [sys.executable, str(PROGRAM), str(source), str(prefix), str(workers), str(shard_bytes), *map(str, more)]
+    words = [
+        sys.executable,
+        str(PROGRAM),
+        str(source),
+        str(prefix),
+        str(workers),
+        str(shard_bytes),
+        *map(str, more),
+    ]
     env = os.environ | {"KILL_AFTER": str(kill_after)}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
 
 
 def committed(prefix: Path) -> int:
@@ -48,7 +58,9 @@ def committed(prefix: Path) -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_random_moments_gives_the_same_bytes(tmp_path: Path, many_texts: list[str], workers: int) -> None:
+def test_killed_at_random_moments_gives_the_same_bytes(
+    tmp_path: Path, many_texts: list[str], workers: int
+) -> None:
     texts = many_texts * 16
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(texts))
@@ -79,7 +91,9 @@ class StopError(Exception):
 
 
 @pytest.fixture
-def half_done(tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def half_done(
+    tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
     """Source and prefix of work that was stopped when some shards were done."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(many_texts))
@@ -103,12 +117,16 @@ def again(source: Path, prefix: Path, **changed: object) -> int:
     return prepare([source], prefix, TokenizeOptions(**options)).reused_shards
 
 
-def test_second_run_does_only_what_is_missing(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+def test_second_run_does_only_what_is_missing(
+    half_done: tuple[Path, Path], many_texts: list[str]
+) -> None:
     assert again(*half_done) == 8
     assert made(half_done[1]) == expected(many_texts)
 
 
-def test_other_number_of_workers_takes_over(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+def test_other_number_of_workers_takes_over(
+    half_done: tuple[Path, Path], many_texts: list[str]
+) -> None:
     assert again(*half_done, workers=2) == 8
     assert made(half_done[1]) == expected(many_texts)
 
@@ -125,7 +143,9 @@ def test_other_input_begins_anew(half_done: tuple[Path, Path], many_texts: list[
     assert made(prefix) == expected(many_texts[:-1])
 
 
-def test_bytes_damaged_after_their_mark_are_made_again(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+def test_bytes_damaged_after_their_mark_are_made_again(
+    half_done: tuple[Path, Path], many_texts: list[str]
+) -> None:
     part = TokenFiles(half_done[1]).bin_part
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
@@ -134,7 +154,9 @@ def test_bytes_damaged_after_their_mark_are_made_again(half_done: tuple[Path, Pa
     assert made(half_done[1]) == expected(many_texts)
 
 
-def test_unfinished_bin_cut_short_is_made_again(half_done: tuple[Path, Path], many_texts: list[str]) -> None:
+def test_unfinished_bin_cut_short_is_made_again(
+    half_done: tuple[Path, Path], many_texts: list[str]
+) -> None:
     part = TokenFiles(half_done[1]).bin_part
     os.truncate(part, part.stat().st_size // 3)
     assert 0 < again(*half_done) < 8
@@ -150,7 +172,11 @@ def test_half_written_mark_is_no_mark(half_done: tuple[Path, Path], many_texts: 
 
 @pytest.mark.parametrize("renamed", [1, 2])
 def test_ended_between_the_last_renames(
-    tmp_path: Path, corpus_file: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch, renamed: int
+    tmp_path: Path,
+    corpus_file: Path,
+    many_texts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    renamed: int,
 ) -> None:
     from runbook.tokens.pipeline import tokenize
 
@@ -165,7 +191,9 @@ def test_ended_between_the_last_renames(
         prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000))
     monkeypatch.undo()
     assert (tmp_path / "out_text_document.bin").exists() == (renamed == 2)
-    manifest = tokenize.prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000))
+    manifest = tokenize.prepare(
+        [corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=20_000)
+    )
     assert manifest.reused_shards == len(manifest.shards)
     assert made(tmp_path / "out") == expected(many_texts)
 
@@ -184,10 +212,15 @@ def test_finished_work_is_recognised(tmp_path: Path, corpus_file: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 0.5, 0.999])
-def test_another_text_of_the_same_size_and_date_is_tokenized_again(tmp_path: Path, corpus_file: Path, place) -> None:
+def test_another_text_of_the_same_size_and_date_is_tokenized_again(
+    tmp_path: Path, corpus_file: Path, place
+) -> None:
     prepare([corpus_file], tmp_path / "out")
-    before, content = corpus_file.stat(), bytearray(corpus_file.read_bytes())
-    letter = next(at for at in range(int(place * len(content)), len(content)) if chr(content[at]) in "aou")
+    before = corpus_file.stat()
+    content = bytearray(corpus_file.read_bytes())
+    letter = next(
+        at for at in range(int(place * len(content)), len(content)) if chr(content[at]) in "aou"
+    )
     content[letter] = ord("y")
     corpus_file.write_bytes(content)
     os.utime(corpus_file, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -200,7 +233,9 @@ def test_other_spelling_of_the_prefix_is_the_same(tmp_path: Path, corpus_file: P
     assert prepare([corpus_file], tmp_path / "out_text_document").reused
 
 
-def test_parts_of_shards_that_came_too_early_are_joined(tmp_path: Path, many_texts: list[str]) -> None:
+def test_parts_of_shards_that_came_too_early_are_joined(
+    tmp_path: Path, many_texts: list[str]
+) -> None:
     """One large compressed file and many small ones: the small ones must wait in parts, or nothing would go on."""
     from backports import zstd
 
@@ -209,7 +244,9 @@ def test_parts_of_shards_that_came_too_early_are_joined(tmp_path: Path, many_tex
     big = many_texts * 25
     (folder / "0.jsonl.zst").write_bytes(zstd.compress(json_lines(big)))
     for number in range(1, 9):
-        (folder / f"{number}.jsonl").write_bytes(json_lines(many_texts[number * 10 : number * 10 + 10]))
+        (folder / f"{number}.jsonl").write_bytes(
+            json_lines(many_texts[number * 10 : number * 10 + 10])
+        )
     manifest = prepare([folder], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=3000))
     later = [text for number in range(1, 9) for text in many_texts[number * 10 : number * 10 + 10]]
     assert made(tmp_path / "out") == expected(big + later)
@@ -242,7 +279,9 @@ def test_lock_of_a_dead_process_is_no_obstacle(tmp_path: Path, corpus_file: Path
     prepare([corpus_file], tmp_path / "out")
 
 
-def test_a_killed_worker_is_replaced(tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_is_replaced(
+    tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed the moment a shard was given to it, so that the shard is in its hands however fast the machine is."""
     texts = many_texts * 4
     source = tmp_path / "in.jsonl"
@@ -253,13 +292,20 @@ def test_a_killed_worker_is_replaced(tmp_path: Path, many_texts: list[str], monk
 
     def deal(self: Pool, worker: Any) -> None:
         original(self, worker)
-        if worker.shard is not None and worker.shard.number in (1, 5) and worker.shard.number not in killed:
+        if (
+            worker.shard is not None
+            and worker.shard.number in (1, 5)
+            and worker.shard.number not in killed
+        ):
             killed.append(worker.shard.number)
             worker.process.kill()
 
     monkeypatch.setattr(Pool, "_deal", deal)
     manifest = prepare(
-        [source], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=100_000), progress=last.append
+        [source],
+        tmp_path / "out",
+        TokenizeOptions(workers=2, shard_bytes=100_000),
+        progress=last.append,
     )
     assert sorted(killed) == [1, 5]
     assert last[-1].failures == len(killed)
@@ -278,8 +324,15 @@ def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, corpus_file: P
         for child in children():
             os.kill(child, signal.SIGKILL)
 
-    with pytest.raises(DataError, match=r"3 workers died while starting; the last was killed by signal 9\."):
-        prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=2, shard_bytes=100_000), progress=progress)
+    with pytest.raises(
+        DataError, match=r"3 workers died while starting; the last was killed by signal 9\."
+    ):
+        prepare(
+            [corpus_file],
+            tmp_path / "out",
+            TokenizeOptions(workers=2, shard_bytes=100_000),
+            progress=progress,
+        )
 
 
 def test_no_worker_outlives_a_killed_run(tmp_path: Path, many_texts: list[str]) -> None:
@@ -315,7 +368,9 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
     assert committed(prefix) >= 3
     assert again(source, prefix, workers=workers, shard_bytes=60_000) >= 3
     assert made(prefix) == expected(texts)
-    assert {check.name for check in verify(prefix) if check.verdict != "pass"} <= {"duplicates"}  # of made-up texts
+    assert {check.name for check in verify(prefix) if check.verdict != "pass"} <= {
+        "duplicates"
+    }  # of made-up texts
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -354,7 +409,9 @@ def test_jobs_at_the_same_time(tmp_path: Path, corpus_file: Path, many_texts: li
     assert made(prefix) == expected(many_texts)
 
 
-def test_damaged_part_is_made_again(tmp_path: Path, corpus_file: Path, many_texts: list[str]) -> None:
+def test_damaged_part_is_made_again(
+    tmp_path: Path, corpus_file: Path, many_texts: list[str]
+) -> None:
     options = TokenizeOptions(workers=1, shard_bytes=20_000)
     prepare_share([corpus_file], tmp_path / "out", (0, 1), options)
     path = PartsFolder(TokenFiles(tmp_path / "out")).path(4, "tokens")
@@ -365,7 +422,9 @@ def test_damaged_part_is_made_again(tmp_path: Path, corpus_file: Path, many_text
 
 
 def test_share_outside_the_array(tmp_path: Path, corpus_file: Path) -> None:
-    with pytest.raises(DataError, match=r"share 4/4: the index counts from 0 and must be below the number of jobs"):
+    with pytest.raises(
+        DataError, match=r"share 4/4: the index counts from 0 and must be below the number of jobs"
+    ):
         prepare_share([corpus_file], tmp_path / "out", (4, 4))
 
 
@@ -391,7 +450,11 @@ def test_shards_that_are_written_and_not_committed_are_kept(
     with pytest.raises(StopError):
         prepare([source], prefix, TokenizeOptions(workers=2, shard_bytes=20_000))
     monkeypatch.undo()
-    assert not any(mark.is_committed for number in finished if (mark := PartsFolder(TokenFiles(prefix)).read(number)))
+    assert not any(
+        mark.is_committed
+        for number in finished
+        if (mark := PartsFolder(TokenFiles(prefix)).read(number))
+    )
     part = TokenFiles(prefix).bin_part
     content = bytearray(part.read_bytes())
     content[-3] ^= 1  # of the last one that stands in the .bin
@@ -404,13 +467,15 @@ def test_a_place_after_a_file_that_changed_is_not_trusted(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped with both files in the .bin and none hashed; then the first loses a text, and the second moves."""
-    folder, prefix = tmp_path / "in", tmp_path / "out"
+    folder = tmp_path / "in"
+    prefix = tmp_path / "out"
     folder.mkdir()
     texts = [many_texts[:20], many_texts[20:60]]
     for number, part in enumerate(texts):
         (folder / f"{number}.jsonl").write_bytes(json_lines(part))
     options = TokenizeOptions(workers=2, shard_bytes=max(len(json_lines(part)) for part in texts))
-    original, marks = Committer.finished, []
+    original = Committer.finished
+    marks = []
 
     def stop(self: Committer, mark: ShardMark) -> None:
         original(self, mark)
@@ -418,7 +483,9 @@ def test_a_place_after_a_file_that_changed_is_not_trusted(
         if len(self.waiting) == len(self.fingerprints):
             raise StopError
 
-    monkeypatch.setattr("runbook.tokens.pipeline.bin_writer.TURN_SHARE", 1000)  # so that no shard goes to a part
+    monkeypatch.setattr(
+        "runbook.tokens.pipeline.bin_writer.TURN_SHARE", 1000
+    )  # so that no shard goes to a part
     with monkeypatch.context() as stopped:
         stopped.setattr(Committer, "finished", stop)
         stopped.setattr(Committer, "step", lambda _: False)
@@ -436,7 +503,8 @@ def test_a_worker_killed_in_the_middle_of_a_message_is_replaced(
 ) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(many_texts))
-    original, cut = Pool._answer, []
+    original = Pool._answer
+    cut = []
 
     def answer(self: Pool, worker: Any, message: tuple[Any, ...]) -> None:
         if message[0] == "done" and not cut:
@@ -450,7 +518,9 @@ def test_a_worker_killed_in_the_middle_of_a_message_is_replaced(
     assert cut and made(tmp_path / "out") == expected(many_texts)
 
 
-def test_finished_work_is_no_reason_to_take_the_folder_of_another_run(tmp_path: Path, corpus_file: Path) -> None:
+def test_finished_work_is_no_reason_to_take_the_folder_of_another_run(
+    tmp_path: Path, corpus_file: Path
+) -> None:
     """Another run, with other options say, has begun and not taken the manifest away yet."""
     files = TokenFiles(tmp_path / "out")
     prepare([corpus_file], files.prefix)
@@ -461,7 +531,9 @@ def test_finished_work_is_no_reason_to_take_the_folder_of_another_run(tmp_path: 
     assert not files.parts.exists()
 
 
-def test_text_of_parts_that_other_jobs_made_is_not_this_call_s(tmp_path: Path, corpus_file: Path) -> None:
+def test_text_of_parts_that_other_jobs_made_is_not_this_call_s(
+    tmp_path: Path, corpus_file: Path
+) -> None:
     options = TokenizeOptions(workers=1, shard_bytes=50_000)
     prepare_share([corpus_file], tmp_path / "out", (0, 1), options)
     seen: list[DataProgress] = []

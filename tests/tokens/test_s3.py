@@ -19,7 +19,10 @@ from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.sources.download import download, s3_files
 
 FILES = {
-    **{f"text/part_{n}.jsonl.zst": zstd.compress(random.Random(n).randbytes(30_000 + n)) for n in range(6)},
+    **{
+        f"text/part_{n}.jsonl.zst": zstd.compress(random.Random(n).randbytes(30_000 + n))
+        for n in range(6)
+    },
     "tokens/my-gpt3_00_text_document.bin": random.Random(7).randbytes(5000),
     "tokens/my-gpt3_00_text_document.idx": random.Random(8).randbytes(500),
     "tokens/bpe/vocab.json": b"{}",
@@ -45,7 +48,11 @@ def address() -> Iterator[str]:
 def bucket(address: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name, value in (("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "y"), ("AWS_REGION", "us-east-1")):
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "y"),
+        ("AWS_REGION", "us-east-1"),
+    ):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("S3_ENDPOINT_URL", address)
     return address
@@ -54,12 +61,22 @@ def bucket(address: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def put(address: str, path: str, data: bytes = b"") -> None:
     url = f"{address}/bucket/{urllib.request.quote(path)}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    headers = {"Content-Type": "application/octet-stream"}  # moto reads what urllib says otherwise as a form
-    opener.open(urllib.request.Request(url, data=data, headers=headers, method="PUT"), timeout=30).close()
+    headers = {
+        "Content-Type": "application/octet-stream"
+    }  # moto reads what urllib says otherwise as a form
+    opener.open(
+        urllib.request.Request(url, data=data, headers=headers, method="PUT"), timeout=30
+    ).close()
 
 
 def dataset(**changed: object) -> Dataset:
-    known = {"title": "Tests", "kind": "download", "folder": "texts", "licence": "ours", "source": "here"}
+    known = {
+        "title": "Tests",
+        "kind": "download",
+        "folder": "texts",
+        "licence": "ours",
+        "source": "here",
+    }
     return Dataset(**(known | {"url": "s3://bucket/text", "pattern": "*.zst"} | changed))
 
 
@@ -87,7 +104,9 @@ def test_sizes_and_sums_come_from_the_bucket(bucket: str) -> None:
 
 def test_ready_token_files_and_their_vocabulary(bucket: str, tmp_path: Path) -> None:
     """The AWS quickstart: .bin, .idx and bpe copied, nothing tokenized."""
-    fetched = download(dataset(kind="tokenized", url="s3://bucket/tokens", pattern="*"), project=tmp_path)
+    fetched = download(
+        dataset(kind="tokenized", url="s3://bucket/tokens", pattern="*"), project=tmp_path
+    )
     assert fetched.files == 3
     assert (tmp_path / "texts" / "bpe" / "vocab.json").read_bytes() == b"{}"
 
@@ -101,16 +120,23 @@ def test_a_cut_off_file_is_fetched_again(bucket: str, tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_named(bucket: str, tmp_path: Path) -> None:
     named = [SourceFile(path="part_1.jsonl.zst"), SourceFile(path="part_9.jsonl.zst")]
-    with pytest.raises(DataError, match=r"1 of 2 files are not at s3://bucket/text/: part_9\.jsonl\.zst\. Correct"):
+    with pytest.raises(
+        DataError, match=r"1 of 2 files are not at s3://bucket/text/: part_9\.jsonl\.zst\. Correct"
+    ):
         download(dataset(files=named), project=tmp_path)
     with pytest.raises(DataError, match=r"s3://bucket/nowhere/ cannot be listed: no object found"):
         download(dataset(url="s3://bucket/nowhere"), project=tmp_path)
-    with pytest.raises(DataError, match=r"part_1.* has 300\d\d bytes, and the catalogue says 5: another"):
+    with pytest.raises(
+        DataError, match=r"part_1.* has 300\d\d bytes, and the catalogue says 5: another"
+    ):
         download(dataset(files=[SourceFile(path="part_1.jsonl.zst", bytes=5)]), project=tmp_path)
 
 
 def test_wrong_content_is_no_file(bucket: str, tmp_path: Path) -> None:
-    wrong = [SourceFile(path="part_1.jsonl.zst", sha256="0" * 64), SourceFile(path="part_2.jsonl.zst")]
+    wrong = [
+        SourceFile(path="part_1.jsonl.zst", sha256="0" * 64),
+        SourceFile(path="part_2.jsonl.zst"),
+    ]
     with pytest.raises(DataError) as caught:
         download(dataset(url="s3://bucket/wrong", files=wrong), project=tmp_path)
     assert "part_1.jsonl.zst: sha256 " in str(caught.value)
@@ -122,7 +148,9 @@ def test_no_server_there(tmp_path: Path, bucket: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr("runbook.tokens.sources.download.OPTIONS", ("--retry-count", "0"))
-    with pytest.raises(DataError, match=r"s3://bucket/text/ cannot be listed: RequestError: .*connection refused"):
+    with pytest.raises(
+        DataError, match=r"s3://bucket/text/ cannot be listed: RequestError: .*connection refused"
+    ):
         download(dataset(), project=tmp_path)
 
 

@@ -9,19 +9,35 @@ import pytest
 
 from runbook.core.errors import DataError
 from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
-from runbook.tokens.sources.dataset_files import dataset_files, dataset_folder, file_fault, token_prefixes
+from runbook.tokens.sources.dataset_files import (
+    dataset_files,
+    dataset_folder,
+    file_fault,
+    token_prefixes,
+)
 
 
 def dataset(**changed: object) -> Dataset:
     return Dataset(
-        **({"title": "Tests", "kind": "local", "folder": "texts", "licence": "ours", "source": "here"} | changed)
+        **(
+            {
+                "title": "Tests",
+                "kind": "local",
+                "folder": "texts",
+                "licence": "ours",
+                "source": "here",
+            }
+            | changed
+        )
     )
 
 
 def test_own_folder_wins_over_the_catalogue(tmp_path: Path) -> None:
     assert dataset_folder(dataset(), project=tmp_path) == tmp_path / "texts"
     assert dataset_folder(dataset(), project=tmp_path, folder="/elsewhere") == Path("/elsewhere")
-    with pytest.raises(DataError, match=r"names no folder; set data\.folder to where its files lie"):
+    with pytest.raises(
+        DataError, match=r"names no folder; set data\.folder to where its files lie"
+    ):
         dataset_folder(dataset(folder=""), project=tmp_path)
 
 
@@ -29,7 +45,9 @@ def test_pattern_chooses(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for name in ("a.jsonl", "b.txt"):
         (tmp_path / "texts" / name).write_text("{}")
-    assert [path.name for path in dataset_files(dataset(pattern="*.txt"), project=tmp_path)] == ["b.txt"]
+    assert [path.name for path in dataset_files(dataset(pattern="*.txt"), project=tmp_path)] == [
+        "b.txt"
+    ]
 
 
 def test_every_wrong_file_is_named(tmp_path: Path) -> None:
@@ -53,8 +71,12 @@ def test_every_wrong_file_is_named(tmp_path: Path) -> None:
     )
     wrong_sum = SourceFile(path="c.txt", sha256="0" * 64)
     assert file_fault(tmp_path / "texts", listed[0]) == ""
-    assert file_fault(tmp_path / "texts", wrong_sum) == f"c.txt: sha256 {right}, {'0' * 64} expected"
-    assert dataset_files(dataset(files=listed[:1]), project=tmp_path) == [tmp_path / "texts" / "a.txt"]
+    assert (
+        file_fault(tmp_path / "texts", wrong_sum) == f"c.txt: sha256 {right}, {'0' * 64} expected"
+    )
+    assert dataset_files(dataset(files=listed[:1]), project=tmp_path) == [
+        tmp_path / "texts" / "a.txt"
+    ]
 
 
 def test_list_that_leaves_the_folder(tmp_path: Path) -> None:
@@ -86,10 +108,14 @@ def test_token_files_come_in_pairs(tmp_path: Path) -> None:
         (folder / f"my-gpt3_{number}_text_document.bin").write_bytes(b"xx")
         (folder / f"my-gpt3_{number}_text_document.idx").write_bytes(b"xx")
     found = token_prefixes(ready, project=tmp_path)
-    assert [prefix.name for prefix in found] == ["my-gpt3_9_text_document", "my-gpt3_10_text_document"]
+    assert [prefix.name for prefix in found] == [
+        "my-gpt3_9_text_document",
+        "my-gpt3_10_text_document",
+    ]
     (folder / "my-gpt3_10_text_document.idx").unlink()
     with pytest.raises(
-        DataError, match=r"1 of 2 \.bin files in .* have no \.idx beside them: my-gpt3_10_text_document"
+        DataError,
+        match=r"1 of 2 \.bin files in .* have no \.idx beside them: my-gpt3_10_text_document",
     ):
         token_prefixes(ready, project=tmp_path)
     with pytest.raises(DataError, match="is tokens already"):

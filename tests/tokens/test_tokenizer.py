@@ -27,7 +27,17 @@ def encode(text: str, *, special_tokens: bool = False) -> list[int]:
 
 def test_known_ids() -> None:
     assert encode("Hello world") == [15496, 995]
-    assert encode(" and the quick brown fox\n\n  1234") == [290, 262, 2068, 7586, 21831, 628, 220, 1105, 2682]
+    assert encode(" and the quick brown fox\n\n  1234") == [
+        290,
+        262,
+        2068,
+        7586,
+        21831,
+        628,
+        220,
+        1105,
+        2682,
+    ]
     assert encode("") == []
     assert encode("<|endoftext|>", special_tokens=True) == [50256]
     assert encode("<|endoftext|>") == [27, 91, 437, 1659, 5239, 91, 29]
@@ -47,9 +57,15 @@ def test_any_text_equals_the_reference(text: str, special_tokens: bool) -> None:
 @pytest.fixture(scope="module")
 def openai() -> tiktoken.Encoding:
     """OpenAI's own encoder with the shipped vocabulary: a second judge, written by others, that needs no network."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the others are spelled from U+0100 upwards
+    plain = [
+        *range(33, 127),
+        *range(161, 173),
+        *range(174, 256),
+    ]  # the others are spelled from U+0100 upwards
     others = [byte for byte in range(256) if byte not in plain]
-    letters = {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    letters = {chr(byte): byte for byte in plain} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
     vocabulary = json.loads((tokenizer_module.GPT2_FOLDER / "vocab.json").read_text())
     special = {tokenizer_module.END_OF_TEXT: vocabulary.pop(tokenizer_module.END_OF_TEXT)}
     ranks = {bytes(letters[each] for each in token): number for token, number in vocabulary.items()}
@@ -75,7 +91,13 @@ def test_any_text_equals_tiktoken(openai: tiktoken.Encoding, text: str) -> None:
 
 
 def test_pieces_show_each_token() -> None:
-    assert load_tokenizer().pieces(encode("Hello world, Zoë")) == ["Hello", " world", ",", " Zo", "ë"]
+    assert load_tokenizer().pieces(encode("Hello world, Zoë")) == [
+        "Hello",
+        " world",
+        ",",
+        " Zo",
+        "ë",
+    ]
     assert "".join(load_tokenizer().pieces(encode("plain text\n  here"))) == "plain text\n  here"
     assert load_tokenizer().pieces([50256]) == ["<|endoftext|>"]
 
@@ -96,7 +118,9 @@ def test_a_changed_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / name).write_bytes(content.replace(b"hello", b"hallo"))
     monkeypatch.setattr(tokenizer_module, "GPT2_FOLDER", tmp_path)
     tokenizer_module._gpt2.cache_clear()
-    with pytest.raises(DataError, match=r"vocab\.json has sha256 .*, and GPT-2's has 1961.*: the file was changed"):
+    with pytest.raises(
+        DataError, match=r"vocab\.json has sha256 .*, and GPT-2's has 1961.*: the file was changed"
+    ):
         load_tokenizer("gpt2")
 
 
@@ -137,7 +161,8 @@ def test_named_end_of_document(own_tokenizer: Path) -> None:
     tokenizer = load_tokenizer(str(own_tokenizer))
     assert tokenizer.end_of_document("the") == tokenizer.judge.token_id("the")
     with pytest.raises(
-        DataError, match=r"has no token '<eod>', which would end each document; its special tokens: </s>"
+        DataError,
+        match=r"has no token '<eod>', which would end each document; its special tokens: </s>",
     ):
         tokenizer.end_of_document("<eod>")
 
@@ -147,9 +172,13 @@ def test_tokenizer_without_end_of_document(tmp_path: Path, own_tokenizer: Path) 
     own_tokenizer.write_text(content)
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["the cat"]))
-    with pytest.raises(DataError, match=r"has none of <\|endoftext\|>, .*Name the token \(--eod-token\), or choose"):
+    with pytest.raises(
+        DataError, match=r"has none of <\|endoftext\|>, .*Name the token \(--eod-token\), or choose"
+    ):
         prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer)))
-    prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer), append_eod=False))
+    prepare(
+        [source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer), append_eod=False)
+    )
 
 
 def test_more_than_65_500_tokens_take_four_bytes(tmp_path: Path, own_tokenizer: Path) -> None:
@@ -164,15 +193,26 @@ def test_more_than_65_500_tokens_take_four_bytes(tmp_path: Path, own_tokenizer: 
     assert manifest.dtype == "int32"
     tokens, idx = made(tmp_path / "out")
     assert idx[17] == 4
-    assert np.frombuffer(tokens, dtype="<i4").tolist() == [*load_tokenizer(str(own_tokenizer)).encode("the cat"), 0]
+    assert np.frombuffer(tokens, dtype="<i4").tolist() == [
+        *load_tokenizer(str(own_tokenizer)).encode("the cat"),
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("nothing.json", None, r"is neither gpt2 nor a file that can be read \(No such file or directory\)"),
+        (
+            "nothing.json",
+            None,
+            r"is neither gpt2 nor a file that can be read \(No such file or directory\)",
+        ),
         ("broken.json", "{", "is not JSON"),
-        ("vocab.json", '{"a": 0, "Ġthe": 1}', r"has no key `model`.*It looks like GPT-2's vocab\.json"),
+        (
+            "vocab.json",
+            '{"a": 0, "Ġthe": 1}',
+            r"has no key `model`.*It looks like GPT-2's vocab\.json",
+        ),
         ("other.json", '{"model": {"type": "Unheard"}}', "is refused by the tokenizers package"),
     ],
 )
@@ -190,7 +230,9 @@ def test_sentencepiece(tmp_path: Path) -> None:
     try:
         import sentencepiece  # noqa: F401
     except ImportError:
-        with pytest.raises(DataError, match=r"the package sentencepiece is not installed\. Install it"):
+        with pytest.raises(
+            DataError, match=r"the package sentencepiece is not installed\. Install it"
+        ):
             load_tokenizer(str(path))
     else:
         with pytest.raises(DataError, match="is not a SentencePiece model"):
@@ -206,10 +248,14 @@ class Wrong:
         self.right = right
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        return self.right.encode_batch([text.replace("fox", "fux").replace("\u1ac8", "x") for text in texts])
+        return self.right.encode_batch(
+            [text.replace("fox", "fux").replace("\u1ac8", "x") for text in texts]
+        )
 
 
-def test_encoder_that_differs_is_caught_in_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_that_differs_is_caught_in_a_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = load_tokenizer("gpt2")
     assert isinstance(tokenizer.judge, HuggingFace)
     monkeypatch.setattr(tokenizer, "encoder", Wrong(tokenizer.judge))

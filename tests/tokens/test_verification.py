@@ -79,7 +79,9 @@ def test_index_whose_lengths_lack_the_end_of_document(prefix: Path) -> None:
 def test_odd_size_and_missing_bytes(prefix: Path) -> None:
     content = part(prefix, "bin").read_bytes()
     part(prefix, "bin").write_bytes(content[:-1])
-    assert verify(prefix)[0].value.endswith("The two do not belong together, or one was cut: make them again.")
+    assert verify(prefix)[0].value.endswith(
+        "The two do not belong together, or one was cut: make them again."
+    )
     part(prefix, "bin").write_bytes(content[:-2])
     assert "sizes" in failed(prefix)
 
@@ -101,7 +103,9 @@ def test_manifest_of_other_files(prefix: Path) -> None:
     path.write_text("{}")
     assert [(check.name, check.verdict) for check in verify(prefix)][-1] == ("manifest", "warn")
     path.unlink()
-    assert "nothing was tokenized to this prefix, or it was not finished" in verify(prefix)[-1].value
+    assert (
+        "nothing was tokenized to this prefix, or it was not finished" in verify(prefix)[-1].value
+    )
 
 
 def test_a_look_without_reading_the_tokens(prefix: Path) -> None:
@@ -109,7 +113,9 @@ def test_a_look_without_reading_the_tokens(prefix: Path) -> None:
 
 
 def test_repeated_documents_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [f"document number {number} is like no other" for number in range(900)] + ["the same again"] * 101
+    texts = [f"document number {number} is like no other" for number in range(900)] + [
+        "the same again"
+    ] * 101
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(texts))
     prepare([source], tmp_path / "out")

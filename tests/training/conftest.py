@@ -40,7 +40,9 @@ def offline(zygote):
         (folder / "request.json").write_text(json.dumps({"command": command, **request}))
         for name in ("out", "err"):
             (folder / name).unlink(missing_ok=True)
-        done = zygote.start(folder, None, world_size=world_size, patch="training.plain_gpt:offline").wait()
+        done = zygote.start(
+            folder, None, world_size=world_size, patch="training.plain_gpt:offline"
+        ).wait()
         return max(done.codes), json.loads(done.out) if set(done.codes) == {0} else done.err
 
     return ask

@@ -31,12 +31,15 @@ def measured():
     ranks = ranks_from(os.environ)
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks, 60)
-    counter, passes = OperatorCounter(fake=False, device_type="cpu"), []
+    counter = OperatorCounter(fake=False, device_type="cpu")
+    passes = []
     add = counter._add
 
     def note(kind, number):
         if kind == MATRIX and number:
-            passes.append((FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD, counter.chunk))
+            passes.append(
+                (FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD, counter.chunk)
+            )
         add(kind, number)
 
     counter._add = note
@@ -48,7 +51,10 @@ def measured():
         counter.reset()
         rehearsal.step(plan.batch.num_microbatches)
         counts = counter.reset()
-    collectives = [[*key, count, counts.collective_bytes[key]] for key, count in sorted(counts.collectives.items())]
+    collectives = [
+        [*key, count, counts.collective_bytes[key]]
+        for key, count in sorted(counts.collectives.items())
+    ]
     found = {
         "largest": [vars(t) for t in counts.largest],
         "moment": counts.peak_moment,
@@ -96,7 +102,9 @@ def resumed():
     from runbook.training.rehearsal.counter import OperatorCounter
     from runbook.training.rehearsal.rank import _Rehearsal
 
-    load, read_bytes, sizes = state._load_candidate, torch_dist.read_bytes, []
+    load = state._load_candidate
+    read_bytes = torch_dist.read_bytes
+    sizes = []
 
     def counted_read(stream, into):
         sizes.append(into.nbytes)
@@ -104,14 +112,21 @@ def resumed():
 
     def counted_load(spec, engine, *arguments):
         with OperatorCounter(fake=False, device_type="cpu") as counter:
-            for weight in engine.models[0].parameters():  # what is there before is seen when it is first touched
+            for weight in engine.models[
+                0
+            ].parameters():  # what is there before is seen when it is first touched
                 for there in (weight, getattr(weight, "main_grad", None)):
                     _ = there if there is None else there.detach()
             loaded = load(spec, engine, *arguments)
             parts = _Rehearsal.parts(SimpleNamespace(engine=engine, counter=counter))
-        found = {"read": sum(sizes), "state": sum(parts.values()), "peak": counter.counts.peak_bytes}
+        found = {
+            "read": sum(sizes),
+            "state": sum(parts.values()),
+            "peak": counter.counts.peak_bytes,
+        }
         spec.path(f"resumed-{os.environ['RANK']}.json").write_text(json.dumps(found))
         return loaded
 
-    state._load_candidate, torch_dist.read_bytes = counted_load, counted_read
+    state._load_candidate = counted_load
+    torch_dist.read_bytes = counted_read
     gpt_model._normal_numbers = None  # where a checkpoint is loaded, nothing is drawn

@@ -37,14 +37,21 @@ class Zygote:
             specs.write_plan(folder, content, phase)
             world_size = world_size or content["parallel"]["world_size"]
         arguments = [str(folder / "plan.json"), "--phase", phase]
-        shared = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
+        shared = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+        }
         shared |= {"MASTER_PORT": str(free_port()), PATCH: patch, **(extra or {})}
         with (folder / "out").open("ab") as out, (folder / "err").open("ab") as err:
             ranks = []
             for rank in range(world_size):
                 environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), **shared}
                 request = RankRequest("training.patched:main", arguments, environment, str(folder))
-                ranks.append(Rank(request.send(str(self._warm.socket_path), [out.fileno(), err.fileno()])))
+                ranks.append(
+                    Rank(request.send(str(self._warm.socket_path), [out.fileno(), err.fileno()]))
+                )
         return Job(folder, ranks)
 
     def train(self, folder, content, **options):

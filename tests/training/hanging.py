@@ -53,12 +53,14 @@ def send_on_the_network(group, *arguments):
     return sent(group, *arguments)
 
 
-sent, steps_sent = ProcessGroup.allreduce, []
+sent = ProcessGroup.allreduce
+steps_sent = []
 
 
 def main():
     """Steps, a save at the fourth, until the others end this rank."""
-    ranks, spec = ranks_from(os.environ), read_plan(Path(sys.argv[1]), "04-training")
+    ranks = ranks_from(os.environ)
+    spec = read_plan(Path(sys.argv[1]), "04-training")
     watchdog = make_watchdog(spec, ranks, os.environ)
     watchdog.start()
     process_groups.join_process_group(ranks, spec.limits.process_group_timeout_seconds)
@@ -93,7 +95,8 @@ def stuck_thread():
     EpochDataset.__getitem__ = read_for_ever
 
 
-PATIENCE_SECONDS, WORK_SECONDS = 6, 9
+PATIENCE_SECONDS = 6
+WORK_SECONDS = 9
 
 
 def slow_first_rank():

@@ -28,7 +28,9 @@ OLD_NAMES = {
 def random_weight(name, shape):
     """The weight of the whole model with this name: no two are alike, and none is at its first value."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    return torch.randn(tuple(shape), generator=generator) * 0.05 + ("norm" in name and name.endswith("weight"))
+    return torch.randn(tuple(shape), generator=generator) * 0.05 + (
+        "norm" in name and name.endswith("weight")
+    )
 
 
 def arguments(model, **changes):
@@ -37,19 +39,40 @@ def arguments(model, **changes):
     from megatron.core.transformer.enums import AttnBackend
 
     values = {
-        "num_layers": model.layers, "hidden_size": model.hidden, "ffn_hidden_size": model.ffn_hidden,
-        "num_attention_heads": model.heads, "kv_channels": model.head_size,
-        "group_query_attention": model.kv_heads != model.heads, "num_query_groups": model.kv_heads,
-        "max_position_embeddings": model.positions, "normalization": "LayerNorm", "norm_epsilon": model.norm_epsilon,
-        "position_embedding_type": "rope" if model.position_embedding == "rope" else "learned_absolute",
-        "swiglu": model.gated, "bias_gelu_fusion": True, "add_bias_linear": model.biases, "num_experts": None,
-        "add_qkv_bias": model.biases, "untie_embeddings_and_output_weights": not model.tied_embeddings,
-        "rotary_base": 10_000, "rotary_percent": 1.0, "apply_layernorm_1p": False, "qk_layernorm": False,
-        "make_vocab_size_divisible_by": 128, "padded_vocab_size": 256, "tensor_model_parallel_size": 1,
-        "pipeline_model_parallel_size": 1, "attention_backend": AttnBackend.flash, "params_dtype": torch.bfloat16,
-        "model_type": ModelType.encoder_or_decoder, "save": PosixPath("/checkpoints"),
-        "activation_func": torch.nn.functional.gelu, "data_path": ["1.0", "corpus"],
-    }  # fmt: skip
+        "num_layers": model.layers,
+        "hidden_size": model.hidden,
+        "ffn_hidden_size": model.ffn_hidden,
+        "num_attention_heads": model.heads,
+        "kv_channels": model.head_size,
+        "group_query_attention": model.kv_heads != model.heads,
+        "num_query_groups": model.kv_heads,
+        "max_position_embeddings": model.positions,
+        "normalization": "LayerNorm",
+        "norm_epsilon": model.norm_epsilon,
+        "position_embedding_type": "rope"
+        if model.position_embedding == "rope"
+        else "learned_absolute",
+        "swiglu": model.gated,
+        "bias_gelu_fusion": True,
+        "add_bias_linear": model.biases,
+        "num_experts": None,
+        "add_qkv_bias": model.biases,
+        "untie_embeddings_and_output_weights": not model.tied_embeddings,
+        "rotary_base": 10_000,
+        "rotary_percent": 1.0,
+        "apply_layernorm_1p": False,
+        "qk_layernorm": False,
+        "make_vocab_size_divisible_by": 128,
+        "padded_vocab_size": 256,
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "attention_backend": AttnBackend.flash,
+        "params_dtype": torch.bfloat16,
+        "model_type": ModelType.encoder_or_decoder,
+        "save": PosixPath("/checkpoints"),
+        "activation_func": torch.nn.functional.gelu,
+        "data_path": ["1.0", "corpus"],
+    }
     if model.normalization == "rmsnorm":
         values["normalization"] = "RMSNorm"
     return Namespace(**values | changes)
@@ -81,7 +104,8 @@ def save():
     from runbook.training.ranks import ranks_from
 
     plan = Path(sys.argv[1])
-    spec, wish = read_plan(plan, "04-training"), json.loads((plan.parent / "save.json").read_text())
+    spec = read_plan(plan, "04-training")
+    wish = json.loads((plan.parent / "save.json").read_text())
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from(os.environ), 60)
     process_groups.make_parallel_groups(spec)
@@ -105,29 +129,37 @@ def save():
             chunk.to(dtype)
         weights = [chunk.sharded_state_dict() for chunk in chunks]
         folder.mkdir(parents=True, exist_ok=True)
-        dist_checkpointing.save({**content, **dict(zip(names, weights, strict=True))}, str(folder), ("torch_dist", 1))
-    else:
-        tensor, stage = (
-            parallel_state.get_tensor_model_parallel_rank(),
-            parallel_state.get_pipeline_model_parallel_rank(),
+        dist_checkpointing.save(
+            {**content, **dict(zip(names, weights, strict=True))}, str(folder), ("torch_dist", 1)
         )
+    else:
+        tensor = parallel_state.get_tensor_model_parallel_rank()
+        stage = parallel_state.get_pipeline_model_parallel_rank()
         for name, chunk in zip(names, chunks, strict=True):
             state = {
                 key: value.to(dtype) if isinstance(value, torch.Tensor) else value
                 for key, value in chunk.state_dict_for_save_checkpoint().items()
             }
             if wish["format"] == "old":
-                tied = state.pop("output_layer.weight", None) if spec.model.tied_embeddings else None
+                if spec.model.tied_embeddings:
+                    tied = state.pop("output_layer.weight", None)
+                else:
+                    tied = None
                 state = old_content(state)
                 if tied is not None:
                     state["word_embeddings_for_head"] = {"weight": tied}
             content[name] = state
         path = folder / (f"mp_rank_{tensor:02d}" + (f"_{stage:03d}" if cut.pipeline > 1 else ""))
         path.mkdir(parents=True)
-        torch.save({**content, "rng_state": [{"random": torch.get_rng_state()}]}, path / "model_optim_rng.pt")
+        torch.save(
+            {**content, "rng_state": [{"random": torch.get_rng_state()}]},
+            path / "model_optim_rng.pt",
+        )
     (root / "latest_checkpointed_iteration.txt").write_text("7")
     torch.distributed.barrier()
-    for process in multiprocessing.active_children():  # megatron-core's writer has one, which would outlive this rank
+    for process in (
+        multiprocessing.active_children()
+    ):  # megatron-core's writer has one, which would outlive this rank
         process.terminate()
         process.join()
     return 0
@@ -141,12 +173,18 @@ def import_measured():
     from . import plain_gpt
 
     def measured(self, key):
-        status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-        resident.append(int(status["RssAnon"].split()[0]) * 1024)  # without the pages of files that are mapped
+        status = dict(
+            line.split(":") for line in Path("/proc/self/status").read_text().splitlines()
+        )
+        resident.append(
+            int(status["RssAnon"].split()[0]) * 1024
+        )  # without the pages of files that are mapped
         return read(self, key)
 
-    resident, read = [], MegatronWeights.read_weight
-    MegatronWeights.read_weight, torch_dist.FILE_BYTES = measured, 8 * 10**6
+    resident = []
+    read = MegatronWeights.read_weight
+    MegatronWeights.read_weight = measured
+    torch_dist.FILE_BYTES = 8 * 10**6
     code = plain_gpt.offline()
     (Path(sys.argv[2]).parent / "peak").write_text(str(max(resident)))
     return code

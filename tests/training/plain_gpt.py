@@ -30,7 +30,9 @@ def compare():
     reader = samples.BatchReader(spec, DataParallelShare(spec.batch.micro, 1, 0), StepClock())
     batches = list(reader.step(train, 0, spec.batch.num_microbatches))
 
-    weights = {name: weight.detach().clone() for name, weight in engine.models[0].named_parameters()}
+    weights = {
+        name: weight.detach().clone() for name, weight in engine.models[0].named_parameters()
+    }
     tokens = torch.cat([batch["tokens"] for batch in batches])
     labels = torch.cat([batch["labels"] for batch in batches])
     ours, gradients, stepped = plain_step(weights, tokens, labels, spec)
@@ -58,9 +60,11 @@ def without_key(found, expected, spec):
     """
     if spec.model.position_embedding == "rope":
         return (found - expected).norm() / expected.norm(), 0.0
-    each, size = spec.model.heads // spec.model.kv_heads, spec.model.hidden // spec.model.heads
+    each = spec.model.heads // spec.model.kv_heads
+    size = spec.model.hidden // spec.model.heads
     shape = (spec.model.kv_heads, each + 2, size)
-    found, expected = found.view(shape), expected.view(shape)
+    found = found.view(shape)
+    expected = expected.view(shape)
     rest = [*range(each), each + 1]
     gap = (found[:, rest] - expected[:, rest]).norm() / expected[:, rest].norm()
     return gap, float(found[:, each].abs().max())
@@ -79,7 +83,10 @@ def plain_step(weights, tokens, labels, spec):
     decayed = [weight for weight in parameters.values() if weight.ndim > 1]
     others = [weight for weight in parameters.values() if weight.ndim == 1]
     torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": spec.optimizer.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        [
+            {"params": decayed, "weight_decay": spec.optimizer.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
         lr=spec.learning_rate.peak,
         betas=(spec.optimizer.beta1, spec.optimizer.beta2),
         eps=spec.optimizer.epsilon,
@@ -93,12 +100,16 @@ def plain_forward(weights, tokens, model):
 
     def norm(x, name):
         if model.normalization == "rmsnorm":
-            return x / torch.sqrt((x**2).mean(-1, keepdim=True) + model.norm_epsilon) * weights[f"{name}.weight"]
+            return (
+                x
+                / torch.sqrt((x**2).mean(-1, keepdim=True) + model.norm_epsilon)
+                * weights[f"{name}.weight"]
+            )
         mean = x.mean(-1, keepdim=True)
         spread = ((x - mean) ** 2).mean(-1, keepdim=True)
-        return (x - mean) / torch.sqrt(spread + model.norm_epsilon) * weights[f"{name}.weight"] + weights[
-            f"{name}.bias"
-        ]
+        return (x - mean) / torch.sqrt(spread + model.norm_epsilon) * weights[
+            f"{name}.weight"
+        ] + weights[f"{name}.bias"]
 
     def linear(x, name):
         product = x @ weights[f"{name}.weight"].T
@@ -108,13 +119,19 @@ def plain_forward(weights, tokens, model):
         """Each pair (i, i + size/2) turned by its place times a frequency (RoFormer)."""
         half = size // 2
         angle = torch.arange(length)[:, None] / model.rope_base ** (torch.arange(half) / half)
-        first, second = x[..., :half], x[..., half:]
+        first = x[..., :half]
+        second = x[..., half:]
         return torch.cat(
-            [first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], dim=-1
+            [
+                first * angle.cos() - second * angle.sin(),
+                second * angle.cos() + first * angle.sin(),
+            ],
+            dim=-1,
         )
 
     batch, length = tokens.shape
-    size, each = model.hidden // model.heads, model.heads // model.kv_heads
+    size = model.hidden // model.heads
+    each = model.heads // model.kv_heads
     hidden_future = torch.ones(length, length).triu(1).bool()
     x = weights["embedding.word_embeddings.weight"][tokens]
     if model.position_embedding == "learned":
@@ -126,7 +143,8 @@ def plain_forward(weights, tokens, model):
         query = mixed[:, :, :each].reshape(batch, model.heads, length, size)
         key, value = (mixed[:, :, each + part].repeat_interleave(each, 1) for part in (0, 1))
         if model.position_embedding == "rope":
-            query, key = turned(query), turned(key)
+            query = turned(query)
+            key = turned(key)
         scores = (query @ key.transpose(-1, -2)) / math.sqrt(size)
         attended = scores.masked_fill(hidden_future, float("-inf")).softmax(-1) @ value
         attended = attended.transpose(1, 2).reshape(batch, length, model.hidden)
@@ -136,7 +154,11 @@ def plain_forward(weights, tokens, model):
             gate, up = inner.chunk(2, -1)
             curved = gate / (1 + torch.exp(-gate)) * up
         else:
-            curved = 0.5 * inner * (1 + torch.tanh(math.sqrt(2 / numpy.pi) * (inner + 0.044715 * inner**3)))
+            curved = (
+                0.5
+                * inner
+                * (1 + torch.tanh(math.sqrt(2 / numpy.pi) * (inner + 0.044715 * inner**3)))
+            )
         x = x + linear(curved, f"{layer}.mlp.linear_fc2")
     head = "embedding.word_embeddings" if model.tied_embeddings else "output_layer"
     return norm(x, "decoder.final_layernorm") @ weights[f"{head}.weight"].T
@@ -201,7 +223,14 @@ def batches():
     reader = samples.BatchReader(spec, share, StepClock())
     steps = []
     for step in range(spec.duration.iterations):
-        step_batches = list(reader.step(train, step * spec.batch.global_, spec.batch.num_microbatches))
-        steps.append([torch.cat([batch[key] for batch in step_batches]).numpy() for key in ("tokens", "labels")])
+        step_batches = list(
+            reader.step(train, step * spec.batch.global_, spec.batch.num_microbatches)
+        )
+        steps.append(
+            [
+                torch.cat([batch[key] for batch in step_batches]).numpy()
+                for key in ("tokens", "labels")
+            ]
+        )
     numpy.save(plan.parent / "batches.npy", numpy.array(steps))
     return 0

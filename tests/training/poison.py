@@ -11,7 +11,8 @@ def gradient():
     """The gradient of the third step is no number in one weight."""
     from runbook.training.engines.megatron_engine import MegatronEngine
 
-    compute, calls = MegatronEngine.compute, []
+    compute = MegatronEngine.compute
+    calls = []
 
     def poisoned(self, batches, num_microbatches):
         loss = compute(self, batches, num_microbatches)
@@ -33,7 +34,9 @@ def fused():
 
     def compiled(spec):
         found = chosen(spec)
-        if shutil.which("g++"):  # torch would go on without compiling, and the test would compare nothing
+        if shutil.which(
+            "g++"
+        ):  # torch would go on without compiling, and the test would compare nothing
             _dynamo.config.suppress_errors = False
         return found
 
@@ -72,7 +75,9 @@ def count_attention():
     from runbook.training import __main__
     from runbook.training.engines import gpt_model
 
-    forward, train, calls = gpt_model.CausalAttention.forward, __main__.train_rank, []
+    forward = gpt_model.CausalAttention.forward
+    train = __main__.train_rank
+    calls = []
 
     def counted(self, *arguments, **options):
         calls.append(1)

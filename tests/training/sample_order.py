@@ -37,5 +37,8 @@ def write_megatron():
 
 def _rows(dataset, samples):
     return numpy.stack(
-        [numpy.append(dataset[index]["tokens"], dataset[index]["labels"][-1]) for index in range(samples)]
+        [
+            numpy.append(dataset[index]["tokens"], dataset[index]["labels"][-1])
+            for index in range(samples)
+        ]
     )

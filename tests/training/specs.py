@@ -7,17 +7,46 @@ from pathlib import Path
 import numpy
 
 TINY = {
-    "name": "tiny", "label": "tiny", "layers": 4, "hidden": 64, "heads": 4, "kv_heads": 4, "ffn_hidden": 256,
-    "sequence_length": 32, "positions": 32, "vocabulary": 250, "padded_vocabulary": 256, "tied_embeddings": True,
-    "position_embedding": "learned", "normalization": "layernorm", "activation": "gelu", "biases": True,
-    "init_std": 0.02, "dropout": 0.0, "parameters": 0,
-}  # fmt: skip
+    "name": "tiny",
+    "label": "tiny",
+    "layers": 4,
+    "hidden": 64,
+    "heads": 4,
+    "kv_heads": 4,
+    "ffn_hidden": 256,
+    "sequence_length": 32,
+    "positions": 32,
+    "vocabulary": 250,
+    "padded_vocabulary": 256,
+    "tied_embeddings": True,
+    "position_embedding": "learned",
+    "normalization": "layernorm",
+    "activation": "gelu",
+    "biases": True,
+    "init_std": 0.02,
+    "dropout": 0.0,
+    "parameters": 0,
+}
 
 
 def spec(
-    *, tensor=1, pipeline=1, virtual_pipeline=1, copies=1, zero_stage=1, micro=1, global_batch=8, iterations=6,
-    mock=False, model=None, precision="fp32", peak=1e-3, seed=1234, warmup=16, **sections,
-):  # fmt: skip
+    *,
+    tensor=1,
+    pipeline=1,
+    virtual_pipeline=1,
+    copies=1,
+    zero_stage=1,
+    micro=1,
+    global_batch=8,
+    iterations=6,
+    mock=False,
+    model=None,
+    precision="fp32",
+    peak=1e-3,
+    seed=1234,
+    warmup=16,
+    **sections,
+):
     """One phase of plan.json; keyword arguments named like sections change single keys of them."""
     shape = {**TINY, **(model or {})}
     result = {
@@ -27,37 +56,71 @@ def spec(
         "device": "cpu",
         "model": shape,
         "parallel": {
-            "tensor": tensor, "pipeline": pipeline, "virtual_pipeline": virtual_pipeline, "context": 1,
-            "sequence": False, "data": copies, "world_size": tensor * pipeline * copies, "zero_stage": zero_stage,
+            "tensor": tensor,
+            "pipeline": pipeline,
+            "virtual_pipeline": virtual_pipeline,
+            "context": 1,
+            "sequence": False,
+            "data": copies,
+            "world_size": tensor * pipeline * copies,
+            "zero_stage": zero_stage,
         },
-        "batch": {"micro": micro, "global": global_batch, "num_microbatches": global_batch // (micro * copies)},
+        "batch": {
+            "micro": micro,
+            "global": global_batch,
+            "num_microbatches": global_batch // (micro * copies),
+        },
         "duration": {
-            "iterations": iterations, "samples": iterations * global_batch,
+            "iterations": iterations,
+            "samples": iterations * global_batch,
             "tokens": iterations * global_batch * shape["sequence_length"],
         },
         "learning_rate": {
-            "peak": peak, "minimum": peak / 10, "schedule": "cosine", "warmup_samples": warmup,
+            "peak": peak,
+            "minimum": peak / 10,
+            "schedule": "cosine",
+            "warmup_samples": warmup,
             "decay_samples": iterations * global_batch,
         },
-        "optimizer": {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip_gradient": 1.0},
-        "precision": {"format": precision, "initial_loss_scale": 65536.0, "loss_scale_window": 1000},
+        "optimizer": {
+            "beta1": 0.9,
+            "beta2": 0.95,
+            "epsilon": 1e-8,
+            "weight_decay": 0.1,
+            "clip_gradient": 1.0,
+        },
+        "precision": {
+            "format": precision,
+            "initial_loss_scale": 65536.0,
+            "loss_scale_window": 1000,
+        },
         "recompute": "none",
         "data": {
-            "mock": mock, "train": [] if mock else [{"weight": 1.0, "prefix": "data/corpus_text_document"}],
-            "validation": [], "test": [], "split": "949,50,1", "cache": "data/cache",
+            "mock": mock,
+            "train": [] if mock else [{"weight": 1.0, "prefix": "data/corpus_text_document"}],
+            "validation": [],
+            "test": [],
+            "split": "949,50,1",
+            "cache": "data/cache",
         },
         "evaluation": {"interval": 0, "iterations": 0},
         "checkpoint": {"folder": "checkpoints", "interval": 0, "keep": 2},
         "log": {
-            "interval": 1, "metrics": "metrics.jsonl", "validation": "validation.jsonl", "samples": "samples.jsonl",
-            "events": "events.jsonl", "tensorboard": "tensorboard",
+            "interval": 1,
+            "metrics": "metrics.jsonl",
+            "validation": "validation.jsonl",
+            "samples": "samples.jsonl",
+            "events": "events.jsonl",
+            "tensorboard": "tensorboard",
         },
         "limits": {"exit_duration_seconds": 0, "process_group_timeout_seconds": 60},
         "sampling": {"prompt_ids": [], "tokens": 8, "end_of_document": 0},
         "fingerprint": "f" * 64,
-    }  # fmt: skip
+    }
     for section, changes in sections.items():
-        result[section] = {**result.get(section, {}), **changes} if isinstance(changes, dict) else changes
+        result[section] = (
+            {**result.get(section, {}), **changes} if isinstance(changes, dict) else changes
+        )
     return copy.deepcopy(result)
 
 
@@ -74,10 +137,16 @@ def write_tokens(prefix, documents, dtype="<u2", code=8):
     prefix.parent.mkdir(parents=True, exist_ok=True)
     arrays = [numpy.asarray(document, dtype) for document in documents]
     lengths = numpy.array([len(array) for array in arrays], "<i4")
-    pointers = numpy.concatenate([[0], numpy.cumsum(lengths[:-1], dtype="<i8") * numpy.dtype(dtype).itemsize])
+    pointers = numpy.concatenate(
+        [[0], numpy.cumsum(lengths[:-1], dtype="<i8") * numpy.dtype(dtype).itemsize]
+    )
     index = b"MMIDIDX\x00\x00" + numpy.array([1], "<u8").tobytes() + bytes([code])
     index += numpy.array([len(arrays), len(arrays) + 1], "<u8").tobytes()
-    index += lengths.tobytes() + pointers.astype("<i8").tobytes() + numpy.arange(len(arrays) + 1, dtype="<i8").tobytes()
+    index += (
+        lengths.tobytes()
+        + pointers.astype("<i8").tobytes()
+        + numpy.arange(len(arrays) + 1, dtype="<i8").tobytes()
+    )
     Path(f"{prefix}.idx").write_bytes(index)
     Path(f"{prefix}.bin").write_bytes(b"".join(array.tobytes() for array in arrays))
 
@@ -88,7 +157,11 @@ def write_corpus(prefix, documents=40, length=200, vocabulary=250, seed=7):
     texts = []
     for _ in range(documents):
         steps = random.choice([1, 1, 1, 2, 5], length)
-        texts.append(numpy.append((random.integers(1, vocabulary) + numpy.cumsum(steps)) % (vocabulary - 1) + 1, 0))
+        texts.append(
+            numpy.append(
+                (random.integers(1, vocabulary) + numpy.cumsum(steps)) % (vocabulary - 1) + 1, 0
+            )
+        )
     write_tokens(prefix, texts)
 
 

@@ -20,7 +20,8 @@ SPIKE = {"RUNBOOK_FAULTS": "spike:step=6,factor=3"}
 @pytest.fixture
 def webhook():
     """A server of this machine that keeps what is posted to it; `/gone` is not there, `/slow` gives no answer."""
-    posted, ended = [], Event()
+    posted = []
+    ended = Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -51,12 +52,17 @@ def train(zygote, run, alerts, **extra):
 
 def test_an_alarm_is_posted_and_piped_once_and_a_healthy_training_is_silent(zygote, run, webhook):
     address, posted = webhook
-    alerts = {"alarm_webhook": "env:ALARM_ADDRESS", "alarm_command": f"tee -a '{run / 'mails of ada'}'"}
+    alerts = {
+        "alarm_webhook": "env:ALARM_ADDRESS",
+        "alarm_command": f"tee -a '{run / 'mails of ada'}'",
+    }
     assert train(zygote, run, alerts, ALARM_ADDRESS=f"{address}/secret").events("alarm") == []
     assert posted == [] and not (run / "mails of ada").exists()
     (run / "events.jsonl").unlink()
     job = zygote.train(
-        run, specs.spec(iterations=16, log=alerts), extra=SPIKE_AT_12 | {"ALARM_ADDRESS": f"{address}/secret"}
+        run,
+        specs.spec(iterations=16, log=alerts),
+        extra=SPIKE_AT_12 | {"ALARM_ADDRESS": f"{address}/secret"},
     )
     (event,) = job.events("alarm")
     text = f"{run.name}: ALARM spike at iteration 12: {event['evidence']}"
@@ -67,10 +73,16 @@ def test_an_alarm_is_posted_and_piped_once_and_a_healthy_training_is_silent(zygo
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("/gone", "HTTPError 404"), (":1/x", "URLError [Errno 111] Connection refused"), ("", "holds no http")],
+    [
+        ("/gone", "HTTPError 404"),
+        (":1/x", "URLError [Errno 111] Connection refused"),
+        ("", "holds no http"),
+    ],
 )
 def test_a_channel_that_fails_is_said_once_without_its_address(zygote, run, webhook, path, words):
-    address = {"/gone": f"{webhook[0]}/gone", "": "ftp://hidden"}.get(path, f"http://127.0.0.1{path}")
+    address = {"/gone": f"{webhook[0]}/gone", "": "ftp://hidden"}.get(
+        path, f"http://127.0.0.1{path}"
+    )
     (run / "address").write_text(f"{address}\n")
     alerts = {"alarm_webhook": f"file:{run / 'address'}", "alarm_command": "false"}
     job = train(zygote, run, alerts, **SPIKE)
@@ -96,7 +108,9 @@ def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):
     assert time.monotonic() - start < 0.5
     alerts.close()
     assert time.monotonic() - start < 5 and len(posted) == 3
-    assert said == ["training.alarm_webhook could not send an alarm, and the training goes on: TimeoutError "]
+    assert said == [
+        "training.alarm_webhook could not send an alarm, and the training goes on: TimeoutError "
+    ]
 
 
 def test_what_is_posted_is_json_where_a_number_is_none(webhook, monkeypatch):
@@ -112,7 +126,9 @@ def test_what_is_posted_is_json_where_a_number_is_none(webhook, monkeypatch):
 def test_a_training_that_fails_sends_why(zygote, run, webhook):
     address, posted = webhook
     content = specs.spec(iterations=8, log={"alarm_webhook": "env:ALARM_ADDRESS"})
-    job = zygote.train(run, content, extra={"RUNBOOK_FAULTS": "raise:step=3", "ALARM_ADDRESS": address})
+    job = zygote.train(
+        run, content, extra={"RUNBOOK_FAULTS": "raise:step=3", "ALARM_ADDRESS": address}
+    )
     assert job.code == 1
     assert [content["text"] for _, _, content in posted] == [
         f"{run.name}: the training failed: RuntimeError: a fault on purpose (RUNBOOK_FAULTS)"

@@ -33,11 +33,16 @@ def test_the_rank_that_leaks_is_named_once_with_what_is_left(zygote, run):
 def test_a_healthy_training_has_no_leak_though_little_is_left(zygote, run):
     job = zygote.train(run, specs.spec(iterations=170), patch="training.patched:little_memory")
     assert job.code == 0, job.err
-    assert [alarm for alarm in job.events("alarm") if alarm["kind"] not in ("plateau", "divergence")] == []
+    assert [
+        alarm for alarm in job.events("alarm") if alarm["kind"] not in ("plateau", "divergence")
+    ] == []
 
 
 def test_what_a_process_holds_is_measured():
-    before, block = capacity.host_bytes(), mmap.mmap(-1, 50_000_000)  # not of memory that was used and freed
+    before, block = (
+        capacity.host_bytes(),
+        mmap.mmap(-1, 50_000_000),
+    )  # not of memory that was used and freed
     for place in range(0, len(block), mmap.PAGESIZE):
         block[place] = 1
     assert 45e6 < capacity.host_bytes() - before < 60e6 and len(block) < capacity.host_bytes_left()
@@ -45,7 +50,8 @@ def test_what_a_process_holds_is_measured():
 
 
 def test_growth_that_ends_before_the_memory_is_full_is_no_leak(monkeypatch):
-    watch, held = capacity.MemoryWatch(schema.parse(specs.spec(iterations=10_000))), [0]
+    watch = capacity.MemoryWatch(schema.parse(specs.spec(iterations=10_000)))
+    held = [0]
     monkeypatch.setattr(capacity, "host_bytes", lambda: held[0])
     monkeypatch.setattr(capacity, "host_bytes_left", lambda: 10_000 * 100)
     for iteration in range(1, 2001):
@@ -60,7 +66,9 @@ def test_growth_that_ends_before_the_memory_is_full_is_no_leak(monkeypatch):
 
 def plan(**checkpoint):
     checkpoint = {"interval": 10, "keep": 2, **checkpoint}
-    return schema.parse(specs.spec(iterations=100, model={"parameters": 1000}, checkpoint=checkpoint))
+    return schema.parse(
+        specs.spec(iterations=100, model={"parameters": 1000}, checkpoint=checkpoint)
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,13 +87,18 @@ def plan(**checkpoint):
 )
 def test_the_first_save_without_room_is_the_one_that_will_fail(free, kept, checkpoint, fails):
     spec = plan(**checkpoint)
-    assert capacity.first_without_room(spec, capacity.next_saves(spec, 22), free, 1000, kept) == fails
+    assert (
+        capacity.first_without_room(spec, capacity.next_saves(spec, 22), free, 1000, kept) == fails
+    )
     assert capacity.next_saves(spec, 100) == []
 
 
 def test_a_low_disk_is_reported_once_and_again_when_it_is_worse(monkeypatch, tmp_path):
-    watch, free = capacity.DiskWatch(plan(folder=str(tmp_path / "checkpoints"))), [5e9]
-    monkeypatch.setattr(capacity.shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0], total=1e11))
+    watch = capacity.DiskWatch(plan(folder=str(tmp_path / "checkpoints")))
+    free = [5e9]
+    monkeypatch.setattr(
+        capacity.shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0], total=1e11)
+    )
     watch.saved(2_000_000_000)
 
     def look(now, iteration=5):
@@ -116,4 +129,6 @@ def test_a_training_says_that_its_disk_will_be_full(zygote, run):
     assert "6 MB of 100 MB are free where checkpoints is; a save takes " in alarm["evidence"]
     assert "the save of iteration 4, in " in alarm["evidence"]
     assert "ALARM disk low at iteration 2: 6 MB of 100 MB are free" in job.out
-    assert zygote.train(run, specs.spec(iterations=8)).events("alarm") == [alarm], "nothing more with room"
+    assert zygote.train(run, specs.spec(iterations=8)).events("alarm") == [alarm], (
+        "nothing more with room"
+    )

@@ -15,7 +15,9 @@ def write(root, iteration, keep=2, keep_every=0):
     (part / folders.SHARDS / "__0_0.distcp").write_bytes(b"weights %d" % iteration)
     name = f"{folders.SHARDS}/__0_0.distcp"
     sums = {name: folders.sha256(part / name)}
-    return folders.seal_checkpoint(part, {"iteration": iteration, "model": SHAPE}, sums, keep, keep_every)
+    return folders.seal_checkpoint(
+        part, {"iteration": iteration, "model": SHAPE}, sums, keep, keep_every
+    )
 
 
 def names(root):
@@ -27,7 +29,9 @@ def test_a_written_checkpoint_is_found_whole(tmp_path):
     (found,), problems = folders.candidates(tmp_path)
     assert (found.folder, found.iteration, problems) == (folder, 50, [])
     assert folders.checksum_fault(found, sorted(found.metadata["files"])) == ""
-    assert found.metadata["files"] == {"torch_dist/__0_0.distcp": hashlib.sha256(b"weights 50").hexdigest()}
+    assert found.metadata["files"] == {
+        "torch_dist/__0_0.distcp": hashlib.sha256(b"weights 50").hexdigest()
+    }
     assert folders.tracked_iteration(tmp_path) == 50
 
 
@@ -58,8 +62,10 @@ def test_what_a_killed_save_left_is_removed_and_named(tmp_path):
     (tmp_path / "iter_0000010.old.part").mkdir()
     (tmp_path / f"{folders.TRACKER}.part").write_text("10")
     assert folders.remove_leftovers(tmp_path) == [
-        "iter_0000010.old.part", "iter_0000100.part", f"{folders.TRACKER}.part",
-    ]  # fmt: skip
+        "iter_0000010.old.part",
+        "iter_0000100.part",
+        f"{folders.TRACKER}.part",
+    ]
     assert names(tmp_path) == ["iter_0000050", folders.TRACKER]
     assert folders.remove_leftovers(tmp_path / "nowhere") == []
 

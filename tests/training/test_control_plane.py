@@ -8,13 +8,15 @@ from runbook.training.health import heartbeat
 
 @pytest.fixture(scope="module")
 def measured():
-    uptime, heartbeat.uptime = heartbeat.uptime, control_plane.CLOCK
+    uptime = heartbeat.uptime
+    heartbeat.uptime = control_plane.CLOCK
     yield {ranks: control_plane.measure(ranks) for ranks in (8, 200)}
     heartbeat.uptime = uptime
 
 
 def test_operations_do_not_grow_with_the_ranks(measured):
-    few, many = measured[8], measured[200]
+    few = measured[8]
+    many = measured[200]
     assert many["heartbeats"]["operations_per_second"] == {"run": 0, "machine": 0}
     assert many["operations_per_second"] <= few["operations_per_second"] < 12
     assert many["start"]["operations"]["run"] / 200 <= few["start"]["operations"]["run"] / 8 < 12

@@ -55,7 +55,11 @@ def again(job, tmp_path, zygote, **options):
 
 
 SAME = {
-    "zero 0 saving beside": {"zero_stage": 0, "copies": 2, "checkpoint": {"interval": 2, "asynchronous": True}},
+    "zero 0 saving beside": {
+        "zero_stage": 0,
+        "copies": 2,
+        "checkpoint": {"interval": 2, "asynchronous": True},
+    },
     "zero 1": {"zero_stage": 1, "copies": 2},
     "zero 2 bf16": {"zero_stage": 2, "copies": 2, "precision": "bf16"},
     "zero 3 tp2 dropout": {"zero_stage": 3, "tensor": 2, "model": {"dropout": 0.1}},
@@ -82,41 +86,66 @@ OTHER = {
 
 
 @pytest.mark.parametrize(("before", "after"), OTHER.values(), ids=OTHER)
-def test_another_layout_or_stage_goes_on_with_weights_and_optimizer(before, after, zygote, tmp_path, whole):
+def test_another_layout_or_stage_goes_on_with_weights_and_optimizer(
+    before, after, zygote, tmp_path, whole
+):
     job = whole(**before)
-    for ours, theirs in zip(again(job, tmp_path, zygote, **after).metrics, job.metrics[4:], strict=True):
+    for ours, theirs in zip(
+        again(job, tmp_path, zygote, **after).metrics, job.metrics[4:], strict=True
+    ):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
 
 
 CROSSINGS = [
-    ({"engine": "megatron-core", "copies": 2}, {"engine": "deepspeed", "zero_stage": 3, "copies": 2}),
-    ({"engine": "deepspeed", "zero_stage": 1, "pipeline": 2}, {"engine": "megatron-core", "copies": 2}),
+    (
+        {"engine": "megatron-core", "copies": 2},
+        {"engine": "deepspeed", "zero_stage": 3, "copies": 2},
+    ),
+    (
+        {"engine": "deepspeed", "zero_stage": 1, "pipeline": 2},
+        {"engine": "megatron-core", "copies": 2},
+    ),
     ({"engine": "megatron-core"}, {"engine": "deepspeed", "zero_stage": 1, "precision": "bf16"}),
 ]
 
 
-@pytest.mark.parametrize(("before", "after"), CROSSINGS, ids=["to zero 3", "from a pipeline", "to bf16"])
-def test_the_other_engine_takes_up_the_weights_alone_and_says_so(before, after, zygote, tmp_path, whole):
+@pytest.mark.parametrize(
+    ("before", "after"), CROSSINGS, ids=["to zero 3", "from a pipeline", "to bf16"]
+)
+def test_the_other_engine_takes_up_the_weights_alone_and_says_so(
+    before, after, zygote, tmp_path, whole
+):
     job = whole(**before)
-    crossed = again(job, tmp_path, zygote, **{"checkpoint": {"interval": 2, "resume_changed": True}, **after})
+    crossed = again(
+        job, tmp_path, zygote, **{"checkpoint": {"interval": 2, "resume_changed": True}, **after}
+    )
     assert f"the engine {before['engine']} (plan: {after['engine']})" in crossed.out
     assert "the weights alone are taken up and Adam begins anew" in crossed.out
     assert crossed.events("resumed")[-1]["weights_only"] is True
     # The first loss is computed before any step: it is that of the same weights on the same data.
     exact = after.get("precision") != "bf16"
-    assert crossed.metrics[0]["loss"] == pytest.approx(job.metrics[4]["loss"], rel=1e-5 if exact else 1e-3)
+    assert crossed.metrics[0]["loss"] == pytest.approx(
+        job.metrics[4]["loss"], rel=1e-5 if exact else 1e-3
+    )
     assert crossed.metrics[1]["loss"] < job.metrics[3]["loss"]
 
 
-@pytest.mark.parametrize("options", [{"zero_stage": 3, "copies": 2}, {"zero_stage": 1, "pipeline": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"zero_stage": 3, "copies": 2}, {"zero_stage": 1, "pipeline": 2}], ids=str
+)
 def test_evaluation_and_continued_text_are_those_of_the_other_engine(options, zygote, run, whole):
-    telling = {"sampling": {"prompt_ids": [5, 6, 7]}, "evaluation": {"interval": 3, "iterations": 2}}
+    telling = {
+        "sampling": {"prompt_ids": [5, 6, 7]},
+        "evaluation": {"interval": 3, "iterations": 2},
+    }
     one = whole(engine="megatron-core", **telling)
     job = zygote.train(run, specs.spec(engine="deepspeed", **telling, **options))
     assert job.code == 0, job.err
     ours, theirs = (specs.metrics(folder, "validation.jsonl") for folder in (run, one.folder))
-    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-5)
+    assert [line["loss"] for line in ours] == pytest.approx(
+        [line["loss"] for line in theirs], rel=1e-5
+    )
     ours, theirs = (specs.metrics(folder, "samples.jsonl") for folder in (run, one.folder))
     assert [line["ids"] for line in ours] == [line["ids"] for line in theirs]
     assert job.events("started")[0]["parameters"] == one.events("started")[0]["parameters"]
@@ -124,11 +153,16 @@ def test_evaluation_and_continued_text_are_those_of_the_other_engine(options, zy
 
 def test_the_log_holds_our_lines_alone_and_nothing_is_left_behind(run):
     """By the command line, without launcher or LOCAL_RANK, in a home and a temporary folder of its own."""
-    home, temporary = run / "home", run / "tmp"
+    home = run / "home"
+    temporary = run / "tmp"
     home.mkdir()
     temporary.mkdir()
     plan = specs.write_plan(run, specs.spec(engine="deepspeed", zero_stage=2, iterations=2))
-    kept = {key: value for key, value in os.environ.items() if key not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")
+    }
     done = subprocess.run(
         [sys.executable, "-m", "runbook.training", plan],
         env={**kept, "HOME": str(home), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
@@ -140,16 +174,26 @@ def test_the_log_holds_our_lines_alone_and_nothing_is_left_behind(run):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert [line.split("|")[0].split()[2:5] for line in done.stdout.splitlines()] == [
-        ["iteration", "1/", "2"], ["iteration", "2/", "2"],
-    ]  # fmt: skip
+        ["iteration", "1/", "2"],
+        ["iteration", "2/", "2"],
+    ]
     assert list(home.rglob("*")) == []
-    assert [path for path in temporary.rglob("*") if path.is_file()] == []  # torch makes an empty folder there
+    assert [
+        path for path in temporary.rglob("*") if path.is_file()
+    ] == []  # torch makes an empty folder there
 
 
-def test_a_smaller_batch_at_first_is_a_smaller_batch_for_deepspeed(zygote, run, tmp_path_factory, corpus):
-    ramp = {"batch": {"ramp": {"start": 4, "increment": 4, "samples": 8}}, "duration": {"samples": 40}}
+def test_a_smaller_batch_at_first_is_a_smaller_batch_for_deepspeed(
+    zygote, run, tmp_path_factory, corpus
+):
+    ramp = {
+        "batch": {"ramp": {"start": 4, "increment": 4, "samples": 8}},
+        "duration": {"samples": 40},
+    }
     one = zygote.train(prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(**ramp))
-    for number, layout in enumerate(({"zero_stage": 2, "copies": 2}, {"zero_stage": 0, "pipeline": 2})):
+    for number, layout in enumerate(
+        ({"zero_stage": 2, "copies": 2}, {"zero_stage": 0, "pipeline": 2})
+    ):
         folder = run / str(number)
         folder.mkdir()
         shutil.copytree(run / "data", folder / "data", symlinks=True)
@@ -159,7 +203,10 @@ def test_a_smaller_batch_at_first_is_a_smaller_batch_for_deepspeed(zygote, run, 
 
 @pytest.mark.parametrize(
     ("found", "message"),
-    [("0.18.9", "deepspeed 0.18.9 is installed, and the engine needs 0.19 or newer"), ("", "is not installed here")],
+    [
+        ("0.18.9", "deepspeed 0.18.9 is installed, and the engine needs 0.19 or newer"),
+        ("", "is not installed here"),
+    ],
 )
 def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, message, monkeypatch):
     from runbook.training.engines import deepspeed_start
@@ -194,8 +241,14 @@ def half(engine, precision):
 @pytest.mark.parametrize(
     ("precision", "scales"),
     [
-        ({"initial_loss_scale": 64.0, "loss_scale_window": 2}, [64.0, 64.0, 128.0, 128.0, 256.0, 256.0]),
-        ({"initial_loss_scale": 2.0**36, "hysteresis": 1}, [2.0**exponent for exponent in range(35, 29, -1)]),
+        (
+            {"initial_loss_scale": 64.0, "loss_scale_window": 2},
+            [64.0, 64.0, 128.0, 128.0, 256.0, 256.0],
+        ),
+        (
+            {"initial_loss_scale": 2.0**36, "hysteresis": 1},
+            [2.0**exponent for exponent in range(35, 29, -1)],
+        ),
     ],
     ids=["grows", "falls"],
 )
@@ -216,9 +269,11 @@ def test_the_loss_scale_changes_and_leaves_the_losses_as_they_are(
 
 
 PLANNED = {
-    "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
+    "train_batch_size": 8,
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_clipping": 1.0,
     "zero_optimization": {"stage": 1},
-}  # fmt: skip
+}
 
 
 def test_what_the_plan_says_under_deepspeed_reaches_deepspeed_word_for_word(zygote, run):
@@ -231,10 +286,26 @@ def test_what_the_plan_says_under_deepspeed_reaches_deepspeed_word_for_word(zygo
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("train_batch_size", 16, "deepspeed.train_batch_size: 16, but the rest of the plan means 8"),
-        ("gradient_clipping", 2.0, "deepspeed.gradient_clipping: 2.0, but the rest of the plan means 1.0"),
-        ("zero_optimization", {"stage": 3}, "deepspeed.zero_optimization.stage: 3, but the rest of the plan means 1"),
-        ("bf16", {"enabled": True}, "deepspeed.bf16.enabled: true, but the rest of the plan means false"),
+        (
+            "train_batch_size",
+            16,
+            "deepspeed.train_batch_size: 16, but the rest of the plan means 8",
+        ),
+        (
+            "gradient_clipping",
+            2.0,
+            "deepspeed.gradient_clipping: 2.0, but the rest of the plan means 1.0",
+        ),
+        (
+            "zero_optimization",
+            {"stage": 3},
+            "deepspeed.zero_optimization.stage: 3, but the rest of the plan means 1",
+        ),
+        (
+            "bf16",
+            {"enabled": True},
+            "deepspeed.bf16.enabled: true, but the rest of the plan means false",
+        ),
     ],
 )
 def test_two_words_for_one_thing_must_agree(key, value, message):
@@ -254,13 +325,23 @@ def test_two_words_for_one_thing_must_agree(key, value, message):
     ],
     ids=str,
 )
-def test_a_step_that_is_left_out_leaves_no_gradient_behind(options, zygote, run, tmp_path_factory, corpus):
+def test_a_step_that_is_left_out_leaves_no_gradient_behind(
+    options, zygote, run, tmp_path_factory, corpus
+):
     skipping = {"limits": {"spike_policy": "skip"}, "iterations": 4}
-    bad = {"extra": {"RUNBOOK_FAULTS": "spike:step=2"}}  # the loss alone is taken for another: the gradients are good
-    one = zygote.train(prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(**skipping), **bad)
+    bad = {
+        "extra": {"RUNBOOK_FAULTS": "spike:step=2"}
+    }  # the loss alone is taken for another: the gradients are good
+    one = zygote.train(
+        prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(**skipping), **bad
+    )
     job = zygote.train(run, specs.spec(engine="deepspeed", **skipping, **options), **bad)
     assert job.code == one.code == 0, job.err + one.err
-    assert [line["skipped"] for line in job.metrics] == [line["skipped"] for line in one.metrics] == [0, 1, 0, 0]
+    assert (
+        [line["skipped"] for line in job.metrics]
+        == [line["skipped"] for line in one.metrics]
+        == [0, 1, 0, 0]
+    )
     for ours, theirs in zip(job.metrics, one.metrics, strict=True):
         if not ours["skipped"]:
             assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)

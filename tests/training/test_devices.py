@@ -27,14 +27,20 @@ def see_gpus(monkeypatch, number):
         gpus = [f"GPU-{number}" for number in range(number)]
         for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
             if (chosen := os.environ.get(name)) is not None:
-                gpus = [gpus[int(word)] for word in chosen.split(",") if word.isdigit() and int(word) < len(gpus)]
+                gpus = [
+                    gpus[int(word)]
+                    for word in chosen.split(",")
+                    if word.isdigit() and int(word) < len(gpus)
+                ]
         return gpus
 
     chosen = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(visible()))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible()))
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=visible()[number]))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=visible()[number])
+    )
     return chosen
 
 
@@ -61,11 +67,16 @@ def test_a_plan_for_the_cpu_hides_every_gpu(monkeypatch, number):
 
 def test_gpus_that_cannot_be_hidden_any_more_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(RefusedError, match=r"plan\.json says device cpu, but torch saw GPUs before they were hidden"):
+    with pytest.raises(
+        RefusedError,
+        match=r"plan\.json says device cpu, but torch saw GPUs before they were hidden",
+    ):
         ranks.use_planned_device("cpu")
 
 
-def test_a_plan_for_gpus_is_refused_where_torch_sees_none_and_says_what_torch_was_built_for(monkeypatch):
+def test_a_plan_for_gpus_is_refused_where_torch_sees_none_and_says_what_torch_was_built_for(
+    monkeypatch,
+):
     see_gpus(monkeypatch, 0)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", None)
@@ -74,7 +85,9 @@ def test_a_plan_for_gpus_is_refused_where_torch_sees_none_and_says_what_torch_wa
         ranks.use_planned_device("H100-SXM5")
     assert known(caught.value)
     monkeypatch.setattr(torch.version, "hip", "7.1")
-    with pytest.raises(RefusedError, match=r"built for ROCm, sees no GPU here\. Install torch for this GPU"):
+    with pytest.raises(
+        RefusedError, match=r"built for ROCm, sees no GPU here\. Install torch for this GPU"
+    ):
         ranks.use_planned_device("MI300X")
 
 
@@ -99,7 +112,8 @@ def begin(number, ranks, variables, results):
     os.environ.update(variables)
     patch = pytest.MonkeyPatch()
     chosen = see_gpus(patch, number)
-    join, backends = torch.distributed.init_process_group, []
+    join = torch.distributed.init_process_group
+    backends = []
 
     def join_by_gloo(backend, **how):
         backends.append(backend)
@@ -119,8 +133,13 @@ def begin(number, ranks, variables, results):
 def begin_all(number, world_size, variables, port):
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
-    ranks = [Ranks(rank, world_size, rank, "alone", "127.0.0.1", port) for rank in range(world_size)]
-    processes = [context.Process(target=begin, args=(number, rank, variables(rank.rank), results)) for rank in ranks]
+    ranks = [
+        Ranks(rank, world_size, rank, "alone", "127.0.0.1", port) for rank in range(world_size)
+    ]
+    processes = [
+        context.Process(target=begin, args=(number, rank, variables(rank.rank), results))
+        for rank in ranks
+    ]
     for process in processes:
         process.start()
     answers = sorted(results.get() for _ in ranks)
@@ -141,7 +160,9 @@ def port():
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_each_rank_has_a_gpu_of_its_own_and_they_meet_by_nccl(number, port):
-    assert begin_all(number, number, lambda _: {}, port) == [(rank, ["nccl"], [rank]) for rank in range(number)]
+    assert begin_all(number, number, lambda _: {}, port) == [
+        (rank, ["nccl"], [rank]) for rank in range(number)
+    ]
 
 
 def test_a_launcher_may_show_each_rank_its_own_gpu_alone(port):
@@ -150,10 +171,14 @@ def test_a_launcher_may_show_each_rank_its_own_gpu_alone(port):
 
 
 def test_a_second_rank_on_the_only_gpu_is_refused_before_it_joins():
-    with pytest.raises(RefusedError, match=r"local rank 1 has no GPU of its own: torch sees 1 on this node") as caught:
+    with pytest.raises(
+        RefusedError, match=r"local rank 1 has no GPU of its own: torch sees 1 on this node"
+    ) as caught:
         ranks.own_gpu(1, 1, {})
     assert known(caught.value)
-    with pytest.raises(RefusedError, match=r"local rank 2 has no GPU of its own: torch sees 2 on this node"):
+    with pytest.raises(
+        RefusedError, match=r"local rank 2 has no GPU of its own: torch sees 2 on this node"
+    ):
         ranks.own_gpu(2, 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
 
 

@@ -18,12 +18,22 @@ ITERATIONS = 20
 
 def combinations():
     """Every allowed mixture of engine, ZeRO stage and layout on at most four processes."""
-    stages = [("megatron-core", 0), ("megatron-core", 1), *(("deepspeed", stage) for stage in range(4))]
-    for (engine, stage), tensor, pipeline, copies in itertools.product(stages, (1, 2), (1, 2), (1, 2)):
+    stages = [
+        ("megatron-core", 0),
+        ("megatron-core", 1),
+        *(("deepspeed", stage) for stage in range(4)),
+    ]
+    for (engine, stage), tensor, pipeline, copies in itertools.product(
+        stages, (1, 2), (1, 2), (1, 2)
+    ):
         if tensor * pipeline * copies <= 4 and not (stage > 1 and pipeline > 1):
             yield {
-                "engine": engine, "zero_stage": stage, "tensor": tensor, "pipeline": pipeline, "copies": copies,
-            }  # fmt: skip
+                "engine": engine,
+                "zero_stage": stage,
+                "tensor": tensor,
+                "pipeline": pipeline,
+                "copies": copies,
+            }
 
 
 def named(engine, zero_stage, tensor, pipeline, copies):
@@ -48,7 +58,9 @@ TESTED = [
 @pytest.fixture(scope="module")
 def expected(zygote, tmp_path_factory, corpus):
     """Metrics of megatron-core in one process."""
-    job = zygote.train(prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(iterations=ITERATIONS))
+    job = zygote.train(
+        prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(iterations=ITERATIONS)
+    )
     assert job.code == 0, job.err
     return job.metrics
 
@@ -57,7 +69,11 @@ def agree(metrics, expected, digits=4):
     assert len(metrics) == len(expected)
     for ours, theirs in zip(metrics, expected, strict=True):
         for key in ("loss", "grad_norm"):
-            assert ours[key] == pytest.approx(theirs[key], rel=0.5 * 10 ** (1 - digits)), (key, ours, theirs)
+            assert ours[key] == pytest.approx(theirs[key], rel=0.5 * 10 ** (1 - digits)), (
+                key,
+                ours,
+                theirs,
+            )
 
 
 @pytest.mark.parametrize("combination", TESTED)
@@ -68,21 +84,32 @@ def test_losses_and_gradient_norms_agree(combination, zygote, run, expected):
     assert job.metrics[-1]["learning_rate"] == expected[-1]["learning_rate"]
 
 
-@pytest.mark.parametrize("layout", [{"zero_stage": 3, "copies": 2}, {"zero_stage": 1, "pipeline": 2}], ids=str)
-def test_rotary_gated_grouped_and_untied_models_agree_too(layout, zygote, run, tmp_path_factory, corpus):
+@pytest.mark.parametrize(
+    "layout", [{"zero_stage": 3, "copies": 2}, {"zero_stage": 1, "pipeline": 2}], ids=str
+)
+def test_rotary_gated_grouped_and_untied_models_agree_too(
+    layout, zygote, run, tmp_path_factory, corpus
+):
     one = zygote.train(
-        prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(model=MODERN, iterations=4, recompute="full")
+        prepared(tmp_path_factory.mktemp("one"), corpus),
+        specs.spec(model=MODERN, iterations=4, recompute="full"),
     )
-    job = zygote.train(run, specs.spec(engine="deepspeed", model=MODERN, iterations=4, recompute="full", **layout))
+    job = zygote.train(
+        run, specs.spec(engine="deepspeed", model=MODERN, iterations=4, recompute="full", **layout)
+    )
     assert job.code == 0, job.err
     agree(job.metrics, one.metrics)
 
 
 @pytest.mark.parametrize(
-    "layout", [{"zero_stage": 0, "tensor": 2}, {"zero_stage": 2, "copies": 2}, {"pipeline": 2}], ids=str
+    "layout",
+    [{"zero_stage": 0, "tensor": 2}, {"zero_stage": 2, "copies": 2}, {"pipeline": 2}],
+    ids=str,
 )
 def test_bf16_follows_megatron(layout, zygote, run, tmp_path_factory, corpus):
-    one = zygote.train(prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(precision="bf16"))
+    one = zygote.train(
+        prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(precision="bf16")
+    )
     job = zygote.train(run, specs.spec(engine="deepspeed", precision="bf16", **layout))
     assert job.losses() == pytest.approx(one.losses(), rel=1e-3)
     norms = [[line["grad_norm"] for line in metrics] for metrics in (job.metrics, one.metrics)]
@@ -101,12 +128,16 @@ SETTINGS = [
         {"precision": "fp16", "zero_stage": 2, "micro": 2},
         {
             "fp16": {
-                "enabled": True, "loss_scale": 0, "loss_scale_window": 1000, "hysteresis": 2, "min_loss_scale": 1,
+                "enabled": True,
+                "loss_scale": 0,
+                "loss_scale_window": 1000,
+                "hysteresis": 2,
+                "min_loss_scale": 1,
                 "initial_scale_power": 16,
             },
         },
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("options", "more"), SETTINGS, ids=str)
@@ -115,9 +146,15 @@ def test_a_plan_without_a_configuration_gets_the_one_the_planner_makes(options, 
     assert not phase.deepspeed
     made = deepspeed.own_config(phase)
     assert made == {
-        "train_batch_size": 8, "train_micro_batch_size_per_gpu": options.get("micro", 1), "steps_per_print": 1,
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": options.get("micro", 1),
+        "steps_per_print": 1,
         "zero_optimization": {"stage": options["zero_stage"], "reduce_bucket_size": 500_000_000},
         "prescale_gradients": options["zero_stage"] == 0,
-        "gradient_clipping": 0.0 if "optimizer" in options else 1.0, "wall_clock_breakdown": False, **more,
-    }  # fmt: skip
-    assert [type(value) for value in made.get("fp16", {}).values()].count(int) == 5 * ("fp16" in made)
+        "gradient_clipping": 0.0 if "optimizer" in options else 1.0,
+        "wall_clock_breakdown": False,
+        **more,
+    }
+    assert [type(value) for value in made.get("fp16", {}).values()].count(int) == 5 * (
+        "fp16" in made
+    )

@@ -49,7 +49,9 @@ def losses(metrics):
 
 
 def shard(folder, iteration=4):
-    files = sorted((folder / "checkpoints" / f"iter_{iteration:07d}" / "torch_dist").glob("__*.distcp"))
+    files = sorted(
+        (folder / "checkpoints" / f"iter_{iteration:07d}" / "torch_dist").glob("__*.distcp")
+    )
     return max(files, key=lambda path: path.stat().st_size)
 
 
@@ -68,7 +70,9 @@ def flip(path):
     [(truncate, "has sha256"), (flip, "has sha256"), (Path.unlink, "is missing")],
     ids=["truncated", "one bit flipped", "deleted"],
 )
-def test_a_broken_shard_is_named_and_the_checkpoint_before_it_is_used(damage, says, zygote, stopped, whole):
+def test_a_broken_shard_is_named_and_the_checkpoint_before_it_is_used(
+    damage, says, zygote, stopped, whole
+):
     path = shard(stopped)
     damage(path)
     job = zygote.train(stopped, content())
@@ -128,13 +132,20 @@ def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(zygote, stopp
 
 
 BOUNDARIES = (
-    "after_begin", "between_shards", "before_metadata", "before_rename", "before_tracker", "before_pruning",
-)  # fmt: skip
+    "after_begin",
+    "between_shards",
+    "before_metadata",
+    "before_rename",
+    "before_tracker",
+    "before_pruning",
+)
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_kill_at_any_moment_of_a_save_loses_nothing(boundary, zygote, run, whole):
-    killed = zygote.train(run, content(checkpoint={"interval": 2, "keep": 1}), patch=f"training.killing:{boundary}")
+    killed = zygote.train(
+        run, content(checkpoint={"interval": 2, "keep": 1}), patch=f"training.killing:{boundary}"
+    )
     assert -signal.SIGKILL in killed.codes and 0 not in killed.codes, killed.codes
     again = zygote.train(run, content(checkpoint={"interval": 2, "keep": 1}))
     assert again.code == 0, again.err
@@ -143,8 +154,9 @@ def test_a_kill_at_any_moment_of_a_save_loses_nothing(boundary, zygote, run, who
     last = {line["iteration"]: line["loss"] for line in again.metrics}
     assert list(last.items()) == losses(whole.metrics)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
-        "iter_0000006", "latest_checkpointed_iteration.txt",
-    ]  # fmt: skip
+        "iter_0000006",
+        "latest_checkpointed_iteration.txt",
+    ]
 
 
 def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before_it(zygote, stopped, whole):
@@ -153,7 +165,10 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before_it(zygote, st
     assert re.search(r"iter_0000006 of [0-9,]+ bytes could not be written: \S", job.err)
     assert "Nothing of it is left, earlier checkpoints are untouched. Make room" in job.err
     assert job.err.count("could not be written") == 1
-    assert sorted(path.name for path in (stopped / "checkpoints").glob("iter*")) == ["iter_0000002", "iter_0000004"]
+    assert sorted(path.name for path in (stopped / "checkpoints").glob("iter*")) == [
+        "iter_0000002",
+        "iter_0000004",
+    ]
     shutil.copyfile(whole.folder / "events.jsonl", stopped / "events.jsonl")
     again = zygote.train(stopped, content())
     assert again.code == 0
@@ -179,7 +194,10 @@ def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(zygote, run):
     assert " is nan at iteration " in job.err and "nothing of this step was saved" in job.err
     assert job.err.count("is nan at iteration") == 1
     last = int((run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
-    assert all(math.isfinite(line["loss"]) for line in job.metrics) and job.metrics[-1]["iteration"] == last
+    assert (
+        all(math.isfinite(line["loss"]) for line in job.metrics)
+        and job.metrics[-1]["iteration"] == last
+    )
     assert job.events("failed")[0]["message"].startswith("TrainingError: the ")
 
 
@@ -196,7 +214,9 @@ def test_the_other_ranks_end_within_seconds_when_one_is_killed(zygote, run):
 
 
 def test_a_rank_that_hangs_is_not_waited_for_longer_than_the_limit(zygote, run):
-    job = zygote.start(run, content(iterations=100_000, limits={"process_group_timeout_seconds": 5}))
+    job = zygote.start(
+        run, content(iterations=100_000, limits={"process_group_timeout_seconds": 5})
+    )
     job.until(lambda: job.has_line(3))
     os.kill(job.pids[1], signal.SIGSTOP)
     begun = time.monotonic()
@@ -221,12 +241,18 @@ process.wait()
 def test_no_rank_outlives_its_launcher(run):
     plan = specs.write_plan(run, content(iterations=100_000))
     environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-    }  # fmt: skip
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, plan],
-        env=environment, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     pids = [int(launcher.stdout.readline()) for _ in range(2)]
     metrics = run / "metrics.jsonl"
     deadline = time.monotonic() + 300
@@ -243,6 +269,8 @@ def test_no_rank_outlives_its_launcher(run):
 
 def alive(pid):
     try:
-        return json.dumps(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != '"Z"'
+        return (
+            json.dumps(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != '"Z"'
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False

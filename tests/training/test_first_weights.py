@@ -20,7 +20,8 @@ MODEL = SimpleNamespace(init_std=0.02, layers=8)
 
 def part(key, shape, rows, columns, seed=7, model=MODEL):
     """The part of a weight that has this place, of so many along each side."""
-    height, width = shape[0] // rows[1], shape[1] // columns[1]
+    height = shape[0] // rows[1]
+    width = shape[1] // columns[1]
     cuts = ((0, *rows), (1, *columns))
     shard = mapping.ShardedTensor.from_rank_offsets(key, torch.empty(height, width), *cuts)
     gpt_model.fill_first_weights({key: shard}, model, seed)
@@ -46,7 +47,8 @@ def test_rows_that_pad_a_vocabulary_change_no_other_row():
 
 
 def test_a_rank_draws_no_more_numbers_than_its_slice_has(monkeypatch):
-    drawn, normal_numbers = [], gpt_model._normal_numbers
+    drawn = []
+    normal_numbers = gpt_model._normal_numbers
 
     def counted(philox, count, *rest):
         drawn.append(count)
@@ -59,24 +61,36 @@ def test_a_rank_draws_no_more_numbers_than_its_slice_has(monkeypatch):
 
 
 def test_the_numbers_are_normal_with_gpt2s_widths_and_differ_by_name_and_seed():
-    plain, deep = (part(f"layers.3.{name}.weight", (1024, 512), WHOLE, WHOLE) for name in ("linear_fc1", "linear_fc2"))
+    plain, deep = (
+        part(f"layers.3.{name}.weight", (1024, 512), WHOLE, WHOLE)
+        for name in ("linear_fc1", "linear_fc2")
+    )
     for values, std in ((plain, 0.02), (deep, 0.02 / math.sqrt(16))):
         values = values.double() / std
         error = 1 / math.sqrt(values.numel())
         assert abs(values.mean()) < 4 * error
         assert abs(values.std() - 1) < 4 * error / math.sqrt(2)
         assert abs((values**4).mean() - 3) < 4 * error * math.sqrt(96)
-        assert abs(torch.corrcoef(torch.stack([values.view(-1)[:-1], values.view(-1)[1:]]))[0, 1]) < 4 * error
+        assert (
+            abs(torch.corrcoef(torch.stack([values.view(-1)[:-1], values.view(-1)[1:]]))[0, 1])
+            < 4 * error
+        )
         assert 4.0 < values.abs().max() < 6.8
         below = torch.special.ndtr(values.view(-1)).sort().values
         steps = torch.arange(1, len(below) + 1) / len(below)
-        assert (below - steps).abs().max() < 2 * error  # Kolmogorov and Smirnov: exceeded once in 1,500
+        assert (
+            below - steps
+        ).abs().max() < 2 * error  # Kolmogorov and Smirnov: exceeded once in 1,500
     other = part("layers.3.linear_fc1.weight", (1024, 512), WHOLE, WHOLE, seed=8)
     assert abs(torch.corrcoef(torch.stack([plain.view(-1), other.view(-1)]))[0, 1]) < 4 * error
 
 
 def test_norms_are_one_and_biases_zero():
-    for key, expected in (("final_layernorm.weight", 1.0), ("linear_qkv.layer_norm_bias", 0.0), ("fc1.bias", 0.0)):
+    for key, expected in (
+        ("final_layernorm.weight", 1.0),
+        ("linear_qkv.layer_norm_bias", 0.0),
+        ("fc1.bias", 0.0),
+    ):
         shard = mapping.ShardedTensor.from_rank_offsets(key, torch.empty(5))
         gpt_model.fill_first_weights({key: shard}, MODEL, 7)
         assert torch.equal(shard.data, torch.full((5,), expected))

@@ -10,9 +10,11 @@ from . import hanging, specs
 
 pytestmark = pytest.mark.training
 PLACES = {
-    "data": ("step", "read_data", 4), "compute": ("step", "compute", 1),
-    "collective": ("step", "send_on_the_network", 4), "save": ("saving", "save", 1),
-}  # fmt: skip
+    "data": ("step", "read_data", 4),
+    "compute": ("step", "compute", 1),
+    "collective": ("step", "send_on_the_network", 4),
+    "save": ("saving", "save", 1),
+}
 """Where the rank hangs: what is reported, and how many ranks each machine has."""
 
 
@@ -23,9 +25,14 @@ def jobs(zygote, tmp_path_factory):
     content = specs.spec(copies=4, limits={"process_group_timeout_seconds": 10})
     for place, (_, _, local) in PLACES.items():
         folder = tmp_path_factory.mktemp(place)
-        extra = {hanging.PLACE: place, "LOCAL_WORLD_SIZE": str(local), "RUNBOOK_JOB_FOLDER": str(folder / "job")}
+        extra = {
+            hanging.PLACE: place,
+            "LOCAL_WORLD_SIZE": str(local),
+            "RUNBOOK_JOB_FOLDER": str(folder / "job"),
+        }
         jobs[place] = zygote.start(folder, content, patch="training.hanging:main", extra=extra)
-    limits, patch = {"process_group_timeout_seconds": 30}, "training.hanging:stuck_thread"
+    limits = {"process_group_timeout_seconds": 30}
+    patch = "training.hanging:stuck_thread"
     for name, layout, extra in (
         ("training", {"copies": 2}, {"RUNBOOK_FAULTS": "hang:rank=0,step=4"}),
         ("reading", {"copies": 2}, {hanging.PLACE: "1"}),
@@ -35,7 +42,9 @@ def jobs(zygote, tmp_path_factory):
         specs.write_corpus(folder / "data" / "corpus_text_document")
         extra |= {"LOCAL_WORLD_SIZE": "2", "RUNBOOK_JOB_FOLDER": str(folder / "job")}
         content = specs.spec(**layout, limits=limits)
-        jobs[name] = zygote.start(folder, content, patch="" if name == "training" else patch, extra=extra)
+        jobs[name] = zygote.start(
+            folder, content, patch="" if name == "training" else patch, extra=extra
+        )
     return jobs
 
 
@@ -44,7 +53,12 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
     job, (activity, function, _) = jobs[place], PLACES[place]
     assert job.ranks[hanging.HUNG_RANK].wait() in (-9, 70)
     [hang] = [json.loads(line) for line in (job.folder / "events.jsonl").read_text().splitlines()]
-    assert (hang["event"], hang["rank"], hang["activity"], hang["step"]) == ("hang", hanging.HUNG_RANK, activity, 4)
+    assert (hang["event"], hang["rank"], hang["activity"], hang["step"]) == (
+        "hang",
+        hanging.HUNG_RANK,
+        activity,
+        4,
+    )
     stacks = (job.folder / "job" / "ranks" / f"{hanging.HUNG_RANK}.stack").read_text()
     assert hang["stacks"].endswith("2.stack") and f"in {function}" in stacks
     in_none = "in no collective, after gloo:all_reduce 3 of group 0 (default_pg)"
@@ -52,12 +66,18 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
     waits = describe_collectives(
         json.loads((job.folder / "job" / "ranks" / "0.collectives.json").read_text())["entries"]
     )
-    assert waits.startswith("in gloo:broadcast" if place == "save" else "in gloo:all_reduce 4 of group 0 (default_pg)")
+    assert waits.startswith(
+        "in gloo:broadcast" if place == "save" else "in gloo:all_reduce 4 of group 0 (default_pg)"
+    )
     assert (
-        hang["collectives"].get("0", waits) == waits and f"rank 2 is {in_none[:16]}" in (job.folder / "err").read_text()
+        hang["collectives"].get("0", waits) == waits
+        and f"rank 2 is {in_none[:16]}" in (job.folder / "err").read_text()
     )
     files = {path.name for path in (job.folder / "job" / "ranks").iterdir()}
-    assert files == {f"{hanging.HUNG_RANK}.stack", *(f"{rank}.collectives.json" for rank in range(4))}
+    assert files == {
+        f"{hanging.HUNG_RANK}.stack",
+        *(f"{rank}.collectives.json" for rank in range(4)),
+    }
 
 
 def test_in_a_training_a_first_rank_that_hangs_ends_itself(jobs):
@@ -65,14 +85,22 @@ def test_in_a_training_a_first_rank_that_hangs_ends_itself(jobs):
     job = jobs["training"]
     assert job.ranks[0].wait() == 70, job.err[-2000:]
     [hang] = job.events("hang")
-    assert (hang["rank"], hang["activity"], hang["step"]) == (0, "step", 4) and "faults.py" in job.err
+    assert (hang["rank"], hang["activity"], hang["step"]) == (
+        0,
+        "step",
+        4,
+    ) and "faults.py" in job.err
 
 
 def test_a_rank_whose_thread_is_stuck_in_the_data_is_named_and_both_places_are_shown(jobs):
     job = jobs["reading"]
     assert job.ranks[1].wait() == -9, job.err[-2000:]
     [hang] = job.events("hang")
-    assert (hang["rank"], hang["activity"], hang["step"]) == (1, "step", 4) and "_wait_for_batch" in hang["where"]
+    assert (hang["rank"], hang["activity"], hang["step"]) == (
+        1,
+        "step",
+        4,
+    ) and "_wait_for_batch" in hang["where"]
     assert "in read_for_ever" in (job.folder / "job" / "ranks" / "1.stack").read_text()
     assert [line["iteration"] for line in job.metrics] == [1, 2, 3]
 
@@ -81,10 +109,18 @@ def test_a_rank_that_cannot_read_what_the_others_wait_for_is_named(jobs):
     job = jobs["sending"]
     assert job.ranks[0].wait() == 70, job.err[-2000:]
     [hang] = job.events("hang")
-    assert (hang["rank"], hang["activity"], hang["step"]) == (0, "step", 4) and "_wait_for_batch" in hang["where"]
+    assert (hang["rank"], hang["activity"], hang["step"]) == (
+        0,
+        "step",
+        4,
+    ) and "_wait_for_batch" in hang["where"]
     assert [line["iteration"] for line in job.metrics] == [1, 2, 3]
 
 
-def test_the_others_wait_for_the_first_rank_s_work_on_the_text_longer_than_for_a_collective(zygote, run):
-    job = zygote.train(run, specs.spec(copies=2, iterations=2), patch="training.hanging:slow_first_rank")
+def test_the_others_wait_for_the_first_rank_s_work_on_the_text_longer_than_for_a_collective(
+    zygote, run
+):
+    job = zygote.train(
+        run, specs.spec(copies=2, iterations=2), patch="training.hanging:slow_first_rank"
+    )
     assert job.code == 0, job.err[-2000:]

@@ -20,21 +20,47 @@ NOT_FINITE = "has values that are not finite floating-point numbers"
 
 
 LLAMA = {
-    "position_embedding": "rope", "normalization": "rmsnorm", "activation": "swiglu", "biases": False,
-    "tied_embeddings": False, "kv_heads": 2, "ffn_hidden": 96, "layers": 2,
-}  # fmt: skip
+    "position_embedding": "rope",
+    "normalization": "rmsnorm",
+    "activation": "swiglu",
+    "biases": False,
+    "tied_embeddings": False,
+    "kv_heads": 2,
+    "ffn_hidden": 96,
+    "layers": 2,
+}
 TRAINED = {
     "GPT2LMHeadModel": specs.spec(tensor=2, pipeline=2, iterations=4, peak=1e-2),
     "LlamaForCausalLM": specs.spec(tensor=2, copies=2, iterations=2, peak=1e-2, model=LLAMA),
     "Starcoder2ForCausalLM": specs.spec(
-        pipeline=2, iterations=2, peak=1e-2, engine="deepspeed",
-        model={**LLAMA, "normalization": "layernorm", "activation": "gelu", "biases": True, "tied_embeddings": True},
+        pipeline=2,
+        iterations=2,
+        peak=1e-2,
+        engine="deepspeed",
+        model={
+            **LLAMA,
+            "normalization": "layernorm",
+            "activation": "gelu",
+            "biases": True,
+            "tied_embeddings": True,
+        },
     ),
     "ArceeForCausalLM": specs.spec(
-        tensor=2, copies=2, zero_stage=3, iterations=2, peak=1e-2, engine="deepspeed",
-        model={**LLAMA, "activation": "gelu", "biases": True, "kv_heads": 4, "tied_embeddings": True},
+        tensor=2,
+        copies=2,
+        zero_stage=3,
+        iterations=2,
+        peak=1e-2,
+        engine="deepspeed",
+        model={
+            **LLAMA,
+            "activation": "gelu",
+            "biases": True,
+            "kv_heads": 4,
+            "tied_embeddings": True,
+        },
     ),
-}  # fmt: skip
+}
 """Trainings by the model that each becomes: layouts, engines, grouped queries, biases, tied embeddings."""
 
 
@@ -75,7 +101,9 @@ def load_theirs(folder):
         warnings.simplefilter("ignore")
         from transformers import AutoModelForCausalLM
 
-        return AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="float32").eval()
+        return AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype="float32"
+        ).eval()
 
 
 def assert_same_logits(folder, theirs, zygote):
@@ -113,13 +141,24 @@ def test_transformers_gives_the_same_logits_and_the_weights_come_back_bit_for_bi
     assert type(theirs).__name__ == architecture
     assert_same_logits(job.folder, theirs, zygote)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
-    assert {*index["weight_map"].values()} == {path.name for path in folder.glob("model-*-of-*.safetensors")}
-    alone = {**TRAINED[architecture], "parallel": specs.spec()["parallel"], "engine": "megatron-core"}
+    assert {*index["weight_map"].values()} == {
+        path.name for path in folder.glob("model-*-of-*.safetensors")
+    }
+    alone = {
+        **TRAINED[architecture],
+        "parallel": specs.spec()["parallel"],
+        "engine": "megatron-core",
+    }
     specs.write_plan(tmp_path, {**alone, "batch": specs.spec()["batch"]})
-    for command, request in (("import", {"source": str(folder)}), ("export", {"out": str(tmp_path / "hf")})):
+    for command, request in (
+        ("import", {"source": str(folder)}),
+        ("export", {"out": str(tmp_path / "hf")}),
+    ):
         code, answer = offline(command, tmp_path, **request)
         assert code == 0, answer
-    assert [path.name for path in (tmp_path / "hf").iterdir() if "safetensors" in path.name] == ["model.safetensors"]
+    assert [path.name for path in (tmp_path / "hf").iterdir() if "safetensors" in path.name] == [
+        "model.safetensors"
+    ]
     assert content(tmp_path / "hf") == content(folder)
 
 
@@ -137,17 +176,33 @@ def test_the_likeliest_text_is_the_one_transformers_makes(job, exported, offline
 
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM"])
-def test_text_is_the_same_with_and_without_kept_keys_and_values_alone_and_in_a_batch(architecture, jobs, offline):
-    folder, prompts = jobs(architecture, offline)[0].folder, [[3, 4, 5], [200], [*range(1, 30)]]
+def test_text_is_the_same_with_and_without_kept_keys_and_values_alone_and_in_a_batch(
+    architecture, jobs, offline
+):
+    folder = jobs(architecture, offline)[0].folder
+    prompts = [[3, 4, 5], [200], [*range(1, 30)]]
     wish = {"tokens": 12, "temperature": 1.5, "top_p": 0.9, "seed": 5}
     (code, kept), (_, whole), (_, alone), (_, other), (_, first) = (
         offline("sample", folder, **{"prompts": prompts, **wish, **changes})
-        for changes in ({}, {"cache": False}, {"prompts": prompts[1:2]}, {"seed": 6}, {"top_p": 1e-9})
+        for changes in (
+            {},
+            {"cache": False},
+            {"prompts": prompts[1:2]},
+            {"seed": 6},
+            {"top_p": 1e-9},
+        )
     )
     assert code == 0, kept
-    assert kept["ids"] == whole["ids"] and alone["ids"] == kept["ids"][1:2] and other["ids"] != kept["ids"]
+    assert (
+        kept["ids"] == whole["ids"]
+        and alone["ids"] == kept["ids"][1:2]
+        and other["ids"] != kept["ids"]
+    )
     assert max(map(len, kept["ids"])) == 12  # the last one beyond the 32 positions of the model
-    assert first["ids"] == offline("sample", folder, prompts=prompts, tokens=12, temperature=0)[1]["ids"]
+    assert (
+        first["ids"]
+        == offline("sample", folder, prompts=prompts, tokens=12, temperature=0)[1]["ids"]
+    )
 
 
 def test_a_token_is_drawn_from_those_with_the_share_that_is_asked_for():
@@ -156,8 +211,12 @@ def test_a_token_is_drawn_from_those_with_the_share_that_is_asked_for():
         warnings.simplefilter("ignore")  # megatron-core's, at import
         from runbook.training.engines.gpt_model import draw_token
 
-    generator, logits = torch.Generator().manual_seed(1), torch.log(torch.tensor([0.1, 0.4, 0.2, 0.3] + [1e-9] * 96))
-    drawn = {top_p: {draw_token(logits, generator, 1.0, top_p) for _ in range(200)} for top_p in (0.4, 0.5, 0.75, 1.0)}
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.log(torch.tensor([0.1, 0.4, 0.2, 0.3] + [1e-9] * 96))
+    drawn = {
+        top_p: {draw_token(logits, generator, 1.0, top_p) for _ in range(200)}
+        for top_p in (0.4, 0.5, 0.75, 1.0)
+    }
     assert drawn == {0.4: {1}, 0.5: {1, 3}, 0.75: {1, 2, 3}, 1.0: {0, 1, 2, 3}}
 
 
@@ -185,15 +244,21 @@ def make_theirs(name, folder, **changes):
     sizes = {"vocab_size": 250, "bos_token_id": 0, "eos_token_id": 0}
     if name != "GPT2":
         sizes |= {
-            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "max_position_embeddings": 64,
-        }  # fmt: skip
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 64,
+        }
     config = getattr(transformers, f"{name}Config")(**{**sizes, **MADE[name][1], **changes})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for weight in model.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.05 + (weight.dim() == 1) * 0.7)
+            weight.copy_(
+                torch.randn(weight.shape, generator=generator) * 0.05 + (weight.dim() == 1) * 0.7
+            )
     model.save_pretrained(folder)
     return model
 
@@ -209,7 +274,8 @@ def test_a_model_made_by_transformers_is_imported(name, offline, zygote, tmp_pat
     assert_same_logits(tmp_path, theirs, zygote)
     code, answer = offline("export", tmp_path, out=str(tmp_path / "hf"))
     assert code == 0, answer
-    before, after = content(tmp_path / "theirs"), content(tmp_path / "hf")
+    before = content(tmp_path / "theirs")
+    after = content(tmp_path / "hf")
     assert after == before
 
 
@@ -218,12 +284,18 @@ def train_theirs(model, batches, plan):
     import torch
 
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
-    groups = [{"params": matrices}, {"params": [weight for weight in model.parameters() if weight.dim() == 1]}]
+    groups = [
+        {"params": matrices},
+        {"params": [weight for weight in model.parameters() if weight.dim() == 1]},
+    ]
     groups[0]["weight_decay"], groups[1]["weight_decay"] = plan.optimizer.weight_decay, 0.0
-    betas, losses = (plan.optimizer.beta1, plan.optimizer.beta2), []
+    betas = (plan.optimizer.beta1, plan.optimizer.beta2)
+    losses = []
     adam = torch.optim.AdamW(groups, betas=betas, eps=plan.optimizer.epsilon)
     for step, (tokens, labels) in enumerate(torch.from_numpy(batches), 1):
-        loss = torch.nn.functional.cross_entropy(model(tokens).logits.flatten(0, 1), labels.flatten())
+        loss = torch.nn.functional.cross_entropy(
+            model(tokens).logits.flatten(0, 1), labels.flatten()
+        )
         losses.append(loss.item())
         adam.zero_grad()
         loss.backward()
@@ -234,7 +306,9 @@ def train_theirs(model, batches, plan):
     return losses
 
 
-def test_imported_weights_train_as_a_plain_loop_over_transformers_in_other_layouts(offline, zygote, corpus, tmp_path):
+def test_imported_weights_train_as_a_plain_loop_over_transformers_in_other_layouts(
+    offline, zygote, corpus, tmp_path
+):
     shape = MADE["Qwen2"][0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -250,9 +324,13 @@ def test_imported_weights_train_as_a_plain_loop_over_transformers_in_other_layou
         content = specs.spec(model=shape, iterations=5, **layout)
         specs.write_plan(folder, content)
         if name == "one":
-            read = zygote.start(folder, None, world_size=1, patch="training.plain_gpt:batches").wait()
+            read = zygote.start(
+                folder, None, world_size=1, patch="training.plain_gpt:batches"
+            ).wait()
             assert read.codes == [0], read.err
-            expected = train_theirs(theirs, numpy.load(folder / "batches.npy"), parse(content, folder))
+            expected = train_theirs(
+                theirs, numpy.load(folder / "batches.npy"), parse(content, folder)
+            )
             code, answer = offline("import", folder, source=str(tmp_path / "theirs"))
             assert code == 0, answer
             continue
@@ -262,7 +340,9 @@ def test_imported_weights_train_as_a_plain_loop_over_transformers_in_other_layou
     assert expected[-1] < expected[0] - 0.03
 
 
-def test_weights_that_come_back_are_the_same_and_train_on(job, exported, offline, zygote, corpus, tmp_path):
+def test_weights_that_come_back_are_the_same_and_train_on(
+    job, exported, offline, zygote, corpus, tmp_path
+):
     (tmp_path / "data").symlink_to(corpus)
     specs.write_plan(tmp_path, specs.spec(iterations=2, copies=2))
     code, answer = offline("import", tmp_path, source=str(exported))
@@ -285,7 +365,11 @@ def test_a_model_that_transformers_does_not_have_is_refused(job, offline, tmp_pa
     content["checkpoint"]["folder"] = str(job.folder / "checkpoints")
     specs.write_plan(tmp_path, content)
     code, answer = offline("export", tmp_path, out=str(tmp_path / "hf"))
-    assert code == 2 and "model tiny is none that transformers has: gpt2: normalization rmsnorm (needed: " in answer
+    assert (
+        code == 2
+        and "model tiny is none that transformers has: gpt2: normalization rmsnorm (needed: "
+        in answer
+    )
     assert not (tmp_path / "hf").exists()
 
 
@@ -306,9 +390,14 @@ def test_a_folder_with_pickled_weights_is_refused_unread(exported, offline, tmp_
     (theirs / "pytorch_model.bin").write_bytes(pickle.dumps(Evil(tmp_path / "owned")))
     specs.write_plan(tmp_path, specs.spec(iterations=2, copies=2))
     code, answer = offline("import", tmp_path, source=str(theirs))
-    assert code == 2 and "has no .safetensors file; other formats may hold code and are not read" in answer
+    assert (
+        code == 2
+        and "has no .safetensors file; other formats may hold code and are not read" in answer
+    )
     header = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [-8, 8]}}).encode()
-    (theirs / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    (theirs / "model.safetensors").write_bytes(
+        len(header).to_bytes(8, "little") + header + bytes(8)
+    )
     code, answer = offline("import", tmp_path, source=str(theirs))
     assert code == 2 and "model.safetensors is no safetensors file, or it is cut short: " in answer
     assert not (tmp_path / "owned").exists() and not (tmp_path / "checkpoints").exists()
@@ -321,11 +410,14 @@ def read_folder(tmp_path_factory):
         warnings.simplefilter("ignore")  # megatron-core's, at import
         from runbook.training.checkpoints.hugging_face import ImportedWeights
 
-    save, folder = pytest.importorskip("safetensors.torch"), tmp_path_factory.mktemp("read")
+    save = pytest.importorskip("safetensors.torch")
+    folder = tmp_path_factory.mktemp("read")
 
     def read(weights, config, model):
         save.save_file(weights, folder / "model.safetensors")
-        (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+        (folder / "config.json").write_text(
+            config if isinstance(config, str) else json.dumps(config)
+        )
         weights = ImportedWeights(folder, parse(specs.spec(model=model), folder).model)
         return {ours: weights.read_weight(key) for key, ours in weights._ours.items()}
 
@@ -335,40 +427,68 @@ def read_folder(tmp_path_factory):
 def test_weights_of_another_shape_than_their_config_are_refused(exported, read_folder):
     from runbook.plan_file.errors import RefusedError
 
-    torch, save = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
+    torch = pytest.importorskip("torch")
+    save = pytest.importorskip("safetensors.torch")
     config = json.loads((exported / "config.json").read_text())
     good = {}
     for path in exported.glob("*.safetensors"):
         good |= save.load_file(path)
     for name, value, says in (
-        ("transformer.wte.weight", torch.zeros(100, 64), r"is \(100, 64\), and the plan's model has \(250, 64\)"),
-        ("transformer.h.0.attn.c_attn.weight", torch.zeros(64, 100), r"is \(64, 100\), .* has \(64, 192\)"),
+        (
+            "transformer.wte.weight",
+            torch.zeros(100, 64),
+            r"is \(100, 64\), and the plan's model has \(250, 64\)",
+        ),
+        (
+            "transformer.h.0.attn.c_attn.weight",
+            torch.zeros(64, 100),
+            r"is \(64, 100\), .* has \(64, 192\)",
+        ),
         ("transformer.ln_f.bias", torch.full((64,), float("nan")), NOT_FINITE),
         ("transformer.ln_f.bias", torch.ones(64, dtype=torch.int64), NOT_FINITE),
     ):
         with pytest.raises(RefusedError, match=f"{name} {says}"):
             read_folder({**good, name: value}, config, {})
-    with pytest.raises(RefusedError, match=r"weights that the plan's model lacks: h\.0\.attn\.q_norm\.weight"):
+    with pytest.raises(
+        RefusedError, match=r"weights that the plan's model lacks: h\.0\.attn\.q_norm\.weight"
+    ):
         read_folder({**good, "transformer.h.0.attn.q_norm.weight": torch.ones(16)}, config, {})
     with pytest.raises(RefusedError, match=r"has no weight transformer\.h\.3\.mlp\.c_fc\.weight"):
-        read_folder({name: value for name, value in good.items() if "h.3.mlp.c_fc" not in name}, config, {})
+        read_folder(
+            {name: value for name, value in good.items() if "h.3.mlp.c_fc" not in name}, config, {}
+        )
     with pytest.raises(RefusedError, match=r"config\.json is no mapping"):
         read_folder(good, "[]", {})
-    with pytest.raises(RefusedError, match=r"h\.0\.attn\.c_attn\.bias is not zero, .* has no such bias"):
-        read_folder(good | {"transformer.h.0.attn.c_attn.bias": torch.ones(192)}, config, {"biases": False})
+    with pytest.raises(
+        RefusedError, match=r"h\.0\.attn\.c_attn\.bias is not zero, .* has no such bias"
+    ):
+        read_folder(
+            good | {"transformer.h.0.attn.c_attn.bias": torch.ones(192)}, config, {"biases": False}
+        )
     # Base models and older versions: no prefix, and masks among the weights.
     bare = {name.removeprefix("transformer."): value for name, value in good.items()}
-    assert len(read_folder({**bare, "h.0.attn.bias": torch.ones(1, 1, 32, 32)}, config, {})) == len(good)
+    assert len(read_folder({**bare, "h.0.attn.bias": torch.ones(1, 1, 32, 32)}, config, {})) == len(
+        good
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model_type": "gemma"}, "model_type gemma, .* only llama, mistral are read: choose or add a model"),
+        (
+            {"model_type": "gemma"},
+            "model_type gemma, .* only llama, mistral are read: choose or add a model",
+        ),
         ({"model_type": "mistral"}, r"sliding_window 4096 \(plan: None\)"),
         ({"rms_norm_eps": None}, r"rms_norm_eps None \(plan: 1e-05\)"),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, r"rope_theta 500000.0 \(plan: 10000.0\)"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type linear"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+            r"rope_theta 500000.0 \(plan: 10000.0\)",
+        ),
+        (
+            {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            "rope_type linear",
+        ),
         ({"tie_word_embeddings": True}, r"tie_word_embeddings True \(plan: False\)"),
         ({"head_dim": 32}, r"head_dim 32 \(plan: 16\)"),
         ({"num_key_value_heads": None}, r"num_key_value_heads 4 \(plan: 2\)"),
@@ -377,11 +497,14 @@ def test_weights_of_another_shape_than_their_config_are_refused(exported, read_f
         ({"attention_bias": True}, "has no weight model.layers.0.self_attn.q_proj.bias"),
     ],
 )
-def test_a_config_that_computes_something_else_is_refused(changes, says, jobs, offline, read_folder):
+def test_a_config_that_computes_something_else_is_refused(
+    changes, says, jobs, offline, read_folder
+):
     from runbook.plan_file.errors import RefusedError
 
     folder = jobs("LlamaForCausalLM", offline)[1]
-    config, weights = json.loads((folder / "config.json").read_text()), {}
+    config = json.loads((folder / "config.json").read_text())
+    weights = {}
     for path in folder.glob("*.safetensors"):
         weights |= pytest.importorskip("safetensors.torch").load_file(path)
     assert len(read_folder(weights, config, LLAMA)) == 2 * 6 + 3
@@ -412,7 +535,9 @@ def _unknown(shards):
         ("nan", NOT_FINITE),
     ],
 )
-def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(job, offline, tmp_path, change, says):
+def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(
+    job, offline, tmp_path, change, says
+):
     """Whoever makes such a checkpoint can give it the right checksums."""
     torch = pytest.importorskip("torch")
     shutil.copytree(job.folder / "checkpoints", tmp_path / "checkpoints")
@@ -420,7 +545,9 @@ def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(job,
     checkpoint = tmp_path / "checkpoints" / "iter_0000004"
     shards = checkpoint / "torch_dist"
     metadata = pickle.loads((shards / ".metadata").read_bytes())
-    index, info = next((i, one) for i, one in metadata.storage_data.items() if i.fqn.startswith("embedding.word"))
+    index, info = next(
+        (i, one) for i, one in metadata.storage_data.items() if i.fqn.startswith("embedding.word")
+    )
     described = metadata.state_dict_metadata[index.fqn]
     if callable(change):
         info.relative_path = change(shards)
@@ -455,14 +582,23 @@ def test_texts_are_as_likely_as_transformers_finds_them_in_any_layout(architectu
     import torch
 
     job, exported = jobs(architecture, offline)
-    theirs, draw = load_theirs(exported), numpy.random.default_rng(5)
-    pairs = [(draw.integers(0, 250, 1 + n % 5).tolist(), draw.integers(0, 250, 1 + n).tolist()) for n in range(24)]
+    theirs = load_theirs(exported)
+    draw = numpy.random.default_rng(5)
+    pairs = [
+        (draw.integers(0, 250, 1 + n % 5).tolist(), draw.integers(0, 250, 1 + n).tolist())
+        for n in range(24)
+    ]
     likeliest_after_7 = theirs(torch.tensor([[7]])).logits[0, -1].argmax(-1)[None].tolist()
     pairs += [pairs[3], ([7], likeliest_after_7)]
-    expected, likeliest = [], []
+    expected = []
+    likeliest = []
     with torch.no_grad():
         for context, more in pairs:
-            scores = theirs(torch.tensor([[*context, *more]])).logits[0, len(context) - 1 : -1].log_softmax(-1)
+            scores = (
+                theirs(torch.tensor([[*context, *more]]))
+                .logits[0, len(context) - 1 : -1]
+                .log_softmax(-1)
+            )
             expected.append(float(scores[range(len(more)), more].sum()))
             likeliest.append(scores.argmax(-1).tolist() == more)
     request = {"pairs": pairs, "weights": ["first", "trained"]}

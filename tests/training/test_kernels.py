@@ -51,7 +51,9 @@ def test_blocked_attention_is_attention(dtype, gap):
 def test_half_precision_attention_is_as_exact_as_the_documents_say(spread, error):
     """docs/measurements/trainer-speed.md; torch's own is off by 2e-3 in both cases."""
     generator = torch.Generator().manual_seed(1)
-    query, key, value = (torch.randn(1, 4, 256, 64, generator=generator).bfloat16() for _ in range(3))
+    query, key, value = (
+        torch.randn(1, 4, 256, 64, generator=generator).bfloat16() for _ in range(3)
+    )
     query = query * spread
     plain = torch.nn.functional.scaled_dot_product_attention
     exact = plain(query.double(), key.double(), value.double(), is_causal=True)
@@ -75,7 +77,8 @@ def test_the_loss_has_one_block_of_float32_at_once(ranks, monkeypatch):
 
 
 def test_blocked_attention_is_used_only_where_it_pays():
-    half, full = torch.zeros(1, 2, 8, 4, dtype=torch.bfloat16), torch.zeros(1, 2, 8, 4)
+    half = torch.zeros(1, 2, 8, 4, dtype=torch.bfloat16)
+    full = torch.zeros(1, 2, 8, 4)
     assert blocked.blocked_is_faster(half, half, 0.0)
     assert not blocked.blocked_is_faster(full, full, 0.0)
     assert not blocked.blocked_is_faster(half, half, 0.1)
@@ -84,16 +87,22 @@ def test_blocked_attention_is_used_only_where_it_pays():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "gap"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3), (torch.float16, 1e-3)], ids=str
+    ("dtype", "gap"),
+    [(torch.float32, 1e-6), (torch.bfloat16, 4e-3), (torch.float16, 1e-3)],
+    ids=str,
 )
 @pytest.mark.parametrize("weight", [1 / 64, 0.37])
 def test_cross_entropy_and_its_gradient(dtype, gap, weight, monkeypatch):
-    monkeypatch.setitem(kernels._BLOCK_BYTES, "cpu", 4 * 97 * 5)  # several blocks, the last one shorter
+    monkeypatch.setitem(
+        kernels._BLOCK_BYTES, "cpu", 4 * 97 * 5
+    )  # several blocks, the last one shorter
     torch.manual_seed(2)
     logits = (torch.randn(4, 16, 97) * 5).to(dtype)
     labels = torch.randint(0, 97, (4, 16))
     plain = logits.double().requires_grad_()
-    expected = torch.nn.functional.cross_entropy(plain.view(-1, 97), labels.view(-1), reduction="none").view(4, 16)
+    expected = torch.nn.functional.cross_entropy(
+        plain.view(-1, 97), labels.view(-1), reduction="none"
+    ).view(4, 16)
     (expected * weight).sum().backward()
     ours = logits.clone().requires_grad_()
     found = kernels.cross_entropy(ours * 1, labels, One())
@@ -109,7 +118,9 @@ def test_padding_of_the_vocabulary_takes_no_part_in_the_loss(dtype):
     logits[..., 97:] = 50.0  # far above all tokens
     labels = torch.arange(16).view(2, 8)
     plain = logits[..., :97].float().requires_grad_()
-    expected = torch.nn.functional.cross_entropy(plain.view(-1, 97), labels.view(-1), reduction="none")
+    expected = torch.nn.functional.cross_entropy(
+        plain.view(-1, 97), labels.view(-1), reduction="none"
+    )
     expected.sum().backward()
     ours = logits.requires_grad_()
     found = kernels.cross_entropy(ours * 1, labels, One(), vocabulary=97)
@@ -122,7 +133,9 @@ def test_a_small_fp16_gradient_is_scaled_before_it_is_rounded():
     logits = torch.zeros(1, 1, 64, dtype=torch.float16)
     logits[..., 0] = 22.0  # the others' probability is 2.8e-10, which fp16 has not
     ours = logits.clone().requires_grad_()
-    (kernels.cross_entropy(ours * 1, torch.zeros(1, 1, dtype=torch.int64), One()) * 2.0**16).sum().backward()
+    (
+        kernels.cross_entropy(ours * 1, torch.zeros(1, 1, dtype=torch.int64), One()) * 2.0**16
+    ).sum().backward()
     assert float(ours.grad[0, 0, 1]) == pytest.approx(math.exp(-22) * 2**16, rel=1e-2)
 
 
@@ -134,7 +147,9 @@ def test_an_evaluation_leaves_the_logits_as_they_are():
     assert torch.equal(logits, before)
 
 
-needs_onednn = pytest.mark.skipif(not cpu.onednn_is_faster(), reason="MKL multiplies float32 as fast on this processor")
+needs_onednn = pytest.mark.skipif(
+    not cpu.onednn_is_faster(), reason="MKL multiplies float32 as fast on this processor"
+)
 
 
 @needs_onednn
@@ -143,12 +158,15 @@ needs_onednn = pytest.mark.skipif(not cpu.onednn_is_faster(), reason="MKL multip
 def test_a_layer_by_onednn_and_its_gradients(outputs, biased):
     torch.manual_seed(1)
     values, weight, bias, share = (
-        torch.randn(*shape, dtype=torch.float64) for shape in ((7, 3, 48), (outputs, 48), (outputs,), (7, 3, outputs))
+        torch.randn(*shape, dtype=torch.float64)
+        for shape in ((7, 3, 48), (outputs, 48), (outputs,), (7, 3, outputs))
     )
     given = [values, weight, bias] if biased else [values, weight]
     ours = [part.float().requires_grad_() for part in given]
     plain = [part.float().double().requires_grad_() for part in given]
-    found = cpu._linear(*ours[:2], ours[2] if biased else None, allreduce_dgrad=False, tp_group=None)
+    found = cpu._linear(
+        *ours[:2], ours[2] if biased else None, allreduce_dgrad=False, tp_group=None
+    )
     expected = torch.nn.functional.linear(*plain)
     assert relative(found.detach(), expected.detach()) < 1e-6
     (found.double() * share).sum().backward()
@@ -164,7 +182,8 @@ def test_gradients_of_tied_weights_are_summed_in_float32_in_place(dtype, monkeyp
     weight = torch.nn.Parameter(torch.randn(40, 24).to(dtype))
     weight.sums_in_place, weight.main_grad = True, torch.zeros(40, 24)
     plain = weight.detach().double().requires_grad_()
-    ids, share = torch.tensor([[3, 5, 3], [39, 0, 5]]), torch.randn(2, 3, 40)
+    ids = torch.tensor([[3, 5, 3], [39, 0, 5]])
+    share = torch.randn(2, 3, 40)
     for _ in range(2):
         vectors = cpu._Embedding.apply(ids, weight)
         scores = cpu._linear(vectors, weight, None, allreduce_dgrad=False, tp_group=None)
@@ -178,16 +197,21 @@ def test_gradients_of_tied_weights_are_summed_in_float32_in_place(dtype, monkeyp
 @needs_onednn
 def test_a_product_of_views_is_right_however_they_lie():
     torch.manual_seed(1)
-    left, right = torch.randn(40, 30)[::2, ::3], torch.randn(60, 30)[:, 5:13][::6]
+    left = torch.randn(40, 30)[::2, ::3]
+    right = torch.randn(60, 30)[:, 5:13][::6]
     assert torch.allclose(cpu.onednn_matmul(left, right), left @ right, rtol=1e-5, atol=1e-5)
-    assert torch.allclose(cpu.onednn_matmul(left, right.t().contiguous().t()), left @ right, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(
+        cpu.onednn_matmul(left, right.t().contiguous().t()), left @ right, rtol=1e-5, atol=1e-5
+    )
 
 
 @needs_onednn
 @pytest.mark.parametrize("turned", [True, False])
 def test_a_long_sum_is_rounded_no_more_than_a_short_one(turned):
     torch.manual_seed(1)
-    left, right, bias = torch.randn(64, 2100), torch.randn(2100, 96), torch.randn(96)
+    left = torch.randn(64, 2100)
+    right = torch.randn(2100, 96)
+    bias = torch.randn(96)
     expected = left.double() @ right.double() + bias
     right = right.t().contiguous().t() if turned else right
     assert relative(cpu.onednn_matmul(left, right, bias), expected) < 4e-7  # in one go: 6e-7
@@ -229,6 +253,8 @@ assert torch.equal(x @ x.t(), torch.ops.aten.mm.out(x, x.t(), out=torch.empty(0)
 
 def test_sixteen_bit_matmuls_are_computed_in_float32_where_the_processor_has_none():
     """Forward and backward, with and without a bias, in two and three dimensions; float32 stays what it was."""
-    ended = subprocess.run([sys.executable, "-c", WIDENED], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, "-c", WIDENED], capture_output=True, text=True, timeout=120
+    )
     assert ended.returncode == 0, ended.stderr
     assert float(ended.stdout) < 0.006

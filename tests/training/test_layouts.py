@@ -17,7 +17,9 @@ def alone(zygote, tmp_path_factory, corpus):
     def metrics(**options):
         key = repr(sorted(options.items()))
         if key not in known:
-            known[key] = zygote.train(prepared(tmp_path_factory.mktemp("alone"), corpus), specs.spec(**options))
+            known[key] = zygote.train(
+                prepared(tmp_path_factory.mktemp("alone"), corpus), specs.spec(**options)
+            )
             assert known[key].code == 0, known[key].err
         return known[key].metrics
 
@@ -40,7 +42,12 @@ LAYOUTS = {
     "pp2 dp2": {"pipeline": 2, "copies": 2},
     "tp2 micro 2": {"tensor": 2, "micro": 2},
     "tp2 sequence parallel": {"tensor": 2, "parallel": {"sequence": True}},
-    "tp2 pp2 sequence parallel": {"tensor": 2, "pipeline": 2, "micro": 2, "parallel": {"sequence": True}},
+    "tp2 pp2 sequence parallel": {
+        "tensor": 2,
+        "pipeline": 2,
+        "micro": 2,
+        "parallel": {"sequence": True},
+    },
 }
 
 
@@ -54,9 +61,14 @@ def test_a_layout_gives_the_losses_of_one_process(layout, zygote, run, alone):
 
 
 MODERN = {
-    "position_embedding": "rope", "normalization": "rmsnorm", "activation": "swiglu", "biases": False, "kv_heads": 2,
-    "tied_embeddings": False, "ffn_hidden": 160,
-}  # fmt: skip
+    "position_embedding": "rope",
+    "normalization": "rmsnorm",
+    "activation": "swiglu",
+    "biases": False,
+    "kv_heads": 2,
+    "tied_embeddings": False,
+    "ffn_hidden": 160,
+}
 
 
 @pytest.mark.parametrize("layout", ["tp2", "pp2"])
@@ -67,19 +79,30 @@ def test_rotary_gated_grouped_and_untied_models_agree_too(layout, zygote, run, a
 
 
 @pytest.mark.parametrize("model", [{}, MODERN], ids=["gelu with bias", "swiglu without"])
-def test_the_fused_kernels_of_a_gpu_agree_where_torch_compiles_them_for_a_cpu(model, zygote, run, alone):
+def test_the_fused_kernels_of_a_gpu_agree_where_torch_compiles_them_for_a_cpu(
+    model, zygote, run, alone
+):
     job = zygote.train(run, specs.spec(model=model, iterations=3), patch="training.poison:fused")
     assert job.code == 0, job.err
-    assert job.losses() == pytest.approx([line["loss"] for line in alone(model=model, iterations=3)], rel=1e-5)
+    assert job.losses() == pytest.approx(
+        [line["loss"] for line in alone(model=model, iterations=3)], rel=1e-5
+    )
 
 
-def test_dropout_of_cut_sequences_is_the_same_where_layers_are_computed_again(zygote, tmp_path, corpus):
+def test_dropout_of_cut_sequences_is_the_same_where_layers_are_computed_again(
+    zygote, tmp_path, corpus
+):
     found = []
     for recompute in ("none", "full"):
         (tmp_path / recompute).mkdir()
         job = zygote.train(
             prepared(tmp_path / recompute, corpus),
-            specs.spec(**LAYOUTS["tp2 sequence parallel"], model={"dropout": 0.2}, iterations=2, recompute=recompute),
+            specs.spec(
+                **LAYOUTS["tp2 sequence parallel"],
+                model={"dropout": 0.2},
+                iterations=2,
+                recompute=recompute,
+            ),
         )
         assert job.code == 0, job.err
         found.append([(line["loss"], line["grad_norm"]) for line in job.metrics])
@@ -91,6 +114,9 @@ def test_first_loss_is_that_of_guessing(alone):
 
 
 def test_bf16_follows_fp32(alone):
-    half, full = alone(precision="bf16"), alone()
-    assert [line["loss"] for line in half] == pytest.approx([line["loss"] for line in full], abs=0.02)
+    half = alone(precision="bf16")
+    full = alone()
+    assert [line["loss"] for line in half] == pytest.approx(
+        [line["loss"] for line in full], abs=0.02
+    )
     assert half[0]["loss"] != full[0]["loss"]

@@ -42,7 +42,9 @@ def saved(zygote, tmp_path_factory):
             wish = {"format": form, "dtype": dtype, "arguments": arguments}
             (folder / "save.json").write_text(json.dumps(wish))
             shape = {**MODELS[model], "padded_vocabulary": padded}
-            content = specs.spec(tensor=tensor, pipeline=pipeline, virtual_pipeline=virtual, model=shape)
+            content = specs.spec(
+                tensor=tensor, pipeline=pipeline, virtual_pipeline=virtual, model=shape
+            )
             job = zygote.start(folder, content, patch="training.megatron_files:save").wait()
             assert job.code == 0, job.err
             done[key] = folder / "megatron"
@@ -55,7 +57,10 @@ def expected_weights(model):
     """All weights of the whole model, without the rows of the padded vocabulary."""
     shapes = our_shapes(model)
     for name, shape in shapes.items():
-        padded = (model.padded_vocabulary, *shape[1:]) if shape[0] == model.padded_vocabulary else shape
+        if shape[0] == model.padded_vocabulary:
+            padded = (model.padded_vocabulary, *shape[1:])
+        else:
+            padded = shape
         yield name, megatron_files.random_weight(weights.stored_key(name), padded)
 
 
@@ -82,12 +87,16 @@ def test_every_weight_comes_over_bit_for_bit(model, form, layout, saved, offline
     plan = specs.write_plan(tmp_path, specs.spec(model=MODELS[model]))
     code, answer = offline("import", tmp_path, source=str(source))
     assert code == 0, answer
-    spec, dtype = read_plan(plan, "04-training"), getattr(torch, layout.get("dtype", "float32"))
+    spec = read_plan(plan, "04-training")
+    dtype = getattr(torch, layout.get("dtype", "float32"))
     imported = weights.newest_weights(spec)
     found = imported.read(our_shapes(spec.model), masters=False)
     assert imported.iteration == 0 and len(found) > 14
     for name, whole in expected_weights(spec.model):
-        rows = 250 if len(whole) == 256 and whole.dim() == 2 and "layers" not in name else len(whole)
+        if len(whole) == 256 and whole.dim() == 2 and "layers" not in name:
+            rows = 250
+        else:
+            rows = len(whole)
         assert torch.equal(found[name][:rows], whole[:rows].to(dtype).float()), name
         assert not found[name][rows:].any()
     assert "has checkpoints already" in offline("import", tmp_path, source=str(source))[1]
@@ -100,12 +109,20 @@ def test_the_imported_model_gives_the_logits_of_a_plain_one_and_the_first_loss(
     (tmp_path / "data").symlink_to(corpus)
     content = specs.spec(model=MODELS[model], iterations=1)
     plan = specs.write_plan(tmp_path, content)
-    code, answer = offline("import", tmp_path, source=str(saved(model, "torch_dist", tensor=2, pipeline=2)))
+    code, answer = offline(
+        "import", tmp_path, source=str(saved(model, "torch_dist", tensor=2, pipeline=2))
+    )
     assert code == 0, answer
     planned = read_plan(plan, "04-training").model
-    plain = {name: whole[:250] if len(whole) == 256 and name.endswith("word_embeddings.weight") else whole
-             for name, whole in expected_weights(planned)}  # fmt: skip
-    plain["output_layer.weight"] = plain.get("output_layer.weight", plain["embedding.word_embeddings.weight"])[:250]
+    plain = {
+        name: whole[:250]
+        if len(whole) == 256 and name.endswith("word_embeddings.weight")
+        else whole
+        for name, whole in expected_weights(planned)
+    }
+    plain["output_layer.weight"] = plain.get(
+        "output_layer.weight", plain["embedding.word_embeddings.weight"]
+    )[:250]
     tokens = torch.from_numpy(numpy.random.default_rng(3).integers(0, 250, (2, 32)))
     numpy.save(tmp_path / "tokens.npy", tokens.numpy())
     ours = zygote.start(tmp_path, None, world_size=1, patch="training.plain_gpt:logits").wait()
@@ -132,7 +149,9 @@ def made(tmp_path):
         }
         if isinstance(content["args"], Namespace):
             vars(content["args"]).update(changes)
-        full = {weights.stored_key(name): whole for name, whole in expected_weights(shape)} | (weights_ or {})
+        full = {weights.stored_key(name): whole for name, whole in expected_weights(shape)} | (
+            weights_ or {}
+        )
         content["model"] = {name: value for name, value in full.items() if value is not None}
         path = tmp_path / "release" / "mp_rank_00" / "model_optim_rng.pt"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +159,9 @@ def made(tmp_path):
         (tmp_path / "latest_checkpointed_iteration.txt").write_text("release\n")
         planned = shape if plan is None else parse(specs.spec(model=plan), tmp_path).model
         imported = MegatronWeights(tmp_path, planned)
-        return {key: imported.read_weight(key) for key in map(weights.stored_key, our_shapes(planned))}
+        return {
+            key: imported.read_weight(key) for key in map(weights.stored_key, our_shapes(planned))
+        }
 
     return read
 
@@ -149,56 +170,106 @@ def made(tmp_path):
     ("model", "changes", "says"),
     [
         (GPT, {"num_layers": 6}, r"num_layers 6 \(plan: 4\)"),
-        (GPT, {"hidden_size": 128, "kv_channels": 32}, r"hidden_size 128 \(plan: 64\), kv_channels 32 \(plan: 16\)"),
+        (
+            GPT,
+            {"hidden_size": 128, "kv_channels": 32},
+            r"hidden_size 128 \(plan: 64\), kv_channels 32 \(plan: 16\)",
+        ),
         (GPT, {"max_position_embeddings": 64}, r"max_position_embeddings 64 \(plan: 32\)"),
         (GPT, {"padded_vocab_size": 384}, r"padded_vocab_size 384 \(plan: 256\)"),
         (GPT, {"swiglu": True}, r"swiglu True \(plan: False\)"),
         (GPT, {"bias_gelu_fusion": False}, r"bias_gelu_fusion False \(plan: True\)"),
         (GPT, {"squared_relu": True}, r"squared_relu True \(plan: None\)"),
-        (GPT, {"position_embedding_type": "rope"}, r"position_embedding_type rope \(plan: learned_absolute\)"),
+        (
+            GPT,
+            {"position_embedding_type": "rope"},
+            r"position_embedding_type rope \(plan: learned_absolute\)",
+        ),
         (GPT, {"normalization": "RMSNorm"}, r"normalization RMSNorm \(plan: LayerNorm\)"),
         (GPT, {"norm_epsilon": 1e-6}, r"norm_epsilon 1e-06 \(plan: 1e-05\)"),
         (GPT, {"apply_layernorm_1p": True}, r"apply_layernorm_1p True \(plan: None\)"),
         (GPT, {"qk_layernorm": True}, r"qk_layernorm True \(plan: None\)"),
         (GPT, {"num_experts": 8}, r"num_experts 8 \(plan: None\)"),
         (GPT, {"window_size": [128, 0]}, r"window_size \[128, 0\] \(plan: None\)"),
-        (GPT, {"add_bias_linear": False, "add_qkv_bias": False}, r"add_bias_linear False \(plan: True\)"),
-        (GPT, {"untie_embeddings_and_output_weights": True}, r"output_weights True \(plan: False\)"),
+        (
+            GPT,
+            {"add_bias_linear": False, "add_qkv_bias": False},
+            r"add_bias_linear False \(plan: True\)",
+        ),
+        (
+            GPT,
+            {"untie_embeddings_and_output_weights": True},
+            r"output_weights True \(plan: False\)",
+        ),
         (GPT, {"softmax_type": "learnable"}, r"softmax_type learnable \(plan: vanilla\)"),
         (LLAMA, {"rotary_base": 500_000}, r"rotary_base 500000 \(plan: 10000.0\)"),
         (LLAMA, {"rotary_percent": 0.5}, r"rotary_percent 0.5 \(plan: 1.0\)"),
         (LLAMA, {"group_query_attention": False}, r"num_query_groups 4 \(plan: 2\)"),
         (LLAMA, {"add_qkv_bias": True}, r"add_qkv_bias True \(plan: False\)"),
-        (GPT, {"checkpoint_version": 2.0}, r"checkpoint_version 2\.0, and 3 is read: older ones order weights"),
+        (
+            GPT,
+            {"checkpoint_version": 2.0},
+            r"checkpoint_version 2\.0, and 3 is read: older ones order weights",
+        ),
         (GPT, {"checkpoint_version": None}, "checkpoint_version None, and 3 is read"),
         (GPT, {"args": None}, "has no args, which would say what model its weights are of"),
         (GPT, {"num_layers": torch.ones(3)}, "cannot be read: RuntimeError"),
     ],
 )
-def test_a_model_that_computes_something_else_is_refused_with_both_values(model, changes, says, made):
+def test_a_model_that_computes_something_else_is_refused_with_both_values(
+    model, changes, says, made
+):
     made(model)
     with pytest.raises(RefusedError, match=says):
         made(model, **changes)
 
 
 def test_arguments_that_older_versions_lack_mean_what_they_did(made):
-    made(GPT, **dict.fromkeys(("swiglu", "normalization", "add_bias_linear", "rotary_base", "norm_epsilon")),
-         position_embedding_type=None, layernorm_epsilon=1e-5)  # fmt: skip
+    made(
+        GPT,
+        **dict.fromkeys(
+            ("swiglu", "normalization", "add_bias_linear", "rotary_base", "norm_epsilon")
+        ),
+        position_embedding_type=None,
+        layernorm_epsilon=1e-5,
+    )
     made(LLAMA, position_embedding_type=None, use_rotary_position_embeddings=True)
-    made(GPT, padded_vocab_size=250, weights_={"embedding.word_embeddings.weight": torch.ones(250, 64)})
+    made(
+        GPT,
+        padded_vocab_size=250,
+        weights_={"embedding.word_embeddings.weight": torch.ones(250, 64)},
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"decoder.layers.2.mlp.linear_fc1.weight": None}, "has no weight decoder.layers.2.mlp.linear_fc1.weight"),
-        ({"decoder.final_layernorm.bias": torch.ones(63)}, r"bias is \(63,\), and the plan's model has \(64,\)"),
-        ({"embedding.word_embeddings.weight": torch.ones(128, 64)}, r"is \(128, 64\), and the plan's .* \(256, 64\)"),
-        ({"decoder.layers.4.mlp.linear_fc1.weight": torch.ones(256, 64)}, r"lacks: decoder\.layers\.4\.mlp"),
-        ({"decoder.layers.0.self_attention.q_layernorm.weight": torch.ones(16)}, r"lacks: decoder\.layers\.0\.self_a"),
+        (
+            {"decoder.layers.2.mlp.linear_fc1.weight": None},
+            "has no weight decoder.layers.2.mlp.linear_fc1.weight",
+        ),
+        (
+            {"decoder.final_layernorm.bias": torch.ones(63)},
+            r"bias is \(63,\), and the plan's model has \(64,\)",
+        ),
+        (
+            {"embedding.word_embeddings.weight": torch.ones(128, 64)},
+            r"is \(128, 64\), and the plan's .* \(256, 64\)",
+        ),
+        (
+            {"decoder.layers.4.mlp.linear_fc1.weight": torch.ones(256, 64)},
+            r"lacks: decoder\.layers\.4\.mlp",
+        ),
+        (
+            {"decoder.layers.0.self_attention.q_layernorm.weight": torch.ones(16)},
+            r"lacks: decoder\.layers\.0\.self_a",
+        ),
         ({"decoder.final_layernorm.bias": torch.full((64,), float("inf"))}, NOT_FINITE),
         ({"decoder.final_layernorm.bias": torch.ones(64, dtype=torch.int64)}, NOT_FINITE),
-        ({"decoder.final_layernorm.bias": torch.ones(64).to_sparse()}, "has no weight decoder.final_layernorm.bias"),
+        (
+            {"decoder.final_layernorm.bias": torch.ones(64).to_sparse()},
+            "has no weight decoder.final_layernorm.bias",
+        ),
         ({"decoder.final_layernorm.bias": "text"}, "has no weight decoder.final_layernorm.bias"),
     ],
 )
@@ -228,11 +299,16 @@ def copied(saved, tmp_path):
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("form", "file"),
-    [("torch_dist", ".metadata"), ("torch_dist", "common.pt"), ("torch", "mp_rank_00/model_optim_rng.pt")],
+    [
+        ("torch_dist", ".metadata"),
+        ("torch_dist", "common.pt"),
+        ("torch", "mp_rank_00/model_optim_rng.pt"),
+    ],
 )
 def test_a_hostile_pickle_runs_nothing(form, file, whole, copied, offline, tmp_path):
     folder = copied("gpt", form)
-    path, evil = folder / "iter_0000007" / file, Evil(tmp_path / "owned")
+    path = folder / "iter_0000007" / file
+    evil = Evil(tmp_path / "owned")
     if file == ".metadata" and not whole:
         metadata = pickle.loads(path.read_bytes())
         metadata.all_local_plans = [evil]
@@ -243,9 +319,14 @@ def test_a_hostile_pickle_runs_nothing(form, file, whole, copied, offline, tmp_p
         content = torch.load(path, weights_only=False)
         content["args"].extra = evil
         torch.save(content, path)
-    is_named = "asks for posix.mkdir" if file == ".metadata" or not whole else "more than data, and is not read"
+    if file == ".metadata" or not whole:
+        is_named = "asks for posix.mkdir"
+    else:
+        is_named = "more than data, and is not read"
     code, answer = offline("import", tmp_path, source=str(folder))
-    assert code == 2 and is_named in answer and "Traceback" not in answer and len(answer) < 500, answer
+    assert code == 2 and is_named in answer and "Traceback" not in answer and len(answer) < 500, (
+        answer
+    )
     assert not (tmp_path / "owned").exists() and not list(tmp_path.glob("checkpoints/*"))
 
 
@@ -270,15 +351,23 @@ def test_a_function_that_is_known_is_not_called_either(copied, offline, tmp_path
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.98])
-@pytest.mark.parametrize(("form", "pattern"), [
-    ("torch_dist", ".metadata"), ("torch_dist", "common.pt"), ("torch_dist", "*.distcp"), ("torch", "mp_rank_01/*.pt"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ("torch_dist", ".metadata"),
+        ("torch_dist", "common.pt"),
+        ("torch_dist", "*.distcp"),
+        ("torch", "mp_rank_01/*.pt"),
+    ],
+)
 def test_a_file_that_is_cut_short_is_refused(form, pattern, share, copied, offline, tmp_path):
     folder = copied("gpt", form, **({"tensor": 2} if form == "torch" else {}))
     path = max((folder / "iter_0000007").glob(pattern), key=lambda each: each.stat().st_size)
     os.truncate(path, int(path.stat().st_size * share))
     code, answer = offline("import", tmp_path, source=str(folder))
-    assert code == 2 and path.name in answer and "Traceback" not in answer and len(answer) < 800, answer
+    assert code == 2 and path.name in answer and "Traceback" not in answer and len(answer) < 800, (
+        answer
+    )
     assert not list(tmp_path.glob("checkpoints/*"))
 
 
@@ -289,7 +378,10 @@ def test_a_folder_that_lacks_files_is_refused(copied, offline, tmp_path):
     (folder / "latest_checkpointed_iteration.txt").write_text("9")
     assert "names '9', and " in offline("import", tmp_path, source=str(folder))[1]
     (folder / "latest_checkpointed_iteration.txt").unlink()
-    assert "has neither common.pt nor mp_rank_00/" in offline("import", tmp_path, source=str(folder))[1]
+    assert (
+        "has neither common.pt nor mp_rank_00/"
+        in offline("import", tmp_path, source=str(folder))[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,10 +396,15 @@ def test_a_folder_that_lacks_files_is_refused(copied, offline, tmp_path):
 )
 def test_shards_that_are_not_as_described_are_refused(change, says, copied, offline, tmp_path):
     folder = copied("gpt", "torch_dist", tensor=2, pipeline=2)
-    path, key = folder / "iter_0000007" / ".metadata", "decoder.layers.self_attention.linear_qkv.weight"
+    path = folder / "iter_0000007" / ".metadata"
+    key = "decoder.layers.self_attention.linear_qkv.weight"
     metadata = pickle.loads(path.read_bytes())
     described = metadata.state_dict_metadata[key]
-    index = next(each for each in metadata.storage_data if each.fqn == key and tuple(each.offset) == (1, 0, 0))
+    index = next(
+        each
+        for each in metadata.storage_data
+        if each.fqn == key and tuple(each.offset) == (1, 0, 0)
+    )
     if change == "chunk":
         del metadata.storage_data[index]
     elif change == "layers":
@@ -341,13 +438,18 @@ def test_one_weight_is_in_memory_at_a_time(form, saved, zygote, tmp_path):
     """A model of 113 MB, and one of 7 MB, in files of 8 MB, one of which torch keeps while it is written."""
     grown = {}
     for layers in (1, 16):
-        folder, shape = tmp_path / str(layers), {"layers": layers, "hidden": 384, "ffn_hidden": 1536}
+        folder = tmp_path / str(layers)
+        shape = {"layers": layers, "hidden": 384, "ffn_hidden": 1536}
         folder.mkdir()
         MODELS[f"layers {layers}"] = shape
         source = saved(f"layers {layers}", form)
         specs.write_plan(folder, specs.spec(model=shape))
-        (folder / "request.json").write_text(json.dumps({"command": "import", "source": str(source)}))
-        done = zygote.start(folder, None, world_size=1, patch="training.megatron_files:import_measured").wait()
+        (folder / "request.json").write_text(
+            json.dumps({"command": "import", "source": str(source)})
+        )
+        done = zygote.start(
+            folder, None, world_size=1, patch="training.megatron_files:import_measured"
+        ).wait()
         assert done.code == 0, done.err
         grown[layers] = int((folder / "peak").read_text())
     assert sum(path.stat().st_size for path in source.rglob("*") if path.is_file()) > 110e6

@@ -23,7 +23,9 @@ def test_a_ramp_takes_the_batches_of_megatrons_rule(zygote, run, tmp_path_factor
     job = zygote.train(run, content)
     assert job.code == 0, job.err
     assert [line["global_batch"] for line in job.metrics] == sizes
-    assert [line["consumed_samples"] for line in job.metrics] == [sum(sizes[: n + 1]) for n in range(6)]
+    assert [line["consumed_samples"] for line in job.metrics] == [
+        sum(sizes[: n + 1]) for n in range(6)
+    ]
     lines = [line for line in job.out.splitlines() if " iteration " in line]
     assert [int(line.split("global batch size:")[1].split("|")[0]) for line in lines] == sizes
     both = tmp_path_factory.mktemp("both")
@@ -36,7 +38,10 @@ def test_a_ramp_that_does_not_fit_is_refused(zygote, run):
     content, _ = ramped(6)
     content["batch"]["ramp"] = {"start": 3, "increment": 2, "samples": 12}
     job = zygote.train(run, content)
-    assert job.code == 2 and "from 3 by 2 to 8 sequences over 12 samples: rampup_start + a multiple" in job.err
+    assert (
+        job.code == 2
+        and "from 3 by 2 to 8 sequences over 12 samples: rampup_start + a multiple" in job.err
+    )
 
 
 def fp16(zygote, run, **precision):
@@ -59,9 +64,13 @@ def test_a_static_loss_scale_stays_and_fp16_follows_fp32(zygote, run, tmp_path_f
 
 
 @pytest.mark.parametrize("hysteresis", [1, 3])
-def test_the_dynamic_scale_falls_after_as_many_overflows_as_hysteresis_says(hysteresis, zygote, run):
+def test_the_dynamic_scale_falls_after_as_many_overflows_as_hysteresis_says(
+    hysteresis, zygote, run
+):
     job = fp16(zygote, run, initial_loss_scale=2.0**40, hysteresis=hysteresis)
-    expected, scale, left = [], 2.0**40, hysteresis
+    expected = []
+    scale = 2.0**40
+    left = hysteresis
     for _ in range(6):
         left -= 1
         scale = scale / 2 if left <= 0 else scale
@@ -78,10 +87,17 @@ def test_the_dynamic_scale_grows_after_a_window_without_overflow(zygote, run):
 
 def test_a_collapsed_loss_scale_stops_the_training(zygote, run):
     content = specs.spec(precision="fp16", iterations=6)
-    content["precision"] |= {"initial_loss_scale": 2.0**40, "minimum_loss_scale": 2.0**38, "hysteresis": 1}
+    content["precision"] |= {
+        "initial_loss_scale": 2.0**40,
+        "minimum_loss_scale": 2.0**38,
+        "hysteresis": 1,
+    }
     job = zygote.train(run, content, patch="training.poison:fp16")
     assert job.code == 1
-    assert "the gradient overflows at the smallest loss scale: the scale is 274877906944.0 at iteration 3" in job.err
+    assert (
+        "the gradient overflows at the smallest loss scale: the scale is 274877906944.0 at iteration 3"
+        in job.err
+    )
     assert job.events("bad_step")[0]["samples"] == list(range(16, 24))
 
 
@@ -101,13 +117,21 @@ def test_speed_is_held_against_both_peaks_and_told_by_rank_and_part(engine, zygo
     job = zygote.train(run, content, patch="training.hanging:thinned" if every == 2 else "")
     assert job.code == 0, job.err
     times = specs.metrics(run, "rank_times.jsonl")
-    assert [(line["iteration"], line["steps"]) for line in times] == [(n, every) for n in range(every, 11, every)]
+    assert [(line["iteration"], line["steps"]) for line in times] == [
+        (n, every) for n in range(every, 11, every)
+    ]
     assert all(len(line["seconds"]) == 2 and min(line["seconds"]) > 0 for line in times)
     for line in job.metrics:
         assert line["mfu"] == pytest.approx(line["tflops_per_device"] / 2.0)
         assert line["mfu_measured"] > 0
         parts = line["forward_backward_seconds"] + line["optimizer_seconds"]
-        assert 0 < line["communication_seconds"] < line["forward_backward_seconds"] < parts <= line["seconds"]
+        assert (
+            0
+            < line["communication_seconds"]
+            < line["forward_backward_seconds"]
+            < parts
+            <= line["seconds"]
+        )
 
 
 def test_no_clipping_takes_the_gradient_as_it_is(zygote, run):
@@ -122,19 +146,30 @@ NAN = {"RUNBOOK_FAULTS": "nan:step=5"}
 class TestBadSteps:
     def content(self, policy, **options):
         limits = {"nan_policy": policy}
-        return specs.spec(iterations=8, copies=2, checkpoint={"interval": 2}, limits=limits, **options)
+        return specs.spec(
+            iterations=8, copies=2, checkpoint={"interval": 2}, limits=limits, **options
+        )
 
     def test_stop_writes_the_samples_and_saves_nothing(self, zygote, run):
         job = zygote.train(run, self.content("stop"), extra=NAN)
         assert job.code == 1
-        assert "the loss is nan at iteration 5 (samples 32 to 39); nothing of this step was saved" in job.err
+        assert (
+            "the loss is nan at iteration 5 (samples 32 to 39); nothing of this step was saved"
+            in job.err
+        )
         (event,) = job.events("bad_step")
-        assert (event["action"], event["samples"], event["what"]) == ("stop", list(range(32, 40)), "the loss")
+        assert (event["action"], event["samples"], event["what"]) == (
+            "stop",
+            list(range(32, 40)),
+            "the loss",
+        )
         assert (run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "4\n"
         again = zygote.train(run, None, world_size=2)
         assert again.code == 0 and again.metrics[-1]["iteration"] == 8
 
-    def test_skip_and_rollback_leave_the_same_samples_out(self, zygote, run, tmp_path_factory, corpus):
+    def test_skip_and_rollback_leave_the_same_samples_out(
+        self, zygote, run, tmp_path_factory, corpus
+    ):
         skipped = zygote.train(run, self.content("skip"), extra=NAN)
         assert skipped.code == 0, skipped.err
         assert skipped.metrics[4]["loss"] is None and skipped.metrics[4]["skipped"] == 1
@@ -145,18 +180,26 @@ class TestBadSteps:
         assert [event["action"] for event in back.events("bad_step")] == ["rollback"]
         assert back.events("rolled_back")[0]["iteration"] == 4
         lines = [(line["iteration"], line["segment"], line["loss"]) for line in back.metrics]
-        assert [line[:2] for line in lines] == [(n, 0) for n in (1, 2, 3, 4, 5)] + [(n, 1) for n in (5, 6, 7, 8)]
+        assert [line[:2] for line in lines] == [(n, 0) for n in (1, 2, 3, 4, 5)] + [
+            (n, 1) for n in (5, 6, 7, 8)
+        ]
         assert [line[2] for line in lines[5:]] == [line["loss"] for line in skipped.metrics[4:]]
         resumed = zygote.train(folder, self.content("rollback", fingerprint="f" * 64))
         assert resumed.code == 0
 
     def test_a_kill_after_a_rollback_does_not_bring_its_samples_back(self, zygote, run):
-        content = specs.spec(iterations=8, checkpoint={"interval": 4}, limits={"nan_policy": "rollback"})
+        content = specs.spec(
+            iterations=8, checkpoint={"interval": 4}, limits={"nan_policy": "rollback"}
+        )
         job = zygote.train(run, content, extra={"RUNBOOK_FAULTS": "nan:step=6;kill:step=7"})
         assert job.codes == [-9] and job.metrics[-1]["iteration"] == 6
         again = zygote.train(run, None, world_size=1)
         assert again.code == 0, again.err
-        lines = [(line["iteration"], line["loss"] is None) for line in again.metrics if line["segment"] == 2]
+        lines = [
+            (line["iteration"], line["loss"] is None)
+            for line in again.metrics
+            if line["segment"] == 2
+        ]
         assert lines == [(5, False), (6, True), (7, False), (8, False)]
 
     def test_rollback_without_a_checkpoint_stops(self, zygote, run):
@@ -165,20 +208,34 @@ class TestBadSteps:
 
     def test_skipping_for_ever_stops(self, zygote, run):
         job = zygote.train(run, self.content("skip"), extra={"RUNBOOK_FAULTS": "nan"})
-        assert job.code == 1 and "4 such steps in a row are more than training.nan_limit 3" in job.err
+        assert (
+            job.code == 1 and "4 such steps in a row are more than training.nan_limit 3" in job.err
+        )
         assert [event["action"] for event in job.events("bad_step")] == ["skip"] * 3 + ["stop"]
 
-    def test_a_spike_is_noted_or_skipped_or_rolled_back(self, zygote, run, tmp_path_factory, corpus):
+    def test_a_spike_is_noted_or_skipped_or_rolled_back(
+        self, zygote, run, tmp_path_factory, corpus
+    ):
         """Skipped and rolled back, the steps after it are those of a training that left the batch out for a NaN."""
         jobs = {}
-        for policy, fault in (("note", "spike"), ("skip", "spike"), ("rollback", "spike"), ("", "nan")):
+        for policy, fault in (
+            ("note", "spike"),
+            ("skip", "spike"),
+            ("rollback", "spike"),
+            ("", "nan"),
+        ):
             limits = {"spike_policy": policy} if policy else {"nan_policy": "skip"}
             content = specs.spec(iterations=8, checkpoint={"interval": 4}, limits=limits)
             folder = tmp_path_factory.mktemp("spike")
             (folder / "data").symlink_to(corpus)
-            jobs[policy] = zygote.train(folder, content, extra={"RUNBOOK_FAULTS": f"{fault}:step=6,factor=3"})
+            jobs[policy] = zygote.train(
+                folder, content, extra={"RUNBOOK_FAULTS": f"{fault}:step=6,factor=3"}
+            )
             assert jobs[policy].code == 0, jobs[policy].err
-        actions = {policy: [event["action"] for event in job.events("bad_step")] for policy, job in jobs.items()}
+        actions = {
+            policy: [event["action"] for event in job.events("bad_step")]
+            for policy, job in jobs.items()
+        }
         assert actions == {"note": [], "skip": ["skip"], "rollback": ["rollback"], "": ["skip"]}
         losses = {policy: [line["loss"] for line in job.metrics] for policy, job in jobs.items()}
         assert losses["skip"][6:] == losses["rollback"][-2:] == losses[""][6:] != losses["note"][6:]
@@ -187,16 +244,22 @@ class TestBadSteps:
             alarms = jobs[policy].events("alarm")
             assert len(alarms) == 1, alarms
             alarm = alarms[0]
-            assert (alarm["kind"], alarm["since"]) == ("spike", 6) and "it jumped" in alarm["evidence"]
+            assert (alarm["kind"], alarm["since"]) == ("spike", 6) and "it jumped" in alarm[
+                "evidence"
+            ]
             assert "ALARM spike at iteration 6: loss " in jobs[policy].out
         assert jobs[""].events("alarm")[0]["kind"] == "NaN"
 
     def test_a_spike_that_no_skipped_batch_ends_stops(self, zygote, run):
         content = specs.spec(iterations=8, limits={"spike_policy": "skip", "nan_limit": 1})
         job = zygote.train(run, content, extra={"RUNBOOK_FAULTS": "spike:step=5;spike:step=6"})
-        assert job.code == 1 and "2 such steps in a row are more than training.nan_limit 1" in job.err
+        assert (
+            job.code == 1 and "2 such steps in a row are more than training.nan_limit 1" in job.err
+        )
 
-    def test_a_gradient_that_is_no_number_changes_no_weight(self, zygote, run, tmp_path_factory, corpus):
+    def test_a_gradient_that_is_no_number_changes_no_weight(
+        self, zygote, run, tmp_path_factory, corpus
+    ):
         content = specs.spec(iterations=5, limits={"nan_policy": "skip"})
         job = zygote.train(run, content, patch="training.poison:gradient")
         assert job.code == 0, job.err
@@ -206,4 +269,8 @@ class TestBadSteps:
         ours, theirs = ([line["loss"] for line in one.metrics] for one in (job, other))
         assert ours[:2] == theirs[:2] and ours[3:] == theirs[3:] and ours[2] and theirs[2] is None
         (event,) = job.events("bad_step")
-        assert (event["what"], event["value"], event["iteration"]) == ("the gradient norm", "nan", 3)
+        assert (event["what"], event["value"], event["iteration"]) == (
+            "the gradient norm",
+            "nan",
+            3,
+        )

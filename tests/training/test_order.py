@@ -7,10 +7,14 @@ from . import specs
 
 pytestmark = pytest.mark.training
 
-LENGTH, DOCUMENTS = 32, 60
+LENGTH = 32
+DOCUMENTS = 60
 EPOCH = (DOCUMENTS * 100 - 1) // LENGTH  # samples of all documents
 HELD_OUT = {"validation": [{"weight": 1.0, "prefix": "data/held"}]}
-BLEND = {"train": [{"weight": 0.7, "prefix": "data/text"}, {"weight": 0.3, "prefix": "data/other"}], **HELD_OUT}
+BLEND = {
+    "train": [{"weight": 0.7, "prefix": "data/text"}, {"weight": 0.3, "prefix": "data/other"}],
+    **HELD_OUT,
+}
 ALONE = {"train": [{"weight": 1.0, "prefix": "data/text"}], **HELD_OUT}
 SPLIT = {"train": ALONE["train"], "split": "900,100,0"}
 
@@ -27,9 +31,13 @@ def folder(tmp_path):
 def read(zygote, folder, data, samples, *, evaluated=0, by="write", **options):
     """The samples that a training of this length reads, one row each; with evaluation also the validation samples."""
     content = specs.spec(
-        iterations=samples, global_batch=1, data=data, model={"vocabulary": 30_000, "padded_vocabulary": 30_080},
-        evaluation={"interval": 1 if evaluated else 0, "iterations": evaluated}, **options,
-    )  # fmt: skip
+        iterations=samples,
+        global_batch=1,
+        data=data,
+        model={"vocabulary": 30_000, "padded_vocabulary": 30_080},
+        evaluation={"interval": 1 if evaluated else 0, "iterations": evaluated},
+        **options,
+    )
     job = zygote.train(folder, content, patch=f"training.sample_order:{by}")
     assert job.code == 0, job.err
     train = numpy.load(folder / "train.npy")
@@ -47,13 +55,19 @@ def test_a_longer_training_starts_with_the_samples_of_a_shorter_one(data, zygote
 def test_samples_of_a_longer_evaluation_begin_with_those_of_a_shorter_one(zygote, folder):
     _, longest = read(zygote, folder, ALONE, 8, evaluated=100)  # about three times the text
     for count in (10, 31, 50, 70):
-        assert numpy.array_equal(read(zygote, folder, ALONE, 8, evaluated=count)[1], longest[:count])
+        assert numpy.array_equal(
+            read(zygote, folder, ALONE, 8, evaluated=count)[1], longest[:count]
+        )
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3])
-def test_each_epoch_reads_every_token_once_but_for_the_beginning_of_a_last_sample(epochs, zygote, folder):
+def test_each_epoch_reads_every_token_once_but_for_the_beginning_of_a_last_sample(
+    epochs, zygote, folder
+):
     samples = (epochs * DOCUMENTS * 100 - 1) // LENGTH
-    times = numpy.bincount(read(zygote, folder, ALONE, samples)[:, :-1].reshape(-1), minlength=DOCUMENTS * 100)
+    times = numpy.bincount(
+        read(zygote, folder, ALONE, samples)[:, :-1].reshape(-1), minlength=DOCUMENTS * 100
+    )
     assert times.max() == epochs and times.min() >= epochs - 1
     assert (times < epochs).sum() == epochs * DOCUMENTS * 100 - samples * LENGTH <= LENGTH
 
@@ -71,18 +85,26 @@ def test_one_epoch_is_in_megatron_cores_own_order(data, samples, zygote, folder)
 
 
 @pytest.mark.parametrize("engine", ["megatron-core", "deepspeed"])
-def test_a_training_that_is_made_longer_has_the_losses_of_one_planned_at_that_length(engine, zygote, tmp_path):
+def test_a_training_that_is_made_longer_has_the_losses_of_one_planned_at_that_length(
+    engine, zygote, tmp_path
+):
     """12 documents of 100 tokens are 37 samples: one epoch is 4 iterations of 8, ten iterations are three."""
 
     def content(iterations):
         return specs.spec(
-            engine=engine, copies=2, iterations=iterations, data={"validation": ALONE["train"]},
-            checkpoint={"interval": 2}, learning_rate={"schedule": "constant", "decay_samples": 80},
+            engine=engine,
+            copies=2,
+            iterations=iterations,
+            data={"validation": ALONE["train"]},
+            checkpoint={"interval": 2},
+            learning_rate={"schedule": "constant", "decay_samples": 80},
             fingerprint=f"{iterations:064d}",
-        )  # fmt: skip
+        )
 
     for name in ("whole", "longer"):
-        specs.write_corpus(tmp_path / name / "data" / "corpus_text_document", documents=12, length=99)
+        specs.write_corpus(
+            tmp_path / name / "data" / "corpus_text_document", documents=12, length=99
+        )
         specs.write_corpus(tmp_path / name / "data" / "text", documents=12, length=99)
     whole = zygote.train(tmp_path / "whole", content(10)).losses()
     short = zygote.train(tmp_path / "longer", content(4)).losses()

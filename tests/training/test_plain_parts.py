@@ -35,12 +35,16 @@ def test_examples_in_docstrings_are_true(name):
 
 def test_the_start_of_the_program_imports_no_torch():
     code = "import runbook.training.__main__, sys; print(sorted({'torch', 'megatron', 'numpy'} & set(sys.modules)))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout == "[]\n"
 
 
 class TestLearningRate:
-    plan = LearningRate(peak=6e-4, minimum=6e-5, schedule="cosine", warmup_samples=12, decay_samples=48)
+    plan = LearningRate(
+        peak=6e-4, minimum=6e-5, schedule="cosine", warmup_samples=12, decay_samples=48
+    )
 
     def rates(self, **changes):
         plan = LearningRate(**{**vars(self.plan), **changes})
@@ -53,7 +57,9 @@ class TestLearningRate:
         assert self.rates()[11:] == pytest.approx([6e-5] * 3)
 
     def test_cosine_is_half_way_in_the_middle(self):
-        plan = LearningRate(peak=1.0, minimum=0.0, schedule="cosine", warmup_samples=0, decay_samples=100)
+        plan = LearningRate(
+            peak=1.0, minimum=0.0, schedule="cosine", warmup_samples=0, decay_samples=100
+        )
         assert plan.at(25) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
         assert plan.at(50) == pytest.approx(0.5)
 
@@ -83,12 +89,21 @@ class TestOrder:
 def test_operations_of_gpt3_are_those_of_the_published_formula():
     content = specs.spec(
         model={
-            "layers": 96, "hidden": 12288, "heads": 96, "kv_heads": 96, "ffn_hidden": 49152, "sequence_length": 2048,
-            "positions": 2048, "padded_vocabulary": 51200,
+            "layers": 96,
+            "hidden": 12288,
+            "heads": 96,
+            "kv_heads": 96,
+            "ffn_hidden": 49152,
+            "sequence_length": 2048,
+            "positions": 2048,
+            "padded_vocabulary": 51200,
         }
-    )  # fmt: skip
+    )
     model = parse(content, None).model
-    layers, h, s, v = 96, 12288, 2048, 51200
+    layers = 96
+    h = 12288
+    s = 2048
+    v = 51200
     expected = 72 * layers * h * h * (1 + s / (6 * h) + v / (12 * layers * h))
     assert model.flops_per_sequence() / s == pytest.approx(expected, rel=1e-12)
 
@@ -97,23 +112,33 @@ class TestRanks:
     def test_srun_names_the_meeting_point_itself(self):
         ranks = ranks_from(
             {
-                "SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "4711",
-                "SLURM_STEP_NODELIST": "nid[001234-001235]", "SLURM_NTASKS": "16",
+                "SLURM_PROCID": "9",
+                "SLURM_STEP_NUM_TASKS": "16",
+                "SLURM_LOCALID": "1",
+                "SLURM_JOB_ID": "4711",
+                "SLURM_STEP_NODELIST": "nid[001234-001235]",
+                "SLURM_NTASKS": "16",
             }
-        )  # fmt: skip
+        )
         assert (ranks.rank, ranks.local_rank, ranks.launcher) == (9, 1, "srun")
         assert (ranks.master_address, ranks.master_port) == ("nid001234", 24711)
         assert not ranks.is_last
 
     def test_mpiexec_needs_to_be_told_where(self):
         environment = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_LOCAL_RANK": "1"}
-        with pytest.raises(RefusedError, match=r"mpiexec started 2 ranks, but MASTER_ADDR='' and MASTER_PORT=''"):
+        with pytest.raises(
+            RefusedError, match=r"mpiexec started 2 ranks, but MASTER_ADDR='' and MASTER_PORT=''"
+        ):
             ranks_from(environment)
         ranks = ranks_from({**environment, "MASTER_ADDR": "x1", "MASTER_PORT": "29500"})
         assert ranks.is_last and ranks.master_port == 29500
 
     def test_open_mpi_is_known(self):
-        names = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+        names = {
+            "OMPI_COMM_WORLD_RANK": "0",
+            "OMPI_COMM_WORLD_SIZE": "1",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        }
         assert ranks_from(names).launcher == "mpiexec"
 
     def test_nobody_started_it(self):
@@ -126,9 +151,21 @@ class TestRanks:
 
 class TestLogLine:
     averaged = StepRecord(
-        iteration=12, consumed_samples=96, seconds=0.5, learning_rate=6e-4, global_batch=8, loss=10.5, loss_scale=1.0,
-        grad_norm=0.24, skipped=1, nan=0, data_wait_seconds=0.0, memory_bytes=0, communication_seconds=None, parts={},
-    )  # fmt: skip
+        iteration=12,
+        consumed_samples=96,
+        seconds=0.5,
+        learning_rate=6e-4,
+        global_batch=8,
+        loss=10.5,
+        loss_scale=1.0,
+        grad_norm=0.24,
+        skipped=1,
+        nan=0,
+        data_wait_seconds=0.0,
+        memory_bytes=0,
+        communication_seconds=None,
+        parts={},
+    )
     now = datetime.datetime(2026, 11, 21, 2, 3, 4, 567)
 
     def test_it_is_megatron_lms(self):
@@ -154,7 +191,9 @@ class TestLogLine:
         assert report.perplexity(30.0) == math.exp(20)
 
 
-@pytest.mark.parametrize(("warmup", "is_another"), [(200, False), (202, False), (100, False), (192, True)])
+@pytest.mark.parametrize(
+    ("warmup", "is_another"), [(200, False), (202, False), (100, False), (192, True)]
+)
 def test_a_warm_up_may_follow_the_length_and_nothing_else(warmup, is_another):
     """A tenth of the decay stays a tenth, but for the rounding of both; the same count is no difference."""
     before = {"learning_rate.warmup_samples": 100, "learning_rate.decay_samples": 1000}

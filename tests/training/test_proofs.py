@@ -12,10 +12,12 @@ pytestmark = pytest.mark.training
 @pytest.mark.parametrize(
     ("engine", "layout"),
     [
-        ("megatron-core", {"copies": 2}), ("megatron-core", {"tensor": 2}), ("megatron-core", {"pipeline": 2}),
+        ("megatron-core", {"copies": 2}),
+        ("megatron-core", {"tensor": 2}),
+        ("megatron-core", {"pipeline": 2}),
         ("deepspeed", {"copies": 2, "zero_stage": 1}),
     ],
-)  # fmt: skip
+)
 def test_the_checkpoint_is_loaded_again_over_spoiled_weights(zygote, run, engine, layout):
     content = specs.spec(iterations=2, engine=engine, **layout)
     content["phase"] = "03-smoke-test"

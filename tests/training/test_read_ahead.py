@@ -14,7 +14,10 @@ with warnings.catch_warnings():
     from runbook.training.engines.engine import DATA, StepClock
     from runbook.training.samples import PIECE_TOKENS, ReadAhead
 
-COPIES, COPY, MICRO, END = 2, 1, 2, 240
+COPIES = 2
+COPY = 1
+MICRO = 2
+END = 240
 STRIDE = COPIES * MICRO
 
 
@@ -22,7 +25,12 @@ class Text:
     """A data set: `broken` cannot be read, and nobody reads on from `gate` before it is open."""
 
     def __init__(self, broken=-1, gate=END + 1000):
-        self.broken, self.gate, self.open, self.reached = broken, gate, threading.Event(), threading.Event()
+        self.broken, self.gate, self.open, self.reached = (
+            broken,
+            gate,
+            threading.Event(),
+            threading.Event(),
+        )
         self.read = []
 
     def __getitem__(self, index):
@@ -38,7 +46,8 @@ class Text:
 class Reader:
     """Reads a micro-batch as samples.BatchReader does."""
 
-    share, device = DataParallelShare(MICRO, COPIES, COPY), torch.device("cpu")
+    share = DataParallelShare(MICRO, COPIES, COPY)
+    device = torch.device("cpu")
 
     def __init__(self):
         self.clock = StepClock()
@@ -76,17 +85,32 @@ def right(first, count):
 
 
 @pytest.mark.parametrize("piece", [1, 3, 16])
-def test_the_samples_are_those_of_a_reader_without_a_thread_wherever_the_training_goes(ahead, piece):
-    reader, text, other = ahead(piece), Text(), Text()
+def test_the_samples_are_those_of_a_reader_without_a_thread_wherever_the_training_goes(
+    ahead, piece
+):
+    reader = ahead(piece)
+    text = Text()
+    other = Text()
     # A batch that ramps up, a step that is left out, a rollback, another text, its end and more than was planned.
-    steps = [(0, 1, text), (4, 2, text), (12, 8, text), (76, 8, text), (12, 4, text), (28, 5, text), (48, 2, other),
-             (END - 8, 2, text), (END, 3, text), (END + 12, 1, text)]  # fmt: skip
+    steps = [
+        (0, 1, text),
+        (4, 2, text),
+        (12, 8, text),
+        (76, 8, text),
+        (12, 4, text),
+        (28, 5, text),
+        (48, 2, other),
+        (END - 8, 2, text),
+        (END, 3, text),
+        (END + 12, 1, text),
+    ]
     for first, count, dataset in steps:
         assert numbers(reader.step(dataset, first, count)) == right(first, count)
 
 
 def test_the_thread_reads_while_the_step_computes_and_no_further_than_two_pieces(ahead):
-    reader, text = ahead(), Text(gate=22)
+    reader = ahead()
+    text = Text(gate=22)
     batches = reader.step(text, 0, 8)
     assert numbers([next(batches), next(batches)]) == right(0, 2)
     assert text.reached.wait(60), "the step asks for nothing now"
@@ -97,7 +121,8 @@ def test_the_thread_reads_while_the_step_computes_and_no_further_than_two_pieces
 
 
 def test_nothing_is_read_beyond_the_end_of_the_training(ahead):
-    reader, text = ahead(), Text()
+    reader = ahead()
+    text = Text()
     assert numbers(reader.step(text, END - 8, 2)) == right(END - 8, 2)
     reader.close()
     reader._thread.join(60)
@@ -105,7 +130,8 @@ def test_nothing_is_read_beyond_the_end_of_the_training(ahead):
 
 
 def test_an_error_of_the_data_comes_where_the_sample_is_needed_and_in_its_own_words(ahead):
-    reader, text = ahead(16), Text(broken=14)
+    reader = ahead(16)
+    text = Text(broken=14)
     batches = reader.step(text, 0, 8)
     assert numbers([next(batches), next(batches), next(batches)]) == right(0, 3)
     with pytest.raises(TrainingError, match=r"^sample 14 cannot be read$"):
@@ -115,7 +141,8 @@ def test_an_error_of_the_data_comes_where_the_sample_is_needed_and_in_its_own_wo
 
 
 def test_it_ends_while_a_read_does_not_and_waiting_for_it_counts(ahead):
-    reader, text = ahead(), Text(gate=4)
+    reader = ahead()
+    text = Text(gate=4)
     batches = reader.step(text, 0, 2)
     next(batches)
     assert text.reached.wait(60)

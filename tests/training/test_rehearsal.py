@@ -16,12 +16,18 @@ LAYOUTS = {
     "dp2": {"copies": 2},
     "dropout": {"model": {"dropout": 0.1}},
     "tp2 sequence parallel": {
-        "tensor": 2, "parallel": {"sequence": True}, "micro": 2, "tuning": {"broadcast_batches": True},
+        "tensor": 2,
+        "parallel": {"sequence": True},
+        "micro": 2,
+        "tuning": {"broadcast_batches": True},
     },
     "pp2 interleaved": {"pipeline": 2, "virtual_pipeline": 2, "precision": "bf16"},
     "pp2 dp2 recompute": {"pipeline": 2, "copies": 2, "recompute": "full", "precision": "bf16"},
     "pp2 dp2 uneven overlapped": {
-        "pipeline": 2, "copies": 2, "recompute": "full", "parallel": {"first_stage_layers": 3},
+        "pipeline": 2,
+        "copies": 2,
+        "recompute": "full",
+        "parallel": {"first_stage_layers": 3},
         "tuning": {"overlap_gradients": True, "overlap_weights": True, "recompute_method": "block"},
     },
     "context 2": {"parallel": {"context": 2, "world_size": 2}},
@@ -30,7 +36,7 @@ LAYOUTS = {
     "deepspeed zero 3": {"copies": 2, "zero_stage": 3, "engine": "deepspeed"},
     "deepspeed pp2": {"pipeline": 2, "zero_stage": 1, "engine": "deepspeed"},
     "deepspeed tp2": {"tensor": 2, "zero_stage": 0, "engine": "deepspeed"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -47,7 +53,9 @@ def test_a_rehearsed_rank_counts_what_a_real_one_does(layout, zygote, tmp_path):
         assert rehearsed["collectives"] == counted["collectives"]
         assert rehearsed["flops"] == counted["flops"]
         _assert_same_work(rehearsed["work"], counted["work"])
-        if content["precision"]["format"] == "bf16":  # oneDNN's products in float32 have no count of FLOPs in torch
+        if (
+            content["precision"]["format"] == "bf16"
+        ):  # oneDNN's products in float32 have no count of FLOPs in torch
             assert counted["passes"] == _planned_passes(content, rehearsed["stage"])
         assert rehearsed["peak_bytes"] == pytest.approx(counted["peak_bytes"], rel=0.03)
 
@@ -63,6 +71,9 @@ def _assert_same_work(rehearsed, counted):
 
 def _planned_passes(content, stage):
     """Kinds of passes in the order in which the planner replays them, those that follow their like left out."""
-    pipeline, batch = content["parallel"], content["batch"]
-    order = schedule_of(stage, pipeline["pipeline"], pipeline["virtual_pipeline"], batch["num_microbatches"])
+    pipeline = content["parallel"]
+    batch = content["batch"]
+    order = schedule_of(
+        stage, pipeline["pipeline"], pipeline["virtual_pipeline"], batch["num_microbatches"]
+    )
     return [list(key) for key, _ in itertools.groupby((kind, chunk) for kind, chunk, _ in order)]

@@ -48,10 +48,15 @@ def back_to(job, folder, iteration):
 
 
 def losses(metrics):
-    return [(line["iteration"], line["loss"], line["grad_norm"], line["consumed_samples"]) for line in metrics]
+    return [
+        (line["iteration"], line["loss"], line["grad_norm"], line["consumed_samples"])
+        for line in metrics
+    ]
 
 
-def test_a_stop_by_signal_through_the_command_line_and_the_run_after_it(zygote, run, corpus, tmp_path_factory):
+def test_a_stop_by_signal_through_the_command_line_and_the_run_after_it(
+    zygote, run, corpus, tmp_path_factory
+):
     long = content(iterations=400, checkpoint={"interval": 0})
     plan = specs.write_plan(run, long)
     port = str(free_port())
@@ -59,15 +64,20 @@ def test_a_stop_by_signal_through_the_command_line_and_the_run_after_it(zygote, 
         subprocess.Popen(
             [sys.executable, "-m", "runbook.training", plan],
             env={
-                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "OMP_NUM_THREADS": "1",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
             },
             cwd=Path(__file__).parents[2],
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     lines = iter(ranks[1].stdout.readline, "")
     assert any("iteration        3/" in line for line in lines)
     ranks[0].send_signal(signal.SIGTERM)  # one rank is told, both stop
@@ -127,8 +137,12 @@ def _again(whole, tmp_path, name="again"):
     return back_to(whole, folder, 4)
 
 
-@pytest.mark.parametrize("layout", [{"copies": 1}, {"copies": 1, "tensor": 2}, {"copies": 1, "pipeline": 2}], ids=str)
-def test_another_layout_goes_on_with_the_same_data_and_optimizer(layout, zygote, tmp_path, undisturbed):
+@pytest.mark.parametrize(
+    "layout", [{"copies": 1}, {"copies": 1, "tensor": 2}, {"copies": 1, "pipeline": 2}], ids=str
+)
+def test_another_layout_goes_on_with_the_same_data_and_optimizer(
+    layout, zygote, tmp_path, undisturbed
+):
     again = zygote.train(_again(undisturbed, tmp_path), content(**layout))
     assert again.code == 0, again.err
     for ours, theirs in zip(again.metrics, undisturbed.metrics[4:], strict=True):
@@ -141,18 +155,24 @@ def test_another_layout_goes_on_with_the_same_data_and_optimizer(layout, zygote,
     [{}, {"zero_stage": 0}, {"copies": 1, "tensor": 2}, {"engine": "deepspeed", "zero_stage": 3}],
     ids=["dp2", "dp2 zero 0", "tp2", "deepspeed zero 3"],
 )
-def test_ranks_read_each_number_once_and_hold_little_besides_their_own_state(layout, zygote, tmp_path, undisturbed):
+def test_ranks_read_each_number_once_and_hold_little_besides_their_own_state(
+    layout, zygote, tmp_path, undisturbed
+):
     folder = _again(undisturbed, tmp_path)
     again = zygote.train(folder, content(**layout), patch="training.counted:resumed")
     assert again.code == 0, again.err
     ranks = [json.loads((folder / f"resumed-{rank}.json").read_text()) for rank in range(2)]
-    described = pickle.loads((folder / "checkpoints" / "iter_0000004" / "torch_dist" / ".metadata").read_bytes())
+    described = pickle.loads(
+        (folder / "checkpoints" / "iter_0000004" / "torch_dist" / ".metadata").read_bytes()
+    )
     stored = sum(
         math.prod(tensor.size) * tensor.properties.dtype.itemsize
         for name, tensor in described.state_dict_metadata.items()
         if hasattr(tensor, "size") and not ("engine" in layout and name.startswith("optimizer."))
     )
-    copied = 1.05 if "tensor" in layout else 1.0  # both ranks of a pair have the norms and some biases
+    copied = (
+        1.05 if "tensor" in layout else 1.0
+    )  # both ranks of a pair have the norms and some biases
     assert stored <= sum(rank["read"] for rank in ranks) <= copied * stored
     assert all(rank["read"] < 0.6 * stored for rank in ranks)
     if "engine" not in layout:  # of so small a model ZeRO 3 cuts up no weight
@@ -193,8 +213,14 @@ def test_another_training_is_refused_before_the_first_step(zygote, tmp_path, und
     folder = _again(undisturbed, tmp_path)
     again = zygote.train(folder, content(**OTHER))
     assert again.code == 2
-    assert "learning_rate.peak 0.001 (plan: 0.002)" in again.err and "seed 1234 (plan: 4321)" in again.err
-    assert "learning_rate.minimum 0.0001 (plan: 0.0002)" in again.err and "training.resume_changed" in again.err
+    assert (
+        "learning_rate.peak 0.001 (plan: 0.002)" in again.err
+        and "seed 1234 (plan: 4321)" in again.err
+    )
+    assert (
+        "learning_rate.minimum 0.0001 (plan: 0.0002)" in again.err
+        and "training.resume_changed" in again.err
+    )
     assert not (folder / "metrics.jsonl").exists()
     assert again.events()[-1]["event"] == "failed"
 
@@ -215,25 +241,41 @@ def test_a_longer_training_goes_on(zygote, tmp_path, undisturbed):
     assert again.events("resumed")[-1]["same_fingerprint"] is True
 
 
-def test_a_training_keeps_the_padding_of_its_vocabulary_under_another_cut(zygote, tmp_path, undisturbed):
+def test_a_training_keeps_the_padding_of_its_vocabulary_under_another_cut(
+    zygote, tmp_path, undisturbed
+):
     """The plan pads to a multiple of 128 x tensor; the checkpoint's padding stays."""
     folder = _again(undisturbed, tmp_path)
-    again = zygote.train(folder, content(copies=1, tensor=2, model={"padded_vocabulary": 512}, fingerprint="e" * 64))
+    again = zygote.train(
+        folder, content(copies=1, tensor=2, model={"padded_vocabulary": 512}, fingerprint="e" * 64)
+    )
     assert again.code == 0, again.err
     assert "the vocabulary of 250 stays padded to 256 as in the checkpoint (plan: 512)" in again.out
-    assert again.losses() == pytest.approx([line["loss"] for line in undisturbed.metrics[4:]], rel=1e-5)
+    assert again.losses() == pytest.approx(
+        [line["loss"] for line in undisturbed.metrics[4:]], rel=1e-5
+    )
     wider = _again(undisturbed, tmp_path, "wider")
-    refused = zygote.train(wider, content(model={"padded_vocabulary": 512, "vocabulary": 300}, fingerprint="e" * 64))
-    assert refused.code == 2 and "is of another model: padded_vocabulary 256 (plan: 512)" in refused.err
+    refused = zygote.train(
+        wider, content(model={"padded_vocabulary": 512, "vocabulary": 300}, fingerprint="e" * 64)
+    )
+    assert (
+        refused.code == 2
+        and "is of another model: padded_vocabulary 256 (plan: 512)" in refused.err
+    )
 
 
 def test_a_checkpoint_beyond_the_end_of_the_plan_is_refused(zygote, tmp_path, undisturbed):
     again = zygote.train(_again(undisturbed, tmp_path), content(iterations=3, fingerprint="e" * 64))
     assert again.code == 2
-    assert "iter_0000004 is of iteration 4, and this plan ends at 3: nothing is left to train" in again.err
+    assert (
+        "iter_0000004 is of iteration 4, and this plan ends at 3: nothing is left to train"
+        in again.err
+    )
 
 
-def test_a_checkpoint_that_tells_only_its_fingerprint_is_refused_under_another(zygote, tmp_path, undisturbed):
+def test_a_checkpoint_that_tells_only_its_fingerprint_is_refused_under_another(
+    zygote, tmp_path, undisturbed
+):
     folder = _again(undisturbed, tmp_path)
     path = folder / "checkpoints" / "iter_0000004" / "metadata.json"
     metadata = json.loads(path.read_text())
@@ -248,6 +290,8 @@ def test_a_checkpoint_that_tells_only_its_fingerprint_is_refused_under_another(z
 def test_only_the_newest_checkpoints_are_kept(undisturbed):
     folder = undisturbed.folder / "checkpoints"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "iter_0000004", "iter_0000006", "latest_checkpointed_iteration.txt",
-    ]  # fmt: skip
+        "iter_0000004",
+        "iter_0000006",
+        "latest_checkpointed_iteration.txt",
+    ]
     assert (folder / "latest_checkpointed_iteration.txt").read_text() == "6\n"

@@ -24,7 +24,8 @@ def test_the_even_rival_learns_as_the_plain_one(precision, gap, one_thread):
     shape = Shape(layers=1, hidden=32, heads=4, sequence=16, vocabulary=64)
     ids = torch.randint(0, 64, (2, 2, 16), generator=torch.Generator().manual_seed(1))
     batches = [(part, part) for part in ids]
-    losses, programs = {}, {}
+    losses = {}
+    programs = {}
     for even in (False, True):
         torch.manual_seed(1)
         programs[even] = Plain(shape, precision, compiled=False, even=even)
@@ -39,11 +40,14 @@ def test_the_even_rival_learns_as_the_plain_one(precision, gap, one_thread):
 
 def rows(**speeds):
     common = {"shape": "smoke", "precision": "bf16", "rounds": 5, "memory_bytes": 2**30}
-    return [common | {"program": name, "tokens_per_second": speed} for name, speed in speeds.items()]
+    return [
+        common | {"program": name, "tokens_per_second": speed} for name, speed in speeds.items()
+    ]
 
 
 def test_the_table_takes_the_place_of_the_last_one(tmp_path):
-    page, marks = tmp_path / "page.md", training_vs_plain.PAGE_MARKS
+    page = tmp_path / "page.md"
+    marks = training_vs_plain.PAGE_MARKS
     page.write_text(f"before\n{marks[0]}old\n{marks[1]}after\n")
     given = rows(ours=660.0, plain=440.0, even=600.0)
     table = training_vs_plain.page_table(given, "2026-11-23", "commit abc1234, a machine")
@@ -59,9 +63,15 @@ def test_the_table_takes_the_place_of_the_last_one(tmp_path):
 
 
 def test_a_program_that_ended_is_not_run_in_the_table():
-    given = [*rows(ours=660.0), {"shape": "smoke", "precision": "bf16", "rounds": 5, "program": "plain", "failed": "x"}]
+    given = [
+        *rows(ours=660.0),
+        {"shape": "smoke", "precision": "bf16", "rounds": 5, "program": "plain", "failed": "x"},
+    ]
     table = training_vs_plain.page_table(given, "2026-11-23", "commit abc1234, a machine")
-    assert table.splitlines()[-1] == "| smoke | bf16 | 5 | 660 | not run | not run | 1.00 / not run GiB |"
+    assert (
+        table.splitlines()[-1]
+        == "| smoke | bf16 | 5 | 660 | not run | not run | 1.00 / not run GiB |"
+    )
 
 
 def test_an_operator_counts_where_it_serves():
@@ -75,7 +85,12 @@ def test_an_operator_counts_where_it_serves():
 
 
 def test_the_profile_says_each_part_in_seconds_and_shares():
-    given = {"program": "ours", "cpu_seconds": 4.1, "parts": {"attention": 1.0, "loss": 3.0}, "operators": {}}
+    given = {
+        "program": "ours",
+        "cpu_seconds": 4.1,
+        "parts": {"attention": 1.0, "loss": 3.0},
+        "operators": {},
+    }
     lines = training_profile.page_table([given], "2026-11-23", "a machine").splitlines()
     assert lines[-1] == "| ours | 4.00 s | - | 1.00 s, 25 % | - | 3.00 s, 75 % | - | - |"
     assert lines[-3].startswith("| program | a step | matrix products |")
@@ -107,11 +122,15 @@ def in_8_bits(monkeypatch, tmp_path):
 
 def test_without_transformer_engine_each_recipe_says_that_it_is_not_installed(in_8_bits):
     rows = in_8_bits("Transformer Engine is not installed")
-    assert list(rows) == [f"fp8-{recipe}" for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8")]
+    assert list(rows) == [
+        f"fp8-{recipe}" for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8")
+    ]
     assert {row["not_run"] for row in rows.values()} == {"Transformer Engine is not installed"}
 
 
-def test_a_recipe_stands_beside_bf16_and_one_that_the_gpu_does_not_have_beside_its_reason(in_8_bits):
+def test_a_recipe_stands_beside_bf16_and_one_that_the_gpu_does_not_have_beside_its_reason(
+    in_8_bits,
+):
     half = (100.0, [10.0, 9.0])
     rows = in_8_bits(bf16=half, delayed=(150.0, [10.1, 9.0]), blockwise=(120.0, [10.0, 9.0]))
     assert rows["fp8-delayed"]["speedup"] == 1.5 and rows["fp8-delayed"]["agrees"]
@@ -126,7 +145,9 @@ def test_a_recipe_stands_beside_bf16_and_one_that_the_gpu_does_not_have_beside_i
 def test_the_utilization_in_8_bits_is_of_the_peak_in_fp8(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
-    half, eighth = (training_vs_plain.mfu("1.3b", precision, 5.0) for precision in ("bf16", "fp8-delayed"))
+    half, eighth = (
+        training_vs_plain.mfu("1.3b", precision, 5.0) for precision in ("bf16", "fp8-delayed")
+    )
     assert eighth == pytest.approx(half * 989.4 / 1978.9)
 
 
@@ -134,7 +155,10 @@ def test_an_8_bit_row_trains_in_bf16_with_the_recipe_of_the_trainer():
     shape = training_vs_plain.SHAPES["smoke"]
     precision = training_vs_plain._spec(shape, "fp8-blockwise")["precision"]
     assert (precision["format"], precision["fp8"]) == ("bf16", "blockwise")
-    assert precision | {"fp8": "none"} == {"fp8": "none"} | training_vs_plain._spec(shape, "bf16")["precision"]
+    assert (
+        precision | {"fp8": "none"}
+        == {"fp8": "none"} | training_vs_plain._spec(shape, "bf16")["precision"]
+    )
 
 
 def test_two_models_of_the_largest_shape_are_never_held_at_once(monkeypatch, tmp_path):
@@ -142,10 +166,16 @@ def test_two_models_of_the_largest_shape_are_never_held_at_once(monkeypatch, tmp
 
     def compare(shape, precision, rounds, names, sequences):
         asked.append((shape, names))
-        return [{"shape": shape, "precision": precision, "program": name, "failed": "not run"} for name in names]
+        return [
+            {"shape": shape, "precision": precision, "program": name, "failed": "not run"}
+            for name in names
+        ]
 
     monkeypatch.setattr(training_vs_plain, "compare", compare)
     gpu.speed(tmp_path, tmp_path / "out.json", False)
     alone = [("6.7b", [name]) for name in ("ours", "plain", "compiled")]
-    assert asked == [(shape, ["ours", "plain", "compiled"]) for shape in ("125m-2k", "350m", "1.3b")] + alone
+    assert (
+        asked
+        == [(shape, ["ours", "plain", "compiled"]) for shape in ("125m-2k", "350m", "1.3b")] + alone
+    )
     assert len(json.loads((tmp_path / "out.json").read_text())["rows"]) == 12

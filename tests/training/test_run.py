@@ -13,11 +13,31 @@ from . import specs
 pytestmark = pytest.mark.training
 
 FIELDS = {
-    "iteration", "consumed_samples", "consumed_tokens", "loss", "learning_rate", "grad_norm", "loss_scale", "seconds",
-    "tokens_per_second", "tflops_per_device", "tflops_convention", "global_batch", "world_size", "skipped", "nan",
-    "segment", "data_wait_seconds", "memory_bytes", "time", "forward_backward_seconds", "communication_seconds",
-    "optimizer_seconds", "mfu", "mfu_measured",
-}  # fmt: skip
+    "iteration",
+    "consumed_samples",
+    "consumed_tokens",
+    "loss",
+    "learning_rate",
+    "grad_norm",
+    "loss_scale",
+    "seconds",
+    "tokens_per_second",
+    "tflops_per_device",
+    "tflops_convention",
+    "global_batch",
+    "world_size",
+    "skipped",
+    "nan",
+    "segment",
+    "data_wait_seconds",
+    "memory_bytes",
+    "time",
+    "forward_backward_seconds",
+    "communication_seconds",
+    "optimizer_seconds",
+    "mfu",
+    "mfu_measured",
+}
 FULL = {
     "evaluation": {"interval": 2, "iterations": 2},
     "sampling": {"prompt_ids": [3, 4, 5], "tokens": 6},
@@ -45,7 +65,11 @@ def test_metrics_have_a_line_for_each_iteration(job):
         assert line["consumed_samples"] == line["iteration"] * 8
         assert line["consumed_tokens"] == line["iteration"] * 8 * 32
         assert line["tokens_per_second"] == pytest.approx(8 * 32 / line["seconds"])
-        assert (line["world_size"], line["global_batch"], line["tflops_convention"]) == (2, 8, "megatron-full")
+        assert (line["world_size"], line["global_batch"], line["tflops_convention"]) == (
+            2,
+            8,
+            "megatron-full",
+        )
         assert line["memory_bytes"] > 10**8 and 0 <= line["data_wait_seconds"] < line["seconds"]
     assert job.metrics[1]["learning_rate"] == pytest.approx(1e-3)
 
@@ -88,14 +112,21 @@ def test_validation_is_measured_at_each_interval_and_at_the_end(job):
 
 
 def test_validation_and_samples_are_the_same_on_every_layout(zygote, job, tmp_path_factory, corpus):
-    layouts = ({}, {"tensor": 2}, {"pipeline": 2, "copies": 2}, {"pipeline": 2, "virtual_pipeline": 2})
+    layouts = (
+        {},
+        {"tensor": 2},
+        {"pipeline": 2, "copies": 2},
+        {"pipeline": 2, "virtual_pipeline": 2},
+    )
     for layout in layouts:
         folder = tmp_path_factory.mktemp("layout")
         (folder / "data").symlink_to(corpus)
         other = zygote.train(folder, specs.spec(**layout, **FULL))
         assert other.code == 0, other.err
         ours, theirs = (specs.metrics(one.folder, "validation.jsonl") for one in (other, job))
-        assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-5)
+        assert [line["loss"] for line in ours] == pytest.approx(
+            [line["loss"] for line in theirs], rel=1e-5
+        )
         first, _ = specs.metrics(folder, "samples.jsonl")
         assert other.events("started")[0]["parameters"] == 218_496
         assert first["ids"] == specs.metrics(job.folder, "samples.jsonl")[0]["ids"]
@@ -115,29 +146,46 @@ def test_events_tell_the_story(job):
     assert [event["event"] for event in events] == ["started", "saved", "saved", "finished"]
     assert all(event["phase"] == "04-training" and event["time"] > 1e9 for event in events)
     assert events[0] | {"time": 0} == {
-        "time": 0, "event": "started", "phase": "04-training", "world_size": 2, "segment": 0, "from_iteration": 0,
+        "time": 0,
+        "event": "started",
+        "phase": "04-training",
+        "world_size": 2,
+        "segment": 0,
+        "from_iteration": 0,
         "parameters": 218_496,
-    }  # fmt: skip
+    }
     saved = events[1]
-    assert saved["folder"] == "checkpoints/iter_0000005" and saved["bytes"] > 10**6 and saved["seconds"] > 0
+    assert (
+        saved["folder"] == "checkpoints/iter_0000005"
+        and saved["bytes"] > 10**6
+        and saved["seconds"] > 0
+    )
     assert events[-1]["iteration"] == 6
 
 
 def test_a_checkpoint_says_what_it_is(job):
     folder = job.folder / "checkpoints" / "iter_0000006"
     metadata = json.loads((folder / "metadata.json").read_text())
-    assert metadata["iteration"] == 6 and metadata["consumed_samples"] == 48 and metadata["segment"] == 0
+    assert (
+        metadata["iteration"] == 6
+        and metadata["consumed_samples"] == 48
+        and metadata["segment"] == 0
+    )
     assert metadata["fingerprint"] == "f" * 64
     assert metadata["model"]["hidden"] == 64 and metadata["parallel"]["data"] == 2
     assert set(metadata["files"]) == {
-        f"torch_dist/{name}" for name in (".metadata", "__0_0.distcp", "__1_0.distcp", "common.pt", "metadata.json")
+        f"torch_dist/{name}"
+        for name in (".metadata", "__0_0.distcp", "__1_0.distcp", "common.pt", "metadata.json")
     }
     config = json.loads((folder / "torch_dist" / "metadata.json").read_text())
     assert config["sharded_backend"] == "torch_dist"
 
 
 def test_the_copies_share_the_writing_of_a_checkpoint(job):
-    sizes = [path.stat().st_size for path in (job.folder / "checkpoints" / "iter_0000006").rglob("*.distcp")]
+    sizes = [
+        path.stat().st_size
+        for path in (job.folder / "checkpoints" / "iter_0000006").rglob("*.distcp")
+    ]
     assert max(sizes) < 1.2 * min(sizes)
 
 
@@ -174,11 +222,19 @@ def test_weighted_and_held_out_files_are_blended(zygote, run):
     job = zygote.train(run, content)
     assert job.code == 0, job.err
     assert len(specs.metrics(run, "validation.jsonl")) == 2
-    of_training = max((run / "data" / "cache").glob("*-dataset_index.npy"), key=lambda path: path.stat().st_size)
+    of_training = max(
+        (run / "data" / "cache").glob("*-dataset_index.npy"), key=lambda path: path.stat().st_size
+    )
     taken = numpy.load(of_training)[:48]
-    assert list(numpy.bincount(taken)) == [pytest.approx(share * 48, abs=1) for share in (0.7, 0.225, 0.075)]
-    again = zygote.train(run, content | {"checkpoint": content["checkpoint"] | {"folder": "elsewhere"}})
-    assert [line["loss"] for line in again.metrics[:6]] == [line["loss"] for line in again.metrics[6:]]
+    assert list(numpy.bincount(taken)) == [
+        pytest.approx(share * 48, abs=1) for share in (0.7, 0.225, 0.075)
+    ]
+    again = zygote.train(
+        run, content | {"checkpoint": content["checkpoint"] | {"folder": "elsewhere"}}
+    )
+    assert [line["loss"] for line in again.metrics[:6]] == [
+        line["loss"] for line in again.metrics[6:]
+    ]
 
 
 def test_an_unfinished_index_cache_is_built_again(zygote, run):
@@ -186,14 +242,19 @@ def test_an_unfinished_index_cache_is_built_again(zygote, run):
     assert zygote.train(run, content).code == 0
     torn = next((run / "data" / "cache").glob("*shuffle_index.npy"))
     torn.write_bytes(torn.read_bytes()[:-20])
-    again = zygote.train(run, content | {"checkpoint": content["checkpoint"] | {"folder": "elsewhere"}})
+    again = zygote.train(
+        run, content | {"checkpoint": content["checkpoint"] | {"folder": "elsewhere"}}
+    )
     assert again.code == 0, again.err
-    assert [line["loss"] for line in again.metrics[:6]] == [line["loss"] for line in again.metrics[6:]]
+    assert [line["loss"] for line in again.metrics[:6]] == [
+        line["loss"] for line in again.metrics[6:]
+    ]
 
 
 def test_text_that_was_made_anew_is_not_read_in_the_old_order(zygote, tmp_path):
     """megatron-core's cache knows a token file by its path alone."""
-    prefix, content = tmp_path / "data" / "corpus_text_document", specs.spec(iterations=1)
+    prefix = tmp_path / "data" / "corpus_text_document"
+    content = specs.spec(iterations=1)
     specs.write_corpus(prefix, documents=60)
     assert zygote.train(tmp_path, content).code == 0
     shutil.rmtree(tmp_path / "checkpoints")
@@ -218,11 +279,19 @@ def test_recomputing_activations_changes_nothing(zygote, run, job):
 
 def test_a_refusal_comes_before_the_first_step_and_once(zygote, run):
     specs.write_tokens(run / "data" / "wrong", [[1] * 500, [7, 251] * 300] * 20)
-    job = zygote.train(run, specs.spec(copies=2, data={"train": [{"weight": 1.0, "prefix": "data/wrong"}]}))
+    job = zygote.train(
+        run, specs.spec(copies=2, data={"train": [{"weight": 1.0, "prefix": "data/wrong"}]})
+    )
     assert job.code == 2
     assert job.err.count("wrong.bin holds token 251, but the model's vocabulary is 250") == 1
     assert [event["event"] for event in job.events()] == ["failed"]
-    assert sorted(path.name for path in run.iterdir()) == ["data", "err", "events.jsonl", "out", "plan.json"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        "data",
+        "err",
+        "events.jsonl",
+        "out",
+        "plan.json",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["file", "nowhere"])
@@ -242,11 +311,16 @@ def test_a_plan_for_another_world_is_refused(zygote, run):
 
 def test_segments_are_counted_from_where_the_training_was_begun_anew(zygote, run):
     earlier = [
-        {"event": "started", "phase": "04-training"}, {"event": "started", "phase": "04-training"},
-        {"event": "begun", "phase": "04-training"}, {"event": "started", "phase": "04-training"},
-        {"event": "begun", "phase": "03-smoke-test"}, {"event": "started", "phase": "03-smoke-test"},
-    ]  # fmt: skip
-    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in earlier) + '{"event": "star')
+        {"event": "started", "phase": "04-training"},
+        {"event": "started", "phase": "04-training"},
+        {"event": "begun", "phase": "04-training"},
+        {"event": "started", "phase": "04-training"},
+        {"event": "begun", "phase": "03-smoke-test"},
+        {"event": "started", "phase": "03-smoke-test"},
+    ]
+    (run / "events.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in earlier) + '{"event": "star'
+    )
     job = zygote.train(run, specs.spec(iterations=1))
     assert job.code == 0, job.err
     assert [line["segment"] for line in job.metrics] == [1]

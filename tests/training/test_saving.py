@@ -34,11 +34,15 @@ def trained(zygote, corpus, folder, checkpoint, **options):
 
 def weights(folder, iteration):
     """Checksums of the shards with all numbers of a checkpoint."""
-    files = json.loads((folder / "checkpoints" / f"iter_{iteration:07d}" / "metadata.json").read_text())["files"]
+    files = json.loads(
+        (folder / "checkpoints" / f"iter_{iteration:07d}" / "metadata.json").read_text()
+    )["files"]
     return {name: digest for name, digest in files.items() if name.endswith(".distcp")}
 
 
-def test_a_save_beside_the_training_holds_the_very_state_of_its_step(waiting, zygote, corpus, tmp_path):
+def test_a_save_beside_the_training_holds_the_very_state_of_its_step(
+    waiting, zygote, corpus, tmp_path
+):
     beside = trained(zygote, corpus, tmp_path, BESIDE, patch="training.killing:slow_writer")
     assert [line["loss"] for line in beside.metrics] == [line["loss"] for line in waiting.metrics]
     for iteration in (4, 6):
@@ -46,14 +50,18 @@ def test_a_save_beside_the_training_holds_the_very_state_of_its_step(waiting, zy
     events = beside.events("saved")
     assert [event["iteration"] for event in events] == [2, 4, 6]
     assert all(0 < event["stall_seconds"] <= event["seconds"] for event in events)
-    assert beside.metrics[2]["time"] < events[0]["time"], "the third step was done before the save of the second ended"
+    assert beside.metrics[2]["time"] < events[0]["time"], (
+        "the third step was done before the save of the second ended"
+    )
     assert waiting.metrics[2]["time"] > waiting.events("saved")[0]["time"]
     assert beside.err == ""
 
 
 def test_a_kill_while_it_is_written_leaves_the_one_before(waiting, zygote, corpus, tmp_path):
     (tmp_path / "data").symlink_to(corpus)
-    killed = zygote.train(tmp_path, specs.spec(copies=2, checkpoint=BESIDE), patch="training.killing:between_shards")
+    killed = zygote.train(
+        tmp_path, specs.spec(copies=2, checkpoint=BESIDE), patch="training.killing:between_shards"
+    )
     assert 0 not in killed.codes
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert "iter_0000002" in names and "iter_0000004" not in names and "iter_0000004.part" in names
@@ -96,9 +104,14 @@ def test_a_checkpoint_that_would_run_code_is_refused(file, waiting, zygote, tmp_
     checkpoint = folder / "checkpoints" / "iter_0000006"
     (checkpoint / "torch_dist" / file).write_bytes(pickle.dumps(Evil(tmp_path / "owned")))
     reseal(checkpoint)
-    job = zygote.train(folder, specs.spec(copies=2, iterations=8, checkpoint={"resume_changed": True}))
+    job = zygote.train(
+        folder, specs.spec(copies=2, iterations=8, checkpoint={"resume_changed": True})
+    )
     assert job.code in (1, 2) and not (tmp_path / "owned").exists()
-    says = {".metadata": "asks for posix.mkdir, which describes no tensor", "common.pt": "common.pt is more than data"}
+    says = {
+        ".metadata": "asks for posix.mkdir, which describes no tensor",
+        "common.pt": "common.pt is more than data",
+    }
     assert job.code == 2 and says[file] in job.err and "Traceback" not in job.err
 
 
@@ -107,7 +120,9 @@ def test_an_object_among_the_shards_that_would_run_code_is_refused(zygote, corpu
     folder.mkdir()
     extra = {"EVIL": str(tmp_path / "owned")}
     trained(zygote, corpus, folder, {}, extra=extra, patch="training.poison:random_state")
-    job = zygote.train(folder, specs.spec(copies=2, iterations=8, checkpoint={"resume_changed": True}))
+    job = zygote.train(
+        folder, specs.spec(copies=2, iterations=8, checkpoint={"resume_changed": True})
+    )
     assert job.code in (1, 2) and "is more than data, and is not read" in job.err
     assert not (tmp_path / "owned").exists()
 
@@ -127,7 +142,11 @@ def tell_what_is_read_for_sums():
 
 
 def test_shards_are_summed_up_while_they_are_written(zygote, run):
-    job = zygote.train(run, specs.spec(copies=2, iterations=2), patch="training.test_saving:tell_what_is_read_for_sums")
+    job = zygote.train(
+        run,
+        specs.spec(copies=2, iterations=2),
+        patch="training.test_saving:tell_what_is_read_for_sums",
+    )
     assert job.code == 0, job.err
     read = set((run / "read_for_sums").read_text().split())
     assert read and not any(name.endswith(".distcp") for name in read)
@@ -135,13 +154,17 @@ def test_shards_are_summed_up_while_they_are_written(zygote, run):
     sums = json.loads((folder / "metadata.json").read_text())["files"]
     shards = {name for name in sums if name.endswith(".distcp")}
     assert len(shards) == 2
-    assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in shards)
+    assert all(
+        hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in shards
+    )
 
 
 def save_as_on_a_gpu():
     """A patch: the state is copied through buffers of an odd number of bytes, and each rank writes four files."""
     torch_dist = importlib.import_module("runbook.training.checkpoints.torch_dist")
-    torch_dist.on_gpu, torch_dist.FILE_BYTES, torch_dist.STAGING_BYTES = lambda: True, 2**16, 999
+    torch_dist.on_gpu = lambda: True
+    torch_dist.FILE_BYTES = 2**16
+    torch_dist.STAGING_BYTES = 999
 
 
 def no_room_for_the_third():
@@ -166,12 +189,16 @@ def test_a_training_resumes_from_what_was_copied_through_buffers_and_written_by_
         sums = weights(tmp_path, iteration)
         assert len(sums) == 8
         folder = tmp_path / "checkpoints" / f"iter_{iteration:07d}"
-        assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in sums)
+        assert all(
+            hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in sums
+        )
     shutil.rmtree(folder)
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("4\n")
     again = zygote.train(tmp_path, specs.spec(copies=2, checkpoint=BESIDE))
     assert again.code == 0 and job.err == again.err == ""
-    assert [line["loss"] for line in again.metrics[6:]] == [line["loss"] for line in waiting.metrics[4:]]
+    assert [line["loss"] for line in again.metrics[6:]] == [
+        line["loss"] for line in waiting.metrics[4:]
+    ]
 
 
 def test_a_full_disk_in_one_of_several_threads_ends_the_save(zygote, run):

@@ -90,7 +90,11 @@ def changed(section, key, value, **options):
 @pytest.mark.parametrize(
     ("content", "world_size", "says"),
     [
-        (changed("precision", "format", "fp8"), 1, "precision.format: 'fp8' is not one of fp32, fp16, bf16"),
+        (
+            changed("precision", "format", "fp8"),
+            1,
+            "precision.format: 'fp8' is not one of fp32, fp16, bf16",
+        ),
         (specs.spec(engine="fsdp"), 1, "engine: 'fsdp' is not one of megatron-core, deepspeed"),
         (
             specs.spec(engine="deepspeed", zero_stage=2, pipeline=2),
@@ -102,26 +106,58 @@ def changed(section, key, value, **options):
             2,
             "parallel.virtual_pipeline=2 with parallel.pipeline=2 under DeepSpeed: DeepSpeed's pipeline has one",
         ),
-        (specs.spec(engine="deepspeed", zero_stage=4), 1, "parallel.zero_stage 4: ZeRO has the stages 0, 1, 2 and 3"),
+        (
+            specs.spec(engine="deepspeed", zero_stage=4),
+            1,
+            "parallel.zero_stage 4: ZeRO has the stages 0, 1, 2 and 3",
+        ),
         (changed("model", "layers", 0), 1, "model.layers: 0 is not a positive number"),
         (changed("model", "dropout", 1.0), 1, "model.dropout: 1.0 is not at least 0 and below 1"),
         (specs.spec(peak=-1e-3), 1, "learning_rate.peak: -0.001 is not more than 0"),
         (specs.spec(peak=float("nan")), 1, "learning_rate.peak: nan is not more than 0"),
-        (changed("learning_rate", "minimum", 1.0), 1, "learning_rate.minimum: 1.0 is above the peak 0.001"),
-        (changed("optimizer", "beta1", 1.0), 1, "optimizer.beta1: 1.0 is not at least 0 and below 1"),
-        (changed("optimizer", "weight_decay", float("inf")), 1, "optimizer.weight_decay: inf is not 0 or more"),
+        (
+            changed("learning_rate", "minimum", 1.0),
+            1,
+            "learning_rate.minimum: 1.0 is above the peak 0.001",
+        ),
+        (
+            changed("optimizer", "beta1", 1.0),
+            1,
+            "optimizer.beta1: 1.0 is not at least 0 and below 1",
+        ),
+        (
+            changed("optimizer", "weight_decay", float("inf")),
+            1,
+            "optimizer.weight_decay: inf is not 0 or more",
+        ),
         (changed("limits", "exit_interval", -1), 1, "limits.exit_interval: -1 is not 0 or more"),
         (specs.spec(seed=2**32), 1, "seed: 4294967296 is not from 0 to 4294967295"),
-        (specs.spec(model={"position_embedding": "rope", "hidden": 60}), 1, "rope turns pairs of numbers"),
-        (specs.spec(copies=2), 1, "1 ranks were started, but the plan is for 2 (tensor 1 x pipeline 1 x data 2)"),
+        (
+            specs.spec(model={"position_embedding": "rope", "hidden": 60}),
+            1,
+            "rope turns pairs of numbers",
+        ),
+        (
+            specs.spec(copies=2),
+            1,
+            "1 ranks were started, but the plan is for 2 (tensor 1 x pipeline 1 x data 2)",
+        ),
         (changed("parallel", "world_size", 2), 2, "data 1 is 1 ranks, not world_size 2"),
         (
             specs.spec(pipeline=3),
             3,
             "4 layers over parallel.pipeline=3: layers divide by pipeline x virtual pipeline. Choose stages",
         ),
-        (specs.spec(virtual_pipeline=2), 1, "8 micro-batches a step: interleaving needs more than one stage"),
-        (specs.spec(tensor=3), 3, "4 heads over parallel.tensor=3: attention heads divide by tensor. Choose a"),
+        (
+            specs.spec(virtual_pipeline=2),
+            1,
+            "8 micro-batches a step: interleaving needs more than one stage",
+        ),
+        (
+            specs.spec(tensor=3),
+            3,
+            "4 heads over parallel.tensor=3: attention heads divide by tensor. Choose a",
+        ),
         (changed("model", "heads", 5), 1, "model.hidden 64 does not divide by heads 5"),
         (
             changed("model", "kv_heads", 3),
@@ -138,11 +174,31 @@ def changed(section, key, value, **options):
             1,
             "sequences of 64 tokens, 32 rope positions: a sequence",
         ),
-        (changed("model", "vocabulary", 300), 1, "model.vocabulary 300 is larger than padded_vocabulary 256"),
-        (changed("sampling", "prompt_ids", [3, 250]), 1, "sampling.prompt_ids: 250 is not below the vocabulary of 250"),
-        (specs.spec(sampling={"prompt_ids": [1], "tokens": 32}), 1, "is more than the 31 positions left"),
-        (changed("batch", "num_microbatches", 4), 1, "batch.global 8 is not micro 1 x data 1 x num_microbatches 4 = 4"),
-        (changed("duration", "samples", 50), 1, "duration.samples 50 is not the 48 that 6 iterations take"),
+        (
+            changed("model", "vocabulary", 300),
+            1,
+            "model.vocabulary 300 is larger than padded_vocabulary 256",
+        ),
+        (
+            changed("sampling", "prompt_ids", [3, 250]),
+            1,
+            "sampling.prompt_ids: 250 is not below the vocabulary of 250",
+        ),
+        (
+            specs.spec(sampling={"prompt_ids": [1], "tokens": 32}),
+            1,
+            "is more than the 31 positions left",
+        ),
+        (
+            changed("batch", "num_microbatches", 4),
+            1,
+            "batch.global 8 is not micro 1 x data 1 x num_microbatches 4 = 4",
+        ),
+        (
+            changed("duration", "samples", 50),
+            1,
+            "duration.samples 50 is not the 48 that 6 iterations take",
+        ),
         (changed("parallel", "sequence", True), 1, "parallel.sequence=true with parallel.tensor=1"),
         (
             specs.spec(tensor=2, parallel={"sequence": True}, model={"sequence_length": 31}),
@@ -174,7 +230,10 @@ def test_a_plan_that_does_not_fit(content, world_size, says):
 
 @pytest.mark.parametrize(
     ("engine", "context", "says"),
-    [("deepspeed", 2, "must be added up, which DeepSpeed does not do"), ("megatron-core", 3, "divides by 2 x context")],
+    [
+        ("deepspeed", 2, "must be added up, which DeepSpeed does not do"),
+        ("megatron-core", 3, "divides by 2 x context"),
+    ],
 )
 def test_a_sequence_is_shared_in_equal_pieces_and_not_by_deepspeed(engine, context, says):
     content = specs.spec(engine=engine)

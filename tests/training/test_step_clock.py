@@ -12,7 +12,10 @@ with warnings.catch_warnings():
 from . import specs
 
 pytestmark = pytest.mark.training
-COPY, FORWARD, REDUCTION, OPTIMIZER = 0.25, 1.0, 0.5, 0.125
+COPY = 0.25
+FORWARD = 1.0
+REDUCTION = 0.5
+OPTIMIZER = 0.125
 """Seconds of the stream's work; rank 1 takes twice as long for its forward and backward passes as rank 0."""
 
 
@@ -29,7 +32,9 @@ class Event:
         self.at = Stream.queued
 
     def elapsed_time(self, end):
-        assert max(self.at, end.at) <= Stream.passed, "not ready: the stream has not passed both events"
+        assert max(self.at, end.at) <= Stream.passed, (
+            "not ready: the stream has not passed both events"
+        )
         return 1000 * (end.at - self.at)
 
 
@@ -63,10 +68,13 @@ def on_a_gpu():
         return copy_to_host(tensor)
 
     torch.Tensor.tolist = wait_and_copy
-    alarms.WINDOW_STEPS, alarms.WINDOW_SECONDS = 1, 0.0
+    alarms.WINDOW_STEPS = 1
+    alarms.WINDOW_SECONDS = 0.0
 
 
-def test_on_a_gpu_parts_and_rank_times_are_those_of_its_stream_read_without_a_wait_of_their_own(zygote, run):
+def test_on_a_gpu_parts_and_rank_times_are_those_of_its_stream_read_without_a_wait_of_their_own(
+    zygote, run
+):
     content = specs.spec(copies=2, iterations=6, evaluation={"interval": 2, "iterations": 1})
     job = zygote.train(run, content, patch="training.test_step_clock:on_a_gpu")
     assert job.code == 0, job.err[-2000:]
@@ -78,7 +86,10 @@ def test_on_a_gpu_parts_and_rank_times_are_those_of_its_stream_read_without_a_wa
         assert line["forward_backward_seconds"] == pytest.approx(slow + REDUCTION)
     late = [line.get("optimizer_seconds") for line in job.metrics]  # of the step before
     assert late == [None, *[pytest.approx(OPTIMIZER)] * 5]
-    times = [(line["iteration"], line["steps"], line["seconds"]) for line in specs.metrics(run, "rank_times.jsonl")]
+    times = [
+        (line["iteration"], line["steps"], line["seconds"])
+        for line in specs.metrics(run, "rank_times.jsonl")
+    ]
     assert times == [(n, 1, pytest.approx([slow - count * FORWARD, slow])) for n in range(2, 7)]
     [event] = job.events("alarm")
     assert (event["kind"], event["rank"], event["value"]) == ("slow rank", 1, pytest.approx(slow))

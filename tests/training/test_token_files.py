@@ -27,7 +27,9 @@ def refused(root, **options):
 
 
 def test_a_good_pair_passes(prefix, tmp_path):
-    token_files.check_token_files(parse(specs.spec(evaluation={"interval": 2, "iterations": 1}), tmp_path))
+    token_files.check_token_files(
+        parse(specs.spec(evaluation={"interval": 2, "iterations": 1}), tmp_path)
+    )
     assert token_files.open_pair(prefix).tokens == 40 * 201
 
 
@@ -36,7 +38,9 @@ def test_mock_data_needs_no_file(tmp_path):
 
 
 def test_no_file_named(tmp_path):
-    assert "data.train names no file: tokenize a dataset first" in refused(tmp_path, data={"train": []})
+    assert "data.train names no file: tokenize a dataset first" in refused(
+        tmp_path, data={"train": []}
+    )
 
 
 @pytest.mark.parametrize("end", ["idx", "bin"])
@@ -47,12 +51,18 @@ def test_a_missing_file(end, prefix, tmp_path):
 
 def test_a_token_outside_the_vocabulary(prefix, tmp_path):
     specs.write_tokens(prefix, [[1] * 500, [2] * 30 + [250] + [3] * 500] * 20)
-    assert f"{prefix}.bin holds token 250, but the model's vocabulary is 250 (ids 0 to 249)" in refused(tmp_path)
+    assert (
+        f"{prefix}.bin holds token 250, but the model's vocabulary is 250 (ids 0 to 249)"
+        in refused(tmp_path)
+    )
 
 
 def test_a_negative_token(prefix, tmp_path):
     specs.write_tokens(prefix, [[1] * 500 + [-1]] * 20, "<i4", 4)
-    assert "holds token -1, but" in (said := refused(tmp_path)) and "(token number 500 of 10,020)" in said
+    assert (
+        "holds token -1, but" in (said := refused(tmp_path))
+        and "(token number 500 of 10,020)" in said
+    )
 
 
 def test_int32_tokens_are_read_as_such(prefix, tmp_path):
@@ -62,7 +72,10 @@ def test_int32_tokens_are_read_as_such(prefix, tmp_path):
 
 def test_tokens_that_are_no_ids(prefix, tmp_path):
     specs.write_tokens(prefix, [[1] * 500] * 20, "<f8", 6)
-    assert f"{prefix}.idx says its tokens are float64; token ids are uint16 (type 8) or int32" in refused(tmp_path)
+    assert (
+        f"{prefix}.idx says its tokens are float64; token ids are uint16 (type 8) or int32"
+        in refused(tmp_path)
+    )
 
 
 def test_an_index_of_something_else(prefix, tmp_path):
@@ -79,17 +92,35 @@ def test_an_index_cut_short(prefix, tmp_path):
     size = Path(f"{prefix}.idx").stat().st_size
     os.truncate(f"{prefix}.idx", size - 8)
     message = refused(tmp_path)
-    assert f"has {size - 8} bytes; 40 sequences and 40 documents make {size}: it was cut short" in message
+    assert (
+        f"has {size - 8} bytes; 40 sequences and 40 documents make {size}: it was cut short"
+        in message
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "at", "value", "says"),
     [
         ("<i4", 34, -402, "says sequence 0 has -402 tokens"),
-        ("<i8", 34 + 160 + 7 * 8, -4000, "says sequence 7 has 201 tokens and begins at byte -4000 of the .bin; by the"),
+        (
+            "<i8",
+            34 + 160 + 7 * 8,
+            -4000,
+            "says sequence 7 has 201 tokens and begins at byte -4000 of the .bin; by the",
+        ),
         ("<i8", 34 + 160 + 39 * 8, 0, "by the sequences before, it begins at byte 15678"),
-        ("<i8", 34 + 480 + 40 * 8, 99, "has documents that do not go from sequence 0 to 40 in order"),
-        ("<i8", 34 + 480 + 3 * 8, 30, "has documents that do not go from sequence 0 to 40 in order"),
+        (
+            "<i8",
+            34 + 480 + 40 * 8,
+            99,
+            "has documents that do not go from sequence 0 to 40 in order",
+        ),
+        (
+            "<i8",
+            34 + 480 + 3 * 8,
+            30,
+            "has documents that do not go from sequence 0 to 40 in order",
+        ),
     ],
 )
 def test_an_index_of_right_size_with_wrong_numbers(kind, at, value, says, prefix, tmp_path):
@@ -107,30 +138,41 @@ def test_an_index_of_right_size_with_wrong_numbers(kind, at, value, says, prefix
 
 def test_tokens_cut_short(prefix, tmp_path):
     os.truncate(f"{prefix}.bin", 1000)
-    assert f"{prefix}.bin has 1000 bytes; its index says 8040 tokens x 2 bytes = 16080" in refused(tmp_path)
+    assert f"{prefix}.bin has 1000 bytes; its index says 8040 tokens x 2 bytes = 16080" in refused(
+        tmp_path
+    )
 
 
 def test_too_little_text_for_one_sample(prefix, tmp_path):
     specs.write_tokens(prefix, [[1] * 16] * 2)
     message = refused(tmp_path)
-    assert "has 2 documents; the training share of split 949,50,1 is 2 of them with 32 tokens" in message
+    assert (
+        "has 2 documents; the training share of split 949,50,1 is 2 of them with 32 tokens"
+        in message
+    )
     assert "one sample needs 33" in message
 
 
 def test_a_validation_share_without_documents(prefix, tmp_path):
-    message = refused(tmp_path, evaluation={"interval": 2, "iterations": 1}, data={"split": "1000,0,0"})
+    message = refused(
+        tmp_path, evaluation={"interval": 2, "iterations": 1}, data={"split": "1000,0,0"}
+    )
     assert "the validation share of split 1000,0,0 is 0 of them with 0 tokens" in message
     assert "or evaluation.interval 0" in message
 
 
 @pytest.mark.parametrize("split", ["", "a,b", "1,2,3,4", "-1,1,1", "0,0,0", "nan,1,1", "inf,1,1"])
 def test_a_split_that_is_none(split, prefix, tmp_path):
-    assert f"data.split {split!r} is not three shares such as 949,50,1" in refused(tmp_path, data={"split": split})
+    assert f"data.split {split!r} is not three shares such as 949,50,1" in refused(
+        tmp_path, data={"split": split}
+    )
 
 
 def test_held_out_files_are_looked_at_too(prefix, tmp_path):
     held_out = {"validation": [{"weight": 1.0, "prefix": "data/missing"}]}
-    assert "missing.idx does not exist" in refused(tmp_path, data=held_out, evaluation={"interval": 2, "iterations": 1})
+    assert "missing.idx does not exist" in refused(
+        tmp_path, data=held_out, evaluation={"interval": 2, "iterations": 1}
+    )
     only_test = {"test": [{"weight": 1.0, "prefix": "data/missing"}]}
     assert "but data.validation names no file" in refused(
         tmp_path, data=only_test, evaluation={"interval": 2, "iterations": 1}
@@ -145,7 +187,10 @@ def test_a_long_file_is_scanned_in_blocks_over_its_whole_length(tmp_path):
         assert all(start % 4 == 0 for start, _ in blocks)
         assert blocks[0][0] == 0 and sum(blocks[-1]) == size
         if size < 2**26:
-            assert all(start + length >= later for (start, length), (later, _) in itertools.pairwise(blocks))
+            assert all(
+                start + length >= later
+                for (start, length), (later, _) in itertools.pairwise(blocks)
+            )
     ids = numpy.ones(2**24 + 10, "<u2")
     ids[-1] = 999
     specs.write_tokens(tmp_path / "long", [ids])
@@ -154,9 +199,16 @@ def test_a_long_file_is_scanned_in_blocks_over_its_whole_length(tmp_path):
 
 def test_weights_and_files_of_a_blend(prefix, tmp_path):
     """Each wrong weight and each file that is there twice is named, all at once."""
-    sources = [{"weight": weight, "prefix": name} for weight, name in ((0.5, "a"), (-0.5, "b"), (0.0, "c"), (1.0, "a"))]
-    message = refused(tmp_path, data={"train": sources, "validation": [{"weight": float("nan"), "prefix": "d"}]})
+    sources = [
+        {"weight": weight, "prefix": name}
+        for weight, name in ((0.5, "a"), (-0.5, "b"), (0.0, "c"), (1.0, "a"))
+    ]
+    message = refused(
+        tmp_path, data={"train": sources, "validation": [{"weight": float("nan"), "prefix": "d"}]}
+    )
     assert "data.train[1] (b): its weight -0.5 is not a number above 0" in message
     assert "data.train[2] (c): its weight 0 is not a number above 0" in message
-    assert "data.train[3] (a): the same file as data.train[0]; name it once, with the sum" in message
+    assert (
+        "data.train[3] (a): the same file as data.train[0]; name it once, with the sum" in message
+    )
     assert "data.validation[0] (d): its weight nan is not a number above 0" in message

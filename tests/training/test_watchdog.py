@@ -16,9 +16,21 @@ from runbook.plan_file.alarms import ExchangedTimes, StragglerDetector
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import parse
 from runbook.training.health import faults, heartbeat, stopping, watchdog
-from runbook.training.health.heartbeat import HangLimits, Heartbeat, HeartbeatFile, HeartbeatWriter, uptime
+from runbook.training.health.heartbeat import (
+    HangLimits,
+    Heartbeat,
+    HeartbeatFile,
+    HeartbeatWriter,
+    uptime,
+)
 from runbook.training.health.stopping import StopConditions
-from runbook.training.health.watchdog import find_hangs, make_watchdog, message_key, overslept, silent_ranks
+from runbook.training.health.watchdog import (
+    find_hangs,
+    make_watchdog,
+    message_key,
+    overslept,
+    silent_ranks,
+)
 from runbook.training.ranks import Ranks
 from runbook_drills import faults as drilled_faults
 from runbook_drills.bench import read_heartbeats
@@ -52,7 +64,9 @@ def named(beats):
 def test_a_rank_without_a_sign_of_life_hangs_whatever_it_last_did():
     for activity in ("step", "saving", "starting"):
         beats = [beat(0), beat(1, age=361, activity=activity), beat(2, age=359)]
-        assert [(hang.beat.rank, hang.why) for hang in silent_ranks(beats)] == [(1, "no sign of life")]
+        assert [(hang.beat.rank, hang.why) for hang in silent_ranks(beats)] == [
+            (1, "no sign of life")
+        ]
 
 
 @pytest.mark.parametrize("activity", ["step", "evaluating", "saving", "starting", "between"])
@@ -69,17 +83,24 @@ def test_as_long_as_one_rank_gets_on_nobody_hangs():
 def test_a_rank_that_waits_for_another_one_itself_is_not_the_cause():
     """Ranks 0, 1 and 2, 3 share matrices, 0, 2 and 1, 3 gradients: 1 computes, 0 waits for it, 2 and 3 for both."""
     beats = [
-        beat(0, entered={"t0": 5, "d0": 3}), beat(1, entered={"t0": 4, "d1": 3}),
-        beat(2, entered={"t1": 6, "d0": 4}), beat(3, entered={"t1": 6, "d1": 4}),
-    ]  # fmt: skip
+        beat(0, entered={"t0": 5, "d0": 3}),
+        beat(1, entered={"t0": 4, "d1": 3}),
+        beat(2, entered={"t1": 6, "d0": 4}),
+        beat(3, entered={"t1": 6, "d1": 4}),
+    ]
     assert named(beats) == [1]
 
 
 def test_a_stage_that_has_not_sent_keeps_the_next_one_waiting():
     """Stage 1 waits for what stage 0 has not sent; who has sent more than was taken need not wait."""
     first = beat(0, entered={message_key("p", "send", 0, 1): 3, message_key("q", "send", 0, 2): 9})
-    assert named([first, beat(1, entered={message_key("p", "recv", 1, 0): 4}), beat(2, entered={})]) == [0]
-    ahead = [beat(0, entered={message_key("p", "send", 0, 1): 5}), beat(1, entered={message_key("p", "recv", 1, 0): 4})]
+    assert named(
+        [first, beat(1, entered={message_key("p", "recv", 1, 0): 4}), beat(2, entered={})]
+    ) == [0]
+    ahead = [
+        beat(0, entered={message_key("p", "send", 0, 1): 5}),
+        beat(1, entered={message_key("p", "recv", 1, 0): 4}),
+    ]
     assert named(ahead) == []
 
 
@@ -105,7 +126,9 @@ class Simulated:
         for rank in range(4):
             self.writers.append(HeartbeatWriter(rank, HangLimits(timeout)))
             self.writers[-1].entered = lambda rank=rank: {"0": self.entered[rank]}
-        self.entered, self.named, self.longest_wait = [0] * 4, [], 0.0
+        self.entered = [0] * 4
+        self.named = []
+        self.longest_wait = 0.0
 
     def do(self, seconds, begin):
         """Something that takes so long: all but rank 3 wait in a collective from a tenth of it on."""
@@ -138,7 +161,8 @@ class Simulated:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "first", "limit"), [(1, 60, 360), (60, 300, 360), (400, 420, 1200), (600, 500, 1800)]
+    ("seconds", "first", "limit"),
+    [(1, 60, 360), (60, 300, 360), (400, 420, 1200), (600, 500, 1800)],
 )
 def test_no_legitimate_step_or_evaluation_is_a_hang_and_a_hang_is_found_on_a_simulated_clock(
     monkeypatch, seconds, first, limit
@@ -172,8 +196,12 @@ def test_a_slow_first_step_is_forgotten_once_others_are_measured():
 
 def windows(*seconds_of_ranks, stages=1):
     """What is found over looks at which each rank has computed so many seconds for each of 10 steps."""
-    detector, found, count = StragglerDetector(stages), [], len(seconds_of_ranks[0])
-    detector.look(ExchangedTimes(1, 1, [9.0] * (count - 1) + [99.0]), 0.0)  # the first step compiles
+    detector = StragglerDetector(stages)
+    found = []
+    count = len(seconds_of_ranks[0])
+    detector.look(
+        ExchangedTimes(1, 1, [9.0] * (count - 1) + [99.0]), 0.0
+    )  # the first step compiles
     for number, seconds in enumerate(seconds_of_ranks):
         for part in (1, 2):  # two exchanges of five steps make a window
             times = ExchangedTimes(10 * number + 5 * part + 1, 5, [*seconds])
@@ -193,7 +221,9 @@ def test_one_slow_window_or_an_even_run_is_no_alarm():
     assert windows(*[(0.1,)] * 9) == []
 
 
-@pytest.mark.parametrize(("times", "named"), [(1.2, False), (1.45, False), (1.5, False), (1.55, True), (2.0, True)])
+@pytest.mark.parametrize(
+    ("times", "named"), [(1.2, False), (1.45, False), (1.5, False), (1.55, True), (2.0, True)]
+)
 def test_a_rank_is_slow_above_one_and_a_half_times_the_middle(times, named):
     """Drill 09 holds a training at 1.2 and one at 2 times against the same threshold."""
     assert [rank for rank, *_ in windows(*[(0.1, 0.1, 0.1 * times)] * 3)] == [2] * named
@@ -213,9 +243,9 @@ def test_heartbeats_of_a_machine_are_written_in_place_and_read_back(tmp_path):
     own = {read.rank: read for read in file.read()}
     assert sorted(own) == [8, 11] and own[8].where and -1 < own[8].age < 60
     assert (own[11].step, own[11].activity, own[11].pid) == (7, "step", os.getpid())
-    assert {rank: beat["pid"] for rank, beat in read_heartbeats(tmp_path / "ranks").items()} == dict.fromkeys(
-        own, os.getpid()
-    )
+    assert {
+        rank: beat["pid"] for rank, beat in read_heartbeats(tmp_path / "ranks").items()
+    } == dict.fromkeys(own, os.getpid())
     assert not (tmp_path / "ranks").exists()
     content = bytearray(file.path.read_bytes())
     content[20] ^= 1
@@ -228,7 +258,11 @@ def test_heartbeats_of_a_machine_are_written_in_place_and_read_back(tmp_path):
 def test_a_heartbeat_of_a_process_that_ended_is_nobody_s(tmp_path):
     file = HeartbeatFile(tmp_path, range(2))
     file.open()
-    file.write(dataclasses.replace(beat(0, age=20), pid=os.getpid(), start=heartbeat.process_start_ticks(os.getpid())))
+    file.write(
+        dataclasses.replace(
+            beat(0, age=20), pid=os.getpid(), start=heartbeat.process_start_ticks(os.getpid())
+        )
+    )
     file.write(beat(1, age=20))  # of another job in this folder, that was killed
     assert [read.rank for read in file.read()] == [0]
     file.close(remove=True)
@@ -259,20 +293,39 @@ def test_without_a_job_folder_there_is_no_watch():
     spec = parse(specs.spec(), specs.Path())
     ranks = Ranks(1, 2, 1, "torchrun", "127.0.0.1", 29500)
     assert make_watchdog(spec, ranks, {}) is None
-    watch = make_watchdog(spec, ranks, {heartbeat.FOLDER_VARIABLE: "/jobs/04-training", "LOCAL_WORLD_SIZE": "2"})
+    watch = make_watchdog(
+        spec, ranks, {heartbeat.FOLDER_VARIABLE: "/jobs/04-training", "LOCAL_WORLD_SIZE": "2"}
+    )
     assert list(watch.local) == [0, 1]
-    alone = make_watchdog(spec, ranks, {heartbeat.FOLDER_VARIABLE: "/jobs/04-training", "LOCAL_WORLD_SIZE": "nonsense"})
+    alone = make_watchdog(
+        spec,
+        ranks,
+        {heartbeat.FOLDER_VARIABLE: "/jobs/04-training", "LOCAL_WORLD_SIZE": "nonsense"},
+    )
     assert list(alone.local) == [1]
 
 
-def test_a_rank_says_what_collective_it_is_in_while_it_is_stuck_and_not_once_it_got_on(monkeypatch, tmp_path):
-    clock, written = [1000.0], []
+def test_a_rank_says_what_collective_it_is_in_while_it_is_stuck_and_not_once_it_got_on(
+    monkeypatch, tmp_path
+):
+    clock = [1000.0]
+    written = []
     monkeypatch.setattr(heartbeat, "uptime", lambda: clock[0])
-    monkeypatch.setattr(watchdog, "write_collectives", lambda path: written.append(path) or f"in {len(written)}")
+    monkeypatch.setattr(
+        watchdog, "write_collectives", lambda path: written.append(path) or f"in {len(written)}"
+    )
     environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
-    watch = make_watchdog(parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), environment)
+    watch = make_watchdog(
+        parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), environment
+    )
     watch._reports = object()
-    for step, seconds, shown in ((1, 0, ""), (0, 600, "in 1"), (0, 1, "in 1"), (2, 0, ""), (0, 3000, "in 2")):
+    for step, seconds, shown in (
+        (1, 0, ""),
+        (0, 600, "in 1"),
+        (0, 1, "in 1"),
+        (2, 0, ""),
+        (0, 3000, "in 2"),
+    ):
         if step:
             watch.heartbeat.step(step)
         clock[0] += seconds
@@ -285,14 +338,26 @@ def test_a_rank_says_what_collective_it_is_in_while_it_is_stuck_and_not_once_it_
 def test_on_a_gpu_nccl_records_and_torch_writes_the_record_into_the_job_unless_the_job_says_otherwise(
     monkeypatch, tmp_path
 ):
-    names = ("FR_BUFFER_SIZE", "NCCL_TRACE_BUFFER_SIZE", "NCCL_DUMP_ON_TIMEOUT", "FR_DUMP_TEMP_FILE")
+    names = (
+        "FR_BUFFER_SIZE",
+        "NCCL_TRACE_BUFFER_SIZE",
+        "NCCL_DUMP_ON_TIMEOUT",
+        "FR_DUMP_TEMP_FILE",
+    )
     for name in (*names, "NCCL_DEBUG_INFO_TEMP_FILE"):
-        monkeypatch.setenv(f"TORCH_{name}", "")  # what is set then is taken away again after the test
+        monkeypatch.setenv(
+            f"TORCH_{name}", ""
+        )  # what is set then is taken away again after the test
         monkeypatch.delenv(f"TORCH_{name}")
     environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
-    for gpu, values in ((False, [None] * 4), (True, ["2000", None, "1", f"{tmp_path}/torch-collectives-"])):
+    for gpu, values in (
+        (False, [None] * 4),
+        (True, ["2000", None, "1", f"{tmp_path}/torch-collectives-"]),
+    ):
         monkeypatch.setattr(watchdog, "on_gpu", lambda gpu=gpu: gpu)
-        watch = make_watchdog(parse(specs.spec(), tmp_path), Ranks(0, 1, 0, "alone", "", 0), environment)
+        watch = make_watchdog(
+            parse(specs.spec(), tmp_path), Ranks(0, 1, 0, "alone", "", 0), environment
+        )
         watch.start()
         watch.stop()
         assert [os.environ.get(f"TORCH_{name}") for name in names] == values
@@ -304,11 +369,20 @@ def test_on_a_gpu_nccl_records_and_torch_writes_the_record_into_the_job_unless_t
 def test_of_nccl_s_record_the_oldest_collective_under_way_is_shown():
     def entry(number, state, *, retired, name="nccl:_all_gather_base", p2p=0):
         numbers = {"collective_seq_id": number, "p2p_seq_id": p2p, "is_p2p": bool(p2p)}
-        return {**numbers, "profiling_name": name, "process_group": ["3", "dp"], "state": state, "retired": retired}
+        return {
+            **numbers,
+            "profiling_name": name,
+            "process_group": ["3", "dp"],
+            "state": state,
+            "retired": retired,
+        }
 
     assert watchdog.describe_collectives([]) == ""
     done = [entry(5, "completed", retired=True), entry(6, "completed", retired=False)]
-    under_way = [entry(6, "started", retired=False, name="nccl:send 0->1", p2p=9), entry(7, "scheduled", retired=False)]
+    under_way = [
+        entry(6, "started", retired=False, name="nccl:send 0->1", p2p=9),
+        entry(7, "scheduled", retired=False),
+    ]
     assert watchdog.describe_collectives(done + under_way) == (
         "in nccl:send 0->1 9 of group 3 (dp) (started), after nccl:_all_gather_base 6 of group 3 (dp)"
     )
@@ -316,10 +390,13 @@ def test_of_nccl_s_record_the_oldest_collective_under_way_is_shown():
 
 def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypatch, tmp_path):
     """Or else they would end what the watchdog lets live, or a hung rank before the watchdog has named it."""
-    raised, clock = [], [1000.0]
+    raised = []
+    clock = [1000.0]
     monkeypatch.setattr(watchdog, "raise_timeouts", raised.append)
     monkeypatch.setattr(heartbeat, "uptime", lambda: clock[0])
-    watch = make_watchdog(parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), {"RUNBOOK_JOB_FOLDER": "/j"})
+    watch = make_watchdog(
+        parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), {"RUNBOOK_JOB_FOLDER": "/j"}
+    )
     watch._reports = object()
     for number, seconds in enumerate((10, 10, 10, 13, 40), start=1):
         watch.heartbeat.step(number)
@@ -327,7 +404,10 @@ def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypat
         clock[0] += seconds
     watch.heartbeat.step(6)
     watch._raise_timeouts(watch.heartbeat.current().limit)
-    assert raised == [pytest.approx(3 * 13 / 0.6), pytest.approx(3 * 40 / 0.6)]  # the planned 60 s are enough for 10 s
+    assert raised == [
+        pytest.approx(3 * 13 / 0.6),
+        pytest.approx(3 * 40 / 0.6),
+    ]  # the planned 60 s are enough for 10 s
 
 
 class TestStopping:
@@ -375,7 +455,12 @@ class TestFaults:
         assert faults.faults_from(environment | job, 1).loss(2.0, 9) == 8.0
         assert faults.faults_from(environment | job, 1).loss(2.0, 8) == 2.0
         assert faults.faults_from(environment | job, 0).loss(2.0, 9) == 2.0
-        assert faults.faults_from(environment | {heartbeat.FOLDER_VARIABLE: "/j/04-training-2"}, 1).loss(2.0, 9) == 2.0
+        assert (
+            faults.faults_from(
+                environment | {heartbeat.FOLDER_VARIABLE: "/j/04-training-2"}, 1
+            ).loss(2.0, 9)
+            == 2.0
+        )
 
     @pytest.mark.parametrize(
         ("text", "seconds"),
@@ -387,12 +472,17 @@ class TestFaults:
             ("slow:seconds=0.12; slow:rank=1,factor=1.2", 0.14 * 1.2),
         ],
     )
-    def test_a_slow_rank_takes_as_many_times_as_long_as_it_is_told(self, monkeypatch, text, seconds):
+    def test_a_slow_rank_takes_as_many_times_as_long_as_it_is_told(
+        self, monkeypatch, text, seconds
+    ):
         """A step of 0.02 s, on a clock that only sleeping and computing move."""
         clock = [100.0]
-        moved = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda by: clock.__setitem__(0, clock[0] + by))
+        moved = SimpleNamespace(
+            monotonic=lambda: clock[0], sleep=lambda by: clock.__setitem__(0, clock[0] + by)
+        )
         monkeypatch.setattr(drilled_faults, "time", moved)
-        slow, begins = faults.faults_from({faults.VARIABLE: text}, 1), []
+        slow = faults.faults_from({faults.VARIABLE: text}, 1)
+        begins = []
         for step in range(1, 6):
             slow.step(step)
             begins.append(clock[0])
@@ -401,15 +491,21 @@ class TestFaults:
 
     @pytest.mark.parametrize("text", ["boom", "kill:when=3", "kill;boom"])
     def test_what_is_no_fault_is_refused_by_name(self, text):
-        with pytest.raises(RefusedError, match=r"RUNBOOK_FAULTS: .* is no fault; the kinds are kill, stop"):
+        with pytest.raises(
+            RefusedError, match=r"RUNBOOK_FAULTS: .* is no fault; the kinds are kill, stop"
+        ):
             faults.faults_from({faults.VARIABLE: text}, 0)
 
     def test_examples_in_docstrings_are_true(self):
         assert doctest.testmod(drilled_faults).failed == doctest.testmod(heartbeat).failed == 0
 
 
-@pytest.mark.parametrize("answer", ["", "[]", '{"entries": [{"of": "another version"}]}', RuntimeError("no recorder")])
-def test_a_record_of_collectives_that_cannot_be_read_does_not_end_the_watch(monkeypatch, tmp_path, answer):
+@pytest.mark.parametrize(
+    "answer", ["", "[]", '{"entries": [{"of": "another version"}]}', RuntimeError("no recorder")]
+)
+def test_a_record_of_collectives_that_cannot_be_read_does_not_end_the_watch(
+    monkeypatch, tmp_path, answer
+):
     def dump():
         if isinstance(answer, Exception):
             raise answer

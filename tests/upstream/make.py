@@ -57,7 +57,10 @@ def fact(words):
     if not isinstance(action, str):  # argparse.BooleanOptionalAction and the like
         return {"values": 0, "type": "flag"}
     kind = words.get("type")
-    entry = {"values": literal(words.get("nargs"), 1), "type": kind.id if isinstance(kind, ast.Name) else "str"}
+    entry = {
+        "values": literal(words.get("nargs"), 1),
+        "type": kind.id if isinstance(kind, ast.Name) else "str",
+    }
     choices = allowed(words.get("choices"))
     return entry | ({"choices": choices} if choices is not None else {})
 
@@ -101,8 +104,17 @@ def main(git, framework, repository, commit, *files):
     """Write the facts of one checkout."""
     facts = {}
     for name in files:
-        facts |= keys(source(git, commit, name)) if framework == "nemo" else options(source(git, commit, name))
-    header = {"framework": framework, "repository": repository, "commit": commit, "files": list(files)}
+        facts |= (
+            keys(source(git, commit, name))
+            if framework == "nemo"
+            else options(source(git, commit, name))
+        )
+    header = {
+        "framework": framework,
+        "repository": repository,
+        "commit": commit,
+        "files": list(files),
+    }
     body = {"keys" if framework == "nemo" else "options": dict(sorted(facts.items()))}
     path = HERE / f"{framework}-{commit[:8]}.json"
     path.write_text(json.dumps(header | body, indent=1) + "\n")

@@ -56,7 +56,9 @@ def here(recorded, monkeypatch) -> Path:
 
 
 def test_the_page_on_exploring_a_run_says_what_happens(here):
-    text = re.sub(r"^```\w*$", "", (PROJECT / "docs" / "explore.md").read_text(), flags=re.MULTILINE)
+    text = re.sub(
+        r"^```\w*$", "", (PROJECT / "docs" / "explore.md").read_text(), flags=re.MULTILINE
+    )
     page = doctest.DocTestParser().get_doctest(text, {}, "explore.md", "docs/explore.md", 0)
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
@@ -71,9 +73,13 @@ def test_from_a_fresh_kernel_three_lines_suffice(here):
     import nbclient
     import nbformat
 
-    cells = [nbformat.v4.new_code_cell(f"import runbook\n{code}") for code, _ in THREE_LINES.values()]
+    cells = [
+        nbformat.v4.new_code_cell(f"import runbook\n{code}") for code, _ in THREE_LINES.values()
+    ]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(PROJECT)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": str(PROJECT)}}
+    ).execute()
     for (name, (_, words)), cell in zip(THREE_LINES.items(), notebook.cells, strict=True):
         assert len(cell.source.splitlines()) <= 3, name
         (output,) = cell.outputs
@@ -110,20 +116,29 @@ def test_an_even_straggler_does_not_explain_a_slow_step():
 def test_a_run_that_was_never_started_has_its_plan_and_says_what_it_lacks(here):
     run = runbook.open("azure-175b")
     assert "never run" in repr(run) and "175" in repr(run.plan)
-    with pytest.raises(RecordError, match=r"azure-175b/plan\.json does not exist: run 00-plan first"):
+    with pytest.raises(
+        RecordError, match=r"azure-175b/plan\.json does not exist: run 00-plan first"
+    ):
         run.history  # noqa: B018
 
 
 def test_wrong_names_are_refused_with_the_right_ones(here):
-    with pytest.raises(ParamsError, match=r"loca is not a run's folder; there are local(?s:.*)Did you mean local\?"):
+    with pytest.raises(
+        ParamsError, match=r"loca is not a run's folder; there are local(?s:.*)Did you mean local\?"
+    ):
         runbook.open("loca")
     plan = runbook.open("local").plan
-    with pytest.raises(ParamsError, match=r"There is no key micro_bach\. Did you mean training\.micro_batch\?"):
+    with pytest.raises(
+        ParamsError, match=r"There is no key micro_bach\. Did you mean training\.micro_batch\?"
+    ):
         plan.with_(micro_bach=2)
     with pytest.raises(PlanError, match=r"Set training\.global_batch to 16"):
         plan.with_(micro_batch=8)
     assert plan.with_(nodes=1).set_words == ("jobs.training.nodes=1",)
-    assert plan.with_(mp_size=2, global_batch=16).set_words == ("parallel.tensor=2", "training.global_batch=16")
+    assert plan.with_(mp_size=2, global_batch=16).set_words == (
+        "parallel.tensor=2",
+        "training.global_batch=16",
+    )
 
 
 def test_a_plan_equal_to_another_has_no_difference_and_opening_writes_nothing(here):
@@ -142,7 +157,9 @@ def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
     shutil.copytree(here.parent, tmp_path / "runs")
     monkeypatch.setenv("RUNBOOK_RUNS", str(tmp_path / "runs"))
     open_phase = open_run("05-analysis", *WORDS, runs=tmp_path / "runs")
-    assert [type(figure).__name__ for figure in analysis.show_timeline(open_phase).figures] == ["Figure"]
+    assert [type(figure).__name__ for figure in analysis.show_timeline(open_phase).figures] == [
+        "Figure"
+    ]
     for show in (analysis.show_step_parts, analysis.show_gap):
         view = show(open_phase)
         assert [type(figure).__name__ for figure in view.figures] == ["Figure"]
@@ -164,6 +181,8 @@ def test_without_pandas_the_extra_is_named(here, monkeypatch):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(table.importlib, "import_module", absent)
-    with pytest.raises(ModuleNotFoundError, match=r"needs pandas.*pip install 'gpt3-runbook\[jupyter\]'") as error:
+    with pytest.raises(
+        ModuleNotFoundError, match=r"needs pandas.*pip install 'gpt3-runbook\[jupyter\]'"
+    ) as error:
         runbook.open("local").history  # noqa: B018
     assert error.value.name == "pandas"  # by which the command line names the extra

@@ -67,13 +67,17 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
     train = opened(project, *words, phase="04-training")
     assert job_rules.data_check(train).verdict == "pass"
     assert [source.weight for source in train.phase_plan.data.train] == [0.7, 0.3]
-    assert ("data", "70.0% fruit, 30.0% stone") in [(row["what"], row["value"]) for row in phases.summary_rows(train)]
+    assert ("data", "70.0% fruit, 30.0% stone") in [
+        (row["what"], row["value"]) for row in phases.summary_rows(train)
+    ]
 
 
 def made_elsewhere(project: Path, *names: str) -> None:
     (project / "ready").mkdir(exist_ok=True)
     for name in names:
-        prepare([project / "fruit" / "one.jsonl"], project / "ready" / name, TokenizeOptions(workers=1))
+        prepare(
+            [project / "fruit" / "one.jsonl"], project / "ready" / name, TokenizeOptions(workers=1)
+        )
 
 
 def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text(project, capsys):
@@ -86,7 +90,9 @@ def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text
     data.verify(open_phase)
     link = open_phase.folder / "data" / "ready_text_document.bin"
     assert (
-        link.is_symlink() and link.read_bytes() == (open_phase.folder / "data" / "fruit_text_document.bin").read_bytes()
+        link.is_symlink()
+        and link.read_bytes()
+        == (open_phase.folder / "data" / "fruit_text_document.bin").read_bytes()
     )
     assert job_rules.data_check(opened(project, *words, phase="04-training")).verdict == "pass"
 
@@ -94,7 +100,10 @@ def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text
 def test_ready_token_files_that_the_plan_does_not_know_are_refused_with_what_to_do(project):
     made_elsewhere(project, "old", "new")
     open_phase = opened(project, "data.dataset=ready")
-    with pytest.raises(DataError, match=r"ready has 2 pairs of token files .* and the plan reads 1 .*: list the \.bin"):
+    with pytest.raises(
+        DataError,
+        match=r"ready has 2 pairs of token files .* and the plan reads 1 .*: list the \.bin",
+    ):
         data.tokenize(open_phase)
 
 
@@ -106,10 +115,16 @@ def test_mock_data_needs_no_token_files(project):
 def test_a_blend_that_is_not_asked_for_leaves_the_fingerprint_of_the_data_as_it_was(project):
     open_phase = opened(project, "data.dataset=fruit")
     inputs = {
-        "data": {key: value for key, value in open_phase.settings.subset(["data"]).items() if key != "data.blend"},
+        "data": {
+            key: value
+            for key, value in open_phase.settings.subset(["data"]).items()
+            if key != "data.blend"
+        },
         "dataset": open_phase.settings.dataset.model_dump(mode="json"),
         "vocabulary": open_phase.settings.model.vocabulary,
         "text": text_identity(open_phase.settings, open_phase.folder),
     }
-    digest = phases.phase_fingerprint(open_phase.settings, open_phase.plan, open_phase.folder, "02-data")
+    digest = phases.phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, "02-data"
+    )
     assert digest == run_files.fingerprint(phases.VERSIONS["02-data"], inputs)

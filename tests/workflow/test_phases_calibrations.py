@@ -19,7 +19,9 @@ def smoke(runs):
     """A toy smoke test whose steps took 0.5 s each, kept as a calibration."""
     open_phase = open_run("03-smoke-test", runs=runs)
     history = read_metrics(write_metrics(open_phase, 6, seconds=0.5))
-    kept = machine.keep_calibration(open_phase.settings, open_phase.plan, open_phase.folder, history)
+    kept = machine.keep_calibration(
+        open_phase.settings, open_phase.plan, open_phase.folder, history
+    )
     assert kept is not None
     return open_phase, kept
 
@@ -31,7 +33,10 @@ def test_a_later_plan_is_corrected_to_the_measured_step(smoke):
     _, corrected = load_plan("local", words, measured=True)
     found = corrected.as_dict()["time"]["03-smoke-test"]
     assert found["seconds_per_iteration"] == pytest.approx(0.5, rel=1e-3)
-    assert f"measured by the smoke test of {open_phase.settings.name} on {kept.measured[:10]}" in found["basis"]
+    assert (
+        f"measured by the smoke test of {open_phase.settings.name} on {kept.measured[:10]}"
+        in found["basis"]
+    )
     assert "measured by the smoke test" not in plain.as_dict()["time"]["03-smoke-test"]["basis"]
 
 
@@ -62,7 +67,10 @@ def metrics(open_phase):
 def test_too_few_steps_say_nothing(runs):
     open_phase = open_run("03-smoke-test", runs=runs)
     history = read_metrics(write_metrics(open_phase, 3, seconds=0.5))
-    assert machine.keep_calibration(open_phase.settings, open_phase.plan, open_phase.folder, history) is None
+    assert (
+        machine.keep_calibration(open_phase.settings, open_phase.plan, open_phase.folder, history)
+        is None
+    )
     assert machine.known_calibrations(open_phase.settings, runs).found == ()
 
 

@@ -39,7 +39,11 @@ def test_every_row_of_the_published_table_gets_its_answer_in_order() -> None:
     assert [row["model"] for row in rows] == models
     assert [row["row"] for row in rows] == list(range(1, len(models) + 1))
     for row in rows:
-        assert (row["tokens_s_per_accel"] is None) == (row["tflops_per_accel"] is None) == (row["reason"] is not None)
+        assert (
+            (row["tokens_s_per_accel"] is None)
+            == (row["tflops_per_accel"] is None)
+            == (row["reason"] is not None)
+        )
 
 
 def test_a_table_needs_only_two_columns(tmp_path: Path) -> None:
@@ -58,7 +62,9 @@ def test_a_table_needs_only_two_columns(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_and_rows_of_any_length_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_bytes("\ufeffmodel,accelerator,n_accel\nGPT 7.5B,A100\nGPT 7.5B,A100,8,9,10\n".encode())
+    path.write_bytes(
+        "\ufeffmodel,accelerator,n_accel\nGPT 7.5B,A100\nGPT 7.5B,A100,8,9,10\n".encode()
+    )
     assert len([row for row in predict_file(path) if row.tokens_s_per_accel]) == 2
     path.write_text("model,accelerator\n")
     assert predict_file(path) == []
@@ -67,9 +73,15 @@ def test_a_byte_order_mark_and_rows_of_any_length_are_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"a;b\n1;2\n", "the table has no column model and no column accelerator (its first line: a;b)"),
+        (
+            b"a;b\n1;2\n",
+            "the table has no column model and no column accelerator (its first line: a;b)",
+        ),
         (b"", "(its first line: nothing)"),
-        (b"model,accelerator\n\xff\xfe\n", "is not UTF-8 text (byte 18). Save the table as CSV in UTF-8."),
+        (
+            b"model,accelerator\n\xff\xfe\n",
+            "is not UTF-8 text (byte 18). Save the table as CSV in UTF-8.",
+        ),
         (
             b'model,accelerator\n"' + b"x" * 200_000 + b'"\n',
             ": field larger than field limit (131072). Save the table as CSV with commas.",

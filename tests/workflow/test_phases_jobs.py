@@ -34,7 +34,9 @@ def test_a_job_is_submitted_with_its_script_and_an_event(open_phase, queue, caps
     assert queue.calls == ["submit 04-training"]
     assert events(open_phase) == ["begun", "submitted"]
     assert (open_phase.folder / "jobs/04-training/job.sh").read_text().startswith("#!")
-    assert "Not done yet: submitted jobs/04-training as fake-04-training." in capsys.readouterr().out
+    assert (
+        "Not done yet: submitted jobs/04-training as fake-04-training." in capsys.readouterr().out
+    )
 
 
 def test_launching_again_finds_the_running_job(open_phase, queue, capsys):
@@ -58,8 +60,12 @@ def test_a_job_that_finished_while_nobody_watched_is_not_started_again(open_phas
     assert capsys.readouterr().out.count("done, verified") == 2
 
 
-@pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.STOPPED, JobState.LOST])
-def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(open_phase, queue, state):
+@pytest.mark.parametrize(
+    "state", [JobState.FAILED, JobState.CANCELLED, JobState.STOPPED, JobState.LOST]
+)
+def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
+    open_phase, queue, state
+):
     jobs.launch(open_phase)
     metrics = write_metrics(open_phase, 3)
     queue.states["04-training"] = state
@@ -69,7 +75,9 @@ def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(open_
     assert metrics.exists()
 
 
-def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(open_phase, queue):
+def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(
+    open_phase, queue
+):
     """Its outputs would be taken for those of the new values."""
     jobs.launch(open_phase)
     metrics = write_metrics(open_phase, 3)
@@ -80,7 +88,10 @@ def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_und
         jobs.launch(other)
     assert metrics.exists()
     assert queue.calls == ["submit 04-training"]
-    with pytest.raises(JobError, match=r"what it works on is not moved away\. Wait until it has ended, or end it: run"):
+    with pytest.raises(
+        JobError,
+        match=r"what it works on is not moved away\. Wait until it has ended, or end it: run",
+    ):
         refuse_while_a_job_runs(open_phase.folder, queue)
     queue.states["04-training"] = JobState.CANCELLED
     refuse_while_a_job_runs(open_phase.folder, queue)
@@ -114,17 +125,27 @@ def replanned(open_phase, queue, *words: str):
     return list((open_phase.folder / "history").glob("*"))
 
 
-def test_a_longer_training_goes_on_from_its_checkpoint_and_says_what_becomes_of_the_rate(open_phase, queue, capsys):
+def test_a_longer_training_goes_on_from_its_checkpoint_and_says_what_becomes_of_the_rate(
+    open_phase, queue, capsys
+):
     jobs.launch(open_phase)
     metrics = write_metrics(open_phase, 6)
     saved_at(open_phase, 6)
-    assert replanned(open_phase, queue, "training.iterations=12", "training.warmup_iterations=2") == []
+    assert (
+        replanned(open_phase, queue, "training.iterations=12", "training.warmup_iterations=2") == []
+    )
     assert metrics.exists()
     assert events(open_phase) == ["begun", "submitted", "replanned", "submitted"]
     told = capsys.readouterr().out
-    assert "The training goes on from its checkpoint of iteration 6: iterations 6 -> 12. The learning rate" in told
+    assert (
+        "The training goes on from its checkpoint of iteration 6: iterations 6 -> 12. The learning rate"
+        in told
+    )
     assert "0.000825 in the next step, where the old plan had 0.00015." in told
-    assert "training.decay_samples=48 would keep the old rate. To begin anew instead: runbook run with --redo" in told
+    assert (
+        "training.decay_samples=48 would keep the old rate. To begin anew instead: runbook run with --redo"
+        in told
+    )
     jobs.launch(open_run(PHASE, "training.iterations=12", runs=open_phase.folder.parent))
     assert len(queue.calls) == 2
 
@@ -135,7 +156,10 @@ def test_a_rate_that_does_not_depend_on_the_length_is_said_to_be_undisturbed(run
     jobs.launch(open_phase)
     saved_at(open_phase, 4)
     assert replanned(open_phase, queue, *words, "training.iterations=12") == []
-    assert "does not depend on the length: the losses are those of one undisturbed training." in capsys.readouterr().out
+    assert (
+        "does not depend on the length: the losses are those of one undisturbed training."
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +196,9 @@ def test_another_training_or_a_shorter_one_begins_anew_with_the_old_kept(open_ph
     assert events(open_phase)[-2:] == ["begun", "submitted"]
 
 
-def test_a_training_that_an_older_program_began_can_be_prolonged_once_it_was_resumed(open_phase, queue):
+def test_a_training_that_an_older_program_began_can_be_prolonged_once_it_was_resumed(
+    open_phase, queue
+):
     jobs.launch(open_phase)
     saved_at(open_phase, 4)
     started = job_rules.started_path(open_phase.folder, PHASE)
@@ -207,7 +233,9 @@ def test_what_is_set_aside_twice_in_a_second_lies_in_two_places(tmp_path, monkey
     assert jobs.move_to_history(tmp_path, "03-smoke-test", [tmp_path / "none"]) is None
 
 
-def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(open_phase, queue, capsys, monkeypatch):
+def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
+    open_phase, queue, capsys, monkeypatch
+):
     """Six jobs of one step each come to the end; the same number without a step does not."""
     queue.after_submit = JobState.STOPPED
     done = iter(range(1, 7))
@@ -226,7 +254,12 @@ def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(open_phase, q
     jobs.watch(open_phase)
     assert len(queue.calls) == 6
     assert not jobs.what_is_missing(open_phase)
-    assert capsys.readouterr().out.count("The job ended as stopped (told so); it goes on as jobs/04-training-") == 5
+    assert (
+        capsys.readouterr().out.count(
+            "The job ended as stopped (told so); it goes on as jobs/04-training-"
+        )
+        == 5
+    )
 
 
 def test_a_job_that_stops_again_and_again_without_a_step_is_not_resumed_for_ever(open_phase, queue):
@@ -241,7 +274,9 @@ def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
     queue.after_submit = JobState.FAILED
     jobs.launch(open_phase)
     folder = open_phase.folder / "jobs" / "04-training"
-    (folder / "err").write_text("".join(f"line {n}\n" for n in range(100)) + "RuntimeError: no such thing\n")
+    (folder / "err").write_text(
+        "".join(f"line {n}\n" for n in range(100)) + "RuntimeError: no such thing\n"
+    )
     (folder / "out").write_text("said\n")
     with pytest.raises(JobError) as error:
         jobs.watch(open_phase)
@@ -269,7 +304,9 @@ def test_nothing_is_submitted_where_the_check_above_failed_or_was_left_out(runs,
 
 def test_a_smoke_test_is_not_submitted_without_token_files(runs, queue):
     open_phase = open_run("03-smoke-test", runs=runs, ready=False)
-    with pytest.raises(JobError, match=r"03-smoke-test: nothing was submitted\. token files: not made"):
+    with pytest.raises(
+        JobError, match=r"03-smoke-test: nothing was submitted\. token files: not made"
+    ):
         smoke_test.launch(open_phase)
     assert queue.calls == []
 
@@ -302,9 +339,12 @@ def test_token_files_that_passed_are_not_read_again_for_the_launch(open_phase, q
         training.launch(open_phase)
 
 
-def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_done(open_phase, queue):
+def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_done(
+    open_phase, queue
+):
     with pytest.raises(
-        RecordError, match=r"04-training is not finished, because its training is not \(not done yet\)\. Run"
+        RecordError,
+        match=r"04-training is not finished, because its training is not \(not done yet\)\. Run",
     ):
         training.finish(open_phase)
     jobs.launch(open_phase)
@@ -320,11 +360,15 @@ def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_d
 
 
 def test_watching_before_launching_says_what_to_do(open_phase):
-    with pytest.raises(JobError, match="04-training has no job: run the cell that launches it first"):
+    with pytest.raises(
+        JobError, match="04-training has no job: run the cell that launches it first"
+    ):
         jobs.watch(open_phase)
 
 
-def test_a_job_that_ended_by_itself_before_it_was_asked_to_stop_is_no_error(open_phase, queue, monkeypatch):
+def test_a_job_that_ended_by_itself_before_it_was_asked_to_stop_is_no_error(
+    open_phase, queue, monkeypatch
+):
     jobs.launch(open_phase)
 
     def too_late(folder):
@@ -353,8 +397,13 @@ def test_the_rehearsed_stop_happens_once(runs, queue, capsys):
     queue.after_submit = JobState.DONE
     training.rehearse_stop(open_phase)
     assert queue.calls == ["submit 04-training", "SIGTERM 04-training", "submit 04-training-2"]
-    assert "Stopped before the first step, exit code 75; goes on as jobs/04-training-2." in capsys.readouterr().out
-    rows = [json.loads(line) for line in (open_phase.folder / "events.jsonl").read_text().splitlines()]
+    assert (
+        "Stopped before the first step, exit code 75; goes on as jobs/04-training-2."
+        in capsys.readouterr().out
+    )
+    rows = [
+        json.loads(line) for line in (open_phase.folder / "events.jsonl").read_text().splitlines()
+    ]
     assert [(row["job"], row["why"]) for row in rows if row["event"] == "ended"] == [
         ("04-training", "the stop that training.rehearse_stop=3 plans")
     ]
@@ -404,7 +453,9 @@ def test_a_phase_is_not_opened_by_hand_while_runbook_run_works_on_it(open_phase,
     record = open_phase.folder / "records" / "04-training.json"
     before = record.read_bytes()
     with hold(open_phase.folder, "runbook run local"):
-        with pytest.raises(HeldError, match=r"runbook run local, since .* Wait until it has ended, or end it"):
+        with pytest.raises(
+            HeldError, match=r"runbook run local, since .* Wait until it has ended, or end it"
+        ):
             open_run(PHASE, runs=runs)
         assert record.read_bytes() == before
         monkeypatch.setenv(HOLDER_VARIABLE, str(open_phase.folder))
@@ -417,7 +468,9 @@ def test_the_outputs_of_a_training_are_its_metrics_and_its_newest_checkpoint(ope
         folder = open_phase.folder / "checkpoints" / f"iter_00000{number}"
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "weights").write_text("w")
-    names = [path.relative_to(open_phase.folder).as_posix() for path in jobs.training_outputs(open_phase)]
+    names = [
+        path.relative_to(open_phase.folder).as_posix() for path in jobs.training_outputs(open_phase)
+    ]
     assert names == ["metrics.jsonl", "checkpoints/iter_0000020/deep/weights"]
 
 
@@ -430,20 +483,31 @@ def test_training_waits_for_the_smoke_test_and_the_token_files_of_these_values(r
     gate.parent.mkdir(exist_ok=True)
     gate.write_text(json.dumps({"verdict": "pass", "fingerprint": "of other values"}))
     assert job_rules.gate_check(open_phase).value == "done with other parameters"
-    digest = phase_fingerprint(open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test")
+    digest = phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test"
+    )
     for verdict in ("pass", "fail"):
         gate.write_text(json.dumps({"verdict": verdict, "fingerprint": digest}))
         assert job_rules.gate_check(open_phase).verdict == verdict
     run_files.write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [gate])
-    assert (job_rules.data_check(open_phase).verdict, job_rules.data_check(open_phase).value) == ("pass", "1 files")
+    assert (job_rules.data_check(open_phase).verdict, job_rules.data_check(open_phase).value) == (
+        "pass",
+        "1 files",
+    )
     gate.write_text("changed")
     assert job_rules.data_check(open_phase).verdict == "fail"
-    assert job_rules.data_check(open_phase).value.startswith("smoke/gate.json has 7 bytes instead of ")
+    assert job_rules.data_check(open_phase).value.startswith(
+        "smoke/gate.json has 7 bytes instead of "
+    )
 
 
-def test_a_training_whose_metrics_are_gone_fails_for_that_and_is_not_said_to_learn_nothing(open_phase):
+def test_a_training_whose_metrics_are_gone_fails_for_that_and_is_not_said_to_learn_nothing(
+    open_phase,
+):
     path = write_metrics(open_phase, 48)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[40:]))
-    with pytest.raises(RecordError, match=r"1 of \d checks failed: no step is missing: missing: steps 1 to 40 \("):
+    with pytest.raises(
+        RecordError, match=r"1 of \d checks failed: no step is missing: missing: steps 1 to 40 \("
+    ):
         training.judge(open_phase)

@@ -16,7 +16,11 @@ from runbook.records.manifest import verify_run
 from runbook.records.session import read_master
 from runbook.workflow import open_phase as phases
 from runbook.workflow.open_phase import RUNS_VARIABLE
-from runbook.workflow.prerequisites.notebook_copies import copies_text, make_copies, server_arguments
+from runbook.workflow.prerequisites.notebook_copies import (
+    copies_text,
+    make_copies,
+    server_arguments,
+)
 
 
 @pytest.fixture
@@ -36,13 +40,22 @@ def parameters(notebook: Path) -> dict[str, str]:
     return {name.partition(":")[0]: value for name, _, value in lines}
 
 
-def test_every_master_is_copied_with_the_run_in_its_parameters_cell_and_nothing_else_changed(project):
+def test_every_master_is_copied_with_the_run_in_its_parameters_cell_and_nothing_else_changed(
+    project,
+):
     copies = make_copies("lumi-13b:2n-zero2")
     assert copies.folder == project / "runs" / "lumi-13b--2n-zero2" / "lab"
     assert copies.written == tuple(f"{phase}.ipynb" for phase in PHASES)
     for name in copies.written:
-        master, copy = (json.loads((folder / name).read_text()) for folder in (project / "notebooks", copies.folder))
-        changed = [one["id"] for one, other in zip(master["cells"], copy["cells"], strict=True) if one != other]
+        master, copy = (
+            json.loads((folder / name).read_text())
+            for folder in (project / "notebooks", copies.folder)
+        )
+        changed = [
+            one["id"]
+            for one, other in zip(master["cells"], copy["cells"], strict=True)
+            if one != other
+        ]
         assert changed == ["operation", "parameters"]
         assert "(../../../docs/when-it-fails.md)" in "".join(copy["cells"][1]["source"])
         assert {**master, "cells": 0} == {**copy, "cells": 0}
@@ -55,9 +68,13 @@ def test_every_master_is_copied_with_the_run_in_its_parameters_cell_and_nothing_
 def test_a_second_time_what_a_person_changed_is_kept_and_named(project):
     folder = make_copies("local").folder
     edited = folder / "03-smoke-test.ipynb"
-    edited.write_text(edited.read_text().replace("phase.launch(open_phase)", "phase.launch(open_phase)  # mine"))
+    edited.write_text(
+        edited.read_text().replace("phase.launch(open_phase)", "phase.launch(open_phase)  # mine")
+    )
     chosen = folder / "00-plan.ipynb"
-    chosen.write_text(chosen.read_text().replace("training: dict = {}", "training: dict = {'seed': 7}"))
+    chosen.write_text(
+        chosen.read_text().replace("training: dict = {}", "training: dict = {'seed': 7}")
+    )
     (folder / "05-analysis.ipynb").unlink()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     again = make_copies("local")
@@ -77,14 +94,18 @@ def test_a_second_time_what_a_person_changed_is_kept_and_named(project):
 
 
 def test_a_folder_made_with_a_name_of_its_own_is_opened_by_it(project):
-    phases.open_run_phase(phases.params.load("local", set_words=["model=tiny", "as=quick"]), "00-plan")
+    phases.open_run_phase(
+        phases.params.load("local", set_words=["model=tiny", "as=quick"]), "00-plan"
+    )
     copies = make_copies("local--quick")
     assert copies.folder == project / "runs" / "local--quick" / "lab"
     values = parameters(copies.folder / "00-plan.ipynb")
     assert (values["run"], values["overrides"]) == ('"local"', '"as=quick"')
 
 
-def test_where_run_folders_are_elsewhere_the_run_is_named_by_the_path_of_its_file(project, tmp_path, monkeypatch):
+def test_where_run_folders_are_elsewhere_the_run_is_named_by_the_path_of_its_file(
+    project, tmp_path, monkeypatch
+):
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path / "elsewhere"))
     copies = make_copies("lumi-13b:2n-zero2")
     assert parameters(copies.folder / "00-plan.ipynb")["run"] == json.dumps(
@@ -103,7 +124,9 @@ def test_an_unknown_run_makes_no_folder(project):
 
 
 def test_copies_are_no_records_of_the_run(project):
-    open_phase = phases.open_run_phase(phases.params.load("local", set_words=["model=tiny"]), "01-environment")
+    open_phase = phases.open_run_phase(
+        phases.params.load("local", set_words=["model=tiny"]), "01-environment"
+    )
     folder = make_copies("local").folder
     from runbook.workflow import report
 

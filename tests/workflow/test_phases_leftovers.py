@@ -35,7 +35,9 @@ def test_what_is_being_written_and_what_others_clean_stays(tmp_path):
         "checkpoints/iter_0000004.part/a.12345678.part",
         "plan.json",
     ]
-    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+    )
     left = f"jobs/04-training/.job.sh.{ended.stdout.strip()}.part"
     for name in [*kept, left]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

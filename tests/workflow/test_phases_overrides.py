@@ -17,7 +17,11 @@ from runbook.workflow import open_phase as phases
 from runbook.workflow import run
 from runbook.workflow.run import RunRequest
 
-GIVEN = {"model": "tiny", "training": {"iterations": 30}, "jobs": {"training": {"walltime": "00:20:00"}}}
+GIVEN = {
+    "model": "tiny",
+    "training": {"iterations": 30},
+    "jobs": {"training": {"walltime": "00:20:00"}},
+}
 
 
 @pytest.fixture
@@ -51,7 +55,9 @@ def test_the_next_notebook_goes_on_with_what_the_first_one_was_given(project, ca
         "Given to local before, and taken over (overrides.yaml): model=tiny, training.iterations=30, "
         "jobs.training.walltime=00:20:00.\n"
     ) in capsys.readouterr().out
-    assert bind("02-data", training={"iterations": 30}).settings.run == first.settings.run, "given again in part"
+    assert bind("02-data", training={"iterations": 30}).settings.run == first.settings.run, (
+        "given again in part"
+    )
 
 
 def test_another_value_in_a_cell_is_refused_with_its_place_and_what_to_do(project):
@@ -69,7 +75,9 @@ def test_a_run_file_that_changed_meanwhile_is_not_passed_over(project):
     bind("00-plan", model="tiny")
     path = project / "params" / "local.yaml"
     path.write_text(path.read_text().replace("iterations: 100", "iterations: 90"))
-    with pytest.raises(ParamsError, match=r"training\.iterations: 100 there, 90 now \(params/local\.yaml:\d+\)"):
+    with pytest.raises(
+        ParamsError, match=r"training\.iterations: 100 there, 90 now \(params/local\.yaml:\d+\)"
+    ):
         bind("01-environment")
 
 
@@ -116,9 +124,12 @@ def test_the_command_line_takes_over_too_and_begins_anew_where_it_is_told_to(pro
 
 def test_a_hand_edit_in_a_master_is_refused_before_anything_is_written(project, runs, executed):
     path = project / "notebooks" / "02-data.ipynb"
-    path.write_text(path.read_text().replace("training: dict = {}", 'training: dict = {\\"iterations\\": 30}'))
+    path.write_text(
+        path.read_text().replace("training: dict = {}", 'training: dict = {\\"iterations\\": 30}')
+    )
     with pytest.raises(
-        ParamsError, match=r"^notebooks/02-data\.ipynb, cell .parameters.: training = \{'iterations': 30"
+        ParamsError,
+        match=r"^notebooks/02-data\.ipynb, cell .parameters.: training = \{'iterations': 30",
     ):
         run.run_phases(RunRequest("local"), print)
     assert (executed, runs.exists()) == ([], False)

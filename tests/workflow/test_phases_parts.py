@@ -20,7 +20,12 @@ from runbook.tokens.tokenizer import load_tokenizer
 from runbook.workflow.open_phase import VERSIONS, OpenPhase, phase_fingerprint
 from runbook.workflow.prerequisites import machine, token_files
 from runbook.workflow.run import RunRequest, expand_variants
-from runbook.workflow.run_files import changed_values, read_plan_file, with_prompt_ids, write_plan_file
+from runbook.workflow.run_files import (
+    changed_values,
+    read_plan_file,
+    with_prompt_ids,
+    write_plan_file,
+)
 from runbook.workflow.trainings import training_results
 
 
@@ -58,7 +63,9 @@ def test_a_key_that_is_younger_than_the_folder_counts_only_where_it_was_chosen(r
     assert len(lines) == len(text.splitlines()) - 2
     (folder / "run.yaml").write_text("\n".join(lines) + "\n")
     assert changed_values(folder, settings_of()) == []
-    assert changed_values(folder, settings_of("training.dropout=0.1")) == [("training.dropout", "(absent)", 0.1)]
+    assert changed_values(folder, settings_of("training.dropout=0.1")) == [
+        ("training.dropout", "(absent)", 0.1)
+    ]
 
 
 def test_a_folder_without_parameters_takes_any(tmp_path):
@@ -69,7 +76,8 @@ def test_a_run_yaml_that_is_none_is_told(runs):
     folder = folder_of(runs)
     (folder / "run.yaml").write_text("run: [")
     with pytest.raises(
-        RecordError, match=r"(?s)run\.yaml cannot be read .*it was written by runbook and changed later"
+        RecordError,
+        match=r"(?s)run\.yaml cannot be read .*it was written by runbook and changed later",
     ):
         changed_values(folder, settings_of())
 
@@ -80,7 +88,9 @@ def test_other_values_are_refused_with_both_remedies_and_nothing_is_written(runs
     with pytest.raises(ParamsError) as error:
         open_run("00-plan", "training.iterations=7", runs=runs)
     assert error.value.exit_code == 2
-    assert "  training.iterations: 6 there, 7 now (--set training.iterations=7)\n" in str(error.value)
+    assert "  training.iterations: 6 there, 7 now (--set training.iterations=7)\n" in str(
+        error.value
+    )
     assert "runbook run local --as NAME" in str(error.value)
     assert "runbook run local --redo 00-plan, with the same --set" in str(error.value)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
@@ -90,7 +100,9 @@ def test_a_missing_or_broken_plan_is_told_by_name(tmp_path):
     with pytest.raises(RecordError, match=r"plan\.json does not exist: run 00-plan first"):
         read_plan_file(tmp_path)
     (tmp_path / "plan.json").write_text('{"schema": 1')
-    with pytest.raises(RecordError, match=r"plan\.json is not JSON .*delete it and run 00-plan again"):
+    with pytest.raises(
+        RecordError, match=r"plan\.json is not JSON .*delete it and run 00-plan again"
+    ):
         read_plan_file(tmp_path)
 
 
@@ -108,7 +120,10 @@ def test_writing_the_plan_reads_back_as_it_was(tmp_path):
     plan = make_plan(settings, None)
     write_plan_file(settings, plan, tmp_path / "run")
     assert read_plan_file(tmp_path / "run") == with_prompt_ids(settings, plan)
-    assert params.load(str(tmp_path / "run" / "run.yaml"), project=PROJECT).values() == settings.values()
+    assert (
+        params.load(str(tmp_path / "run" / "run.yaml"), project=PROJECT).values()
+        == settings.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,21 +141,31 @@ def test_the_phases_asked_for_come_in_their_order(words, expected):
 
 
 def test_an_order_that_is_none_and_a_word_that_is_no_phase_are_told():
-    with pytest.raises(ParamsError, match="--from 04 comes after --to 02; the order is 00-plan, 01-environment, 02"):
+    with pytest.raises(
+        ParamsError, match="--from 04 comes after --to 02; the order is 00-plan, 01-environment, 02"
+    ):
         RunRequest("local", from_phase="04", to_phase="02").phases()
-    with pytest.raises(ValueError, match=r"'trainng' is not a phase; the phases are 00-plan, .*05-analysis"):
+    with pytest.raises(
+        ValueError, match=r"'trainng' is not a phase; the phases are 00-plan, .*05-analysis"
+    ):
         RunRequest("local", to_phase="trainng").phases()
 
 
 def test_the_name_of_a_set_of_overrides_travels_as_a_word():
-    assert RunRequest("local", ("a=1", "b=x y"), name="quick").words() == ["a=1", "b=x y", "as=quick"]
+    assert RunRequest("local", ("a=1", "b=x y"), name="quick").words() == [
+        "a=1",
+        "b=x y",
+        "as=quick",
+    ]
     assert RunRequest("local").words() == []
     assert settings_of(*RunRequest("local", name="quick").words()).name == "local--quick"
 
 
 def test_a_run_without_variants_says_so():
     assert expand_variants("local", all_variants=False) == ["local"]
-    with pytest.raises(Exception, match=r"local has no variants: params/variants/local\.yaml names none"):
+    with pytest.raises(
+        Exception, match=r"local has no variants: params/variants/local\.yaml names none"
+    ):
         expand_variants("local", all_variants=True)
 
 
@@ -174,7 +199,9 @@ def test_samples_are_text_again_and_a_half_written_one_waits(tmp_path):
         {"after iteration": 0, "prompt": "The first time", "continuation": " we met"}
     ]
     (tmp_path / "samples.jsonl").write_text(text)
-    assert [row["after iteration"] for row in training_results.sample_rows(tmp_path, spec, "gpt2")] == [0, 24]
+    assert [
+        row["after iteration"] for row in training_results.sample_rows(tmp_path, spec, "gpt2")
+    ] == [0, 24]
     assert training_results.sample_rows(tmp_path / "none", spec, "gpt2") == []
 
 
@@ -182,7 +209,9 @@ def test_a_sample_written_twice_counts_once_the_last(tmp_path):
     spec = SimpleNamespace(log=SimpleNamespace(samples="s"))
     rows = [{"iteration": 0, "prompt_ids": [464], "ids": [ids], "time": 0.0} for ids in (257, 262)]
     (tmp_path / "s").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [row["continuation"] for row in training_results.sample_rows(tmp_path, spec, "gpt2")] == [" the"]
+    assert [
+        row["continuation"] for row in training_results.sample_rows(tmp_path, spec, "gpt2")
+    ] == [" the"]
 
 
 def test_a_step_time_is_credible_within_a_factor_of_the_plans():
@@ -207,7 +236,10 @@ def test_a_phase_is_done_again_when_its_version_is_raised(runs, monkeypatch):
         ("training.keep_checkpoints=5", {"00-plan"}),
         ("training.seed=9", {"00-plan", "03-smoke-test", "04-training"}),
         ("data.append_eod=false", {"00-plan", "02-data"}),
-        ("jobs.training.walltime=00:10:00", {"00-plan"}),  # the plan counts the jobs that a training takes
+        (
+            "jobs.training.walltime=00:10:00",
+            {"00-plan"},
+        ),  # the plan counts the jobs that a training takes
     ],
 )
 def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
@@ -217,7 +249,9 @@ def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
     plan = make_plan(settings, machine.measure_machine(settings.site))
     folder = open_phase.folder
     changed = {
-        phase for phase in PHASES if phase_fingerprint(settings, plan, folder, phase) != digest_of(open_phase, phase)
+        phase
+        for phase in PHASES
+        if phase_fingerprint(settings, plan, folder, phase) != digest_of(open_phase, phase)
     }
     assert changed == phases
 
@@ -255,12 +289,18 @@ def test_text_that_is_not_there_is_told_with_the_key_that_names_it(tmp_path):
 
 def test_text_in_place_of_the_shipped_corpus_may_have_any_name(tmp_path):
     (tmp_path / "mine.txt").write_text("some text\n")
-    assert token_files.input_files(settings_of(f"data.folder={tmp_path}")) == [tmp_path / "mine.txt"]
+    assert token_files.input_files(settings_of(f"data.folder={tmp_path}")) == [
+        tmp_path / "mine.txt"
+    ]
     assert len(token_files.input_files(settings_of())) == 5
 
 
 def dated(path: Path) -> dict:
-    return {"bytes": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns, "sample": content_sample(path)}
+    return {
+        "bytes": path.stat().st_size,
+        "mtime_ns": path.stat().st_mtime_ns,
+        "sample": content_sample(path),
+    }
 
 
 def replace_unnoticed(path: Path, content: bytes) -> None:

@@ -19,7 +19,8 @@ from runbook.workflow import plan, report, smoke_test
 from runbook.workflow.prerequisites import rehearsal
 from runbook.workflow.trainings import jobs, layout_rehearsal
 
-SMOKE, FULL = "03-smoke-test", "04-training"
+SMOKE = "03-smoke-test"
+FULL = "04-training"
 CLUSTER = (
     *("site=azure", "jobs.stage=/shared", "parallel.pipeline=2", "training.smoke.pipeline=2"),
     *("training.smoke.global_batch=16", "training.global_batch=32"),
@@ -32,7 +33,9 @@ class FakeTrainer:
 
     def __init__(self) -> None:
         self.ranks: list[str] = []
-        self.peak, self.exit_code, self.err = 2**30, 0, ""
+        self.peak = 2**30
+        self.exit_code = 0
+        self.err = ""
 
     def run(self, words, **_):
         self.ranks.append(words[-1])
@@ -40,17 +43,35 @@ class FakeTrainer:
         return SimpleNamespace(exit_code=self.exit_code, out="\n".join(lines), err=self.err)
 
     def counted(self, rank):
-        kinds = {one.name: one.type for one in fields(rehearsal.Stage) if not one.name.startswith("planned")}
+        kinds = {
+            one.name: one.type
+            for one in fields(rehearsal.Stage)
+            if not one.name.startswith("planned")
+        }
         numbers = [name for name, kind in kinds.items() if kind in (int, float, "int", "float")]
         own = {"rank": rank, "stage": int(rank > 0), "peak_bytes": self.peak * (2 if rank else 1)}
-        lists = {"collectives": [], "largest": [], "timeline": [], "work": [], "synchronizations": {}, "moments": {}}
-        return dict.fromkeys(numbers, 1) | lists | {"peak_moment": "optimizer", "parts": {"weights": 1}} | own
+        lists = {
+            "collectives": [],
+            "largest": [],
+            "timeline": [],
+            "work": [],
+            "synchronizations": {},
+            "moments": {},
+        }
+        return (
+            dict.fromkeys(numbers, 1)
+            | lists
+            | {"peak_moment": "optimizer", "parts": {"weights": 1}}
+            | own
+        )
 
 
 @pytest.fixture
 def trainer(monkeypatch):
     fake = FakeTrainer()
-    door = SimpleNamespace(run=fake.run, how_it_ended=shell.how_it_ended, last_lines=shell.last_lines)
+    door = SimpleNamespace(
+        run=fake.run, how_it_ended=shell.how_it_ended, last_lines=shell.last_lines
+    )
     monkeypatch.setattr(rehearsal, "shell", door)
     return fake
 
@@ -128,8 +149,11 @@ def test_with_a_name_nothing_is_rehearsed(runs, queue, trainer):
     assert report.private_words(open_phase.folder)["A. Person"] == "user"
 
 
-def test_a_rehearsal_that_fails_refuses_the_job_in_its_own_words_and_is_done_again(runs, queue, trainer):
-    trainer.exit_code, trainer.err = 1, "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
+def test_a_rehearsal_that_fails_refuses_the_job_in_its_own_words_and_is_done_again(
+    runs, queue, trainer
+):
+    trainer.exit_code = 1
+    trainer.err = "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
     for _ in range(2):
         before = len(trainer.ranks)
         with pytest.raises(RecordError, match=r"exit code 1\. Its last words:\nRuntimeError: mat1"):
@@ -164,8 +188,11 @@ def test_a_documents_framework_is_only_warned_of(runs, queue, trainer):
 
 
 @pytest.mark.parametrize("exit_code", [3, -9])
-def test_software_that_cannot_rehearse_says_nothing_against_the_job(runs, queue, trainer, exit_code):
-    trainer.exit_code, trainer.err = exit_code, "the software here cannot rehearse: torch 2.6 has no devices"
+def test_software_that_cannot_rehearse_says_nothing_against_the_job(
+    runs, queue, trainer, exit_code
+):
+    trainer.exit_code = exit_code
+    trainer.err = "the software here cannot rehearse: torch 2.6 has no devices"
     open_phase = open_run(SMOKE, *CLUSTER, runs=runs)
     jobs.launch(open_phase)
     assert (recorded(open_phase).verdict, len(queue.calls)) == ("unknown", 1)
@@ -173,7 +200,9 @@ def test_software_that_cannot_rehearse_says_nothing_against_the_job(runs, queue,
     assert recorded(open_phase).value.endswith("torch 2.6 has no devices")
 
 
-def test_without_a_trainer_here_and_without_a_queue_for_checks_it_is_said(runs, queue, trainer, monkeypatch, capsys):
+def test_without_a_trainer_here_and_without_a_queue_for_checks_it_is_said(
+    runs, queue, trainer, monkeypatch, capsys
+):
     for module in (rehearsal, layout_rehearsal):
         monkeypatch.setattr(module, "has_trainer", lambda: False)
     words = (*CLUSTER, "jobs.environment.partition=")
@@ -185,12 +214,17 @@ def test_without_a_trainer_here_and_without_a_queue_for_checks_it_is_said(runs, 
     assert "give jobs.environment a partition or a walltime" in recorded(open_phase).value
 
 
-def test_the_plans_notebook_shows_what_was_counted_and_refuses_nothing(runs, queue, trainer, capsys):
+def test_the_plans_notebook_shows_what_was_counted_and_refuses_nothing(
+    runs, queue, trainer, capsys
+):
     trainer.peak = 60 * 2**30
     open_phase = open_run("00-plan", *CLUSTER, runs=runs)
     plan.show_rehearsal(open_phase)
     said = capsys.readouterr().out
-    assert "Memory of one H100-SXM" in said and "stage 1 (rank 4) does not fit: it needs 120 GiB" in said
+    assert (
+        "Memory of one H100-SXM" in said
+        and "stage 1 (rank 4) does not fit: it needs 120 GiB" in said
+    )
     assert verdict(open_phase) == "warn"
     plan.show_rehearsal(open_phase)
     assert len(trainer.ranks) == 2

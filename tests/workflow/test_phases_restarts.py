@@ -8,9 +8,24 @@ from dataclasses import replace
 import pytest
 
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
-from runbook.workflow.trainings.job_rules import HANG, KILLED, Action, Attempt, decide_restart, read_attempt
+from runbook.workflow.trainings.job_rules import (
+    HANG,
+    KILLED,
+    Action,
+    Attempt,
+    decide_restart,
+    read_attempt,
+)
 
-FAILED = Attempt("04-training", JobState.FAILED, 1, "rank 0 failed (exit code 1)", 0, 8, "RuntimeError: no such thing")
+FAILED = Attempt(
+    "04-training",
+    JobState.FAILED,
+    1,
+    "rank 0 failed (exit code 1)",
+    0,
+    8,
+    "RuntimeError: no such thing",
+)
 
 
 def after(*attempts: Attempt, budget: int = 3):
@@ -21,14 +36,26 @@ def after(*attempts: Attempt, budget: int = 3):
     ("attempt", "action", "why"),
     [
         (replace(FAILED, state=JobState.DONE, exit_code=0, failure=""), Action.DONE, "finished"),
-        (replace(FAILED, state=JobState.STOPPED, exit_code=75, failure=""), Action.GO_ON, "rank 0 failed"),
-        (replace(FAILED, state=JobState.LOST, exit_code=None, failure=KILLED), Action.GO_ON, KILLED),
+        (
+            replace(FAILED, state=JobState.STOPPED, exit_code=75, failure=""),
+            Action.GO_ON,
+            "rank 0 failed",
+        ),
+        (
+            replace(FAILED, state=JobState.LOST, exit_code=None, failure=KILLED),
+            Action.GO_ON,
+            KILLED,
+        ),
         (FAILED, Action.GO_ON, "RuntimeError"),
         (replace(FAILED, state=JobState.CANCELLED, failure=""), Action.STOP, "a person decides"),
         (replace(FAILED, state=JobState.UNKNOWN, failure=""), Action.STOP, "a person decides"),
         (replace(FAILED, exit_code=2), Action.STOP, "refused"),
         (replace(FAILED, state=JobState.TIMEOUT, exit_code=1), Action.STOP, "without having saved"),
-        (replace(FAILED, state=JobState.TIMEOUT, exit_code=75, failure=""), Action.GO_ON, "rank 0 failed"),
+        (
+            replace(FAILED, state=JobState.TIMEOUT, exit_code=75, failure=""),
+            Action.GO_ON,
+            "rank 0 failed",
+        ),
         (replace(FAILED, failure="disk full"), Action.STOP, "disk full: it would happen again"),
         (replace(FAILED, failure="device out of memory"), Action.STOP, "it would happen again"),
         (replace(FAILED, began_at=None, reached=0), Action.STOP, "failed before its first step"),
@@ -55,7 +82,10 @@ def test_the_same_failure_twice_at_one_step_stops_with_both_jobs_named():
 
 @pytest.mark.parametrize("change", [{"reached": 9}, {"failure": "another"}])
 def test_another_failure_or_another_step_is_started_again(change):
-    assert after(FAILED, replace(FAILED, job="04-training-2", began_at=4, **change)).action is Action.GO_ON
+    assert (
+        after(FAILED, replace(FAILED, job="04-training-2", began_at=4, **change)).action
+        is Action.GO_ON
+    )
 
 
 def test_kills_at_one_step_are_bounded_by_the_budget_alone():
@@ -86,8 +116,13 @@ def job(tmp_path):
 
 def ended(job, err: str, reason: str = "rank 0 failed (exit code 1)", events=(), rows=(1, 2, 3)):
     job.err.write_text(err)
-    lines = [{"event": "submitted", "job": "04-training"}, {"event": "started", "from_iteration": 0, "segment": 0}]
-    (job.run_folder / "events").write_text("".join(json.dumps(one) + "\n" for one in [*lines, *events]))
+    lines = [
+        {"event": "submitted", "job": "04-training"},
+        {"event": "started", "from_iteration": 0, "segment": 0},
+    ]
+    (job.run_folder / "events").write_text(
+        "".join(json.dumps(one) + "\n" for one in [*lines, *events])
+    )
     metrics = "".join(json.dumps({"iteration": n, "segment": 0}) + "\n" for n in rows)
     (job.run_folder / "metrics").write_text(metrics)
     status = JobStatus(JobState.FAILED, "local-1", 1, reason)
@@ -107,20 +142,34 @@ def test_the_cause_is_told_and_not_what_its_end_did_to_the_others(job):
 
 
 def test_an_unknown_error_is_known_again_whatever_its_numbers(job):
-    first = ended(job, "RuntimeError: block 17 at 0x3 is bad\nrank 1: Connection closed by peer [127.0.0.1]:4711\n")
-    again = ended(job, "RuntimeError: block 18 at 0x4 is bad\nrank 1: Connection closed by peer [127.0.0.1]:4712\n")
+    first = ended(
+        job,
+        "RuntimeError: block 17 at 0x3 is bad\nrank 1: Connection closed by peer [127.0.0.1]:4711\n",
+    )
+    again = ended(
+        job,
+        "RuntimeError: block 18 at 0x4 is bad\nrank 1: Connection closed by peer [127.0.0.1]:4712\n",
+    )
     assert first.failure == again.failure == "RuntimeError: block N at NxN is bad"
 
 
 def test_a_hang_is_told_with_its_rank(job):
-    hang = {"event": "hang", "rank": 3, "host": "n7", "where": "data.py:9 read", "stacks": "/jobs/ranks/3.stack"}
+    hang = {
+        "event": "hang",
+        "rank": 3,
+        "host": "n7",
+        "where": "data.py:9 read",
+        "stacks": "/jobs/ranks/3.stack",
+    }
     attempt = ended(job, "", "rank 3 ended with exit code 137 (signal 9)", [hang])
     assert (attempt.failure, attempt.evidence) == ("a rank hung", "rank 3 on n7 in data.py:9 read")
     assert "3.stack" in attempt.remedy
 
 
 def test_a_kill_is_told_as_such_whatever_the_others_say(job):
-    attempt = ended(job, "Connection closed by peer\n", "rank 1 ended with exit code 137 (signal 9)")
+    attempt = ended(
+        job, "Connection closed by peer\n", "rank 1 ended with exit code 137 (signal 9)"
+    )
     assert attempt.failure == KILLED
 
 

@@ -33,7 +33,9 @@ def missing(open_phase) -> str:
 
 def add_forms(open_phase) -> None:
     records = open_phase.folder / "records"
-    (records / f"{PHASE}.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    (records / f"{PHASE}.ipynb").write_text(
+        '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+    )
     write_html(open_phase.folder, PHASE)
 
 
@@ -74,7 +76,9 @@ def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
     assert missing(open_phase) == "not done yet"
 
 
-def test_status_shows_every_run_also_one_whose_record_is_broken(finished, runs, queue: FakeScheduler):
+def test_status_shows_every_run_also_one_whose_record_is_broken(
+    finished, runs, queue: FakeScheduler
+):
     assert "local  01-environment  1 of 7 done  unknown" in status.status_of_all(runs)
     text = status.status_of_one("local", runs)
     assert "01-environment  done     pass" in text
@@ -89,7 +93,8 @@ def test_status_shows_every_run_also_one_whose_record_is_broken(finished, runs, 
 def test_status_of_nothing_says_how_to_begin(runs):
     assert status.status_of_all(runs) == "No runs yet: runbook run local makes the first one."
     with pytest.raises(
-        ParamsError, match=r"runs/local is not a run's folder; there are no runs yet\. runbook run local"
+        ParamsError,
+        match=r"runs/local is not a run's folder; there are no runs yet\. runbook run local",
     ):
         status.run_folder("local", runs)
 
@@ -109,12 +114,19 @@ def test_jobs_are_listed_in_their_order_and_found_by_their_id(runs, queue: FakeS
         jobs.launch(open_phase)
     names = [job.path.name for job in status.job_folders(open_phase.folder)]
     assert names == ["04-training", *(f"04-training-{n}" for n in range(2, 12))]
-    assert status.find_job("fake-04-training-10", runs) == f"local: {open_phase.folder}/jobs/04-training-10"
-    with pytest.raises(JobError, match="No run here submitted a job 12345; runbook status lists the runs"):
+    assert (
+        status.find_job("fake-04-training-10", runs)
+        == f"local: {open_phase.folder}/jobs/04-training-10"
+    )
+    with pytest.raises(
+        JobError, match="No run here submitted a job 12345; runbook status lists the runs"
+    ):
         status.find_job("12345", runs)
 
 
-def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(finished, runs, queue: FakeScheduler):
+def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
+    finished, runs, queue: FakeScheduler
+):
     failed = open_run("05-analysis", runs=runs)
     failed.session.check(Check("figures", "fail", "none", "every figure is drawn"))
     with pytest.raises(RecordError):
@@ -136,7 +148,10 @@ def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
     jobs.launch(open_phase)
     assert status.cancel_jobs(open_phase.folder, queue) == "04-training-2: cancelled (cancelled)"
     assert queue.calls[-1] == "cancel 04-training-2"
-    assert status.cancel_jobs(open_phase.folder, queue) == "No job of this run is running; nothing was cancelled."
+    assert (
+        status.cancel_jobs(open_phase.folder, queue)
+        == "No job of this run is running; nothing was cancelled."
+    )
 
 
 def test_a_report_of_a_run_that_has_only_a_plan_can_be_written(runs):

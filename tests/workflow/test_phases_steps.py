@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from runbook.core.errors import RecordError
-from runbook.workflow.run_files import fingerprint, mark_path, read_mark, what_is_missing, write_mark
+from runbook.workflow.run_files import (
+    fingerprint,
+    mark_path,
+    read_mark,
+    what_is_missing,
+    write_mark,
+)
 
 
 @pytest.fixture
@@ -16,7 +22,14 @@ def made(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.bin").write_bytes(b"tokens")
     (tmp_path / "b.csv").write_text("x,y\n")
-    write_mark(tmp_path, "02-data", 1, "abc", [tmp_path / "data" / "a.bin", tmp_path / "b.csv"], verdict="pass")
+    write_mark(
+        tmp_path,
+        "02-data",
+        1,
+        "abc",
+        [tmp_path / "data" / "a.bin", tmp_path / "b.csv"],
+        verdict="pass",
+    )
     return tmp_path
 
 
@@ -59,10 +72,15 @@ def test_a_lost_cut_or_changed_output_is_named(made: Path, content, told):
     assert what_is_missing(made, "02-data", "abc") == told
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"step": "02-data"', "[]", "null", "7", '{"step": "02-data"}', '{"a": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"step": "02-data"', "[]", "null", "7", '{"step": "02-data"}', '{"a": 1}']
+)
 def test_a_mark_cut_off_or_changed_by_hand_is_never_taken_for_done(made: Path, text):
     mark_path(made, "02-data").write_text(text)
-    with pytest.raises(RecordError, match=r"steps/02-data\.json is not a done-mark \(.*Delete it: the step then runs"):
+    with pytest.raises(
+        RecordError,
+        match=r"steps/02-data\.json is not a done-mark \(.*Delete it: the step then runs",
+    ):
         what_is_missing(made, "02-data", "abc")
 
 
@@ -78,7 +96,9 @@ def test_a_mark_cut_while_it_was_written_leaves_the_old_one(made: Path, monkeypa
 
     before = mark_path(made, "02-data").read_bytes()
     monkeypatch.setattr("os.fsync", no_space)
-    with pytest.raises(RecordError, match=r"02-data\.json could not be written: No space left on device"):
+    with pytest.raises(
+        RecordError, match=r"02-data\.json could not be written: No space left on device"
+    ):
         write_mark(made, "02-data", 1, "new", [made / "b.csv"])
     assert mark_path(made, "02-data").read_bytes() == before
     assert [path.name for path in (made / "steps").iterdir()] == ["02-data.json"]
@@ -94,5 +114,11 @@ def test_a_mark_reads_back_as_it_was_written(made: Path):
     mark = read_mark(made, "02-data")
     written = json.loads(mark_path(made, "02-data").read_text())
     assert mark is not None
-    assert (written["step"], written["version"], written["fingerprint"]) == (mark.step, mark.version, "abc")
-    assert [output["sha256"] for output in written["outputs"]] == [output.sha256 for output in mark.outputs]
+    assert (written["step"], written["version"], written["fingerprint"]) == (
+        mark.step,
+        mark.version,
+        "abc",
+    )
+    assert [output["sha256"] for output in written["outputs"]] == [
+        output.sha256 for output in mark.outputs
+    ]

@@ -30,7 +30,9 @@ def waivers(open_phase):
 
 def test_an_absent_gate_stops_and_says_what_to_set(runs, queue):
     open_phase = ready(open_run(PHASE, runs=runs, ready=False))
-    with pytest.raises(RecordError, match=r"--set training\.smoke\.waived_by=NAME, which is recorded"):
+    with pytest.raises(
+        RecordError, match=r"--set training\.smoke\.waived_by=NAME, which is recorded"
+    ):
         training.check_ready(open_phase)
     assert waivers(open_phase) == []
 
@@ -44,14 +46,19 @@ def test_a_name_lets_it_go_on_and_is_recorded_once(runs, queue):
     assert (event["by"], event["phase"], event["gate"]) == ("A. Person", PHASE, "not done")
     assert open_phase.session.results["smoke_test_waived_by"] == "A. Person"
     (gate,) = [check for check in open_phase.session.finish().checks if check.name == "smoke test"]
-    assert (gate.verdict, gate.value) == ("warn", f"not done; waived by A. Person (account {event['account']})")
+    assert (gate.verdict, gate.value) == (
+        "warn",
+        f"not done; waived by A. Person (account {event['account']})",
+    )
 
 
 def test_a_failed_gate_can_be_waived_and_a_passed_one_needs_no_name(runs, queue):
     open_phase = ready(open_run(PHASE, NAME, runs=runs, ready=False))
     path = open_phase.folder / "smoke" / "gate.json"
     path.parent.mkdir(exist_ok=True)
-    digest = phase_fingerprint(open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test")
+    digest = phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test"
+    )
     path.write_text(json.dumps({"verdict": "pass", "fingerprint": digest}))
     training.check_ready(open_phase)
     assert waivers(open_phase) == []

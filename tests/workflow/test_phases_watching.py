@@ -15,7 +15,13 @@ from runbook.jobs.job_folder import JobState, JobStatus
 from runbook.workflow import plan, status
 from runbook.workflow.trainings import jobs, live_view
 
-ROW = {"iteration": 2, "loss": 9.5, "seconds": 0.5, "tokens_per_second": 8191.6, "tflops_per_device": 0.05}
+ROW = {
+    "iteration": 2,
+    "loss": 9.5,
+    "seconds": 0.5,
+    "tokens_per_second": 8191.6,
+    "tflops_per_device": 0.05,
+}
 
 
 def write_rows(open_phase, *rows) -> None:
@@ -31,9 +37,16 @@ def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
     assert (waiting["state"], waiting["queue"]) == ("pending", "Priority, 3rd of 12")
     write_rows(open_phase, {**ROW, "iteration": 1, "loss": 10.5}, {**ROW, "memory_bytes": 2**30})
     facts = picture.facts(JobStatus(JobState.RUNNING, "77", None, ""))
-    assert (facts["done"], facts["loss"], facts["tokens/s"], facts["memory"]) == (2, 9.5, 8192, "1.00 GiB")
+    assert (facts["done"], facts["loss"], facts["tokens/s"], facts["memory"]) == (
+        2,
+        9.5,
+        8192,
+        "1.00 GiB",
+    )
     assert (facts["losses"], facts["left"], facts["queue"]) == ("█▁", "2.00 s", None)
-    assert facts["MFU"] == "not known: no peak of this device"  # as 05-analysis: no peak of a CPU is guessed
+    assert (
+        facts["MFU"] == "not known: no peak of this device"
+    )  # as 05-analysis: no peak of a CPU is guessed
     ended = picture.facts(JobStatus(JobState.DONE, "77", 0, "", started=100.0, ended=160.0))
     assert (ended["left"], ended["in use"], ended["ran"]) == (None, None, "1 min")
     assert picture.curve() == ("loss", [(1, 10.5), (2, 9.5)])
@@ -42,7 +55,10 @@ def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
 def test_mfu_names_its_peak_or_says_that_none_is_known():
     spec = SimpleNamespace(duration=SimpleNamespace(iterations=4))
     assert live_view.training_facts([ROW], spec, 0.2, True)["MFU"] == "25.0% of 0.2 TFLOP/s"
-    assert live_view.training_facts([ROW], spec, None, True)["MFU"] == "not known: no peak of this device"
+    assert (
+        live_view.training_facts([ROW], spec, None, True)["MFU"]
+        == "not known: no peak of this device"
+    )
 
 
 def test_gpus_are_asked_where_the_job_runs_here(monkeypatch, tmp_path):
@@ -61,14 +77,21 @@ def test_a_job_on_the_cpu_is_shown_beside_no_gpu_of_the_machine(runs, queue, mon
     assert "GPU" not in str(picture.facts(JobStatus(JobState.RUNNING, "77", None, ""))["in use"])
 
 
-def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(runs, queue: FakeScheduler):
+def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(
+    runs, queue: FakeScheduler
+):
     open_phase = open_run("04-training", runs=runs)
-    assert status.stop_jobs(open_phase.folder, queue) == "No job of this run is running; none was stopped."
+    assert (
+        status.stop_jobs(open_phase.folder, queue)
+        == "No job of this run is running; none was stopped."
+    )
     jobs.launch(open_phase)
     folder = jobs._latest(open_phase)
     assert not folder.stop_requested.exists()
     said = status.stop_jobs(open_phase.folder, queue)
-    assert said == "04-training: asked to save and stop; it ends with exit code 75 when it has saved"
+    assert (
+        said == "04-training: asked to save and stop; it ends with exit code 75 when it has saved"
+    )
     assert queue.calls[-1] == "SIGTERM 04-training"
     assert folder.stop_requested.exists()
     before = len(queue.calls)
@@ -86,8 +109,13 @@ def test_a_choice_that_breaks_a_rule_is_told_at_the_field_that_was_changed():
     assert plan.consider_changes("local", {}, KEYS).errors == {}
     wrong = plan.consider_changes("local", {"training.micro_batch": "3"}, KEYS)
     assert list(wrong.errors) == ["training.micro_batch"]
-    assert "the global batch divides by micro-batch x data copies" in wrong.errors["training.micro_batch"]
-    both = plan.consider_changes("local", {"training.micro_batch": "x", "model": "nope"}, KEYS).errors
+    assert (
+        "the global batch divides by micro-batch x data copies"
+        in wrong.errors["training.micro_batch"]
+    )
+    both = plan.consider_changes(
+        "local", {"training.micro_batch": "x", "model": "nope"}, KEYS
+    ).errors
     assert set(both) == {"training.micro_batch", "model"}
     elsewhere = plan.consider_changes("local", {"training.seed": "x"}, KEYS).errors
     assert list(elsewhere) == [""]
@@ -117,7 +145,10 @@ def test_a_written_run_file_means_the_same_as_the_run_with_its_changes(run, tmp_
 
 def by_hand() -> params.Settings:
     """A run as its parameters cell may have made it."""
-    given = {"training": {"iterations": 30, "micro_batch": 2}, "jobs": {"training": {"walltime": "00:20:00"}}}
+    given = {
+        "training": {"iterations": 30, "micro_batch": 2},
+        "jobs": {"training": {"walltime": "00:20:00"}},
+    }
     return params.load("local", overrides=given)
 
 
@@ -125,13 +156,25 @@ def test_the_form_begins_with_what_the_parameters_cell_says_and_keeps_it():
     settings = by_hand()
     run = str(plan.run_file_of(settings))
     given = plan.values_over_file(run, settings)
-    assert given == {"training": {"iterations": 30, "micro_batch": 2}, "jobs": {"training": {"walltime": "00:20:00"}}}
-    keys = ("training.iterations", "training.micro_batch", "training.seed", "jobs.training.walltime")
+    assert given == {
+        "training": {"iterations": 30, "micro_batch": 2},
+        "jobs": {"training": {"walltime": "00:20:00"}},
+    }
+    keys = (
+        "training.iterations",
+        "training.micro_batch",
+        "training.seed",
+        "jobs.training.walltime",
+    )
     answer = plan.consider_changes(run, {"training.seed": "7"}, keys, given)
     assert dict(answer.values) == dict(zip(keys, ("30", "2", "7", "00:20:00"), strict=True))
     tokens = plan.consider_changes(run, {"training.tokens": "1000000"}, keys, given)
-    assert (tokens.errors, tokens.values["training.iterations"]) == ({}, "0"), "another length instead"
-    shown = {field.key: field.value for group in plan.form_fields(settings).values() for field in group}
+    assert (tokens.errors, tokens.values["training.iterations"]) == ({}, "0"), (
+        "another length instead"
+    )
+    shown = {
+        field.key: field.value for group in plan.form_fields(settings).values() for field in group
+    }
     assert (shown["training.micro_batch"], shown["jobs.training.walltime"]) == ("2", "00:20:00")
     assert shown["jobs.smoke.walltime"] == "00:30:00", "as it stands in the run file"
 
@@ -156,5 +199,7 @@ def test_a_written_run_file_keeps_the_comments_of_the_runs_own():
 def test_a_name_that_is_none_and_a_file_of_another_person_are_refused():
     with pytest.raises(ParamsError, match="cannot be a run's name"):
         plan.write_run_file("local", "a/b", {})
-    with pytest.raises(ParamsError, match=r"local\.yaml exists already and was not written by this form"):
+    with pytest.raises(
+        ParamsError, match=r"local\.yaml exists already and was not written by this form"
+    ):
         plan.write_run_file("local", "local", {})

@@ -89,9 +89,14 @@ def checkout(tmp_path, monkeypatch):
 
 @pytest.mark.training
 def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, tmp_path):
-    said, before = [], sorted(checkout.rglob("*"))
+    said = []
+    before = sorted(checkout.rglob("*"))
     found = start_upstream(
-        "azure-175b", ["training.learning_rate=7e-5"], phase="03-smoke-test", checkout=checkout, say=said.append
+        "azure-175b",
+        ["training.learning_rate=7e-5"],
+        phase="03-smoke-test",
+        checkout=checkout,
+        say=said.append,
     )
     text = "\n".join(said)
     assert found.works, text
@@ -100,15 +105,21 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
     assert "Killed" not in text  # of rank.sh's own watcher
     assert "--num-layers                       12        2 " in said[0]
     assert "pretrain_gpt.py works here" in found.as_text()
-    assert json.loads(json.dumps(found.as_dict()))["losses"] == [record.loss for record in found.log.records]
+    assert json.loads(json.dumps(found.as_dict()))["losses"] == [
+        record.loss for record in found.log.records
+    ]
     assert sorted(checkout.rglob("*")) == before
     assert list(tmp_path.glob("upstream-*")) == []
 
 
 @pytest.mark.training
-def test_a_program_that_refuses_ends_with_exit_code_1_and_its_log_is_kept(checkout, tmp_path, monkeypatch, capfd):
+def test_a_program_that_refuses_ends_with_exit_code_1_and_its_log_is_kept(
+    checkout, tmp_path, monkeypatch, capfd
+):
     (checkout / "pretrain_gpt.py").write_text(REFUSAL)
-    monkeypatch.setattr("sys.argv", ["runbook", "rehearse", "azure-175b", "--upstream", str(checkout), "--json"])
+    monkeypatch.setattr(
+        "sys.argv", ["runbook", "rehearse", "azure-175b", "--upstream", str(checkout), "--json"]
+    )
     with pytest.raises(SystemExit, match="1"):
         main()
     out, err = capfd.readouterr()
@@ -126,8 +137,11 @@ def test_a_program_that_refuses_ends_with_exit_code_1_and_its_log_is_kept(checko
 @pytest.mark.training
 def test_a_site_that_names_no_places_works_in_the_runs_folder(checkout, monkeypatch):
     (checkout / "pretrain_gpt.py").write_text(
-        PROGRAM.replace("import argparse, math, os, numpy, torch", "import argparse, math, os, numpy")
-        .partition("assert torch")[0] + CHECK_PATHS)  # fmt: skip
+        PROGRAM.replace(
+            "import argparse, math, os, numpy, torch", "import argparse, math, os, numpy"
+        ).partition("assert torch")[0]
+        + CHECK_PATHS
+    )
     real = params.load
 
     def without_places(*words, **options):
@@ -135,7 +149,9 @@ def test_a_site_that_names_no_places_works_in_the_runs_folder(checkout, monkeypa
         return dataclasses.replace(settings, site=settings.site.model_copy(update={"paths": {}}))
 
     monkeypatch.setattr(params, "load", without_places)
-    monkeypatch.setattr("runbook.workflow.prerequisites.upstream.with_placeholders", lambda settings: settings)
+    monkeypatch.setattr(
+        "runbook.workflow.prerequisites.upstream.with_placeholders", lambda settings: settings
+    )
     words = ["jobs.stage=/scratch/me", "jobs.account=me"]
     found = start_upstream("azure-175b", words, phase="03-smoke-test", checkout=checkout, say=str)
     assert {check.name: check.verdict for check in found.checks} == {
@@ -148,8 +164,16 @@ def test_a_site_that_names_no_places_works_in_the_runs_folder(checkout, monkeypa
 @pytest.mark.parametrize(
     ("run", "folder", "words"),
     [
-        ("local", ".", "local trains with runbook: --upstream starts Megatron-LM and Megatron-DeepSpeed"),
-        ("azure-175b", ".", "has no pretrain_gpt.py, which the job starts. Give a checkout of megatron-lm"),
+        (
+            "local",
+            ".",
+            "local trains with runbook: --upstream starts Megatron-LM and Megatron-DeepSpeed",
+        ),
+        (
+            "azure-175b",
+            ".",
+            "has no pretrain_gpt.py, which the job starts. Give a checkout of megatron-lm",
+        ),
     ],
 )
 def test_what_cannot_be_started_is_refused_at_once(run, folder, words, tmp_path):
@@ -162,14 +186,27 @@ def test_what_cannot_be_started_is_refused_at_once(run, folder, words, tmp_path)
 def test_every_argument_is_as_rendered_or_named_as_changed(run, phase):
     settings = with_placeholders(params.load(run))
     plan = make_plan(settings)
-    rendered, root = render_job(settings, plan, phase), Path("/tmp/root")
-    arguments, changes = small_arguments(rendered.arguments, plan.phases[phase], settings.run.training.framework, root)
+    rendered = render_job(settings, plan, phase)
+    root = Path("/tmp/root")
+    arguments, changes = small_arguments(
+        rendered.arguments, plan.phases[phase], settings.run.training.framework, root
+    )
     changed = {change["argument"]: change for change in changes}
     assert all(change["because"] for change in changes)
     as_rendered = [words for words in lines(rendered.arguments) if words[0] not in changed]
-    kept = [[word.removeprefix(str(root)) for word in words] for words in arguments if words[0] not in changed]
+    kept = [
+        [word.removeprefix(str(root)) for word in words]
+        for words in arguments
+        if words[0] not in changed
+    ]
     assert kept == as_rendered
-    assert {words[0] for words in arguments} >= {"--lr", "--seed", "--fp16", "--vocab-file", "--adam-beta2"}
+    assert {words[0] for words in arguments} >= {
+        "--lr",
+        "--seed",
+        "--fp16",
+        "--vocab-file",
+        "--adam-beta2",
+    }
     script = small_script(rendered.files["rank.sh"], arguments, root / "pretrain_gpt.py")
     assert f'python3 -u {root}/pretrain_gpt.py "${{arguments[@]}}" &' in script
     assert "/GIVE_JOBS_STAGE" not in script.replace(f"{root}/GIVE_JOBS_STAGE", "")

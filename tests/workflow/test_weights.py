@@ -21,8 +21,12 @@ def folder(tmp_path):
     """A run's folder with a plan and two steps, as after training."""
     settings = params.load("local", set_words=list(TOY), project=PROJECT)
     write_plan_file(settings, make_plan(settings), tmp_path / "run")
-    lines = [{"iteration": step, "seconds": 1.0, "loss": 11.0 - step, "segment": 0} for step in (1, 2, 3)]
-    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [
+        {"iteration": step, "seconds": 1.0, "loss": 11.0 - step, "segment": 0} for step in (1, 2, 3)
+    ]
+    (tmp_path / "run" / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     return tmp_path / "run"
 
 
@@ -37,32 +41,54 @@ def trainer(monkeypatch):
             Path(request["out"]).mkdir()
         if command == "sample":
             return {"iteration": 2, "ids": [ids[:1] for ids in request["prompts"]]}
-        return {"iteration": 2, "architecture": "GPT2LMHeadModel", "files": 1, "bytes": 9, "folder": "f"}
+        return {
+            "iteration": 2,
+            "architecture": "GPT2LMHeadModel",
+            "files": 1,
+            "bytes": 9,
+            "folder": "f",
+        }
 
     monkeypatch.setattr(weights, "ask_trainer", answer)
     return asked
 
 
-def test_an_exported_folder_has_tokenizer_and_model_card_and_is_not_written_over(folder, trainer, tmp_path):
+def test_an_exported_folder_has_tokenizer_and_model_card_and_is_not_written_over(
+    folder, trainer, tmp_path
+):
     out = tmp_path / "hf"
     assert weights.export_weights(folder, out).iteration == 2
     assert trainer == [("export", {"out": f"{out}.part", "iteration": 0, "shard_bytes": 5 * 10**9})]
     names = ["README.md", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
-    assert sorted(path.name for path in out.iterdir()) == names and not (tmp_path / "hf.part").exists()
+    assert (
+        sorted(path.name for path in out.iterdir()) == names and not (tmp_path / "hf.part").exists()
+    )
     assert load_tokenizer(str(out)).encode("Hello world") == [15496, 995]
     assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
     assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == 50256
     card = (out / "README.md").read_text()
     assert "| Training loss (nat/token) | 10.0000 at first, 9.0000 at step 2 |" in card
-    assert "| Commit | not recorded |" in card and "licence: public domain" in card and "license: other\n" in card
-    with pytest.raises(ParamsError, match=r"hf exists already: nothing is written over\. Remove it, or give another"):
+    assert (
+        "| Commit | not recorded |" in card
+        and "licence: public domain" in card
+        and "license: other\n" in card
+    )
+    with pytest.raises(
+        ParamsError,
+        match=r"hf exists already: nothing is written over\. Remove it, or give another",
+    ):
         weights.export_weights(folder, out)
     assert (out / "README.md").read_text() == card and len(trainer) == 1
 
 
-def test_a_failed_export_leaves_nothing_and_another_ones_leftover_alone(folder, trainer, tmp_path, monkeypatch):
+def test_a_failed_export_leaves_nothing_and_another_ones_leftover_alone(
+    folder, trainer, tmp_path, monkeypatch
+):
     (tmp_path / "hf.part").mkdir()
-    with pytest.raises(ParamsError, match=r"hf\.part exists already: an export that was ended left it, or one is run"):
+    with pytest.raises(
+        ParamsError,
+        match=r"hf\.part exists already: an export that was ended left it, or one is run",
+    ):
         weights.export_weights(folder, tmp_path / "hf")
     assert (tmp_path / "hf.part").exists() and not trainer
     monkeypatch.setattr(weights, "_model_card", lambda *_: 1 / 0)
@@ -75,7 +101,8 @@ def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_pa
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     with pytest.raises(
-        DataError, match=r"has no config\.json, as a Hugging Face .* none of latest_checkpointed_iterat"
+        DataError,
+        match=r"has no config\.json, as a Hugging Face .* none of latest_checkpointed_iterat",
     ):
         weights.import_weights(folder, theirs)
     (theirs / "config.json").write_text("{}")
@@ -85,7 +112,8 @@ def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_pa
     tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:1000]
     (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(
-        ParamsError, match=r"tokenizer\.json encodes 'Hello world' as \[39, .*, and data\.tokenizer gpt2"
+        ParamsError,
+        match=r"tokenizer\.json encodes 'Hello world' as \[39, .*, and data\.tokenizer gpt2",
     ):
         weights.import_weights(folder, theirs)
     assert [command for command, _ in trainer] == ["import"]
@@ -94,10 +122,19 @@ def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_pa
 @pytest.mark.parametrize(
     "file", ["latest_checkpointed_iteration.txt", "common.pt", "mp_rank_00_001/model_optim_rng.pt"]
 )
-def test_a_megatron_checkpoint_is_imported_with_a_word_about_its_tokenizer(file, folder, trainer, tmp_path):
+def test_a_megatron_checkpoint_is_imported_with_a_word_about_its_tokenizer(
+    file, folder, trainer, tmp_path
+):
     (tmp_path / "theirs" / file).parent.mkdir(parents=True)
     (tmp_path / "theirs" / file).write_text("")
-    words = ["import", folder.name, "--runs", str(folder.parent), "--from", str(tmp_path / "theirs")]
+    words = [
+        "import",
+        folder.name,
+        "--runs",
+        str(folder.parent),
+        "--from",
+        str(tmp_path / "theirs"),
+    ]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.output
     assert done.output == (
@@ -108,16 +145,25 @@ def test_a_megatron_checkpoint_is_imported_with_a_word_about_its_tokenizer(file,
 
 
 def test_prompts_of_options_and_a_file_are_continued_together(folder, trainer, tmp_path):
-    file, words = tmp_path / "prompts.txt", ["sample", folder.name, "--runs", str(folder.parent)]
+    file = tmp_path / "prompts.txt"
+    words = ["sample", folder.name, "--runs", str(folder.parent)]
     file.write_text("Hello world\n\n Hello\n")
-    done = CliRunner().invoke(cli, [*words, "--prompt", "Once", "--prompts", str(file), "--top-p", "0.9", "--json"])
+    done = CliRunner().invoke(
+        cli, [*words, "--prompt", "Once", "--prompts", str(file), "--top-p", "0.9", "--json"]
+    )
     assert done.exit_code == 0, done.output
     lines = [json.loads(line) for line in done.output.splitlines()]
     assert [(line["prompt"], line["continuation"]) for line in lines] == [
-        ("Once", "Once"), ("Hello world", "Hello"), (" Hello", " Hello")
-    ]  # fmt: skip
+        ("Once", "Once"),
+        ("Hello world", "Hello"),
+        (" Hello", " Hello"),
+    ]
     ((command, request),) = trainer
-    assert command == "sample" and request["prompts"] == [[7454], [15496, 995], [18435]] and request["top_p"] == 0.9
+    assert (
+        command == "sample"
+        and request["prompts"] == [[7454], [15496, 995], [18435]]
+        and request["top_p"] == 0.9
+    )
     for content, says in ((b"\n", "it has no line with a prompt"), (b"\xff\n", "it is not UTF-8")):
         file.write_bytes(content)
         done = CliRunner().invoke(cli, [*words, "--prompts", str(file)])

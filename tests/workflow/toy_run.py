@@ -44,7 +44,10 @@ class FakeScheduler:
     def state(self, folder: JobFolder) -> JobStatus:
         state = self.states[folder.path.name]
         return JobStatus(
-            state, f"fake-{folder.path.name}", {JobState.DONE: 0, JobState.STOPPED: 75}.get(state), "told so"
+            state,
+            f"fake-{folder.path.name}",
+            {JobState.DONE: 0, JobState.STOPPED: 75}.get(state),
+            "told so",
         )
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
@@ -82,7 +85,9 @@ def make_ready(open_phase: OpenPhase) -> None:
 
 def write_gate(open_phase: OpenPhase, verdict: str) -> Path:
     """The verdict of a smoke test with the open phase's own values."""
-    digest = phases.phase_fingerprint(open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test")
+    digest = phases.phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test"
+    )
     path = open_phase.folder / job_rules.GATE
     write_text(path, json.dumps({"verdict": verdict, "fingerprint": digest}))
     return path
@@ -92,12 +97,22 @@ def write_metrics(open_phase: OpenPhase, iterations: int, **changes: Any) -> Pat
     """What a trainer would have written so far."""
     path = open_phase.folder / open_phase.phase_plan.log.metrics
     path.parent.mkdir(parents=True, exist_ok=True)
-    row = {"loss": 10.0, "seconds": 0.1, "tokens_per_second": 100.0, "segment": 0, "world_size": 2} | changes
-    path.write_text("".join(json.dumps({"iteration": n + 1} | row) + "\n" for n in range(iterations)))
+    row = {
+        "loss": 10.0,
+        "seconds": 0.1,
+        "tokens_per_second": 100.0,
+        "segment": 0,
+        "world_size": 2,
+    } | changes
+    path.write_text(
+        "".join(json.dumps({"iteration": n + 1} | row) + "\n" for n in range(iterations))
+    )
     return path
 
 
 def events(open_phase: OpenPhase) -> list[str]:
     """Names of the run's events, in order."""
     path = open_phase.folder / open_phase.phase_plan.log.events
-    return [json.loads(line)["event"] for line in path.read_text().splitlines()] if path.exists() else []
+    if path.exists():
+        return [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    return []

@@ -54,21 +54,29 @@ class PageKernel:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
 
-    def redirect(self, receive: Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], Any] | None) -> None:
+    def redirect(
+        self, receive: Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], Any] | None
+    ) -> None:
         """Let `receive` get each message before the kernel, with the kernel's own receiver; None: as it was."""
-        stream, usual = self._kernel.shell_stream, self._kernel.shell_channel_thread_main
+        stream = self._kernel.shell_stream
+        usual = self._kernel.shell_channel_thread_main
         receiver = usual if receive is None else lambda message: receive(message, usual)
         stream.io_loop.add_callback(stream.on_recv, receiver, copy=False)
 
     def running_cell(self) -> CellRequest | None:
         """The cell that runs now, of a page that says its id; None where there is none."""
         request = self._kernel.get_parent("shell")
-        code, cell = request.get("content", {}).get("code"), request.get("metadata", {}).get("cellId")
+        code = request.get("content", {}).get("code")
+        cell = request.get("metadata", {}).get("cellId")
         if not code or not cell:
             return None
-        header = {name: request["header"][name] for name in ("msg_id", "msg_type", "session", "username")}
+        header = {
+            name: request["header"][name] for name in ("msg_id", "msg_type", "session", "username")
+        }
         # The shell's own counter may be that of the next cell already.
-        return CellRequest(cell, code, header, len(current_shell().history_manager.input_hist_parsed) - 1)
+        return CellRequest(
+            cell, code, header, len(current_shell().history_manager.input_hist_parsed) - 1
+        )
 
     def after_each_cell(self, callback: Callable[[Any], None]) -> None:
         """Call back after each cell, with IPython's result."""
@@ -76,13 +84,18 @@ class PageKernel:
 
     def publish(self, cause: dict[str, object], kind: str, **content: Any) -> None:
         """Send something to every page, as if the request with the header `cause` had caused it."""
-        self._kernel.session.send(self._kernel.iopub_socket, kind, content, parent={"header": cause})
+        self._kernel.session.send(
+            self._kernel.iopub_socket, kind, content, parent={"header": cause}
+        )
 
     def greet(self, message: Message) -> None:
         """Answer a page's first question, what kernel this is."""
         about = {"status": "ok", **self._kernel.kernel_info}
-        parent, stream = {"header": message.header}, self._kernel.shell_stream
-        self._kernel.session.send(stream, "kernel_info_reply", about, parent=parent, ident=message.addresses)
+        parent = {"header": message.header}
+        stream = self._kernel.shell_stream
+        self._kernel.session.send(
+            stream, "kernel_info_reply", about, parent=parent, ident=message.addresses
+        )
 
 
 def lose_no_output() -> None:
@@ -122,7 +135,8 @@ def read(message: Sequence[Any]) -> Message | None:
     parts = [bytes(part) for part in message]
     try:
         at = parts.index(DELIMITER)
-        header, content = json.loads(parts[at + 2]), json.loads(parts[at + 5])
+        header = json.loads(parts[at + 2])
+        content = json.loads(parts[at + 5])
     except (IndexError, ValueError):
         return None
     known = isinstance(header, dict) and isinstance(content, dict)

@@ -44,11 +44,17 @@ class CellDisplays:
         }
 
 
-_cells: dict[str, CellDisplays] = {}  # the newest run of each cell that showed something, by the cell's id
-_lock = Lock()  # held while a page is answered: what a running cell says afterwards comes after the answer
+_cells: dict[
+    str, CellDisplays
+] = {}  # the newest run of each cell that showed something, by the cell's id
+_lock = (
+    Lock()
+)  # held while a page is answered: what a running cell says afterwards comes after the answer
 
 
-def show_to_new_pages(display_id: str, bundle: Bundle, joined: Bundle | None = None) -> Callable[[], None]:
+def show_to_new_pages(
+    display_id: str, bundle: Bundle, joined: Bundle | None = None
+) -> Callable[[], None]:
     """Show this to whoever opens the page or runs the cell again; the returned function ends it.
 
     `joined` is for pages with our script: a button with the attribute data-runbook-click sends its click there.
@@ -95,8 +101,12 @@ def _answer(kernel: PageKernel, message: Message) -> bool:
                 kernel.publish(cause, "status", execution_state=state)
             return True
         if message.kind == "comm_info_request" and message.content.get("target_name") == QUESTION:
-            cells = sorted(_cells.values(), key=lambda displays: displays.running)  # the running one last
-            _send(kernel, message, {ANSWER: {"cells": [displays.as_json() for displays in cells]}}, "")
+            cells = sorted(
+                _cells.values(), key=lambda displays: displays.running
+            )  # the running one last
+            _send(
+                kernel, message, {ANSWER: {"cells": [displays.as_json() for displays in cells]}}, ""
+            )
         if message.kind == "execute_request":
             for displays in running:
                 if message.content.get("code") == displays.request.code:
@@ -105,6 +115,8 @@ def _answer(kernel: PageKernel, message: Message) -> bool:
     return False
 
 
-def _send(kernel: PageKernel, message: Message, data: Mapping[str, object], display_id: str) -> None:
+def _send(
+    kernel: PageKernel, message: Message, data: Mapping[str, object], display_id: str
+) -> None:
     transient = {"display_id": display_id} if display_id else {}
     kernel.publish(message.header, "display_data", data=data, metadata={}, transient=transient)

@@ -30,7 +30,9 @@ from runbook.display.jupyter.kernel import Message, listen, page_kernel
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import BAD, Place, display_bundle, show_table, where_we_are
 
-Clicks = dict[str, Callable[[], None]]  # what a click does, by the id of the button's connection to the page
+Clicks = dict[
+    str, Callable[[], None]
+]  # what a click does, by the id of the button's connection to the page
 TextFields = dict[str, Any]  # the widget in which a text is typed, by the id of its connection
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
@@ -49,7 +51,9 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     # A page that is opened later can load no widget from a kernel that works: there plain buttons do the same.
     plain = plain_buttons(by_comm, actions)
     forget = show_to_new_pages(
-        handle.display_id, lambda: {"text/plain": text}, lambda: {"text/plain": text, "text/html": plain}
+        handle.display_id,
+        lambda: {"text/plain": text},
+        lambda: {"text/plain": text, "text/html": plain},
     )
     close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
     try:
@@ -75,9 +79,13 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
     import ipywidgets
 
     said = ipywidgets.HTML("", layout={"margin": "0 0 0 1em"})
-    widgets, clicks, fields = [], Clicks(), TextFields()
+    widgets = []
+    clicks = Clicks()
+    fields = TextFields()
     for name, (action, command) in actions.items():
-        button = ipywidgets.Button(description=name, tooltip=f"the same as: {command}", layout={"width": "auto"})
+        button = ipywidgets.Button(
+            description=name, tooltip=f"the same as: {command}", layout={"width": "auto"}
+        )
         field = None
         if command.endswith(TYPED):
             field = ipywidgets.Text(placeholder=f"the same as: {command}", continuous_update=False)
@@ -115,9 +123,15 @@ def _act_on_click(clicks: Clicks, message: Message) -> bool:
 
 def _take_typed(fields: TextFields, message: Message) -> bool:
     """Take what was typed in a field, and tell its page that it may send what is typed next."""
-    data, kernel = message.content.get("data", {}), page_kernel()
+    data = message.content.get("data", {})
+    kernel = page_kernel()
     field = fields.get(message.content.get("comm_id", ""))
-    if message.kind != "comm_msg" or field is None or data.get("method") != "update" or kernel is None:
+    if (
+        message.kind != "comm_msg"
+        or field is None
+        or data.get("method") != "update"
+        or kernel is None
+    ):
         return False
     field.set_state(data.get("state", {}))
     kernel.publish(message.header, "status", execution_state="idle")
@@ -126,7 +140,10 @@ def _take_typed(fields: TextFields, message: Message) -> bool:
 
 def widget_bundle(widget: Any, text: str) -> dict[str, object]:
     """A widget with the text that stands where no widget can be drawn."""
-    return {"text/plain": text, WIDGET: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
+    return {
+        "text/plain": text,
+        WIDGET: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
+    }
 
 
 def _act(action: Callable[..., str], said: Any, field: Any) -> None:
@@ -164,9 +181,13 @@ class Field:
 class Answer:
     """What follows from the values as they are."""
 
-    errors: Mapping[str, str] = field(default_factory=dict)  # by key; those of no field in the form under an empty key
+    errors: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by key; those of no field in the form under an empty key
     follows: Table | None = None
-    values: Mapping[str, str] = field(default_factory=dict)  # what the values that a person did not touch have become
+    values: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what the values that a person did not touch have become
 
 
 Changes = Mapping[str, str]
@@ -175,7 +196,11 @@ Write = Callable[[str, Changes], str]
 
 
 def show_form(
-    sections: Mapping[str, Sequence[Field]], consider: Consider, write: Write, table: Table, name: str
+    sections: Mapping[str, Sequence[Field]],
+    consider: Consider,
+    write: Write,
+    table: Table,
+    name: str,
 ) -> Form | None:
     """The form in a browser, the table elsewhere; `name` is proposed for what is written."""
     if where_we_are() is not Place.BROWSER or find_spec("ipywidgets") is None:
@@ -186,17 +211,22 @@ def show_form(
     return form
 
 
-FOLDED, OPEN = "▸", "▾"
+FOLDED = "▸"
+OPEN = "▾"
 SHAPE: dict[str, Any] = {"style": {"description_width": "17em"}, "layout": {"width": "32em"}}
 
 
 class Form:
     """The widgets, and what they know of the values."""
 
-    def __init__(self, sections: Mapping[str, Sequence[Field]], consider: Consider, write: Write, name: str) -> None:
+    def __init__(
+        self, sections: Mapping[str, Sequence[Field]], consider: Consider, write: Write, name: str
+    ) -> None:
         import ipywidgets as widgets
 
-        self._consider, self._write, self._quiet = consider, write, False
+        self._consider = consider
+        self._write = write
+        self._quiet = False
         entries = [entry for section in sections.values() for entry in section]
         self._start = {entry.key: entry.value for entry in entries}
         self._inputs = {entry.key: _input(entry) for entry in entries}
@@ -228,7 +258,9 @@ class Form:
         import ipywidgets as widgets
 
         words = f'<div style="opacity:.8;font-size:90%;line-height:1.4;padding-top:.4em">{escape(entry.help)}</div>'
-        help_text = widgets.HTML(words, layout={"flex": "1 1 20em"})  # beside its field, below it on a narrow page
+        help_text = widgets.HTML(
+            words, layout={"flex": "1 1 20em"}
+        )  # beside its field, below it on a narrow page
         row = widgets.HBox([self._inputs[entry.key], help_text], layout={"flex_flow": "row wrap"})
         return widgets.VBox([row, self._errors[entry.key]])
 
@@ -240,7 +272,9 @@ class Form:
         for key, widget in self._errors.items():
             widget.value = _error(answer.errors.get(key, ""))
             if key in answer.errors and key in self._folds:
-                self._folds[key].value = True  # an error that nobody sees would only be a dead button
+                self._folds[
+                    key
+                ].value = True  # an error that nobody sees would only be a dead button
         self._general.value = _error(answer.errors.get("", ""))
         self._follows.value = answer.follows.as_html() if answer.follows else ""
         self._button.disabled = bool(answer.errors)
@@ -252,7 +286,9 @@ class Form:
 
     def _keep(self) -> None:
         try:
-            self._said.value = f"<b>{escape(self._write(self._name.value.strip(), self.changes()))}</b>"
+            self._said.value = (
+                f"<b>{escape(self._write(self._name.value.strip(), self.changes()))}</b>"
+            )
         except RunbookError as error:
             self._said.value = _error(str(error))
 

@@ -16,7 +16,9 @@ RANK_SCRIPT = '"$job/rank.sh"'
 _LINE_END = " \\\n  "
 
 
-def training_command(settings: Settings, job: Job, variables: Sequence[str], mounts: Sequence[str]) -> str:
+def training_command(
+    settings: Settings, job: Job, variables: Sequence[str], mounts: Sequence[str]
+) -> str:
     """Everything between the job's script and rank.sh, on all its nodes; a line for each option with its value."""
     site = settings.site
     inner = [*_inside(settings, mounts), *_starter(settings, job), RANK_SCRIPT]
@@ -27,7 +29,9 @@ def training_command(settings: Settings, job: Job, variables: Sequence[str], mou
             f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does not have. "
             "Set the site's launcher to mpiexec."
         )
-    return _LINE_END.join([*_srun(settings, job, job.tasks_per_node), *_pyxis(settings, variables, mounts), *inner])
+    return _LINE_END.join(
+        [*_srun(settings, job, job.tasks_per_node), *_pyxis(settings, variables, mounts), *inner]
+    )
 
 
 def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
@@ -74,7 +78,11 @@ def _pyxis(settings: Settings, variables: Sequence[str], mounts: Sequence[str]) 
     if container.kind != "pyxis":
         return []
     inside = ",".join(['"$PWD:$PWD"', *(quote(_mount(mount)) for mount in mounts)])
-    options = [f"--container-image={_image(settings)}", f"--container-mounts={inside}", '--container-workdir="$PWD"']
+    options = [
+        f"--container-image={_image(settings)}",
+        f"--container-mounts={inside}",
+        '--container-workdir="$PWD"',
+    ]
     options.append("--container-mount-home" if container.home else "--no-container-mount-home")
     if variables:
         # What the image sets by itself would win over the job's own value of these.
@@ -89,7 +97,15 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
     binds = [f"--bind {quote(_mount(mount))}" for mount in mounts]
     home = [] if container.home else ["--no-home"]
     options = [quote(option) for option in container.options]
-    return ["singularity exec", '--bind "$PWD"', *binds, '--pwd "$PWD"', *home, *options, _image(settings)]
+    return [
+        "singularity exec",
+        '--bind "$PWD"',
+        *binds,
+        '--pwd "$PWD"',
+        *home,
+        *options,
+        _image(settings),
+    ]
 
 
 def _starter(settings: Settings, job: Job) -> list[str]:
@@ -128,7 +144,8 @@ def _image(settings: Settings) -> str:
 
 def image_on_nodes(settings: Settings) -> str:
     """The image as the nodes open it: their own copy where jobs.image_copy names a folder for it."""
-    image, folder = settings.site.container.image, settings.run.jobs.image_copy.rstrip("/")
+    image = settings.site.container.image
+    folder = settings.run.jobs.image_copy.rstrip("/")
     if not folder or not image:
         return image
     if not image.startswith("/"):
@@ -148,7 +165,9 @@ def _mount(mount: str) -> str:
             "another name."
         )
     if not PurePosixPath(outside).is_absolute():
-        raise ParamsError(f"{mount!r} cannot be mounted: a mount is an absolute path. Write it from /.")
+        raise ParamsError(
+            f"{mount!r} cannot be mounted: a mount is an absolute path. Write it from /."
+        )
     return text
 
 
@@ -161,7 +180,9 @@ def warn_after(job: Job) -> int:
     return job.walltime - WARNING_SECONDS if job.walltime > 2 * WARNING_SECONDS else 0
 
 
-def queue_values(settings: Settings, phase: str, job: Job, *, devices: bool = True) -> dict[str, object]:
+def queue_values(
+    settings: Settings, phase: str, job: Job, *, devices: bool = True
+) -> dict[str, object]:
     """What the template of any job of a queue is filled with; `phase` names it in the queue."""
     directives = slurm_directives if settings.site.scheduler == "slurm" else pbs_directives
     return {
@@ -173,23 +194,36 @@ def queue_values(settings: Settings, phase: str, job: Job, *, devices: bool = Tr
     }
 
 
-def slurm_directives(settings: Settings, phase: str, job: Job, *, devices: bool = True) -> list[str]:
+def slurm_directives(
+    settings: Settings, phase: str, job: Job, *, devices: bool = True
+) -> list[str]:
     """Lines of #SBATCH. Output goes to the job's folder, where the job is submitted from."""
     site = settings.site
     values: dict[str, object] = {
-        "job-name": f"{settings.name}-{phase}", "nodes": job.nodes, "ntasks-per-node": job.tasks_per_node,
-        "cpus-per-task": job.cpus_per_task, "mem": job.memory, "partition": job.partition, "account": job.account,
-        "qos": job.qos, "reservation": job.reservation, "time": show_clock(job.walltime) if job.walltime else "",
-        "output": "out", "error": "err", "open-mode": "append", "requeue": True,
+        "job-name": f"{settings.name}-{phase}",
+        "nodes": job.nodes,
+        "ntasks-per-node": job.tasks_per_node,
+        "cpus-per-task": job.cpus_per_task,
+        "mem": job.memory,
+        "partition": job.partition,
+        "account": job.account,
+        "qos": job.qos,
+        "reservation": job.reservation,
+        "time": show_clock(job.walltime) if job.walltime else "",
+        "output": "out",
+        "error": "err",
+        "open-mode": "append",
+        "requeue": True,
         "array": f"0-{job.array - 1}" if job.array > 1 else "",
         "signal": f"B:USR1@{WARNING_SECONDS}" if warn_after(job) else "",
-    }  # fmt: skip
+    }
     if devices and site.hardware.device != "cpu" and site.devices_directive:
         prefix = "gpu:" if site.devices_directive == "gres" else ""
         values[site.devices_directive] = f"{prefix}{job.devices_per_node}"
     values = {**site.directives, **{name: value for name, value in values.items() if value}}
     return [
-        f"#SBATCH --{_plain(name, name)}" + ("" if value is True or value == "" else f"={_plain(name, value)}")
+        f"#SBATCH --{_plain(name, name)}"
+        + ("" if value is True or value == "" else f"={_plain(name, value)}")
         for name, value in sorted(values.items())
     ]
 
@@ -210,7 +244,11 @@ def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = 
             f"jobs.<phase>.reservation={job.reservation}: in PBS a reservation is a queue (pbs_rstat shows its name). "
             "Leave this empty, and set jobs.<phase>.partition to that queue."
         )
-    given = {"k": "doe", "r": "y", **{name: value for name, value in site.directives.items() if len(name) == 1}}
+    given = {
+        "k": "doe",
+        "r": "y",
+        **{name: value for name, value in site.directives.items() if len(name) == 1},
+    }
     ours = {
         "N": f"{settings.name}-{phase}",
         "A": job.account,
@@ -222,14 +260,23 @@ def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = 
     letters = {**given, **{letter: value for letter, value in ours.items() if value}}
     resources = {name: value for name, value in site.directives.items() if len(name) > 1}
     if job.nodes > 1:
-        resources.setdefault("place", "scatter")  # by default PBS puts two nodes' work on one that has the cores
+        resources.setdefault(
+            "place", "scatter"
+        )  # by default PBS puts two nodes' work on one that has the cores
     section = next(section for name, section in JOB_SECTIONS.items() if phase.startswith(name))
     asked = bool(getattr(settings.run.jobs, section).cpus_per_task)
     resources["select"] = f"{job.nodes}{_chunk(settings.site, job, devices, asked)}"
-    resources["walltime"] = show_clock(job.walltime) if job.walltime else resources.get("walltime", "")
+    resources["walltime"] = (
+        show_clock(job.walltime) if job.walltime else resources.get("walltime", "")
+    )
     return [
-        f"#PBS -{letter}" + (f" {_plain(letter, value)}" if value else "") for letter, value in sorted(letters.items())
-    ] + [f"#PBS -l {_plain(name, name)}={_plain(name, value)}" for name, value in sorted(resources.items()) if value]
+        f"#PBS -{letter}" + (f" {_plain(letter, value)}" if value else "")
+        for letter, value in sorted(letters.items())
+    ] + [
+        f"#PBS -l {_plain(name, name)}={_plain(name, value)}"
+        for name, value in sorted(resources.items())
+        if value
+    ]
 
 
 def _chunk(site: Site, job: Job, devices: bool, asked: bool) -> str:
@@ -237,7 +284,11 @@ def _chunk(site: Site, job: Job, devices: bool, asked: bool) -> str:
 
     `asked`: the run file itself says how many cores, which wins over the site.
     """
-    chunk = {part.partition("=")[0]: part for part in site.directives.get("select", "").split(":") if part}
+    chunk = {
+        part.partition("=")[0]: part
+        for part in site.directives.get("select", "").split(":")
+        if part
+    }
     if (site.cores_directive or asked) and job.cpus_per_task:
         name = site.cores_directive or "ncpus"
         if asked or name not in chunk:

@@ -31,17 +31,21 @@ class SetupStep:
 
 def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
     """The pinned checkout, the kernels' stale locks, the tokenizer's files, then what the site's document sets up."""
-    site, stage = settings.site, settings.run.jobs.stage.rstrip("/")
+    site = settings.site
+    stage = settings.run.jobs.stage.rstrip("/")
     checkout = site.frameworks.get(settings.run.training.framework)
     steps = []
     if checkout is not None and stage and checkout.folder.startswith(f"{stage}/"):
-        title, body = f"{checkout.repository} at {checkout.commit[:8]}", fill("setup/checkout.sh.j2", checkout=checkout)
+        title = f"{checkout.repository} at {checkout.commit[:8]}"
+        body = fill("setup/checkout.sh.j2", checkout=checkout)
         steps.append(SetupStep("checkout", title, f"{checkout.folder}/.git", body))
         body = fill("setup/kernels.sh.j2", folder=checkout.folder)
         steps.append(SetupStep("kernels", "no stale lock of a compilation", "", body))
     if tokenizer := site.paths.get("tokenizer", ""):
         body = fill("setup/tokenizer.sh.j2", tokenizer=tokenizer, package=str(package))
-        steps.append(SetupStep("tokenizer", "GPT-2's vocabulary and merges", f"{tokenizer}/merges.txt", body))
+        steps.append(
+            SetupStep("tokenizer", "GPT-2's vocabulary and merges", f"{tokenizer}/merges.txt", body)
+        )
     return [*steps, *(_prepared(settings, step) for step in site.preparation)]
 
 
@@ -59,7 +63,9 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
     commands = [_put(command, words | folder | modules) for command in step.commands]
     creates = _put(step.creates, values | folder | {"{modules}": ""})
     secret = _secret(step.secret)
-    body = fill("setup/commands.sh.j2", title=step.title, creates=creates, commands=commands, secret=secret)
+    body = fill(
+        "setup/commands.sh.j2", title=step.title, creates=creates, commands=commands, secret=secret
+    )
     name = re.sub(r"[^a-z0-9]+", "-", step.title.lower()).strip("-")[:40].rstrip("-")
     return SetupStep(name, step.title, creates, body, step.secret)
 
@@ -74,7 +80,9 @@ def _secret(reference: str) -> str:
     if not reference:
         return ""
     if not is_reference(reference):
-        raise ParamsError("preparation.secret is no reference to a secret: write env:NAME or file:PATH.")
+        raise ParamsError(
+            "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
+        )
     kind, _, place = reference.partition(":")
     if kind == "env":
         return f"secret=${{{place}:?is not set: it holds the password for this step}}"
@@ -113,5 +121,7 @@ def preparation_files(settings: Settings) -> Mapping[str, str]:
         files["deployment.env"] = f"{head} Source it before the deployment.\n{''.join(lines)}"
     if entries := [volume.deployment for volume in site.volumes.values() if volume.deployment]:
         text = yaml.safe_dump({"SharedStorage": entries}, sort_keys=False)
-        files["shared-storage.yaml"] = f"{head} Put it into the configuration of the cluster.\n{text}"
+        files["shared-storage.yaml"] = (
+            f"{head} Put it into the configuration of the cluster.\n{text}"
+        )
     return files

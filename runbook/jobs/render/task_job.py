@@ -47,22 +47,37 @@ def data_tasks(settings: Settings, python: str) -> list[Task]:
     argv = (python, "-m", "runbook.workflow.prerequisites.tokenize_share", str(settings.project))
     if settings.job("02-data").array < 2:
         return [Task("tokenize", argv)]
-    return [Task("tokenize a share each", argv, is_array=True), Task("join the shares", (*argv, "--join"), part="join")]
+    return [
+        Task("tokenize a share each", argv, is_array=True),
+        Task("join the shares", (*argv, "--join"), part="join"),
+    ]
 
 
 def render_task(settings: Settings, phase: str, task: Task, package: Path) -> RenderedJob:
     """The script of such a job; its program works in the run's folder."""
-    site, job, folder = settings.site, settings.job(phase), task.folder(phase)
+    site = settings.site
+    job = settings.job(phase)
+    folder = task.folder(phase)
     slurm = site.scheduler == "slurm"
     nodes = job.nodes if task.on_each_node else 1
     elements = job.array if task.is_array and job.array > 1 else 0
     # All cores of a node. Slurm's data jobs take what their partition gives: its nodes may be of another kind.
     cores = site.hardware.cores_per_node if phase == "01-environment" or not slurm else 0
-    cpus = getattr(settings.run.jobs, JOB_SECTIONS[phase]).cpus_per_task or (1 if task.in_container else cores)
-    job = job.model_copy(update={"nodes": nodes, "tasks_per_node": 1, "array": elements, "cpus_per_task": cpus})
+    cpus = getattr(settings.run.jobs, JOB_SECTIONS[phase]).cpus_per_task or (
+        1 if task.in_container else cores
+    )
+    job = job.model_copy(
+        update={"nodes": nodes, "tasks_per_node": 1, "array": elements, "cpus_per_task": cpus}
+    )
     starter = []
     if task.on_each_node and slurm:
-        starter = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
+        starter = [
+            "srun",
+            f"--nodes={nodes}",
+            f"--ntasks={nodes}",
+            "--ntasks-per-node=1",
+            "--kill-on-bad-exit=0",
+        ]
     elif task.on_each_node:
         starter = ["mpiexec", f"-n {nodes}", "--ppn 1", '--hostfile "$job/hostfile"']
     script = fill(

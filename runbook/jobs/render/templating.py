@@ -26,7 +26,9 @@ def quote(value: object) -> str:
     """
     text = str(value)
     if "\0" in text:
-        raise ParamsError(f"{text!r} holds a NUL character, which no program can be given. Remove it from the value.")
+        raise ParamsError(
+            f"{text!r} holds a NUL character, which no program can be given. Remove it from the value."
+        )
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -57,7 +59,9 @@ def image(name: str) -> str:
     'nvcr.io/nvidia/pytorch:24.05-py3'
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", name):
-        raise ParamsError(f"{name!r} is not the name of a container image: letters, digits and . _ - / : @ only.")
+        raise ParamsError(
+            f"{name!r} is not the name of a container image: letters, digits and . _ - / : @ only."
+        )
     return name
 
 
@@ -84,9 +88,14 @@ KNOWN = {"user": '"$user"', "job": '"$job_number"'}
 
 def expand(value: str, settings: Settings) -> str:
     """One word of the shell: the run's shared folder is put in now, {user} and {job} when the job runs."""
-    text = value.replace(STAGE, settings.run.jobs.stage.rstrip("/")) if settings.run.jobs.stage else value
+    if settings.run.jobs.stage:
+        text = value.replace(STAGE, settings.run.jobs.stage.rstrip("/"))
+    else:
+        text = value
     parts = re.split(r"\{(" + "|".join(KNOWN) + r")\}", text)
-    words = [KNOWN[part] if number % 2 else quote(part) for number, part in enumerate(parts) if part]
+    words = [
+        KNOWN[part] if number % 2 else quote(part) for number, part in enumerate(parts) if part
+    ]
     return "".join(words) or quote("")
 
 
@@ -95,7 +104,8 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
     site = settings.site
     on = {name: name not in site.switched_off for name in site.environment}
     for word in settings.run.jobs.switch.split():
-        sign, name = word[0], word[1:]
+        sign = word[0]
+        name = word[1:]
         if sign not in "+-" or name not in on:
             raise ParamsError(
                 f"jobs.switch: {word!r} is not + or - and a group of site {site.site}'s environment. "
@@ -103,7 +113,10 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
             )
         on[name] = sign == "+"
     return {
-        name: {key: None if value is None else expand(value, settings) for key, value in variables.items()}
+        name: {
+            key: None if value is None else expand(value, settings)
+            for key, value in variables.items()
+        }
         for name, variables in site.environment.items()
         if on[name]
     }

@@ -10,7 +10,13 @@ from runbook.core.files import write_text
 from runbook.frameworks import training_arguments
 from runbook.frameworks.megatron import OWN_DEEPSPEED, deepspeed_file, deepspeed_name
 from runbook.jobs.job_folder import JobFolder
-from runbook.jobs.render.launch_commands import image_on_nodes, node_command, queue_values, training_command, warn_after
+from runbook.jobs.render.launch_commands import (
+    image_on_nodes,
+    node_command,
+    queue_values,
+    training_command,
+    warn_after,
+)
 from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
 from runbook.params import Settings
 from runbook.params.settings import require_values
@@ -36,11 +42,16 @@ class _QueueJob:
     """One training as a job of Slurm or PBS: what is submitted, what every rank and node runs, what they read."""
 
     def __init__(self, settings: Settings, spec: PhasePlan, package: Path) -> None:
-        self.settings, self.spec, self.package = settings, spec, package
+        self.settings = settings
+        self.spec = spec
+        self.package = package
         self.site, self.framework = settings.site, settings.run.training.framework
         self.job = settings.job(spec.phase).model_copy(update={"array": 0})  # a training is one job
         self.groups = environment_groups(settings)
-        self.deepspeed = deepspeed_name(settings, spec) if self.framework == "megatron-deepspeed" else ""
+        if self.framework == "megatron-deepspeed":
+            self.deepspeed = deepspeed_name(settings, spec)
+        else:
+            self.deepspeed = ""
         """The file that Megatron-DeepSpeed reads, from the run's folder."""
 
     def render(self) -> RenderedJob:
@@ -50,8 +61,12 @@ class _QueueJob:
         # What every node does before the training: its own copy of the image, and the site's commands.
         once_a_node = site_commands(self.site.node_setup, self.settings)
         if self.settings.run.jobs.image_copy:
-            image, copy = self.site.container.image, image_on_nodes(self.settings)
-            once_a_node = [*fill("image_copy.sh.j2", image=image, copy=copy).splitlines(), *once_a_node]
+            image = self.site.container.image
+            copy = image_on_nodes(self.settings)
+            once_a_node = [
+                *fill("image_copy.sh.j2", image=image, copy=copy).splitlines(),
+                *once_a_node,
+            ]
         if once_a_node:
             files["node.sh"] = fill("node.sh.j2", commands=once_a_node)
         if self.deepspeed:
@@ -61,12 +76,20 @@ class _QueueJob:
         return RenderedJob(self._job_script(bool(once_a_node)), arguments, files)
 
     def _job_script(self, has_node_script: bool) -> str:
-        settings, site, job, spec = self.settings, self.site, self.job, self.spec
+        settings = self.settings
+        site = self.site
+        job = self.job
+        spec = self.spec
         own = self.framework == "runbook"
         mounts = [*site.container.mounts, *([str(self.package)] if own else [])]
         folders = [spec.checkpoint.folder, spec.log.tensorboard, spec.data.cache]
         deepspeed = PurePosixPath(self.deepspeed)
-        variables = {name for group in self.groups.values() for name, value in group.items() if value is not None}
+        variables = {
+            name
+            for group in self.groups.values()
+            for name, value in group.items()
+            if value is not None
+        }
         variables |= {"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
         variables |= {"RUNBOOK_JOB", "RUNBOOK_JOB_FOLDER", *(["PYTHONPATH"] if own else [])}
         variables |= {"RUNBOOK_SECONDS_LEFT"} if job.walltime else set()
@@ -88,7 +111,9 @@ class _QueueJob:
         )
 
     def _rank_script(self, arguments: list[str]) -> str:
-        site, binding, num_ranks = self.site, self.site.binding, self.job.devices_per_node
+        site = self.site
+        binding = self.site.binding
+        num_ranks = self.job.devices_per_node
         python = site.python or "python3"
         if self.framework == "runbook":
             program = [python, "-m", "runbook.training"]
@@ -108,7 +133,12 @@ class _QueueJob:
             launcher=site.launcher,
             world_size=self.spec.parallel.world_size,
             devices=num_ranks,
-            unset=sorted(name for group in self.groups.values() for name, value in group.items() if value is None),
+            unset=sorted(
+                name
+                for group in self.groups.values()
+                for name, value in group.items()
+                if value is None
+            ),
             cpu_masks=_words(cores[:num_ranks]) if starter_binds else "",
             cpu_lists=not binding.cpu_masks,
             program=_words(program),
@@ -161,33 +191,43 @@ def render_job(
     from. The script finds the run's folder from its own place, or from where it was submitted: that folder may move.
     """
     if phase not in TRAINING_PHASES:
-        raise JobError(f"{phase} has no training job; these phases have one: {', '.join(TRAINING_PHASES)}.")
+        raise JobError(
+            f"{phase} has no training job; these phases have one: {', '.join(TRAINING_PHASES)}."
+        )
     require_values(settings)
     if settings.site.scheduler != "local":
         return _QueueJob(settings, plan.phases[phase], package).render()
     spec = plan.phases[phase]
     arguments = training_arguments(settings, spec)
     script = render_local(settings, spec, [python, "-m", "runbook.training", *arguments])
-    return RenderedJob(script, arguments, {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {})
+    return RenderedJob(
+        script, arguments, {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {}
+    )
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
     """Put a job's files into its folder; job.sh is written last, so that a folder with one is complete."""
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
-    write_text(folder.arguments, json.dumps(rendered.arguments, indent=2, ensure_ascii=False) + "\n", error=JobError)
+    write_text(
+        folder.arguments,
+        json.dumps(rendered.arguments, indent=2, ensure_ascii=False) + "\n",
+        error=JobError,
+    )
     write_text(folder.script, rendered.script, mode=0o777, error=JobError)
 
 
 def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) -> str:
     """The script that starts a program on this machine, once for each rank of a phase."""
-    site, job = settings.site, settings.job(spec.phase)
+    site = settings.site
+    job = settings.job(spec.phase)
     if job.nodes != 1:
         raise JobError(
             f"{spec.phase} asks for {job.nodes} nodes, but site {site.site} is this one machine. Set "
             "jobs.<phase>.nodes to 1, or choose a site with a queue."
         )
-    world_size, cores = int(spec.parallel.world_size), site.hardware.cores_per_node
+    world_size = int(spec.parallel.world_size)
+    cores = site.hardware.cores_per_node
     return fill(
         "local.sh.j2",
         run=settings.name,
@@ -201,7 +241,9 @@ def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) ->
         killed_peers_seconds=KILLED_PEERS_SECONDS,
         stragglers_seconds=int(spec.limits.process_group_timeout_seconds),
         environment={
-            group: {name: None if value is None else quote(value) for name, value in variables.items()}
+            group: {
+                name: None if value is None else quote(value) for name, value in variables.items()
+            }
             for group, variables in site.environment.items()
         },
         modules=site.modules,

@@ -31,7 +31,10 @@ class FileGroup(Strict):
     @property
     def paths(self) -> list[str]:
         """Every file of the group by name."""
-        return [self.path.replace("{number}", str(number)) for number in range(self.first, self.last + 1)]
+        return [
+            self.path.replace("{number}", str(number))
+            for number in range(self.first, self.last + 1)
+        ]
 
 
 TOKENIZED = "tokenized"
@@ -61,7 +64,9 @@ class Dataset(Strict):
     @property
     def paths(self) -> list[str]:
         """Every file by name, numbered ones written out."""
-        return [file.path for file in self.files] + [path for group in self.groups for path in group.paths]
+        return [file.path for file in self.files] + [
+            path for group in self.groups for path in group.paths
+        ]
 
     url: str = ""
     """Where files are fetched: https://..., s3://bucket/folder or hf://datasets/OWNER/NAME@REVISION; empty: nowhere."""
@@ -152,6 +157,7 @@ def with_shape(model: Model, chosen: Mapping[str, int]) -> Model:
     if "heads" in changed and "kv_heads" not in changed:
         changed["kv_heads"] = 0
     resized = {"layers", "hidden", "ffn_hidden", "kv_heads"} & changed.keys()
-    layers, hidden = changed.get("layers", model.layers), changed.get("hidden", model.hidden)
+    layers = changed.get("layers", model.layers)
+    hidden = changed.get("hidden", model.hidden)
     label = f"{layers} x {hidden}" if resized else model.label
     return model.model_copy(update={**changed, "label": label, "parameters": 0})

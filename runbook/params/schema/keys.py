@@ -18,7 +18,9 @@ EXCLUSIVE = {
     "lengths of the warm-up": tuple(
         f"training.warmup_{unit}" for unit in ("iterations", "samples", "tokens", "fraction")
     ),
-    "lengths of the decay": tuple(f"training.decay_{unit}" for unit in ("iterations", "samples", "tokens")),
+    "lengths of the decay": tuple(
+        f"training.decay_{unit}" for unit in ("iterations", "samples", "tokens")
+    ),
 }
 """Keys of which one layer may set one; it clears the others of the layers below."""
 
@@ -43,7 +45,9 @@ def all_keys() -> dict[str, Key]:
     """Every key by its dotted name, in the schema's order."""
     keys = {}
     for name, info in ((name, info) for name, info, is_section in _walk(Run) if not is_section):
-        documents = tuple(alias for mark in info.metadata if isinstance(mark, Aliases) for alias in mark.names)
+        documents = tuple(
+            alias for mark in info.metadata if isinstance(mark, Aliases) for alias in mark.names
+        )
         default = ... if info.is_required() else info.default
         keys[name] = Key(name, info.annotation, info.description or "", default, documents)
     return keys
@@ -55,14 +59,19 @@ def sections() -> dict[str, str]:
     return {name: info.description or "" for name, info, is_section in _walk(Run) if is_section}
 
 
-def nearest(word: str, names: list[str] | tuple[str, ...], count: int = 3, likeness: float = 0.6) -> list[str]:
+def nearest(
+    word: str, names: list[str] | tuple[str, ...], count: int = 3, likeness: float = 0.6
+) -> list[str]:
     """The names most like `word`, best first.
 
     >>> nearest("tenser", ["tensor", "pipeline"])
     ['tensor']
     """
     by_lower = {name.lower(): name for name in names}
-    return [by_lower[name] for name in difflib.get_close_matches(word.lower(), list(by_lower), count, likeness)]
+    return [
+        by_lower[name]
+        for name in difflib.get_close_matches(word.lower(), list(by_lower), count, likeness)
+    ]
 
 
 def job_section(word: str) -> str:
@@ -104,17 +113,30 @@ def _nearest_key(parent: str, word: str) -> str:
     names = [*all_keys(), *sections()]
     if "." in word and (close := nearest(word, names, 1)):
         return close[0]
-    last_words = {name.rpartition(".")[2]: name for name in reversed(names)}  # the first name of each
+    last_words = {
+        name.rpartition(".")[2]: name for name in reversed(names)
+    }  # the first name of each
     if word.lower() in last_words:
         return _joined([name for name in names if name.rpartition(".")[2] == word.lower()])
-    siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == parent}
-    return next((known[close[0]] for known in (siblings, last_words) if (close := nearest(word, [*known], 1))), "")
+    siblings = {
+        name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == parent
+    }
+    return next(
+        (
+            known[close[0]]
+            for known in (siblings, last_words)
+            if (close := nearest(word, [*known], 1))
+        ),
+        "",
+    )
 
 
 def _joined(names: list[str]) -> str:
     jobs = [name for name in names if name.startswith("jobs.")]
     if len(jobs) > 1:  # the same key of each phase
-        names = [name for name in names if name not in jobs] + [f"jobs.<phase>.{jobs[0].rpartition('.')[2]}"]
+        names = [name for name in names if name not in jobs] + [
+            f"jobs.<phase>.{jobs[0].rpartition('.')[2]}"
+        ]
     return " or ".join(names[:3])
 
 

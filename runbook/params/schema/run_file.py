@@ -43,7 +43,9 @@ class ModelShape(Strict):
     """Transformer layers."""
     hidden: Annotated[WholeOrZero, Aliases("HIDDEN_SIZE", "hidden_size", "HIDDEN")] = 0
     """Width of the residual stream; the feed-forward block follows, unless ffn_hidden is given."""
-    heads: Annotated[WholeOrZero, Aliases("NUM_ATTENTION_HEADS", "num_attention_heads", "num_attn_heads")] = 0
+    heads: Annotated[
+        WholeOrZero, Aliases("NUM_ATTENTION_HEADS", "num_attention_heads", "num_attn_heads")
+    ] = 0
     """Attention heads; hidden / heads is the head size."""
     kv_heads: Annotated[WholeOrZero, Aliases("num_query_groups", "num_key_value_heads")] = 0
     """Heads of keys and values."""
@@ -90,15 +92,21 @@ class Training(Strict):
     """fp32, fp16 or bf16."""
     fp8: Annotated[Fp8, Aliases("fp8_recipe", "fp8_format")] = "none"
     """Layers' matrix products in 8 bits by Transformer Engine, with bf16: none, or how they are scaled."""
-    iterations: Annotated[Count, Aliases("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")] = 0
+    iterations: Annotated[
+        Count, Aliases("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")
+    ] = 0
     """Optimizer steps; give exactly one of iterations, samples, tokens."""
     samples: Annotated[Count, Aliases("train_samples")] = 0
     """Sequences to train on, instead of iterations."""
     tokens: Annotated[Count, Aliases("TRAIN_TOKENS", "train_tokens")] = 0
     """Tokens to train on (300B), instead of iterations."""
-    micro_batch: Annotated[Whole, Aliases("MICRO_BATCH", "micro_batch_size", "MICRO_BATCH_SIZE")] = 1
+    micro_batch: Annotated[
+        Whole, Aliases("MICRO_BATCH", "micro_batch_size", "MICRO_BATCH_SIZE")
+    ] = 1
     """Sequences a device computes at once; raise it until the memory is used."""
-    global_batch: Annotated[Whole, Aliases("GLOBAL_BATCH_SIZE", "global_batch_size", "GLOBAL_BATCH")] = 512
+    global_batch: Annotated[
+        Whole, Aliases("GLOBAL_BATCH_SIZE", "global_batch_size", "GLOBAL_BATCH")
+    ] = 512
     """Sequences in one optimizer step; divides by micro_batch x data parallel."""
     rampup_start: Annotated[WholeOrZero, Aliases("rampup_batch_size")] = 0
     """Sequences in the first steps, where the batch ramps up to global_batch; 0: it does not."""
@@ -142,17 +150,25 @@ class Training(Strict):
     """Share of activations and attention weights zeroed; GPT-3 and the documents' Megatron default say 0.1."""
     init_std: Annotated[Positive, Aliases("init_method_std")] = 0.02
     """Spread of the initial weights."""
-    recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = "none"
+    recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = (
+        "none"
+    )
     """none, selective or full: less memory for up to a third more computing."""
     recompute_method: RecomputeMethod = "uniform"
     """With recompute full: uniform keeps the input of each group; block computes a stage's first layers again."""
-    recompute_num_layers: Annotated[Whole, Aliases("checkpoint_num_layers", "activations_checkpoint_num_layers")] = 1
+    recompute_num_layers: Annotated[
+        Whole, Aliases("checkpoint_num_layers", "activations_checkpoint_num_layers")
+    ] = 1
     """With recompute full: layers of a group (uniform), or layers computed again (block)."""
     overlap_gradients: Annotated[StrictBool, Aliases("overlap_grad_reduce", "overlap_comm")] = False
     """Bring gradients together over the data-parallel copies while earlier layers are still in their backward pass."""
-    overlap_weights: Annotated[StrictBool, Aliases("overlap_param_gather", "overlap_param_sync")] = False
+    overlap_weights: Annotated[
+        StrictBool, Aliases("overlap_param_gather", "overlap_param_sync")
+    ] = False
     """Gather stepped weights while the next forward pass begins; needs overlap_gradients and parallel.zero_stage 1."""
-    overlap_pipeline: Annotated[Switch, Aliases("overlap_p2p_comm", "overlap_p2p_communication")] = "auto"
+    overlap_pipeline: Annotated[
+        Switch, Aliases("overlap_p2p_comm", "overlap_p2p_communication")
+    ] = "auto"
     """always, never, or auto as the framework does it: interleaved stages send and compute at the same time."""
     fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = "auto"
     """always (our own trainer: with Transformer Engine and Apex), never, auto: matrix products add up the gradients."""
@@ -260,13 +276,27 @@ class Parallel(Strict):
 
     tensor: Annotated[
         Whole,
-        Aliases("TENSOR_MODEL_PARALLEL_SIZE", "tensor_model_parallel_size", "mp_size", "MPSIZE", "MP_SIZE", "TP", "tp"),
+        Aliases(
+            "TENSOR_MODEL_PARALLEL_SIZE",
+            "tensor_model_parallel_size",
+            "mp_size",
+            "MPSIZE",
+            "MP_SIZE",
+            "TP",
+            "tp",
+        ),
     ] = 1
     """Devices that share every matrix of a layer; keep them inside one node."""
     pipeline: Annotated[
         Whole,
         Aliases(
-            "PIPELINE_MODEL_PARALLEL_SIZE", "pipeline_model_parallel_size", "pp_size", "PPSIZE", "PP_SIZE", "PP", "pp"
+            "PIPELINE_MODEL_PARALLEL_SIZE",
+            "pipeline_model_parallel_size",
+            "pp_size",
+            "PPSIZE",
+            "PP_SIZE",
+            "PP",
+            "pp",
         ),
     ] = 1
     """Stages the layers are cut into; layers must divide by it."""
@@ -293,7 +323,9 @@ class Job(Strict):
         WholeOrZero, Aliases("num_gpus_pernode", "N_GPUS", "gpus_per_node", "gpus-per-node")
     ] = 0
     """GPUs (or GCDs; on a site without, processes) used on each node; 0: all the site has."""
-    tasks_per_node: Annotated[WholeOrZero, Aliases("TASKS_PER_NODE", "ntasks_per_node", "ntasks-per-node")] = 0
+    tasks_per_node: Annotated[
+        WholeOrZero, Aliases("TASKS_PER_NODE", "ntasks_per_node", "ntasks-per-node")
+    ] = 0
     """Tasks the scheduler starts on each node; 0: what the site's launcher needs."""
     cpus_per_task: Annotated[WholeOrZero, Aliases("cpus-per-task")] = 0
     """Cores of each task; 0: what the site says."""
@@ -322,10 +354,13 @@ class Jobs(Strict):
     """Account or project that pays for every phase that names none of its own."""
     price_per_device_hour: NonNegative = 0.0
     """What an hour of one device costs you; 0: what the site says, or no cost is shown."""
-    stage: Annotated[str, Aliases("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "WORKSPACE", "home_dir")] = ""
+    stage: Annotated[
+        str, Aliases("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "WORKSPACE", "home_dir")
+    ] = ""
     """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it {stage}."""
     image: Annotated[
-        str, Aliases("IMAGE", "CONTAINER_IMAGE", "SIF", "SQUASHED_PYTORCH_IMAGE", "SQUASHED_NEMO_IMAGE")
+        str,
+        Aliases("IMAGE", "CONTAINER_IMAGE", "SIF", "SQUASHED_PYTORCH_IMAGE", "SQUASHED_NEMO_IMAGE"),
     ] = ""
     """Container image (file or registry reference) used instead of the site's."""
     storage: Annotated[str, Aliases("AMLFS_SKU")] = ""
@@ -365,10 +400,23 @@ class Run(Strict):
     """What each phase asks of the scheduler."""
 
 
-PHASES = ("00-plan", "01-environment", "02-data", "03-smoke-test", "04-training", "05-analysis", "06-evaluation")
+PHASES = (
+    "00-plan",
+    "01-environment",
+    "02-data",
+    "03-smoke-test",
+    "04-training",
+    "05-analysis",
+    "06-evaluation",
+)
 """The phases in order, each called by its notebook's stem."""
 
-JOB_SECTIONS = {"01-environment": "environment", "02-data": "data", "03-smoke-test": "smoke", "04-training": "training"}
+JOB_SECTIONS = {
+    "01-environment": "environment",
+    "02-data": "data",
+    "03-smoke-test": "smoke",
+    "04-training": "training",
+}
 """Phase to its key under jobs."""
 
 

@@ -6,7 +6,15 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from runbook.params.schema.value_types import Bytes, Framework, Name, NonNegative, Positive, Strict, WholeOrZero
+from runbook.params.schema.value_types import (
+    Bytes,
+    Framework,
+    Name,
+    NonNegative,
+    Positive,
+    Strict,
+    WholeOrZero,
+)
 
 AUTO = "auto"
 """The device of a site that computes on whatever GPUs this machine has."""
@@ -112,7 +120,9 @@ class Hardware(Strict):
     @model_validator(mode="after")
     def _check_devices(self) -> Hardware:
         if self.devices_per_node == 0 and self.device != AUTO:
-            raise ValueError(f"devices_per_node is 0, which only device {AUTO} allows. Write how many a node has.")
+            raise ValueError(
+                f"devices_per_node is 0, which only device {AUTO} allows. Write how many a node has."
+            )
         return self
 
 

@@ -23,7 +23,9 @@ from runbook.params.secrets import is_reference
 class Strict(BaseModel):
     """Frozen, and an unknown key is an error; the string under a field is its help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class Aliases:
@@ -39,7 +41,10 @@ def is_name(value: object) -> bool:
     >>> is_name("lumi-13b"), is_name("../lumi"), is_name("")
     (True, False, False)
     """
-    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", value) is not None
+    return (
+        isinstance(value, str)
+        and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", value) is not None
+    )
 
 
 def _name(value: str) -> str:
@@ -102,9 +107,13 @@ def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
     names = [name for name, _ in parts]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{name} is in the blend twice: write it once, with the sum of its weights")
+            raise ValueError(
+                f"{name} is in the blend twice: write it once, with the sum of its weights"
+            )
     if len(parts) < 2:
-        raise ValueError(f"a blend has two texts or more, such as {_BLEND}; a single one is named by data.dataset")
+        raise ValueError(
+            f"a blend has two texts or more, such as {_BLEND}; a single one is named by data.dataset"
+        )
     return parts
 
 
@@ -122,11 +131,17 @@ def _blend_part(part: str) -> tuple[str, float]:
     if not number or " " in number:
         raise ValueError(f"{part.strip()!r} is not a name and a weight: write them as in {_BLEND}")
     if not is_name(name):
-        raise ValueError(f"{name!r} is not the name of a dataset: write name and weight, as in {_BLEND}")
+        raise ValueError(
+            f"{name!r} is not the name of a dataset: write name and weight, as in {_BLEND}"
+        )
     try:
         weight = float(number)
     except ValueError:
-        raise ValueError(f"the weight of {name} is {number!r}, not a number: write it as in {_BLEND}") from None
+        raise ValueError(
+            f"the weight of {name} is {number!r}, not a number: write it as in {_BLEND}"
+        ) from None
     if not (math.isfinite(weight) and weight > 0):
-        raise ValueError(f"the weight of {name} is {number}: a weight is a number above 0; leave out what has none")
+        raise ValueError(
+            f"the weight of {name} is {number}: a weight is a number above 0; leave out what has none"
+        )
     return name, weight

@@ -47,8 +47,11 @@ def _device(
     source: str = SOURCE,
 ) -> Accelerator:
     """Memory in GiB and GB/s; links of a device in GB/s, devices of a node, network in GB/s."""
-    size, bandwidth = round(memory[0] * 2**30), memory[1] * GB
-    link, node, network = links[0] * GB, links[1], links[2] * GB
+    size = round(memory[0] * 2**30)
+    bandwidth = memory[1] * GB
+    link = links[0] * GB
+    node = links[1]
+    network = links[2] * GB
     return Accelerator(name, family, peaks, size, bandwidth, link, node, network, power, source)
 
 
@@ -65,7 +68,9 @@ _MI355 = {"fp16": 2500.0, "bf16": 2500.0, "fp8": 5000.0, "fp32": 157.3}
 ACCELERATORS = {
     device.name: device
     for device in (
-        _device("V100-SXM2", "V100", {"fp16": 125.0, "fp32": 15.7}, (32, 900), (150, 8, 12.5), 300.0),
+        _device(
+            "V100-SXM2", "V100", {"fp16": 125.0, "fp32": 15.7}, (32, 900), (150, 8, 12.5), 300.0
+        ),
         _device("V100-PCIe", "V100", {"fp16": 112.0, "fp32": 14.0}, (32, 900), (16, 4, 6.25)),
         _device("A100-SXM4-40GB", "A100", _AMPERE, (40, 1555), (300, 8, 25), 400.0),
         _device("A100-SXM4-80GB", "A100", _AMPERE, (80, 2039), (300, 8, 25), 400.0),
@@ -78,15 +83,42 @@ ACCELERATORS = {
         _device("B300-SXM", "Blackwell Ultra", _BLACKWELL, (270, 8000), (900, 8, 100)),
         _device("GB200", "Blackwell", _GRACE, (186, 8000), (900, 64, 50)),
         _device("GB300", "Blackwell Ultra", _GRACE, (279, 8000), (900, 64, 100)),
-        _device("MI250X-GCD", "MI250X", {"fp16": 191.5, "bf16": 191.5, "fp32": 23.95}, (64, 1638), (100, 8, 12.5)),
+        _device(
+            "MI250X-GCD",
+            "MI250X",
+            {"fp16": 191.5, "bf16": 191.5, "fp32": 23.95},
+            (64, 1638),
+            (100, 8, 12.5),
+        ),
         _device("MI300X", "MI300X", _MI300, (192, 5300), (448, 8, 50)),
         _device("MI325X", "MI300X", _MI300, (256, 6000), (448, 8, 50)),
         _device("MI350X", "MI300X", _MI350, (288, 8000), (538, 8, 50), source=_MI350_SOURCE),
         _device("MI355X", "MI300X", _MI355, (288, 8000), (538, 8, 50)),
-        _device("PVC-512", "PVC", {"fp16": 340.8, "bf16": 340.8, "tf32": 170.4}, (64, 1638), (60, 8, 25)),
-        _device("PVC-448", "PVC", {"fp16": 298.2, "bf16": 298.2, "tf32": 149.1}, (64, 1638), (60, 12, 16.7)),
-        _device("L40S", "L40S", {"fp16": 362.0, "bf16": 362.0, "fp8": 733.0, "fp32": 91.6}, (48, 864), (32, 8, 12.5)),
-        _device("H100-SXM5-96GB-500W", "H100-500W", _HOPPER, (96, 2400), (450, 8, 50), source=_TORCHTITAN),
+        _device(
+            "PVC-512", "PVC", {"fp16": 340.8, "bf16": 340.8, "tf32": 170.4}, (64, 1638), (60, 8, 25)
+        ),
+        _device(
+            "PVC-448",
+            "PVC",
+            {"fp16": 298.2, "bf16": 298.2, "tf32": 149.1},
+            (64, 1638),
+            (60, 12, 16.7),
+        ),
+        _device(
+            "L40S",
+            "L40S",
+            {"fp16": 362.0, "bf16": 362.0, "fp8": 733.0, "fp32": 91.6},
+            (48, 864),
+            (32, 8, 12.5),
+        ),
+        _device(
+            "H100-SXM5-96GB-500W",
+            "H100-500W",
+            _HOPPER,
+            (96, 2400),
+            (450, 8, 50),
+            source=_TORCHTITAN,
+        ),
         _device("A100-Polaris", "A100", _AMPERE, (40, 1555), (300, 4, 6.25), source=_POLARIS),
         _device("A800-SXM4-80GB", "A100", _AMPERE, (80, 2039), (200, 8, 25), source=_SISTER),
         _device("H800-SXM5", "H100", _HOPPER, (80, 3350), (200, 8, 50), source=_SISTER),
@@ -95,16 +127,33 @@ ACCELERATORS = {
 """By name."""
 
 _RULES = (
-    (r"A800", "A800-SXM4-80GB"), (r"H800", "H800-SXM5"), (r"V100.*PCIE", "V100-PCIe"), (r"V100", "V100-SXM2"),
-    (r"A100.*POLARIS", "A100-Polaris"), (r"A100.*PCIE", "A100-PCIe"),
-    (r"A100.*\b40( ?GI?B?)?\b", "A100-SXM4-40GB"), (r"A100", "A100-SXM4-80GB"),
-    (r"H100.*(500 ?W|HBM2E|96 ?GB)", "H100-SXM5-96GB-500W"), (r"H100.*PCIE", "H100-PCIe"),
-    (r"H100.*NVL", "H100-NVL"), (r"H100", "H100-SXM5"), (r"G?H200", "H200-SXM"), (r"GB300", "GB300"),
-    (r"GB200", "GB200"), (r"B300", "B300-SXM"), (r"B200", "B200-SXM"), (r"MI250.*(MODULE|2 ?GCD)", ""),
-    (r"MI250", "MI250X-GCD"), (r"MI300X?\b(?!.*A\b)", "MI300X"), (r"MI325", "MI325X"), (r"MI350", "MI350X"),
-    (r"MI355", "MI355X"), (r"(PVC|MAX 1550|PONTE).*(SUPERMUC|512)", "PVC-512"), (r"(PVC|MAX 1550|PONTE)", "PVC-448"),
+    (r"A800", "A800-SXM4-80GB"),
+    (r"H800", "H800-SXM5"),
+    (r"V100.*PCIE", "V100-PCIe"),
+    (r"V100", "V100-SXM2"),
+    (r"A100.*POLARIS", "A100-Polaris"),
+    (r"A100.*PCIE", "A100-PCIe"),
+    (r"A100.*\b40( ?GI?B?)?\b", "A100-SXM4-40GB"),
+    (r"A100", "A100-SXM4-80GB"),
+    (r"H100.*(500 ?W|HBM2E|96 ?GB)", "H100-SXM5-96GB-500W"),
+    (r"H100.*PCIE", "H100-PCIe"),
+    (r"H100.*NVL", "H100-NVL"),
+    (r"H100", "H100-SXM5"),
+    (r"G?H200", "H200-SXM"),
+    (r"GB300", "GB300"),
+    (r"GB200", "GB200"),
+    (r"B300", "B300-SXM"),
+    (r"B200", "B200-SXM"),
+    (r"MI250.*(MODULE|2 ?GCD)", ""),
+    (r"MI250", "MI250X-GCD"),
+    (r"MI300X?\b(?!.*A\b)", "MI300X"),
+    (r"MI325", "MI325X"),
+    (r"MI350", "MI350X"),
+    (r"MI355", "MI355X"),
+    (r"(PVC|MAX 1550|PONTE).*(SUPERMUC|512)", "PVC-512"),
+    (r"(PVC|MAX 1550|PONTE)", "PVC-448"),
     (r"L40S", "L40S"),
-)  # fmt: skip
+)
 
 
 _MEMORY_SIZES = {
@@ -148,11 +197,14 @@ def named_memory(text: str) -> int:
     >>> named_memory("A100"), named_memory("NVIDIA GH200 480GB"), named_memory("TPUv5p")
     (0, 0, 0)
     """
-    device, plain = find_accelerator(text), _plain(text)
+    device = find_accelerator(text)
+    plain = _plain(text)
     if device is None:
         return 0
     sizes = memory_sizes(text)
-    named = [int(size) for size in re.findall(r"\b(\d+)(?: ?GI?B?)?\b", plain) if int(size) in sizes]
+    named = [
+        int(size) for size in re.findall(r"\b(\d+)(?: ?GI?B?)?\b", plain) if int(size) in sizes
+    ]
     if named:
         return named[0] * 2**30
     return 0 if sizes else device.memory_bytes
@@ -161,7 +213,12 @@ def named_memory(text: str) -> int:
 def memory_sizes(text: str) -> tuple[int, ...]:
     """Gigabytes that a device of this name is sold with, where its table entry is one of several."""
     device = find_accelerator(text)
-    name = "GH200" if "GH200" in _plain(text) else device.name if device else ""
+    if "GH200" in _plain(text):
+        name = "GH200"
+    elif device:
+        name = device.name
+    else:
+        name = ""
     return _MEMORY_SIZES.get(name, ())
 
 
@@ -175,7 +232,9 @@ def nearest_accelerators(text: str, count: int = 3) -> list[str]:
 
     def likeness(name: str) -> tuple[float, int]:
         plain = _plain(name)
-        return difflib.SequenceMatcher(None, wanted, plain).ratio(), len(set(wanted.split()) & set(plain.split()))
+        return difflib.SequenceMatcher(None, wanted, plain).ratio(), len(
+            set(wanted.split()) & set(plain.split())
+        )
 
     ranked = sorted(ACCELERATORS, key=likeness, reverse=True)
     return [name for name in ranked if likeness(name)[0] > 0.5][:count] or sorted(ACCELERATORS)

@@ -38,7 +38,12 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
     """
     half = precision != "fp32"
     if deepspeed:  # ZeRO 3 has its buckets all the time
-        whole = 0.0 if zero_stage == 3 else 5.0 if zero_stage == 0 else 10.5 / data
+        if zero_stage == 3:
+            whole = 0.0
+        elif zero_stage == 0:
+            whole = 5.0
+        else:
+            whole = 10.5 / data
         return whole if half else 2 * whole
     if zero_stage == 0:
         return 2.0
@@ -88,7 +93,9 @@ FORWARD_SHARE = 1 / 3
 
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
     """Seconds of a step on the site's CPUs by what takes them, and their source; None and the reason if not known."""
-    cores = ((machine.cores if machine else 0) or choice.site.hardware.cores_per_node) * choice.nodes
+    cores = (
+        (machine.cores if machine else 0) or choice.site.hardware.cores_per_node
+    ) * choice.nodes
     if not cores:
         return None, "how many cores this machine has is not known"
     precision = choice.training.precision
@@ -96,15 +103,24 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
     if path is None:
         return None, f"whether this CPU multiplies {precision} directly is not known"
     again = 1 + FORWARD_SHARE * choice.recomputed if choice.training.recompute == "full" else 1.0
-    waiting, shape = 1 + choice.bubble, choice.shape
+    waiting = 1 + choice.bubble
+    shape = choice.shape
     tokens = choice.global_batch * shape.sequence_length
     elements = tokens * shape.hidden * shape.layers / cores
     cut = {"tensor": choice.tensor, "pipeline": choice.pipeline}
-    own = [on_rank(shape, **cut, stage=at, layers=count) for at, count in enumerate(choice.stage_layers)]
+    own = [
+        on_rank(shape, **cut, stage=at, layers=count)
+        for at, count in enumerate(choice.stage_layers)
+    ]
     parts = {
-        "products": flops.flops(shape, choice.global_batch, CONVENTION) / (cores * CORE_FLOPS[path]) * again * waiting,
+        "products": flops.flops(shape, choice.global_batch, CONVENTION)
+        / (cores * CORE_FLOPS[path])
+        * again
+        * waiting,
         "loss": tokens * shape.padded_vocabulary * WORD_SECONDS / cores * waiting,
-        "elements": elements * (ELEMENT_SECONDS * again + (MESSAGE_SECONDS if choice.tensor > 1 else 0)) * waiting,
+        "elements": elements
+        * (ELEMENT_SECONDS * again + (MESSAGE_SECONDS if choice.tensor > 1 else 0))
+        * waiting,
         "weights": max(stage.total for stage in own) * WEIGHT_SECONDS,
         "calls": max(choice.stage_layers) * choice.num_microbatches * CALL_SECONDS,
     }
@@ -119,15 +135,21 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
     """Says beforehand, once for both phases, when a CPU has no unit for the number format asked for."""
     if choice.smoke or not choice.on_cpu or choice.training.precision != "bf16":
         return []
-    name, rule = "bf16 on this CPU", "bf16 takes at most 1.5 times as long as fp32"
+    name = "bf16 on this CPU"
+    rule = "bf16 takes at most 1.5 times as long as fp32"
     flags = machine.flags if machine else frozenset[str]()
     path = cpu_path("bf16", flags)
     if path is None:
         return [Check(name, "unknown", "which instructions this CPU has is not known", rule)]
     times = CORE_FLOPS[cpu_path("fp32", flags) or "fp32"] / CORE_FLOPS[path]
-    slower = f"about {times:.1f} times as long as in fp32" if times > 1 else f"{1 / times:.1f} times as fast as fp32"
+    if times > 1:
+        slower = f"about {times:.1f} times as long as in fp32"
+    else:
+        slower = f"{1 / times:.1f} times as fast as fp32"
     value = f"{path}: products of matrices {'take ' if times > 1 else 'are '}{slower}"
-    return [judge(name, times <= 1.5, value, rule, "Set training.precision to fp32.", otherwise="warn")]
+    return [
+        judge(name, times <= 1.5, value, rule, "Set training.precision to fp32.", otherwise="warn")
+    ]
 
 
 def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:

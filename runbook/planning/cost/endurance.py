@@ -43,7 +43,8 @@ class Storage:
 
 def storage(parameters: int, precision: Precision, kept: Checkpoint) -> Storage:
     """Disk for the kept checkpoints and the one being written: it is whole before an old one is deleted."""
-    one, copies = checkpoint_bytes(parameters, precision), kept.keep + 1 if kept.saves else 0
+    one = checkpoint_bytes(parameters, precision)
+    copies = kept.keep + 1 if kept.saves else 0
     return Storage(bytes_per_parameter(precision), one, copies, one * copies)
 
 
@@ -130,9 +131,14 @@ def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None
 
 def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> Endurance:
     """Everything of one training phase at its expected speed."""
-    site, step, seconds = choice.site, time.seconds_per_iteration, time.seconds
+    site = choice.site
+    step = time.seconds_per_iteration
+    seconds = time.seconds
     between = None if choice.on_cpu else seconds_between_failures(choice.world_size)
-    interval = step * choice.training.save_interval if step and choice.training.save_interval else None
+    if step and choice.training.save_interval:
+        interval = step * choice.training.save_interval
+    else:
+        interval = None
 
     def to_tier(tier: str, speed: float) -> Saves:
         write = checkpoint_bytes / speed
@@ -144,12 +150,16 @@ def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> E
             saves,
             best_interval_seconds=four_digits(best),
             added_share=four_digits(added_share(write, best, between)),
-            added_share_as_chosen=None if interval is None else four_digits(added_share(write, interval, between)),
+            added_share_as_chosen=None
+            if interval is None
+            else four_digits(added_share(write, interval, between)),
         )
 
     saves = tuple(to_tier(tier, speed * GIGABYTE) for tier, speed in site.write_bandwidth.items())
     queue = site.queues.get(job.partition)
-    walltime = job.walltime or parse_duration(queue.max_walltime if queue and queue.max_walltime else 0)
+    walltime = job.walltime or parse_duration(
+        queue.max_walltime if queue and queue.max_walltime else 0
+    )
     reserve = 2 * min((save.write_seconds for save in saves), default=0.0)
     energy, basis = _energy(site, time.device_hours)
     return Endurance(
@@ -158,7 +168,9 @@ def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> E
         hours_between_failures=None if between is None else four_digits(between / 3600),
         failure_source="" if between is None else FAILURE_SOURCE,
         walltime_seconds=walltime,
-        jobs=jobs_in_a_row(seconds, walltime, reserve) if seconds is not None and walltime else None,
+        jobs=jobs_in_a_row(seconds, walltime, reserve)
+        if seconds is not None and walltime
+        else None,
         energy_kwh=energy,
         energy_basis=basis,
     )

@@ -23,7 +23,10 @@ class Convention:
 
 def megatron_deepspeed(shape: Shape, *, factor: int) -> float:
     """Megatron-DeepSpeed's `throughput_calculator`: 4 with recomputation, else 3, the output layer a quarter low."""
-    s, h, v, layers = shape.sequence_length, shape.hidden, shape.padded_vocabulary, shape.layers
+    s = shape.sequence_length
+    h = shape.hidden
+    v = shape.padded_vocabulary
+    layers = shape.layers
     return 24 * factor * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
 
 
@@ -35,30 +38,46 @@ def palm(shape: Shape, *, passes: int = 3, scores: bool = True, embeddings: bool
     """
     parts = whole(shape)
     output_only = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden
-    attention = 4 * shape.layers * shape.heads * shape.head_size * shape.sequence_length if scores else 0
-    return float(passes * shape.sequence_length * (2 * (parts.total if embeddings else output_only) + attention))
+    if scores:
+        attention = 4 * shape.layers * shape.heads * shape.head_size * shape.sequence_length
+    else:
+        attention = 0
+    return float(
+        passes
+        * shape.sequence_length
+        * (2 * (parts.total if embeddings else output_only) + attention)
+    )
 
 
 _FULL = Shape.flops_per_sequence
 _CAUSAL = partial(Shape.flops_per_sequence, attended=0.5)
 """Only the half of the scores below the diagonal."""
-_FACTOR_3, _FACTOR_4 = partial(megatron_deepspeed, factor=3), partial(megatron_deepspeed, factor=4)
+_FACTOR_3 = partial(megatron_deepspeed, factor=3)
+_FACTOR_4 = partial(megatron_deepspeed, factor=4)
 
 CONVENTIONS = {
     # arXiv 2104.04473, equation 3: the forward pass counted twice, for full recomputation
     "narayanan-2021": Convention("hardware", "96 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_4),
-    "megatron-deepspeed-f4": Convention("hardware", "24 x 4 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_4),
+    "megatron-deepspeed-f4": Convention(
+        "hardware", "24 x 4 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_4
+    ),
     "megatron-deepspeed-f3": Convention("model", "24 x 3 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_3),
     # Megatron-LM core 0.5 to 0.11 counts attention scores for all pairs of tokens, since March 2025 (0.12) half of them
     "megatron-full": Convention("model", "72 B s l h^2 (1 + s/6h + V/12lh)", _FULL),
     "megatron-causal": Convention("model", "72 B s l h^2 (1 + s/12h + V/12lh)", _CAUSAL),
     "nemo-25.07": Convention("model", "as megatron-full, with grouped queries and SwiGLU", _FULL),
-    "nemo-25.09": Convention("model", "as megatron-causal, with grouped queries and SwiGLU", _CAUSAL),
+    "nemo-25.09": Convention(
+        "model", "as megatron-causal, with grouped queries and SwiGLU", _CAUSAL
+    ),
     "palm": Convention("model", "6 N + 12 l h s a token", palm),
     "six-n": Convention("model", "6 N a token", partial(palm, scores=False)),
-    "torchtitan": Convention("model", "6 (N - input embeddings) + 12 l h s a token", partial(palm, embeddings=False)),
+    "torchtitan": Convention(
+        "model", "6 (N - input embeddings) + 12 l h s a token", partial(palm, embeddings=False)
+    ),
     "llm-foundry": Convention("model", "6 N + 12 l h s a token", palm),
-    "llm-foundry-hardware": Convention("hardware", "8 N + 16 l h s a token", partial(palm, passes=4)),
+    "llm-foundry-hardware": Convention(
+        "hardware", "8 N + 16 l h s a token", partial(palm, passes=4)
+    ),
 }
 """By name. The formulas are those of plain GPT; the functions also know grouped queries, SwiGLU and other widths."""
 
@@ -71,6 +90,8 @@ def flops(shape: Shape, sequences: float, convention: str = OURS) -> float:
     return sequences * CONVENTIONS[convention].per_sequence(shape)
 
 
-def tflops_per_device(shape: Shape, sequences_per_second: float, devices: int, convention: str = OURS) -> float:
+def tflops_per_device(
+    shape: Shape, sequences_per_second: float, devices: int, convention: str = OURS
+) -> float:
     """TFLOP/s of each device at this speed, in the named convention."""
     return flops(shape, sequences_per_second, convention) / devices / 1e12

@@ -15,10 +15,20 @@ from runbook.plan_file.schema import Shape
 from runbook.planning import sizes
 from runbook.planning.cost.accelerators import Accelerator
 
-_SUSTAINED = MappingProxyType({
-    "V100": 0.772, "A100": 0.836, "H100": 0.671, "H100-500W": 0.647, "Blackwell": 0.605,
-    "Blackwell Ultra": 0.753, "MI250X": 0.562, "MI300X": 0.45, "PVC": 0.447, "L40S": 0.55,
-})  # fmt: skip
+_SUSTAINED = MappingProxyType(
+    {
+        "V100": 0.772,
+        "A100": 0.836,
+        "H100": 0.671,
+        "H100-500W": 0.647,
+        "Blackwell": 0.605,
+        "Blackwell Ultra": 0.753,
+        "MI250X": 0.562,
+        "MI300X": 0.45,
+        "PVC": 0.447,
+        "L40S": 0.55,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,9 @@ class Coefficients:
 DEFAULT = Coefficients()
 
 
-CALIBRATED = frozenset({"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"})
+CALIBRATED = frozenset(
+    {"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"}
+)
 """Families with a published training among the rows of the fit; the others rest on measured matrix products."""
 
 
@@ -225,24 +237,35 @@ class StepModel:
         tokens = self._tokens
         moved = self._width * (tokens * inner + inner * columns + tokens * columns)
         one = 2 * tokens * inner * columns / rate
-        forward = one * (1 + _WAVE / 2 / (tokens * columns)) + moved / self.setup.device.memory_bandwidth
+        forward = (
+            one * (1 + _WAVE / 2 / (tokens * columns)) + moved / self.setup.device.memory_bandwidth
+        )
         wave = _WAVE / 2 / tokens / inner + _WAVE / 2 / inner / columns
         return forward, forward + one * (2 + wave) + 2 * moved / self.setup.device.memory_bandwidth
 
     def _matrices(self) -> tuple[float, float]:
         """(forward, both passes) of a layer's products."""
-        shape, tensor = self.setup.shape, self.setup.tensor
+        shape = self.setup.shape
+        tensor = self.setup.tensor
         width = shape.heads * shape.head_size
         attention_in = (width + 2 * shape.kv_heads * shape.head_size) / tensor
         feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1) / tensor
-        first = (attention_in, shape.hidden), (shape.hidden, width / tensor), (feed_forward_in, shape.hidden)
+        first = (
+            (attention_in, shape.hidden),
+            (shape.hidden, width / tensor),
+            (feed_forward_in, shape.hidden),
+        )
         products = (*first, (shape.hidden, shape.ffn_hidden / tensor))
-        forward, both = zip(*(self._product(wide, deep, self.matrix_rate) for wide, deep in products), strict=True)
+        forward, both = zip(
+            *(self._product(wide, deep, self.matrix_rate) for wide, deep in products), strict=True
+        )
         return sum(forward), sum(both)
 
     def _attention(self) -> tuple[float, float]:
         """(forward, both passes) of scores and their use."""
-        setup, shape, own = self.setup, self.setup.shape, self.coefficients
+        setup = self.setup
+        shape = self.setup.shape
+        own = self.coefficients
         pairs = self._tokens * shape.sequence_length
         full = 4 * pairs * shape.heads * shape.head_size / setup.tensor
         if setup.flash:
@@ -256,9 +279,12 @@ class StepModel:
     @cached_property
     def attention_rate(self) -> float:
         """Operations a second of fused attention, of which it leaves out those above the diagonal."""
-        own, setup = self.coefficients, self.setup
+        own = self.coefficients
+        setup = self.setup
         hopper = own.attention_hopper if setup.device.family.startswith("H100") else 1.0
-        return self._half_rate * (_VENDOR_ATTENTION if setup.code == "tuned" else own.attention * hopper)
+        return self._half_rate * (
+            _VENDOR_ATTENTION if setup.code == "tuned" else own.attention * hopper
+        )
 
     def _launching(self, least: float, busy: float) -> float:
         """What the host's least time adds to the device's busy time."""
@@ -269,12 +295,18 @@ class StepModel:
     def _has_fused_kernels(self) -> bool:
         """Of DeepSpeed's forks; its pipeline engine does without ZeRO's hooks."""
         setup = self.setup
-        return setup.device.family not in _NOT_CUDA and (setup.zero_stage == 0 or setup.pipeline > 1)
+        return setup.device.family not in _NOT_CUDA and (
+            setup.zero_stage == 0 or setup.pipeline > 1
+        )
 
     @property
     def _operator_seconds(self) -> float:
-        own, setup = self.coefficients, self.setup
-        each = own.unfused_operator_microseconds if setup.code == "unfused" else own.operator_microseconds
+        own = self.coefficients
+        setup = self.setup
+        if setup.code == "unfused":
+            each = own.unfused_operator_microseconds
+        else:
+            each = own.operator_microseconds
         return each * 1e-6 * (_GRAPHED if setup.cuda_graphs else 1.0)
 
     @property
@@ -284,11 +316,23 @@ class StepModel:
         elsewhere = setup.code == "unfused" and not self._has_fused_kernels
         forward = _OPERATORS_ELSEWHERE if elsewhere else _OPERATORS[setup.code]
         softmax_rows = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
-        if setup.code == "unfused" and not (setup.flash or elsewhere) and softmax_rows % _SOFTMAX_GROUP:
+        if (
+            setup.code == "unfused"
+            and not (setup.flash or elsewhere)
+            and softmax_rows % _SOFTMAX_GROUP
+        ):
             forward += _SOFTMAX_OPERATORS
         forward += _CONTEXT_OPERATORS * (setup.context - 1)
-        again = {"full": setup.recomputed, "operators": 0.7, "selective": 0.0 if setup.flash else 0.3}
-        return forward * (1 + _BACKWARD_OPERATORS + again.get(setup.recompute, 0.0)) * self._operator_seconds
+        again = {
+            "full": setup.recomputed,
+            "operators": 0.7,
+            "selective": 0.0 if setup.flash else 0.3,
+        }
+        return (
+            forward
+            * (1 + _BACKWARD_OPERATORS + again.get(setup.recompute, 0.0))
+            * self._operator_seconds
+        )
 
     @property
     def least_microbatch_seconds(self) -> float:
@@ -302,20 +346,25 @@ class StepModel:
 
     def _elementwise(self) -> float:
         """Forward seconds of everything that is bound by memory."""
-        setup, shape, own = self.setup, self.setup.shape, self.coefficients
+        setup = self.setup
+        shape = self.setup.shape
+        own = self.coefficients
         inner = shape.ffn_hidden * (1.5 if shape.gated else 1) / (4 * shape.hidden)
         split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / setup.tensor
         whole = _SHARED_BYTES / (setup.tensor if setup.sequence else 1)
         casts = _FP8_CASTS / setup.tensor if setup.precision == "fp8" else 0.0
         unfused = own.unfused if self._has_fused_kernels else own.unfused_elsewhere
-        kernels = {"unfused": unfused, "eager": own.eager, "fused": 1.0, "tuned": own.tuned}[setup.code]
+        kernels = {"unfused": unfused, "eager": own.eager, "fused": 1.0, "tuned": own.tuned}[
+            setup.code
+        ]
         factor = own.elementwise * kernels
         moved = self._tokens * shape.hidden * (split + whole + casts) * factor * self._width / 2
         return moved / setup.device.memory_bandwidth
 
     def bandwidth(self, span: int) -> float:
         """Bytes a second between ranks that span so many devices."""
-        device, own = self.setup.device, self.coefficients
+        device = self.setup.device
+        own = self.coefficients
         if span <= device.devices_per_node:
             return device.link_bandwidth * own.links
         return device.network_bandwidth * own.network
@@ -324,24 +373,43 @@ class StepModel:
         """Seconds of one all-gather or reduce-scatter of so many bytes over `size` ranks that span `span` devices."""
         if size <= 1:
             return 0.0
-        node, bandwidth = self.setup.device.devices_per_node, self.bandwidth(span)
+        node = self.setup.device.devices_per_node
+        bandwidth = self.bandwidth(span)
         if span > node:
-            bandwidth = min(bandwidth * max(1.0, min(size, size * node / span)), self.bandwidth(node))
-        latency = self.coefficients.latency_microseconds * 1e-6 * (_NETWORK_LATENCY if span > node else 1.0)
+            bandwidth = min(
+                bandwidth * max(1.0, min(size, size * node / span)), self.bandwidth(node)
+            )
+        latency = (
+            self.coefficients.latency_microseconds
+            * 1e-6
+            * (_NETWORK_LATENCY if span > node else 1.0)
+        )
         return num_bytes * (size - 1) / size / bandwidth + latency * math.log2(size)
 
     def _tensor(self) -> float:
         """Waited-for collectives of a layer and micro-batch, two a pass, both ways; context's keys hide as these do."""
-        setup, shape = self.setup, self.setup.shape
+        setup = self.setup
+        shape = self.setup.shape
         waited = self.coefficients.tensor_tuned if setup.code == "tuned" else 1.0
         one = self._tokens * shape.hidden * self._width
         times = 8 + (4 * setup.recomputed if setup.recompute == "full" else 0)
-        keys = 2 * self._tokens * shape.kv_heads * shape.head_size * self._width / setup.tensor * setup.context
-        ring = 3 * waited * self.collective(keys, setup.context, span=setup.tensor * setup.context) / 2
+        keys = (
+            2
+            * self._tokens
+            * shape.kv_heads
+            * shape.head_size
+            * self._width
+            / setup.tensor
+            * setup.context
+        )
+        ring = (
+            3 * waited * self.collective(keys, setup.context, span=setup.tensor * setup.context) / 2
+        )
         return times * waited * self.collective(one, setup.tensor, span=setup.tensor) + ring
 
     def _output(self) -> float:
-        setup, shape = self.setup, self.setup.shape
+        setup = self.setup
+        shape = self.setup.shape
         columns = shape.padded_vocabulary / setup.tensor
         _, products = self._product(columns, shape.hidden, self._half_rate)
         return products + _LOGIT_BYTES * self._tokens * columns / setup.device.memory_bandwidth
@@ -349,17 +417,24 @@ class StepModel:
     def step(self) -> StepTime:
         """All parts of a step, counted by formula."""
         setup = self.setup
-        (forward, matrices), moved_forward, output = self._matrices(), self._elementwise(), self._output()
+        (forward, matrices), moved_forward, output = (
+            self._matrices(),
+            self._elementwise(),
+            self._output(),
+        )
         attention_forward, attention = self._attention()
-        elementwise, tensor = (1 + _BACKWARD) * moved_forward, self._tensor()
+        elementwise = (1 + _BACKWARD) * moved_forward
+        tensor = self._tensor()
         again = {
             "full": (forward + attention_forward + moved_forward) * setup.recomputed,
             "operators": 0.5 * forward + moved_forward,
             "selective": 0.0 if setup.flash else attention_forward,
         }.get(setup.recompute, 0.0)
         busy = matrices + attention + elementwise + again + tensor
-        even, microbatches = setup.shape.layers / setup.pipeline, setup.num_microbatches
-        layers, last = max(setup.stage_layers, default=even), [even, *setup.stage_layers][-1]
+        even = setup.shape.layers / setup.pipeline
+        microbatches = setup.num_microbatches
+        layers = max(setup.stage_layers, default=even)
+        last = [even, *setup.stage_layers][-1]
         stage = layers * busy
         send = self._send() * 2 * setup.virtual_pipeline if setup.pipeline > 1 else 0.0
         send = self.exposed(stage, send) if setup.hides_sends else send
@@ -378,11 +453,19 @@ class StepModel:
         work = microbatches * (slowest + launching) + batches + bubble + data + optimizer
         times = microbatches * layers
         return StepTime(
-            matrices=times * matrices, attention=times * attention, elementwise=times * elementwise,
-            output=microbatches * (slowest - stage - send), recompute=times * again,
-            launching=microbatches * launching, tensor=times * tensor + batches, pipeline=microbatches * send,
-            bubble=bubble, data=data, optimizer=optimizer, waiting=work * self.waiting_share,
-        )  # fmt: skip
+            matrices=times * matrices,
+            attention=times * attention,
+            elementwise=times * elementwise,
+            output=microbatches * (slowest - stage - send),
+            recompute=times * again,
+            launching=microbatches * launching,
+            tensor=times * tensor + batches,
+            pipeline=microbatches * send,
+            bubble=bubble,
+            data=data,
+            optimizer=optimizer,
+            waiting=work * self.waiting_share,
+        )
 
     def _batch(self) -> float:
         """A micro-batch to the tensor-parallel ranks: four numbers of 32 bits a token; all wait for it."""
@@ -396,7 +479,8 @@ class StepModel:
 
     @cached_property
     def _parameters(self) -> float:
-        shape, setup = self.setup.shape, self.setup
+        shape = self.setup.shape
+        setup = self.setup
         embedding = shape.padded_vocabulary * shape.hidden / setup.tensor
         layers = max(setup.stage_layers, default=shape.layers / setup.pipeline)
         return layers * sizes.layer(shape, tensor=setup.tensor) + embedding
@@ -407,7 +491,9 @@ class StepModel:
         ranks = setup.data * setup.context
         if ranks == 1:
             return 0.0
-        one = self.collective(self._parameters * self._width, ranks, span=setup.world // setup.pipeline)
+        one = self.collective(
+            self._parameters * self._width, ranks, span=setup.world // setup.pipeline
+        )
         if setup.zero_stage >= 2 and setup.pipeline == 1:
             gathers = 3.0 if setup.zero_stage >= 3 and setup.recompute != "none" else 2.0
             gathers += 1.0 if setup.zero_stage >= 3 else 0.0

@@ -85,11 +85,17 @@ def state_bytes(
     [18, 7.5]
     """
     if precision == "fp32":
-        weights, gradients, optimizer = 4, 4, 12 if deepspeed and zero_stage in (1, 2) else 8
+        weights = 4
+        gradients = 4
+        optimizer = 12 if deepspeed and zero_stage in (1, 2) else 8
     elif deepspeed:
-        weights, gradients, optimizer = 2, 2, 12
+        weights = 2
+        gradients = 2
+        optimizer = 12
     else:
-        weights, gradients, optimizer = (2, 4, 12) if own_trainer or precision == "bf16" else (2, 2, 16)
+        weights, gradients, optimizer = (
+            (2, 4, 12) if own_trainer or precision == "bf16" else (2, 2, 16)
+        )
     return States(
         weights=weights / data if zero_stage >= 3 else weights,
         gradients=gradients / data if zero_stage >= 2 else gradients,
@@ -106,13 +112,19 @@ LIVE_PARAMETERS = 10**9
 
 
 def layer_activations(
-    shape: Shape, parallel: PlannedParallel, micro_batch: int, precision: Precision, *, gathers_keys: bool = False
+    shape: Shape,
+    parallel: PlannedParallel,
+    micro_batch: int,
+    precision: Precision,
+    *,
+    gathers_keys: bool = False,
 ) -> tuple[float, float]:
     """Bytes one layer keeps of one micro-batch for its backward pass: (without attention scores, the scores).
 
     `gathers_keys`: keys and values of the whole sequence are kept, as our own attention does.
     """
-    tensor, whole_divisor = parallel.tensor, parallel.tensor if parallel.sequence else 1
+    tensor = parallel.tensor
+    whole_divisor = parallel.tensor if parallel.sequence else 1
     unit = shape.sequence_length / parallel.context * micro_batch * shape.hidden
     unit *= 2 if precision == "fp32" else 1
     key_value = shape.kv_heads / shape.heads
@@ -126,37 +138,59 @@ def layer_activations(
 
 def stage_memory(choice: Choice, stage: int) -> StageMemory:
     """Bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
-    training, shape = choice.training, choice.shape
-    precision, copies = training.precision, choice.data * choice.context
+    training = choice.training
+    shape = choice.shape
+    precision = training.precision
+    copies = choice.data * choice.context
     own = choice.stage_layers[stage]
-    parameters = on_rank(shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=stage, layers=own).total
+    parameters = on_rank(
+        shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=stage, layers=own
+    ).total
     states = state_bytes(
-        precision, deepspeed=choice.deepspeed, zero_stage=choice.zero_stage, data=copies, own_trainer=choice.own_trainer
+        precision,
+        deepspeed=choice.deepspeed,
+        zero_stage=choice.zero_stage,
+        data=copies,
+        own_trainer=choice.own_trainer,
     )
     host = 0.0
-    if training.offload and choice.deepspeed and choice.zero_stage:  # ZeRO 2 hands over each gradient at once
-        states = replace(states, gradients=0 if choice.zero_stage >= 2 else states.gradients, optimizer=0)
+    if (
+        training.offload and choice.deepspeed and choice.zero_stage
+    ):  # ZeRO 2 hands over each gradient at once
+        states = replace(
+            states, gradients=0 if choice.zero_stage >= 2 else states.gradients, optimizer=0
+        )
         host = 16 / copies  # weights, two moments and gradients in fp32, shared over the copies
     kept, scores = layer_activations(
         shape, choice.parallel, choice.micro_batch, precision, gathers_keys=choice.own_trainer
     )
-    chunks, after = choice.virtual_pipeline, choice.pipeline - stage - 1  # of a stage, and stages after this one
+    chunks, after = (
+        choice.virtual_pipeline,
+        choice.pipeline - stage - 1,
+    )  # of a stage, and stages after this one
     in_flight = after + 1 if chunks == 1 else 2 * after + (chunks - 1) * choice.pipeline + 1
-    held = min(in_flight, chunks * choice.num_microbatches)  # chunks with activations of a micro-batch
+    held = min(
+        in_flight, chunks * choice.num_microbatches
+    )  # chunks with activations of a micro-batch
     layers = own / chunks * held
     width = 4 if precision == "fp32" else 2
     sequence_split = choice.tensor if choice.sequence else 1
     tokens = shape.sequence_length / choice.context * choice.micro_batch
     if training.recompute == "full":
-        inputs, again, whole = layers, min(float(choice.tuning.recompute_num_layers), own / chunks), 0.0
+        inputs = layers
+        again = min(float(choice.tuning.recompute_num_layers), own / chunks)
+        whole = 0.0
         if choice.tuning.recompute_method == "block":
             inputs, again, whole = held * again, 1.0, layers - held * again
         else:
             inputs = layers / again
-        activations = inputs * width * tokens * shape.hidden / sequence_split + (whole + again) * kept
+        activations = (
+            inputs * width * tokens * shape.hidden / sequence_split + (whole + again) * kept
+        )
         all_scores = (whole + again) * scores
     else:
-        activations, all_scores = layers * kept, layers * scores
+        activations = layers * kept
+        all_scores = layers * scores
     if training.recompute == "selective":
         all_scores = scores
     stored = StageMemory(
@@ -181,13 +215,20 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         scores = tokens * shape.padded_vocabulary / choice.tensor
         logits = width * scores + min(4 * scores, LOSS_BLOCK_BYTES) if last else 0
     else:
-        logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor if last else 0
+        if last:
+            logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor
+        else:
+            logits = 0
     if choice.own_trainer and choice.deepspeed:
         gradients = 0
         if choice.zero_stage:
-            buffers = width * bucket_elements(on_rank(shape, tensor=1, pipeline=1, stage=0).total, choice.tensor)
+            buffers = width * bucket_elements(
+                on_rank(shape, tensor=1, pipeline=1, stage=0).total, choice.tensor
+            )
     if not choice.own_trainer:  # as logs of 2021 have it (tests/planning/gpu_peaks.csv)
-        gradients += width * shape.hidden * shape.ffn_hidden / choice.tensor  # of the largest weight, until it is added
+        gradients += (
+            width * shape.hidden * shape.ffn_hidden / choice.tensor
+        )  # of the largest weight, until it is added
         if choice.deepspeed and precision != "fp32":
             moment = 4 * parameters // (copies if choice.zero_stage else 1)  # gradients in fp32
             buffers = width * min(parameters, LIVE_PARAMETERS) if choice.zero_stage == 3 else 0
@@ -200,13 +241,20 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
 
 def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: float) -> StageMemory:
     """The same in main memory; `head_bytes`: what all tokens have for one word of the vocabulary, 0 without a head."""
-    shape, precision = choice.shape, choice.training.precision
-    deepspeed, zero_stage = choice.deepspeed, choice.zero_stage
+    shape = choice.shape
+    precision = choice.training.precision
+    deepspeed = choice.deepspeed
+    zero_stage = choice.zero_stage
     rows = cpu.LOGITS * head_bytes
     width = 4 if precision == "fp32" else 2
     gradient = width * shape.hidden if head_bytes else 0
-    scores = cpu.DROPPED_SCORES * 2 / width * stored.attention_scores if choice.training.dropout else 0
-    moment = cpu.moment_bytes(precision, deepspeed=deepspeed, zero_stage=zero_stage, data=choice.data)
+    if choice.training.dropout:
+        scores = cpu.DROPPED_SCORES * 2 / width * stored.attention_scores
+    else:
+        scores = 0
+    moment = cpu.moment_bytes(
+        precision, deepspeed=deepspeed, zero_stage=zero_stage, data=choice.data
+    )
     return replace(
         stored,
         activations=round(cpu.ACTIVATIONS * stored.activations + scores),
@@ -241,7 +289,9 @@ def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
     """Main memory that the processes of one node need where there is no accelerator: (least, most)."""
     least = sum(stage.least for stage in stages) / len(stages)
     most = sum(stage.most for stage in stages) / len(stages)
-    return round(processes * (least + cpu.PROCESS_BYTES)), round(processes * (most + cpu.PROCESS_BYTES))
+    return round(processes * (least + cpu.PROCESS_BYTES)), round(
+        processes * (most + cpu.PROCESS_BYTES)
+    )
 
 
 RESERVE = 0.94
@@ -250,8 +300,10 @@ RESERVE = 0.94
 
 def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | None) -> PhaseMemory:
     """What a device needs and has, or a node where there is no accelerator."""
-    fullest, limit = max(stages, key=lambda stage: stage.most), memory_of(choice.site)
-    least, most = fullest.least, fullest.most
+    fullest = max(stages, key=lambda stage: stage.most)
+    limit = memory_of(choice.site)
+    least = fullest.least
+    most = fullest.most
     if choice.on_cpu:
         least, most = node_bytes(stages, choice.devices_per_node)
         limit = (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
@@ -267,13 +319,19 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
 
 def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
     """Fails where not even the least fits; warns where only an attention that keeps no scores fits."""
-    least, most, limit, fullest = memory.least_bytes, memory.most_bytes, memory.limit_bytes, memory.fullest_stage
+    least = memory.least_bytes
+    most = memory.most_bytes
+    limit = memory.limit_bytes
+    fullest = memory.fullest_stage
     if choice.on_cpu:
-        who, what = f"{choice.devices_per_node} processes", "the node's memory"
+        who = f"{choice.devices_per_node} processes"
+        what = "the node's memory"
     else:
         least = max(memory.least_by_stage)
-        who, what = f"stage {fullest.stage}, the fullest,", f"one {choice.site.hardware.device}"
-    name, rule = f"{choice.phase}: memory", f"states, activations and logits fit into {what}"
+        who = f"stage {fullest.stage}, the fullest,"
+        what = f"one {choice.site.hardware.device}"
+    name = f"{choice.phase}: memory"
+    rule = f"states, activations and logits fit into {what}"
     value = f"{who} need {show_bytes(least)}"
     if most > least:
         value += f" ({show_bytes(most)} where attention scores are kept)"
@@ -287,7 +345,13 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
         value += f", of which {RESERVE:.0%} can be planned with"
         return Check(name, "warn", value, rule, _remedy(choice))
     if most > limit:
-        return Check(name, "warn", value, rule, "Make sure that flash attention is used, or set training.recompute.")
+        return Check(
+            name,
+            "warn",
+            value,
+            rule,
+            "Make sure that flash attention is used, or set training.recompute.",
+        )
     return Check(name, "pass", value, rule)
 
 
@@ -295,19 +359,39 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
     """Whether a node's main memory holds the optimizer's states that are offloaded to it; nothing where none are."""
     if not choice.training.offload or choice.smoke:
         return []
-    name, rule = "offload", "the node's main memory holds what its devices offload"
+    name = "offload"
+    rule = "the node's main memory holds what its devices offload"
     if not choice.deepspeed or choice.zero_stage == 0:
         how = f"training.framework={choice.training.framework}, parallel.zero_stage={choice.zero_stage}"
-        remedy = "Set parallel.zero_stage to 1 or more with DeepSpeed, or training.offload to false."
-        return [Check(name, "fail", how, "DeepSpeed offloads the optimizer's states that ZeRO 1 to 3 share", remedy)]
-    need, limit = choice.devices_per_node * max(stage.host for stage in stages), choice.site.hardware.node_memory
+        remedy = (
+            "Set parallel.zero_stage to 1 or more with DeepSpeed, or training.offload to false."
+        )
+        return [
+            Check(
+                name,
+                "fail",
+                how,
+                "DeepSpeed offloads the optimizer's states that ZeRO 1 to 3 share",
+                remedy,
+            )
+        ]
+    need = choice.devices_per_node * max(stage.host for stage in stages)
+    limit = choice.site.hardware.node_memory
     value = f"{choice.devices_per_node} devices offload {show_bytes(need)}; the host's step is not in the planned time"
     if not limit:
         return [Check(name, "unknown", f"{value}; how much memory a node has is not known", rule)]
     value += f"; a node has {show_bytes(limit)}"
     if need <= limit:
         return [Check(name, "warn", value, rule, "Take the step time from the smoke test.")]
-    return [Check(name, "fail", value, rule, f"More nodes in {choice.keys.job}.nodes, which share the states.")]
+    return [
+        Check(
+            name,
+            "fail",
+            value,
+            rule,
+            f"More nodes in {choice.keys.job}.nodes, which share the states.",
+        )
+    ]
 
 
 def _remedy(choice: Choice) -> str:
@@ -321,6 +405,11 @@ def _remedy(choice: Choice) -> str:
         ways.append("parallel.zero_stage 1")
     elif choice.deepspeed and choice.pipeline == 1 and choice.zero_stage < 3:
         ways.append(f"parallel.zero_stage {choice.zero_stage + 1}")
-    if choice.deepspeed and not choice.own_trainer and choice.zero_stage and not choice.training.offload:
+    if (
+        choice.deepspeed
+        and not choice.own_trainer
+        and choice.zero_stage
+        and not choice.training.offload
+    ):
         ways.append("training.offload true")
     return f"What makes it smaller: {', '.join(ways)}, or more nodes in {keys.job}.nodes for the shared states."

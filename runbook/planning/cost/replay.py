@@ -11,13 +11,30 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from runbook.core.table import Table
-from runbook.plan_file.rehearsed_work import ATTENTION, BACKWARD, FORWARD, MATRIX, MOVED, ONCE, OPTIMIZER, Work
+from runbook.plan_file.rehearsed_work import (
+    ATTENTION,
+    BACKWARD,
+    FORWARD,
+    MATRIX,
+    MOVED,
+    ONCE,
+    OPTIMIZER,
+    Work,
+)
 from runbook.planning.cost.iteration import StepModel
 
 COMMUNICATION = "communication"
 _COLUMNS = {
     "step": (),
-    "computing": ("matrices", "attention", "memory", "elementwise", "output", "recompute", "launching"),
+    "computing": (
+        "matrices",
+        "attention",
+        "memory",
+        "elementwise",
+        "output",
+        "recompute",
+        "launching",
+    ),
     "of it memory": ("memory", "elementwise"),
     "tensor ranks": ("tensor",),
     "next stage": ("pipeline",),
@@ -103,7 +120,8 @@ class Replay:
         found = []
         for stage, times in enumerate(self.stages):
             own = [event for event in self.events if event.stage == stage]
-            passes, ends = (*times.forward, *times.backward), (times.once, times.optimizer)
+            passes = (*times.forward, *times.backward)
+            ends = (times.once, times.optimizer)
             parts = {
                 name: self.microbatches * sum(getattr(one, name) for one in passes)
                 for name in ("matrices", "attention", "memory", "launching")
@@ -111,7 +129,9 @@ class Replay:
             parts["tensor"] = self.microbatches * sum(one.communication for one in passes)
             parts["data"] = sum(one.communication for one in ends)
             sent = sum(event.end - event.start for event in own if event.kind == COMMUNICATION)
-            parts["pipeline"] = sent - parts["tensor"] - parts["data"] if len(self.stages) > 1 else 0.0
+            parts["pipeline"] = (
+                sent - parts["tensor"] - parts["data"] if len(self.stages) > 1 else 0.0
+            )
             parts["optimizer"] = sum(one.computing for one in ends)
             parts["bubble"] = whole - sum(event.end - event.start for event in own)
             found.append(parts | {"waiting": whole * self.waiting_share})
@@ -133,7 +153,11 @@ class Replay:
         return self._share("tensor", "pipeline", "data")
 
     def _share(self, *names: str) -> float:
-        return sum(parts[name] for parts in self.parts for name in names) / len(self.parts) / self.seconds
+        return (
+            sum(parts[name] for parts in self.parts for name in names)
+            / len(self.parts)
+            / self.seconds
+        )
 
     @property
     def text(self) -> str:
@@ -143,7 +167,10 @@ class Replay:
 
     def table(self, basis: str) -> Table:
         """Where the time of a step goes at each stage, and in the plan."""
-        rows = [*((str(stage), parts) for stage, parts in enumerate(self.parts)), ("plan", self.planned_parts)]
+        rows = [
+            *((str(stage), parts) for stage, parts in enumerate(self.parts)),
+            ("plan", self.planned_parts),
+        ]
         return Table(
             [
                 {"stage": name}
@@ -163,26 +190,36 @@ class Replay:
 
 def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTimes:
     """A stage's counted work in seconds on the model's devices."""
-    setup, chunks = model.setup, range(model.setup.virtual_pipeline)
+    setup = model.setup
+    chunks = range(model.setup.virtual_pipeline)
     passes: dict[str, list[Seconds]] = {FORWARD: [], BACKWARD: []}
     for part, chunk in itertools.product(passes, chunks):
         own = [_priced(one, model) for one in work if (one.part, one.chunk) == (part, chunk)]
         passes[part].append(own[0] if own else Seconds())
-    layers = setup.stage_layers[stage] if setup.stage_layers else setup.shape.layers / setup.pipeline
+    if setup.stage_layers:
+        layers: float = setup.stage_layers[stage]
+    else:
+        layers = setup.shape.layers / setup.pipeline
     for chunk in chunks:
         both = [passes[part][chunk] for part in passes]
         least = (model.least_layer_seconds * layers + model.least_microbatch_seconds) / len(chunks)
         missing = max(0.0, least - sum(map(Seconds.whole, both)))
         for part, share in ((FORWARD, 1 / 3), (BACKWARD, 2 / 3)):
             passes[part][chunk] = replace(passes[part][chunk], launching=share * missing)
-    last = sum(one.computing for part in passes for one in passes[part])  # what gradients and weights go on beside
-    ends = [[_priced(one, model, last) for one in work if one.part == part] for part in (ONCE, OPTIMIZER)]
+    last = sum(
+        one.computing for part in passes for one in passes[part]
+    )  # what gradients and weights go on beside
+    ends = [
+        [_priced(one, model, last) for one in work if one.part == part]
+        for part in (ONCE, OPTIMIZER)
+    ]
     once, optimizer = (one[0] if one else Seconds() for one in ends)
     return StageTimes(tuple(passes[FORWARD]), tuple(passes[BACKWARD]), once, optimizer)
 
 
 def _priced(work: Work, model: StepModel, beside: float = 0.0) -> Seconds:
-    amount, sent = work.amounts.get, {"alone": 0.0, "overlapped": 0.0}
+    amount = work.amounts.get
+    sent = {"alone": 0.0, "overlapped": 0.0}
     for kind, size in work.amounts.items():
         if ":" in kind:
             group, operation, when = kind.split(":")
@@ -194,12 +231,16 @@ def _priced(work: Work, model: StepModel, beside: float = 0.0) -> Seconds:
         attention=amount(ATTENTION, 0) / 2 / model.attention_rate,
         memory=amount(MOVED, 0) / model.setup.device.memory_bandwidth,
     )
-    return replace(busy, communication=sent["alone"] + model.exposed(busy.computing + beside, sent["overlapped"]))
+    return replace(
+        busy,
+        communication=sent["alone"] + model.exposed(busy.computing + beside, sent["overlapped"]),
+    )
 
 
 def _group(name: str, model: StepModel) -> tuple[int, int]:
     """Ranks of a process group, and how many devices they span."""
-    setup, world = model.setup, model.setup.world
+    setup = model.setup
+    world = model.setup.world
     named = {
         "tensor": (setup.tensor, setup.tensor),
         "context": (setup.context, setup.tensor * setup.context),
@@ -212,7 +253,9 @@ def _group(name: str, model: StepModel) -> tuple[int, int]:
     return named.get(name) or (int(name.split()[0]), world // setup.pipeline)
 
 
-def schedule_of(stage: int, stages: int, chunks: int, microbatches: int) -> list[tuple[str, int, int]]:
+def schedule_of(
+    stage: int, stages: int, chunks: int, microbatches: int
+) -> list[tuple[str, int, int]]:
     """(pass, chunk, micro-batch) in the order in which a stage runs them: 1F1B, interleaved with several chunks.
 
     >>> [f"{kind[0]}{microbatch}" for kind, _, microbatch in schedule_of(0, 2, 1, 3)]
@@ -233,19 +276,29 @@ def schedule_of(stage: int, stages: int, chunks: int, microbatches: int) -> list
 
 
 def _events(replayed: Replay) -> list[Activity]:
-    stages, count, chunks = replayed.stages, len(replayed.stages), len(replayed.stages[0].forward)
-    orders = [iter(schedule_of(stage, count, chunks, replayed.microbatches)) for stage in range(count)]
+    stages = replayed.stages
+    count = len(replayed.stages)
+    chunks = len(replayed.stages[0].forward)
+    orders = [
+        iter(schedule_of(stage, count, chunks, replayed.microbatches)) for stage in range(count)
+    ]
     following = [next(order, None) for order in orders]
-    clocks, arrived, events = [0.0] * count, dict[_Place | None, float]({None: 0.0}), list[Activity]()
+    clocks = [0.0] * count
+    arrived = dict[_Place | None, float]({None: 0.0})
+    events = list[Activity]()
 
     def do(stage: int, kind: str, chunk: int, microbatch: int, seconds: float) -> None:
         if seconds:
-            events.append(Activity(stage, kind, chunk, microbatch, clocks[stage], clocks[stage] + seconds))
+            events.append(
+                Activity(stage, kind, chunk, microbatch, clocks[stage], clocks[stage] + seconds)
+            )
             clocks[stage] += seconds
 
     while any(following):
         for stage in range(count):
-            while (step := following[stage]) and (source := _source(stage, count, chunks, *step)) in arrived:
+            while (step := following[stage]) and (
+                source := _source(stage, count, chunks, *step)
+            ) in arrived:
                 kind, chunk, microbatch = step
                 clocks[stage] = max(clocks[stage], arrived[source])
                 times: Seconds = getattr(stages[stage], kind)[chunk]
@@ -268,10 +321,14 @@ def _events(replayed: Replay) -> list[Activity]:
 _Place: TypeAlias = tuple[str, int, int, int]
 
 
-def _source(stage: int, stages: int, chunks: int, kind: str, chunk: int, microbatch: int) -> _Place | None:
+def _source(
+    stage: int, stages: int, chunks: int, kind: str, chunk: int, microbatch: int
+) -> _Place | None:
     """The pass, stage, chunk and micro-batch whose result this one needs; None: it begins with the tokens."""
     if kind == FORWARD:
         before = (stage - 1, chunk) if stage else (stages - 1, chunk - 1)
         return (FORWARD, *before, microbatch) if before[1] >= 0 else None
     after = (stage + 1, chunk) if stage + 1 < stages else (0, chunk + 1)
-    return (BACKWARD, *after, microbatch) if after[1] < chunks else (FORWARD, stage, chunk, microbatch)
+    if after[1] < chunks:
+        return (BACKWARD, *after, microbatch)
+    return (FORWARD, stage, chunk, microbatch)

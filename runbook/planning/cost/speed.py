@@ -56,8 +56,13 @@ class Calibration:
 def read_calibration(content: Any) -> Calibration | None:
     """The calibration in the JSON that `as_json` wrote; None where it is none."""
     with contextlib.suppress(RefusedError):
-        found = from_json(Calibration, content, name="the calibration", failure="this is no calibration:")
-        if all(0 < value < math.inf for value in (found.factor, found.predicted_seconds, found.operations)):
+        found = from_json(
+            Calibration, content, name="the calibration", failure="this is no calibration:"
+        )
+        if all(
+            0 < value < math.inf
+            for value in (found.factor, found.predicted_seconds, found.operations)
+        ):
             return found
     return None
 
@@ -71,7 +76,11 @@ def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> fl
     (1.2, None)
     """
     kept = measured_seconds[1:]
-    if len(kept) < FEWEST or predicted_seconds <= 0 or any(not 0 < seconds < math.inf for seconds in kept):
+    if (
+        len(kept) < FEWEST
+        or predicted_seconds <= 0
+        or any(not 0 < seconds < math.inf for seconds in kept)
+    ):
         return None
     return statistics.median(kept) / predicted_seconds
 
@@ -90,7 +99,8 @@ class Calibrations:
         like = [
             one
             for one in self.found
-            if (one.machine, one.engine, one.precision) == wanted and 1 / LIKE <= operations / one.operations <= LIKE
+            if (one.machine, one.engine, one.precision) == wanted
+            and 1 / LIKE <= operations / one.operations <= LIKE
         ]
         return max(like, key=lambda one: one.measured, default=None)
 
@@ -117,14 +127,17 @@ class Speed:
     """Seconds of a step by what takes them; None where a step is not modelled part by part."""
 
 
-def estimate(choice: Choice, machine: Machine | None, calibration: Calibration | None = None) -> Speed:
+def estimate(
+    choice: Choice, machine: Machine | None, calibration: Calibration | None = None
+) -> Speed:
     """Step time, and the time of the whole phase with its evaluations; loading and checkpoints come on top."""
     step, basis, parts = modelled_step(choice, machine)
     if step is None:
         return Speed(None, None, None, None, flops.OURS, None, None, basis)
     factor = 1.0
     if calibration:
-        factor, basis = calibration.factor, f"{basis}, {calibration.text}"
+        factor = calibration.factor
+        basis = f"{basis}, {calibration.text}"
     step *= factor
     seconds = step * (duration(choice).iterations + evaluation_batches(choice) * FORWARD_SHARE)
     hours = seconds * choice.world_size / 3600
@@ -141,17 +154,22 @@ def estimate(choice: Choice, machine: Machine | None, calibration: Calibration |
         cost=None if price is None else four_digits(hours * price),
         basis=basis,
         mfu=four_digits(per_device / peak) if peak else None,
-        parts=parts and {name: four_digits(seconds * factor) for name, seconds in parts.items() if seconds},
+        parts=parts
+        and {name: four_digits(seconds * factor) for name, seconds in parts.items() if seconds},
     )
 
 
-def modelled_step(choice: Choice, machine: Machine | None) -> tuple[float | None, str, dict[str, float] | None]:
+def modelled_step(
+    choice: Choice, machine: Machine | None
+) -> tuple[float | None, str, dict[str, float] | None]:
     """Seconds of one step, where they come from, and its parts on an accelerator that is in our table."""
     if choice.on_cpu:
         step, basis = cpu_step(choice, machine)
         return (sum(step.values()) if step else None), basis, None
-    precision, hardware = choice.training.precision, choice.site.hardware
-    device, peak = modelled_device(choice), peak_of(choice.site, precision)
+    precision = choice.training.precision
+    hardware = choice.site.hardware
+    device = modelled_device(choice)
+    peak = peak_of(choice.site, precision)
     if peak is None:
         return None, f"no {precision} peak is known for {hardware.device}", None
     if not isinstance(device, str):

@@ -5,21 +5,34 @@ from dataclasses import replace
 from runbook.core.checks import Check, judge
 from runbook.core.units import show_bytes
 from runbook.params.schema.site import Site
-from runbook.planning.cost.accelerators import Accelerator, find_accelerator, named_memory, nearest_accelerators
+from runbook.planning.cost.accelerators import (
+    Accelerator,
+    find_accelerator,
+    named_memory,
+    nearest_accelerators,
+)
 from runbook.planning.cost.iteration import StepSetup, known
 from runbook.planning.layout import Choice
 from runbook.planning.sizes import same_fields
 
-CODE = {"runbook": "eager", "megatron-lm": "tuned", "megatron-deepspeed": "unfused", "nemo": "tuned"}
+CODE = {
+    "runbook": "eager",
+    "megatron-lm": "tuned",
+    "megatron-deepspeed": "unfused",
+    "nemo": "tuned",
+}
 """How well each framework's layers are fused (`iteration.Setup.code`)."""
 
 
 def device_of(site: Site) -> Accelerator | None:
     """The site's accelerator, with the site's own peaks, memory and devices of a node; None where it is not known."""
-    hardware, found = site.hardware, find_accelerator(site.hardware.device)
+    hardware = site.hardware
+    found = find_accelerator(site.hardware.device)
     peaks = {**found.peaks, **hardware.peak_tflops} if found else {}
     node = hardware.devices_per_node
-    return found and replace(found, peaks=peaks, memory_bytes=memory_of(site), devices_per_node=node)
+    return found and replace(
+        found, peaks=peaks, memory_bytes=memory_of(site), devices_per_node=node
+    )
 
 
 def peak_of(site: Site, precision: str) -> float | None:
@@ -37,20 +50,29 @@ def check_device(choice: Choice) -> list[Check]:
     """Whether peak and memory of the site's devices are known; nothing on a CPU, whose speed is measured."""
     if choice.on_cpu:
         return []
-    site, hardware, precision = choice.site, choice.site.hardware, choice.training.precision
-    where, device = f"In params/sites/{site.site}.yaml:", device_of(site)
-    peak, memory = peak_of(site, precision), memory_of(site)
-    name, rule = "device", "peak and memory of a device are known, by its name or from the site's file"
+    site = choice.site
+    hardware = choice.site.hardware
+    precision = choice.training.precision
+    where = f"In params/sites/{site.site}.yaml:"
+    device = device_of(site)
+    peak = peak_of(site, precision)
+    memory = memory_of(site)
+    name = "device"
+    rule = "peak and memory of a device are known, by its name or from the site's file"
     value = hardware.device if device is None else f"{hardware.device} is read as {device.name}"
     value += f", {show_bytes(memory)}" if memory else ", memory not known"
     value += f", {peak:g} TFLOP/s in {precision}" if peak else f", no {precision} peak known"
     ways = []
     if device is None:
-        ways.append(f"write hardware.device as in the table ({', '.join(nearest_accelerators(hardware.device))})")
+        ways.append(
+            f"write hardware.device as in the table ({', '.join(nearest_accelerators(hardware.device))})"
+        )
     if not memory:
         ways.append("write hardware.device_memory (40GiB)")
     if not peak:
-        ways.append(f"write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision")
+        ways.append(
+            f"write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision"
+        )
     checks = [judge(name, not ways, value, rule, f"{where} {'; '.join(ways)}.", otherwise="warn")]
     if not hardware.cores_per_node and site.scheduler != "local":
         rule = "a job asks for the cores of its nodes; else each task gets one"
@@ -63,8 +85,15 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
     """The choice in the words of the model of an iteration; attention keeps no scores, as all three frameworks' do."""
     training = choice.training
     precision = "fp8" if training.fp8 != "none" else training.precision
-    own = {"device": device, "precision": precision, "recompute": training.recompute, "code": CODE[training.framework]}
-    return StepSetup(**same_fields(StepSetup, choice) | own, broadcasts_batches=training.broadcast_batches)
+    own = {
+        "device": device,
+        "precision": precision,
+        "recompute": training.recompute,
+        "code": CODE[training.framework],
+    }
+    return StepSetup(
+        **same_fields(StepSetup, choice) | own, broadcasts_batches=training.broadcast_batches
+    )
 
 
 def modelled_device(choice: Choice) -> Accelerator | str:
@@ -72,7 +101,10 @@ def modelled_device(choice: Choice) -> Accelerator | str:
     if choice.on_cpu:
         return "a CPU has no links between devices to lay a model out over"
     if device := device_of(choice.site):
-        return known(device, "fp8" if choice.training.fp8 != "none" else choice.training.precision) or device
+        return (
+            known(device, "fp8" if choice.training.fp8 != "none" else choice.training.precision)
+            or device
+        )
     name = choice.site.hardware.device
     return (
         f"the accelerator {name} is not in our table, and no peak is guessed: write hardware.device of "

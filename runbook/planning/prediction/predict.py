@@ -46,20 +46,27 @@ class Prediction:
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
         half = 1 + SPREAD[self.setup.code] * (1 if self.setup.device.family in CALIBRATED else 2)
-        return four_digits(self.tokens_s_per_accel / half), four_digits(self.tokens_s_per_accel * half)
+        return four_digits(self.tokens_s_per_accel / half), four_digits(
+            self.tokens_s_per_accel * half
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; null where nothing can be said, with the reason."""
         return {
-            "row": self.row.number, "model": self.row.model, "accelerator": self.row.accelerator,
+            "row": self.row.number,
+            "model": self.row.model,
+            "accelerator": self.row.accelerator,
             **dict(zip(("low", "high"), self.interval, strict=True)),
-            "tokens_s_per_accel": self.tokens_s_per_accel, "tflops_per_accel": self.tflops_per_accel,
-            "flops_convention": self.row.convention, "reason": self.reason or None,
-            "shape": self.shape_from or None, "assumed": list(self.assumed),
+            "tokens_s_per_accel": self.tokens_s_per_accel,
+            "tflops_per_accel": self.tflops_per_accel,
+            "flops_convention": self.row.convention,
+            "reason": self.reason or None,
+            "shape": self.shape_from or None,
+            "assumed": list(self.assumed),
             "seconds_per_step": self.seconds_per_step,
             "iteration_ms": self.seconds_per_step and four_digits(1e3 * self.seconds_per_step),
             "unknown": list(self.row.unknown),
-        }  # fmt: skip
+        }
 
 
 def check_columns(columns: Iterable[str] | None) -> None:
@@ -74,7 +81,9 @@ def check_columns(columns: Iterable[str] | None) -> None:
         )
 
 
-def predict_rows(rows: Iterable[Mapping[str, str | None]], models: Mapping[str, Model]) -> list[Prediction]:
+def predict_rows(
+    rows: Iterable[Mapping[str, str | None]], models: Mapping[str, Model]
+) -> list[Prediction]:
     """One prediction a row, in order; the answer columns are never read."""
     return [predict(read_row(number, cells), models) for number, cells in enumerate(rows, 1)]
 
@@ -101,7 +110,9 @@ def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
     )
 
 
-def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> tuple[StepSetup, str, tuple[str, ...]] | str:
+def setup_of(
+    row: PublishedRow, models: Mapping[str, Model]
+) -> tuple[StepSetup, str, tuple[str, ...]] | str:
     """Everything the model of an iteration needs, where the shape is from, what was assumed; or why not."""
     device = find_accelerator(row.accelerator)
     if device is None:
@@ -109,7 +120,9 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> tuple[StepSetup,
     if not row.precision:
         return "4-bit floating point has no calibration here"
     if re.search(r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss", row.model, re.IGNORECASE):
-        return f"{row.model} is a mixture of experts, which this model of an iteration does not know"
+        return (
+            f"{row.model} is a mixture of experts, which this model of an iteration does not know"
+        )
     named = next((name for name in models if name in _words(row.model)), "")
     if named and not row.billions:
         row = replace(row, billions=_count(models[named]) / 1e9)
@@ -121,7 +134,8 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> tuple[StepSetup,
         assumed.append(f"sequence of {sequence}")
     model, shape_from = shape_for(row, models)
     if row.sizes["layers"] and row.sizes["hidden"]:
-        model, shape_from = with_shape(model, row.sizes), "columns of the table"
+        model = with_shape(model, row.sizes)
+        shape_from = "columns of the table"
     row = replace(row, recompute=row.recompute or "none")
     tensor, pipeline = _cut(row, device, assumed)
     shape = sizes.shape_of(model, tensor=tensor, sequence_length=sequence)
@@ -130,7 +144,9 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> tuple[StepSetup,
         assumed.append(f"{devices} devices")
     data = max(1, devices // (tensor * pipeline * row.context))
     if data * tensor * pipeline * row.context != devices:
-        assumed.append(f"{devices} devices are no multiple of tensor x pipeline x context: {data} copies")
+        assumed.append(
+            f"{devices} devices are no multiple of tensor x pipeline x context: {data} copies"
+        )
     global_batch = row.global_batch or _usual_batch(row, data, pipeline, sequence, assumed)
     chunks = row.virtual_pipeline if row.virtual_pipeline > 1 else _chunks(row, shape, pipeline)
     own = {
@@ -146,7 +162,9 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> tuple[StepSetup,
     }
     if row.network:
         own["device"] = replace(device, network_bandwidth=row.network * 1e9 / 8)
-    setup = StepSetup(**sizes.same_fields(StepSetup, row) | own, hides_sends=row.code == "tuned" and chunks > 1)
+    setup = StepSetup(
+        **sizes.same_fields(StepSetup, row) | own, hides_sends=row.code == "tuned" and chunks > 1
+    )
     if not row.micro_batch:
         setup = replace(setup, micro_batch=_micro_batch(setup))
     if device.name == "MI250X-GCD" and "GCD" not in row.accelerator.upper():
@@ -154,7 +172,9 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> tuple[StepSetup,
     if not re.search(rf"(?<![A-Z0-9]){device.name.split('-')[0]}", row.accelerator.upper()):
         assumed.append(f"planned as {device.name}, which {row.accelerator!r} is taken for")
     if setup.device.family not in CALIBRATED:
-        assumed.append(f"no training on {setup.device.family} was published to us: measured matrix products only")
+        assumed.append(
+            f"no training on {setup.device.family} was published to us: measured matrix products only"
+        )
     return setup, shape_from, tuple(assumed)
 
 
@@ -164,19 +184,30 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
     The catalogue's model of that name, else the nearest in size with heads of 64 to 160; if its count is off, hidden is
     scaled by the 0.4th power of the ratio of parameters (a multiple of 128) and the layers to the count.
     """
-    wanted, length = row.billions * 1e9, row.sequence_length
+    wanted = row.billions * 1e9
+    length = row.sequence_length
     llama = "llama" in row.model.lower()
     family = {name: model for name, model in models.items() if ("llama" in name) == llama} or models
-    if "gpt" not in row.model.lower():  # the documents' test shapes are far wider than deep, as nobody trains a model
-        family = {name: model for name, model in family.items() if model.hidden <= WIDEST * model.layers} or family
+    if (
+        "gpt" not in row.model.lower()
+    ):  # the documents' test shapes are far wider than deep, as nobody trains a model
+        family = {
+            name: model for name, model in family.items() if model.hidden <= WIDEST * model.layers
+        } or family
     for name, model in family.items():
         if name in _words(row.model) and abs(_count(model, length) / wanted - 1) <= SHAPE_TOLERANCE:
             return model, f"{name} of the catalogue"
-    usual = {name: model for name, model in family.items() if 64 <= model.hidden // model.heads <= 160} or family
-    name, model = min(usual.items(), key=lambda item: abs(math.log(_count(item[1], length) / wanted)))
+    usual = {
+        name: model for name, model in family.items() if 64 <= model.hidden // model.heads <= 160
+    } or family
+    name, model = min(
+        usual.items(), key=lambda item: abs(math.log(_count(item[1], length) / wanted))
+    )
     if abs(_count(model, length) / wanted - 1) <= SHAPE_TOLERANCE / 2:
         return model, f"{name} of the catalogue, by size"
-    return _scaled(model, wanted, row.model), f"{name} of the catalogue, scaled to {row.billions:g} B"
+    return _scaled(
+        model, wanted, row.model
+    ), f"{name} of the catalogue, scaled to {row.billions:g} B"
 
 
 def _words(text: str) -> set[str]:
@@ -189,7 +220,10 @@ def _words(text: str) -> set[str]:
 
 def _count(model: Model, sequence: int = 0) -> int:
     """Parameters, with a learned position for each token of the sequence."""
-    learned = model.hidden * max(0, sequence - model.positions) if model.position_embedding == "learned" else 0
+    if model.position_embedding == "learned":
+        learned = model.hidden * max(0, sequence - model.positions)
+    else:
+        learned = 0
     return (model.parameters or sizes.whole(sizes.shape_of(model)).total) + learned
 
 
@@ -203,7 +237,13 @@ def _scaled(model: Model, wanted: float, name: str) -> Model:
     heads = max(1, hidden // 128)
     kv_heads = max(1, round(heads * model.kv_heads / model.heads)) if model.kv_heads else 0
     changed = model.model_copy(
-        update={"hidden": hidden, "heads": heads, "kv_heads": kv_heads, "ffn_hidden": inner, "layers": 1}
+        update={
+            "hidden": hidden,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "ffn_hidden": inner,
+            "layers": 1,
+        }
     )
     shape = sizes.shape_of(changed)
     layer = sizes.layer(shape)
@@ -218,7 +258,8 @@ def _cut(row: PublishedRow, device: Accelerator, assumed: list[str]) -> tuple[in
     if row.zero_stage == 3:
         return row.tensor or 1, row.pipeline or 1
     copies = row.devices or 64
-    tensor, pipeline = row.tensor or 1, row.pipeline or 1
+    tensor = row.tensor or 1
+    pipeline = row.pipeline or 1
     most = 4 if row.billions < 15 or row.code == "unfused" else 8
     while tensor * pipeline < copies:
         share = max(1, copies // (tensor * pipeline)) if row.zero_stage else 1
@@ -235,10 +276,14 @@ def _cut(row: PublishedRow, device: Accelerator, assumed: list[str]) -> tuple[in
     return tensor, pipeline
 
 
-def _usual_batch(row: PublishedRow, data: int, pipeline: int, sequence: int, assumed: list[str]) -> int:
+def _usual_batch(
+    row: PublishedRow, data: int, pipeline: int, sequence: int, assumed: list[str]
+) -> int:
     limits = ((2, 0.5e6), (10, 1e6), (60, 2e6), (300, 4e6))
     tokens = next((tokens for billions, tokens in limits if row.billions < billions), 16e6)
-    batch = max(data * max(1, 2 * pipeline if pipeline > 1 else 1), round(tokens / sequence / data) * data)
+    batch = max(
+        data * max(1, 2 * pipeline if pipeline > 1 else 1), round(tokens / sequence / data) * data
+    )
     assumed.append(f"global batch of {batch}")
     return batch
 
@@ -247,9 +292,16 @@ def _micro_batch(setup: StepSetup) -> int:
     """The largest divisor of a copy's share within `MICRO_TOKENS` and the memory; 1 where there is a pipeline."""
     share = max(1, setup.global_batch // setup.data)
     if setup.pipeline > 1:
-        return max(size for size in range(1, max(1, 2048 // setup.shape.sequence_length) + 1) if share % size == 0)
-    free, each = free_bytes(setup), sequence_bytes(setup)
-    most = max(1, min(int(free / each), MICRO_TOKENS * setup.context // setup.shape.sequence_length))
+        return max(
+            size
+            for size in range(1, max(1, 2048 // setup.shape.sequence_length) + 1)
+            if share % size == 0
+        )
+    free = free_bytes(setup)
+    each = sequence_bytes(setup)
+    most = max(
+        1, min(int(free / each), MICRO_TOKENS * setup.context // setup.shape.sequence_length)
+    )
     return max(size for size in range(1, min(share, most) + 1) if share % size == 0)
 
 

@@ -14,29 +14,52 @@ NEEDED = ("model", "accelerator")
 """Without these columns a file is no such table."""
 
 _PRECISIONS = {
-    "fp8": "fp8", "nvfp4": "", "fp4": "", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16",
-    "half": "fp16", "tf32": "tf32", "fp32": "fp32",
-}  # fmt: skip
+    "fp8": "fp8",
+    "nvfp4": "",
+    "fp4": "",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "tf32": "tf32",
+    "fp32": "fp32",
+}
 _RECOMPUTE = (
-    (r"act(ivation)?[ _.-]*(ckpt|checkpoint)\w*\s*=\s*false|no act\w*\.? ckpt|no recompute", "none"),
+    (
+        r"act(ivation)?[ _.-]*(ckpt|checkpoint)\w*\s*=\s*false|no act\w*\.? ckpt|no recompute",
+        "none",
+    ),
     (r"selective (recompute|activation)", "selective"),
-    (r"act(ivation)?[ _.-]*(ckpt|checkpoint)\w*\s*=\s*true|full (recomput(e|ation)|ac\b|activation)", "full"),
+    (
+        r"act(ivation)?[ _.-]*(ckpt|checkpoint)\w*\s*=\s*true|full (recomput(e|ation)|ac\b|activation)",
+        "full",
+    ),
     (r"\bsac\b|torchtitan", "operators"),
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
 _SIZES = {
-    "layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn": "ffn_hidden",
+    "layers": "layers",
+    "hidden": "hidden",
+    "heads": "heads",
+    "kv_heads": "kv_heads",
+    "ffn": "ffn_hidden",
     "vocabulary": "vocabulary",
-}  # fmt: skip
-_YES_OR_NO = dict.fromkeys(("1", "yes", "true", "on"), "yes") | dict.fromkeys(("0", "no", "false", "off"), "no")
+}
+_YES_OR_NO = dict.fromkeys(("1", "yes", "true", "on"), "yes") | dict.fromkeys(
+    ("0", "no", "false", "off"), "no"
+)
 _WORDS = {
-    "recompute": {word: word for word in ("none", "selective", "operators", "full")} | {"some": "operators"},
+    "recompute": {word: word for word in ("none", "selective", "operators", "full")}
+    | {"some": "operators"},
     "zero_stage": {word: word for word in "0123"},
     "code": {word: word for word in ("fused", "unfused", "eager", "tuned")},
     "flash": _YES_OR_NO | {"2": "yes", "3": "yes"},
     "cuda_graphs": _YES_OR_NO | {"none": "no", "full": "yes"},
-    "fp8_recipe": {word: word for word in ("delayed", "tensorwise", "current", "blockwise", "mxfp8", "hybrid")},
+    "fp8_recipe": {
+        word: word for word in ("delayed", "tensorwise", "current", "blockwise", "mxfp8", "hybrid")
+    },
 }
 """Words of the optional columns; all recipes of fp8 are planned alike."""
 _MOST = 1e9
@@ -93,7 +116,9 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
             unknown.append(f"{name} {cell(name)}")
         return count(name)
 
-    flash, graphs, _ = word("flash"), word("cuda_graphs"), word("fp8_recipe")
+    flash = word("flash")
+    graphs = word("cuda_graphs")
+    _ = word("fp8_recipe")
     network = re.fullmatch(r"(\d+(?:\.\d+)?) ?(gb/s|gbps|gbit/s)?", cell("network").lower())
     if cell("network") and not network:
         unknown.append(f"network {cell('network')}")
@@ -118,7 +143,8 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         or _after(r"(?:micro-batch|local batch|mbs)[ =:]*(\d+)", context)
         or _after(r"\bb=(\d+) per", context),
         convention=convention(cell("flops_convention"), cell("software"), cell("date")),
-        recompute=word("recompute") or next((name for pattern, name in _RECOMPUTE if re.search(pattern, said)), ""),
+        recompute=word("recompute")
+        or next((name for pattern, name in _RECOMPUTE if re.search(pattern, said)), ""),
         zero_stage=int(word("zero_stage") or zero_stage(context)),
         flash=flash == "yes" if flash else has_flash(context, cell("date")),
         code=word("code") or code(context),
@@ -147,7 +173,8 @@ def convention(text: str, software: str = "", date: str = "") -> str:
     >>> convention("", "Megatron-LM core 0.12", "2025-06"), convention("", "", "")
     ('megatron-causal', 'megatron-full')
     """
-    said, made = text.lower(), software.lower()
+    said = text.lower()
+    made = software.lower()
     for pattern, name in (
         (r"narayanan|\(hfu\)|96 ?b ?s ?l", "narayanan-2021"),
         (r"factor 4", "megatron-deepspeed-f4"),
@@ -164,13 +191,17 @@ def convention(text: str, software: str = "", date: str = "") -> str:
         if re.search(pattern, said):
             return name
     if re.search(r"deepspeed|metaseq|bigscience", made):
-        return "megatron-causal" if "num_floating" in said and date >= "2025-03" else "megatron-deepspeed-f4"
+        if "num_floating" in said and date >= "2025-03":
+            return "megatron-causal"
+        return "megatron-deepspeed-f4"
     if re.search(r"llm-foundry|composer", made):
         return "llm-foundry"
     if "torchtitan" in made:
         return "torchtitan"
     recent = re.search(r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-bridge", made)
-    return "megatron-causal" if recent or ("num_floating" in said and date >= "2025-03") else "megatron-full"
+    if recent or ("num_floating" in said and date >= "2025-03"):
+        return "megatron-causal"
+    return "megatron-full"
 
 
 def zero_stage(said: str) -> int:
@@ -226,7 +257,9 @@ def _devices(text: str, accelerator: str) -> int:
 def _precision(text: str, said: str) -> str:
     plain = text.lower()
     named = next((name for word, name in _PRECISIONS.items() if word in plain), plain)
-    return named if text else next((name for word, name in _PRECISIONS.items() if word in said), "bf16")
+    if text:
+        return named
+    return next((name for word, name in _PRECISIONS.items() if word in said), "bf16")
 
 
 def _after(pattern: str, said: str) -> int:

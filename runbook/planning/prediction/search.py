@@ -70,8 +70,15 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
     if isinstance(device, str):
         return Search((), 0, 0, 0, device)
     if not device.memory_bytes:
-        name, where = choice.site.hardware.device, f"params/sites/{choice.site.site}.yaml"
-        return Search((), 0, 0, 0, f"the name {name} leaves its memory open: write hardware.device_memory in {where}")
+        name = choice.site.hardware.device
+        where = f"params/sites/{choice.site.site}.yaml"
+        return Search(
+            (),
+            0,
+            0,
+            0,
+            f"the name {name} leaves its memory open: write hardware.device_memory in {where}",
+        )
     found: list[Candidate] = []
     looked = too_large = thriftiest = 0
     broken: Counter[str] = Counter()
@@ -91,20 +98,26 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
     return Search(tuple(found), looked, broken.total(), too_large, reason)
 
 
-def growth(choice: Choice, tokens: float = 0.0, most_devices: int = 10_000) -> list[Candidate | str]:
+def growth(
+    choice: Choice, tokens: float = 0.0, most_devices: int = 10_000
+) -> list[Candidate | str]:
     """The best layout of the same training on twice the nodes, again and again; a reason where there is none."""
     rows: list[Candidate | str] = []
-    per_node, nodes = choice.devices_per_node, choice.nodes
+    per_node = choice.devices_per_node
+    nodes = choice.nodes
     while nodes * per_node <= most_devices:
         result = search(replace(choice, nodes=nodes), tokens)
-        rows.append(result.candidates[0] if result.candidates else f"{nodes} nodes: {result.reason}")
+        rows.append(
+            result.candidates[0] if result.candidates else f"{nodes} nodes: {result.reason}"
+        )
         nodes *= 2
     return rows
 
 
 def _choices(choice: Choice) -> Iterator[Choice]:
     """Every cut that divides evenly, the finer rules left to `check_layout`; sequence parallelism only saves memory."""
-    layers, heads = choice.model.layers, choice.model.heads
+    layers = choice.model.layers
+    heads = choice.model.heads
     trainings = [choice.training.model_copy(update={"recompute": mode}) for mode in RECOMPUTE]
     zero_stages = (0, 1, 2, 3) if choice.deepspeed else (0, 1)
     for tensor, pipeline in product(_divisors(choice.devices_per_node), _divisors(layers)):
@@ -113,14 +126,20 @@ def _choices(choice: Choice) -> Iterator[Choice]:
             continue
         deepest = 1 if pipeline == 1 or choice.deepspeed else MOST_CHUNKS
         chunks = [size for size in range(1, deepest + 1) if layers // pipeline % size == 0]
-        for micro, zero, training, virtual in product(MICRO_BATCHES, zero_stages, trainings, chunks):
-            if choice.global_batch % (micro * copies) == 0 and (zero == 0 or copies * choice.context > 1):
+        for micro, zero, training, virtual in product(
+            MICRO_BATCHES, zero_stages, trainings, chunks
+        ):
+            if choice.global_batch % (micro * copies) == 0 and (
+                zero == 0 or copies * choice.context > 1
+            ):
                 yield replace(
                     choice,
                     tensor=tensor,
                     pipeline=pipeline,
                     virtual_pipeline=virtual,
-                    sequence=tensor > 1 and not choice.own_trainer and (choice.sequence or not choice.deepspeed),
+                    sequence=tensor > 1
+                    and not choice.own_trainer
+                    and (choice.sequence or not choice.deepspeed),
                     zero_stage=zero,
                     micro_batch=micro,
                     training=training,
@@ -148,12 +167,16 @@ def _candidate(choice: Choice, need: int, tokens: float, device: Accelerator) ->
         tflops_per_device=four_digits(work),
         mfu=four_digits(work / device.peaks[choice.training.precision]),
         days=None if days is None else four_digits(days),
-        cost=None if days is None or price is None else four_digits(days * 24 * choice.world_size * price),
+        cost=None
+        if days is None or price is None
+        else four_digits(days * 24 * choice.world_size * price),
         nodes_in_multiples_of=choice.node_multiple,
     )
 
 
-def _why_none(choice: Choice, device: Accelerator, looked: int, broken: Counter[str], thriftiest: int) -> str:
+def _why_none(
+    choice: Choice, device: Accelerator, looked: int, broken: Counter[str], thriftiest: int
+) -> str:
     world = choice.world_size
     if not looked and world % choice.context:
         return f"parallel.context={choice.context} does not divide {world} devices: change it or jobs.training.nodes"
@@ -171,7 +194,9 @@ def _why_none(choice: Choice, device: Accelerator, looked: int, broken: Counter[
         )
     if broken:
         rule, count = broken.most_common(1)[0]
-        reasons.append(f"{broken.total()} of {looked} layouts fit and break a rule, {count} of them this: {rule}")
+        reasons.append(
+            f"{broken.total()} of {looked} layouts fit and break a rule, {count} of them this: {rule}"
+        )
     return "; ".join(reasons)
 
 
@@ -206,9 +231,12 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
     training = choice.training
     sizes = {
         "jobs.training.nodes": [nodes for nodes in (2 * choice.nodes, choice.nodes // 2) if nodes],
-        "training.micro_batch": [size for size in (2 * choice.micro_batch, choice.micro_batch // 2) if size],
+        "training.micro_batch": [
+            size for size in (2 * choice.micro_batch, choice.micro_batch // 2) if size
+        ],
         "parallel.tensor": [2 * choice.tensor] + [choice.tensor // 2] * (choice.tensor % 2 == 0),
-        "parallel.pipeline": [2 * choice.pipeline] + [choice.pipeline // 2] * (choice.pipeline % 2 == 0),
+        "parallel.pipeline": [2 * choice.pipeline]
+        + [choice.pipeline // 2] * (choice.pipeline % 2 == 0),
         "parallel.zero_stage": [stage for stage in range(4) if stage != choice.zero_stage],
     }
     for key, values in sizes.items():
@@ -221,10 +249,16 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
     }
     for key, names in modes.items():
         for name in names:
-            yield f"training.{key}={name}", replace(choice, training=training.model_copy(update={key: name}))
+            yield (
+                f"training.{key}={name}",
+                replace(choice, training=training.model_copy(update={key: name})),
+            )
     for best in search(choice).candidates[:1]:
         cut = ("tensor", "pipeline", "virtual_pipeline", "micro_batch", "zero_stage")
-        words = [f"{'training' if key == 'micro_batch' else 'parallel'}.{key}={getattr(best, key)}" for key in cut]
+        words = [
+            f"{'training' if key == 'micro_batch' else 'parallel'}.{key}={getattr(best, key)}"
+            for key in cut
+        ]
         yield (
             f"{' '.join(words)} training.recompute={best.recompute} (best by --search)",
             replace(
@@ -235,9 +269,15 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
         )
 
 
-def _alternative(change: str, choice: Choice, machine: Machine | None, measured: Calibrations | None) -> Alternative:
+def _alternative(
+    change: str, choice: Choice, machine: Machine | None, measured: Calibrations | None
+) -> Alternative:
     result = Alternative(change, choice.world_size, None, 0)
-    broken = [check for check in (*check_layout(choice), *check_schedule(choice)) if check.verdict == "fail"]
+    broken = [
+        check
+        for check in (*check_layout(choice), *check_schedule(choice))
+        if check.verdict == "fail"
+    ]
     if not broken:
         found = memory.phase_memory(choice, memory.all_stages(choice), machine)
         need = found.least_bytes if choice.on_cpu else max(found.least_by_stage)
@@ -260,7 +300,9 @@ def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Ta
             "memory": _memory(one),
             "a step": shown(one.seconds_per_iteration, show_duration),
             "the whole training": shown(one.seconds, show_duration),
-            "against the plan": "" if not (one.seconds and planned) else f"{one.seconds / planned:.2f} x",
+            "against the plan": ""
+            if not (one.seconds and planned)
+            else f"{one.seconds / planned:.2f} x",
             "device hours": shown(one.device_hours, show_device_hours),
             "cost": UNKNOWN if one.cost is None else f"{one.cost:,.0f} {currency}".strip(),
         }
@@ -272,5 +314,8 @@ def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Ta
 
 
 def _memory(one: Alternative) -> str:
-    share = f" ({one.memory_bytes / one.memory_limit_bytes:.0%})" if one.memory_bytes and one.memory_limit_bytes else ""
+    if one.memory_bytes and one.memory_limit_bytes:
+        share = f" ({one.memory_bytes / one.memory_limit_bytes:.0%})"
+    else:
+        share = ""
     return shown(one.memory_bytes, show_bytes) + share

@@ -34,7 +34,12 @@ from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NotebookExecutionManager
 from papermill.exceptions import PapermillExecutionError
-from papermill.execute import ERROR_ANCHOR_MSG, ERROR_MARKER_TAG, ERROR_STYLE, raise_for_execution_errors
+from papermill.execute import (
+    ERROR_ANCHOR_MSG,
+    ERROR_MARKER_TAG,
+    ERROR_STYLE,
+    raise_for_execution_errors,
+)
 from papermill.iorw import LocalHandler, papermill_io
 
 from runbook.core.errors import RunbookError
@@ -51,7 +56,13 @@ LONGEST_SOCKET = 100
 
 def private_folder() -> Path | None:
     """A new folder that only we can enter (mode 700), where a socket's path stays short enough."""
-    for name in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
+    for name in (
+        os.environ.get("XDG_RUNTIME_DIR", ""),
+        tempfile.gettempdir(),
+        "/tmp",
+        "/var/tmp",
+        "/dev/shm",
+    ):
         if name and len(os.fsencode(name)) + len("/rb-12345678/k-5") <= LONGEST_SOCKET:
             with contextlib.suppress(OSError):  # missing, full or read-only
                 return Path(tempfile.mkdtemp(prefix="rb-", dir=name))
@@ -86,7 +97,9 @@ class Streams:
 
     def add(self, outputs: list[Any], name: str, text: str) -> bool:
         """Join text to the cell's last output of that stream, unless another kind of output came since."""
-        streams = itertools.takewhile(lambda output: output["output_type"] == "stream", reversed(outputs))
+        streams = itertools.takewhile(
+            lambda output: output["output_type"] == "stream", reversed(outputs)
+        )
         last = next((output for output in streams if output["name"] == name), None)
         pieces = next((pieces for output, pieces in self._pieces if output is last), None)
         if pieces is not None:
@@ -108,12 +121,16 @@ class Streams:
 
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
-SECONDS_BETWEEN_LOGGED_UPDATES = 5.0  # how often a display or line that is updated in place is repeated in the log
+SECONDS_BETWEEN_LOGGED_UPDATES = (
+    5.0  # how often a display or line that is updated in place is repeated in the log
+)
 MOST_SECONDS_OF_SILENCE = 30  # after the reply to a cell, before its remaining output is given up
 DAY = 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
 """What an interrupted cell gets for its own clean-up; then the kernel is ended, if need be by force."""
-LOSE_NO_OUTPUT = "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
+LOSE_NO_OUTPUT = (
+    "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
+)
 """Run in the kernel before the cells; an error, in a kernel that is not ours, changes nothing."""
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Set in the kernel: displays updated in place reach the log, so progress need not be printed as well."""
@@ -146,7 +163,10 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             write_text(path, twin.notebook_text(self.nb))
         except RunbookError as error:
             if self.unsaved is None:
-                logger.error("The notebook is not saved, and goes on; it is tried again after each cell. %s", error)
+                logger.error(
+                    "The notebook is not saved, and goes on; it is tried again after each cell. %s",
+                    error,
+                )
             self.unsaved = error
         else:
             self.unsaved = None
@@ -157,13 +177,20 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         error = kwargs["exception"]
         self.state, self.reason = ExecutionState.FAILED, f"{error.ename}: {error.evalue}"
         if not any(output["output_type"] == "error" for output in cell.outputs):
-            words = {"ename": error.ename, "evalue": error.evalue, "traceback": error.traceback.splitlines()}
+            words = {
+                "ename": error.ename,
+                "evalue": error.evalue,
+                "traceback": error.traceback.splitlines(),
+            }
             cell.outputs.append(new_output("error", **words))
 
     def stop(self, state: ExecutionState, reason: str) -> None:
         """Something else than an error ended the notebook: mark the running cell, add papermill's banner, save."""
-        self.state, self.reason = state, reason
-        running = [cell for cell in self.nb.cells if cell.metadata.papermill["status"] == self.RUNNING]
+        self.state = state
+        self.reason = reason
+        running = [
+            cell for cell in self.nb.cells if cell.metadata.papermill["status"] == self.RUNNING
+        ]
         for cell in running:
             end_time = self.now().isoformat()
             cell.metadata.papermill.update(exception=True, status=self.FAILED, end_time=end_time)
@@ -191,18 +218,27 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         try:
             raise_for_execution_errors(self.nb, None)
         except PapermillExecutionError as error:
-            self.state, self.reason = ExecutionState.FAILED, self.reason or f"{error.ename}: {error.evalue}"
+            self.state, self.reason = (
+                ExecutionState.FAILED,
+                self.reason or f"{error.ename}: {error.evalue}",
+            )
             return error
-        failed = [cell for cell in self.nb.cells if cell.metadata.papermill["status"] == self.FAILED]
+        failed = [
+            cell for cell in self.nb.cells if cell.metadata.papermill["status"] == self.FAILED
+        ]
         if not failed:
             return None
         self.reason = f"{self.reason} (the notebook ended itself before its last cell)"
-        index, cell = self.nb.cells.index(failed[0]), failed[0]
+        index = self.nb.cells.index(failed[0])
+        cell = failed[0]
         self._add_banner(failed)
-        return PapermillExecutionError(index, cell.execution_count, cell.source, "SystemExit", "0", [self.reason])
+        return PapermillExecutionError(
+            index, cell.execution_count, cell.source, "SystemExit", "0", [self.reason]
+        )
 
     def _add_banner(self, failed: list[Any]) -> None:
-        where, tagged = "outside the cells", {"tags": [ERROR_MARKER_TAG]}
+        where = "outside the cells"
+        tagged = {"tags": [ERROR_MARKER_TAG]}
         if failed:
             anchor = new_cell(ERROR_ANCHOR_MSG, metadata=tagged)
             self.nb.cells.insert(self.nb.cells.index(failed[0]), anchor)
@@ -231,7 +267,9 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         run_sync(self._run)()
 
     async def _run(self) -> None:
-        before, task, loop = asyncio.all_tasks(), asyncio.current_task(), asyncio.get_running_loop()
+        before = asyncio.all_tasks()
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
         assert task is not None
         self._trap.on_signal = lambda: loop.call_soon_threadsafe(task.cancel)
         beat = asyncio.ensure_future(self._save_now_and_then())
@@ -242,12 +280,16 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             await self._start_kernel()
             await self._run_cells()
             stopped = False
-        except BaseException as error:  # whatever it is, the notebook says it before it is raised again
+        except (
+            BaseException
+        ) as error:  # whatever it is, the notebook says it before it is raised again
             stop = await self._why(error)
             self._streams.end_cell()
             self._execution.stop(*stop)
             # A signal cancels us, and may have ended the kernel too: then it is what the caller has to hear.
-            if self._trap.received and isinstance(error, asyncio.CancelledError | CellTimeoutError | RuntimeError):
+            if self._trap.received and isinstance(
+                error, asyncio.CancelledError | CellTimeoutError | RuntimeError
+            ):
                 raise self._trap.error() from error
             raise
         finally:
@@ -257,12 +299,16 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             left = asyncio.all_tasks() - before - {task}
             for unfinished in left:
                 unfinished.cancel()
-            await asyncio.gather(*left, return_exceptions=True)  # nobody waits for what they had to say
+            await asyncio.gather(
+                *left, return_exceptions=True
+            )  # nobody waits for what they had to say
 
     async def _run_cells(self) -> None:
         # Asked before the cells: a kernel that has just answered is now and then interrupted on its way to idle when it
         # is ended next, and says so.
-        await self.async_wait_for_reply(await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True)))
+        await self.async_wait_for_reply(
+            await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True))
+        )
         message = await self.async_wait_for_reply(await ensure_async(self.kc.kernel_info()))
         self.nb.metadata["language_info"] = message["content"]["language_info"]
         for index, cell in enumerate(self.nb.cells):
@@ -297,7 +343,9 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         while not outputs.done():
             if before == self._messages:
                 words = "No output came, and the kernel did not report the end of the cell"
-                raise CellTimeoutError.error_from_timeout_and_cell(words, MOST_SECONDS_OF_SILENCE, cell)
+                raise CellTimeoutError.error_from_timeout_and_cell(
+                    words, MOST_SECONDS_OF_SILENCE, cell
+                )
             before = self._messages
             await asyncio.wait([outputs], timeout=MOST_SECONDS_OF_SILENCE)
         await outputs
@@ -341,7 +389,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         if isinstance(error, CellTimeoutError):
             return ExecutionState.TIMEOUT, str(error).partition("\n")[0].rstrip(".")
         if isinstance(error, DeadKernelError):
-            code = await self.km.provisioner.poll() if self.km is not None and self.km.provisioner else None
+            if self.km is not None and self.km.provisioner:
+                code = await self.km.provisioner.poll()
+            else:
+                code = None
             hint = "; a machine that runs out of memory kills so" if code in (-9, 137) else ""
             how = "" if code is None else f": {how_it_ended(code)}{hint}"
             return ExecutionState.KERNEL_DIED, f"the kernel died{how}"
@@ -350,12 +401,17 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             return ExecutionState.KERNEL_DIED, f"the kernel did not start: {words}"
         return ExecutionState.FAILED, words
 
-    def output(self, outs: list[NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int) -> Any:
+    def output(
+        self, outs: list[NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int
+    ) -> Any:
         """Append an output to the cell; text of a stream joins the text that is there already."""
         if msg["msg_type"] != "stream":
             return super().output(outs, msg, display_id, cell_index)
         content = msg["content"]
-        redirected = self.output_hook_stack[msg["parent_header"].get("msg_id")] or self.clear_before_next_output
+        redirected = (
+            self.output_hook_stack[msg["parent_header"].get("msg_id")]
+            or self.clear_before_next_output
+        )
         if not redirected and self._streams.add(outs, content["name"], content["text"]):
             return SimpleNamespace(output_type="stream", **content)  # for the log only
         appended = super().output(outs, msg, display_id, cell_index)
@@ -374,7 +430,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
 
     def log_output_message(self, output: Any) -> None:
         """Log an output; a line that a program redraws by carriage returns is logged now and then."""
-        text = as_terminal(output.text) if output.output_type == "stream" and "\r" in output.text else ""
+        if output.output_type == "stream" and "\r" in output.text:
+            text = as_terminal(output.text)
+        else:
+            text = ""
         if not self.log_output or not text or "\n" in text:
             super().log_output_message(output)
             return

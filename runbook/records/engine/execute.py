@@ -10,14 +10,29 @@ from runbook.core.errors import RecordError, RunbookError
 from runbook.core.files import utc_now, write_text
 from runbook.params import parameters_cell as notebook_parameters
 from runbook.records import twin as ipynb
-from runbook.records.engine.execution_end import ExecutionState, NotebookInterrupted, NotebookStopped
+from runbook.records.engine.execution_end import (
+    ExecutionState,
+    NotebookInterrupted,
+    NotebookStopped,
+)
 from runbook.records.manifest import note_files, set_aside, write_manifest
 from runbook.records.pages.notebook_page import ERROR_TAG, write_html
 from runbook.records.pages.run_pages import write_campaign, write_runs_index, write_single_file
 from runbook.records.session import MIME, read_master
-from runbook.records.twin import RUNNING, Cell, Twin, find_twin, open_twin, twin_path, verdict_of, write_twin
+from runbook.records.twin import (
+    RUNNING,
+    Cell,
+    Twin,
+    find_twin,
+    open_twin,
+    twin_path,
+    verdict_of,
+    write_twin,
+)
 
-NEVER_FINISHED = "every cell ran, but the notebook did not finish its record: its last cell is missing"
+NEVER_FINISHED = (
+    "every cell ran, but the notebook did not finish its record: its last cell is missing"
+)
 
 
 class Announcement(NamedTuple):
@@ -30,9 +45,13 @@ class Announcement(NamedTuple):
 
 def announced_by(notebook: Any) -> Announcement | None:
     """The run, phase and execution in a notebook's outputs (the last one counts), or None."""
-    outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
+    outputs = [
+        output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])
+    ]
     announced = [data[MIME] for data in outputs if MIME in data]
-    return Announcement(**announced[-1] | {"run_folder": Path(announced[-1]["run_folder"])}) if announced else None
+    if announced:
+        return Announcement(**announced[-1] | {"run_folder": Path(announced[-1]["run_folder"])})
+    return None
 
 
 def file_execution(
@@ -58,14 +77,20 @@ def file_execution(
         twin = None
     twin = _as_it_ended(twin or _twin_of(notebook, run_folder, phase), notebook, *ended_as)
     identity = {"run": twin.run, "phase": phase, "execution": twin.started}
-    notebook.metadata["runbook"] = identity | {"state": str(twin.state), "verdict": twin.verdict, "reason": twin.reason}
+    notebook.metadata["runbook"] = identity | {
+        "state": str(twin.state),
+        "verdict": twin.verdict,
+        "reason": twin.reason,
+    }
     # Of a notebook that another tool executed only the record is ours to note: its kernel noted what it wrote itself.
     by_us = ended_as[0] is not None
     try:
         write_record(notebook, twin, run_folder, ended_phase=phase if by_us else "")
     except RunbookError as error:
         path = twin_path(run_folder, phase)
-        with suppress(RunbookError):  # where there is no room for the notebook there may still be some for its twin
+        with suppress(
+            RunbookError
+        ):  # where there is no room for the notebook there may still be some for its twin
             if by_us:
                 write_twin(_ended(twin, ExecutionState.FAILED, f"not filed: {error}"), path)
                 note_files(run_folder, [path])
@@ -89,17 +114,27 @@ def write_record(notebook: Any, twin: Twin, run_folder: Path, ended_phase: str =
 
 
 def _as_it_ended(twin: Twin, notebook: Any, state: ExecutionState | None, reason: str) -> Twin:
-    if state is None:  # executed by another tool: its word about the cells is not taken (papermill's own may be wrong)
-        state, reason = twin.state, twin.reason
+    if (
+        state is None
+    ):  # executed by another tool: its word about the cells is not taken (papermill's own may be wrong)
+        state = twin.state
+        reason = twin.reason
         if twin.is_open:
             reason = f"the record was never finished: {RUNNING}"
     elif state is ExecutionState.DONE:
-        state, reason = (ExecutionState.FAILED, NEVER_FINISHED) if twin.is_open else (twin.state, twin.reason)
+        state, reason = (
+            (ExecutionState.FAILED, NEVER_FINISHED) if twin.is_open else (twin.state, twin.reason)
+        )
     else:
         if state is ExecutionState.FAILED and twin.state is ExecutionState.FAILED:
-            reason = twin.reason  # of several lines; the kernel's word for an interruption is not: it knows no cause
+            reason = (
+                twin.reason
+            )  # of several lines; the kernel's word for an interruption is not: it knows no cause
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
-        twin = replace(twin, cells=tuple(Cell(cell.id, status.get(cell.id) or cell.state) for cell in twin.cells))
+        twin = replace(
+            twin,
+            cells=tuple(Cell(cell.id, status.get(cell.id) or cell.state) for cell in twin.cells),
+        )
     return _ended(twin, state, reason)
 
 
@@ -118,14 +153,22 @@ def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
     cells = [
         cell
         for cell in notebook.cells
-        if cell.cell_type == "code" and cell.source.strip() and not left_out & set(cell.metadata.get("tags", []))
+        if cell.cell_type == "code"
+        and cell.source.strip()
+        and not left_out & set(cell.metadata.get("tags", []))
     ]
-    started = (notebook.metadata.get("papermill", {}).get("start_time") or utc_now()).replace("+00:00", "Z")
+    started = (notebook.metadata.get("papermill", {}).get("start_time") or utc_now()).replace(
+        "+00:00", "Z"
+    )
     states = tuple(Cell(cell.get("id", ""), _status(cell) or "pending") for cell in cells)
     return open_twin(run_folder.name, phase, started, run_folder, cells=states)
 
 
-EXIT_CODES = {ExecutionState.DONE: 0, ExecutionState.KERNEL_DIED: 138, ExecutionState.INTERRUPTED: 130}
+EXIT_CODES = {
+    ExecutionState.DONE: 0,
+    ExecutionState.KERNEL_DIED: 138,
+    ExecutionState.INTERRUPTED: 130,
+}
 """papermill's own where it has one, 1 for all others; a signal gives 128 and its number."""
 
 
@@ -139,7 +182,9 @@ class Outcome:
     notebook: Path
 
 
-def execute_phase(notebook: Path, run_folder: Path, phase: str, parameters: Mapping[str, object]) -> Outcome:
+def execute_phase(
+    notebook: Path, run_folder: Path, phase: str, parameters: Mapping[str, object]
+) -> Outcome:
     """Execute a notebook by papermill into records/<phase>.ipynb; the earlier record moves to records/history.
 
     The cells' output goes to papermill's logger as it comes. Whatever happens to the notebook is in the outcome and the
@@ -151,15 +196,20 @@ def execute_phase(notebook: Path, run_folder: Path, phase: str, parameters: Mapp
     from papermill.exceptions import PapermillException
 
     if not notebook.exists():
-        raise RecordError(f"{notebook} does not exist: {phase} has no notebook. Restore it from the repository.")
+        raise RecordError(
+            f"{notebook} does not exist: {phase} has no notebook. Restore it from the repository."
+        )
     refuse_hand_edits(notebook, parameters)
     run_folder = run_folder.absolute()
     set_aside(run_folder, phase)
     output = run_folder / "records" / f"{phase}.ipynb"
     output.parent.mkdir(parents=True, exist_ok=True)
     # papermill takes braces in a path for parameters to put in
-    paths = [str(path).replace("{", "{{").replace("}", "}}") for path in (notebook.absolute(), output)]
-    code, error = -1, None
+    paths = [
+        str(path).replace("{", "{{").replace("}", "}}") for path in (notebook.absolute(), output)
+    ]
+    code = -1
+    error = None
     try:
         papermill.execute_notebook(
             *paths,
@@ -172,7 +222,9 @@ def execute_phase(notebook: Path, run_folder: Path, phase: str, parameters: Mapp
     except (NotebookStopped, NotebookInterrupted) as stopped:
         code = 128 + stopped.number
     except (PapermillException, CellControlSignal, RuntimeError, NoSuchKernel) as raised:
-        error = raised  # a kernel that died is a RuntimeError; the engine has recorded it in the twin
+        error = (
+            raised  # a kernel that died is a RuntimeError; the engine has recorded it in the twin
+        )
     twin = find_twin(run_folder, phase)
     if twin is None:
         raise RecordError(
@@ -228,8 +280,12 @@ def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Annou
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
         return None
     twin = find_twin(run_folder, notebook.stem)
-    return Announcement(run_folder.absolute(), notebook.stem, twin.started) if twin is not None else None
+    if twin is not None:
+        return Announcement(run_folder.absolute(), notebook.stem, twin.started)
+    return None
 
 
 def _outcome(twin: Twin, notebook: Path, code: int) -> Outcome:
-    return Outcome(str(twin.state), EXIT_CODES.get(twin.state, 1) if code < 0 else code, twin.reason, notebook)
+    return Outcome(
+        str(twin.state), EXIT_CODES.get(twin.state, 1) if code < 0 else code, twin.reason, notebook
+    )

@@ -42,7 +42,9 @@ class NotebookInterrupted(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]) -> Iterator[None]:
+def _handled_by(
+    handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]
+) -> Iterator[None]:
     """Let `handler` have these signals meanwhile; in threads, where Python sets no handlers, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         numbers = ()
@@ -73,7 +75,9 @@ class SignalTrap(contextlib.ExitStack):
 
     def error(self) -> BaseException:
         """What to raise once the notebook is saved."""
-        return NotebookInterrupted() if self.received == signal.SIGINT else NotebookStopped(self.received)
+        if self.received == signal.SIGINT:
+            return NotebookInterrupted()
+        return NotebookStopped(self.received)
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         if not self.received:
@@ -91,6 +95,10 @@ def ending_in_order() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise NotebookStopped(number)
 
-    deadly = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    deadly = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
     with _handled_by(stop, deadly):
         yield

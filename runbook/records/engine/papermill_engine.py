@@ -56,21 +56,38 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         sources = {tag: cell.source for cell in nb.cells for tag in cell.metadata.get("tags", [])}
         # What papermill was given wins over the parameters cell, so it is not looked at there.
         given = assignments(sources.get("injected-parameters", ""))
-        refuse_hand_edits(sources.get("parameters", ""), str(options.pop("input_path", None) or "the notebook"), given)
-        saving = {"output_path": output_path, "progress_bar": progress_bar, "autosave_cell_every": autosave_cell_every}
+        refuse_hand_edits(
+            sources.get("parameters", ""),
+            str(options.pop("input_path", None) or "the notebook"),
+            given,
+        )
+        saving = {
+            "output_path": output_path,
+            "progress_bar": progress_bar,
+            "autosave_cell_every": autosave_cell_every,
+        }
         execution = Execution(nb, log_output=log_output, **saving)
         # The names that nbclient has for papermill's options.
-        traits = {"timeout": execution_timeout, **options, "kernel_name": kernel_name, "startup_timeout": start_timeout}
+        traits = {
+            "timeout": execution_timeout,
+            **options,
+            "kernel_name": kernel_name,
+            "startup_timeout": start_timeout,
+        }
         error: BaseException | None = None
         with SignalTrap() as trap:
             execution.notebook_start()
             try:
-                NotebookRunner(execution, trap, log=logger, log_output=log_output, **traits).execute()
+                NotebookRunner(
+                    execution, trap, log=logger, log_output=log_output, **traits
+                ).execute()
                 error = execution.error_of_a_cell()
             finally:
                 execution.notebook_complete()
                 unfiled = _file(execution, record)
-        if trap.received:  # it came after the last cell: the record is whole, but nothing more is started
+        if (
+            trap.received
+        ):  # it came after the last cell: the record is whole, but nothing more is started
             raise trap.error()
         if unfiled is not None and error is None:
             raise unfiled
@@ -80,7 +97,9 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         return nb
 
 
-papermill_engines.register("runbook", RunbookEngine)  # again, where papermill has registered the None above
+papermill_engines.register(
+    "runbook", RunbookEngine
+)  # again, where papermill has registered the None above
 
 
 def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:

@@ -11,7 +11,9 @@ from html import escape
 from html.parser import HTMLParser
 
 _NAME = re.compile(r"""[\s/]+([^\s/>=][^\s/>=]*)\s*(?:=\s*(?:"[^"]*"|'[^']*'|[^\s>"']*))?""")
-_REMOTE_STYLE = re.compile(r"""url\(\s*["']?\s*(?!\s*["']?(?:data:|#))[^)]*\)|@import[^;]*;?|image-set\(""", re.I)
+_REMOTE_STYLE = re.compile(
+    r"""url\(\s*["']?\s*(?!\s*["']?(?:data:|#))[^)]*\)|@import[^;]*;?|image-set\(""", re.I
+)
 
 
 class Rewriter(HTMLParser):
@@ -105,15 +107,48 @@ class Rewriter(HTMLParser):
         return name if name != tag else self._own_names.get(tag, tag)
 
 
-_ACTIVE = frozenset({
-    "applet", "base", "body", "embed", "form", "frame", "frameset", "head", "html", "iframe", "link", "meta",
-    "noscript", "object", "plaintext", "portal", "script",
-})  # fmt: skip
+_ACTIVE = frozenset(
+    {
+        "applet",
+        "base",
+        "body",
+        "embed",
+        "form",
+        "frame",
+        "frameset",
+        "head",
+        "html",
+        "iframe",
+        "link",
+        "meta",
+        "noscript",
+        "object",
+        "plaintext",
+        "portal",
+        "script",
+    }
+)
 """Tags that fetch, go elsewhere, submit or run something, or that a page has once; what they enclose stays."""
-_FETCHING = frozenset({
-    "action", "background", "classid", "codebase", "data", "formaction", "http-equiv", "longdesc", "manifest", "ping",
-    "poster", "profile", "src", "srcdoc", "srcset", "target",
-})  # fmt: skip
+_FETCHING = frozenset(
+    {
+        "action",
+        "background",
+        "classid",
+        "codebase",
+        "data",
+        "formaction",
+        "http-equiv",
+        "longdesc",
+        "manifest",
+        "ping",
+        "poster",
+        "profile",
+        "src",
+        "srcdoc",
+        "srcset",
+        "target",
+    }
+)
 _LINK = re.compile(r"(?:https?|mailto):|[^:]*$|[^:/?#]*[/?#]", re.I)
 """The address of a link that opens a page: of these kinds, or without any."""
 

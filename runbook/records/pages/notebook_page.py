@@ -31,7 +31,9 @@ ERROR_ANCHOR = "papermill-error-cell"
 MOST_OPEN_RESULTS = 8
 """More are folded, with the most important ones in front."""
 _NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
-_FORMULA = re.compile(r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL)
+_FORMULA = re.compile(
+    r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL
+)
 """Code, which stays, or a formula in LaTeX, as Jupyter's markdown finds and leaves it in HTML."""
 _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
 
@@ -64,15 +66,29 @@ def _export(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
     from traitlets.config import Config
 
     exporter_class: Any = nbconvert_html.HTMLExporter
-    kinds = ["text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain"]
+    kinds = [
+        "text/html",
+        "image/svg+xml",
+        "image/png",
+        "image/jpeg",
+        "text/markdown",
+        "text/latex",
+        "text/plain",
+    ]
     config = Config({"NbConvertBase": {"display_data_priority": kinds}})
     exporter = exporter_class(
-        config=config, template_name="record", extra_template_basedirs=[str(TEMPLATES)], embed_images=True
+        config=config,
+        template_name="record",
+        extra_template_basedirs=[str(TEMPLATES)],
+        embed_images=True,
     )
     headings: list[_Heading] = []
     exporter.register_filter("with_formulas", lambda html: _FORMULA.sub(_as_mathml, html))
     exporter.register_filter("without_effects", lambda html: _CellHtml(headings).rewrite(html))
-    pieces = {"head": head(f"{twin.run}: {twin.phase}", code_colours()), "card": _card(notebook, twin, more)}
+    pieces = {
+        "head": head(f"{twin.run}: {twin.phase}", code_colours()),
+        "card": _card(notebook, twin, more),
+    }
     text, _ = exporter.from_notebook_node(notebook, resources={"runbook": pieces})
     return str(text).replace("<!-- contents -->", _contents(headings), 1)
 
@@ -84,7 +100,9 @@ def _card(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
         facts=card_facts(twin),
         helped=links_for(twin.reason, "../../"),
         results=(rows := result_rows(twin)),
-        tiles=[row for row in rows if row.key in KEY_NUMBERS] if len(rows) > MOST_OPEN_RESULTS else [],
+        tiles=[row for row in rows if row.key in KEY_NUMBERS]
+        if len(rows) > MOST_OPEN_RESULTS
+        else [],
         parameters=[(key, *_value_and_origin(entry)) for key, entry in twin.parameters.items()],
         has_anchor=any(ERROR_ANCHOR in cell.source for cell in notebook.cells),
         links=[
@@ -112,7 +130,9 @@ def seconds_taken(twin: Twin) -> float:
     """From start to end; 0 while it has not ended."""
     if twin.is_open:
         return 0.0
-    return (datetime.fromisoformat(twin.ended) - datetime.fromisoformat(twin.started)).total_seconds()
+    return (
+        datetime.fromisoformat(twin.ended) - datetime.fromisoformat(twin.started)
+    ).total_seconds()
 
 
 def _value_and_origin(entry: Any) -> tuple[str, str]:
@@ -131,7 +151,9 @@ def _prepared(notebook: Any, limit: int) -> Any:
     ]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            source = cell.source.replace("../docs/when-it-fails.md", f"../../{HELP}")  # the page beside the runs
+            source = cell.source.replace(
+                "../docs/when-it-fails.md", f"../../{HELP}"
+            )  # the page beside the runs
             source = _NEXT.sub(r"](\1.html)", source)
             cell.source = _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)
         for output in cell.get("outputs", []):
@@ -147,7 +169,9 @@ def _as_mathml(match: re.Match[str]) -> str:
 
     latex = unescape(match["block"] or match["inline"] or "")
     try:
-        return convert(latex, display="block" if match["block"] else "inline") if latex else match[0]
+        if latex:
+            return convert(latex, display="block" if match["block"] else "inline")
+        return match[0]
     except Exception:  # noqa: BLE001 - somebody's own formula that the library cannot read stays as it was written
         return match[0]
 
@@ -156,7 +180,9 @@ def _shorten(output: Any, limit: int) -> None:
     if output.output_type == "stream":
         output.text = _head_and_tail(output.text, limit)
     data = output.get("data", {})
-    if any(kind.startswith("image/") for kind in data) and not data.get("text/plain", "<").startswith("<"):
+    if any(kind.startswith("image/") for kind in data) and not data.get(
+        "text/plain", "<"
+    ).startswith("<"):
         output.metadata["alt"] = data["text/plain"]
     for kind in ("text/plain", "text/markdown", "text/latex"):
         if kind in data:
@@ -164,14 +190,17 @@ def _shorten(output: Any, limit: int) -> None:
     for kind in ("text/html", "image/svg+xml", "image/png", "image/jpeg"):
         if kind in data and len(data[kind]) > 20 * limit:
             data.pop(kind)
-            data["text/plain"] = f"({kind} of this output is too large for the report; it is in the notebook)"
+            data["text/plain"] = (
+                f"({kind} of this output is too large for the report; it is in the notebook)"
+            )
 
 
 def _head_and_tail(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    lines, characters = text.count("\n", half, -half), len(text) - 2 * half
+    lines = text.count("\n", half, -half)
+    characters = len(text) - 2 * half
     return f"{text[:half]}\n... {lines:,} lines ({characters:,} characters) are in the notebook ...\n{text[-half:]}"
 
 
@@ -188,7 +217,9 @@ def _contents(headings: Sequence[_Heading]) -> str:
         f"{escape(heading.title.replace('¶', '').strip(), quote=False)}</a></li>"
         for heading in headings
     ]
-    start = '<nav class="contents" aria-label="Contents"><details open><summary>Contents</summary><ul>'
+    start = (
+        '<nav class="contents" aria-label="Contents"><details open><summary>Contents</summary><ul>'
+    )
     return "\n".join([start, *lines, "</ul></details></nav>"]) if lines else ""
 
 
@@ -203,7 +234,9 @@ class _CellHtml(WithoutEffects):
     def attribute(self, tag: str, name: str, value: str) -> str | None:
         if tag in ("h1", "h2", "h3") and name == "id":
             number = 1 + sum(heading.name == value for heading in self._headings)
-            self._name, self._anchor, self._title = value, value if number == 1 else f"{value}-{number}", ""
+            self._name = value
+            self._anchor = value if number == 1 else f"{value}-{number}"
+            self._title = ""
             return self._anchor
         if self._anchor and (name, value) == ("href", f"#{self._name}"):
             return f"#{self._anchor}"

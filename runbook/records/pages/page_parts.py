@@ -61,7 +61,10 @@ def result_rows(twin: Twin) -> list[ResultRow]:
     rows = []
     for key, value in twin.results.items():
         planned = twin.plan.get(key)
-        ratio = f"{value / planned:.3g}" if is_number(value) and is_number(planned) and planned else ""
+        if is_number(value) and is_number(planned) and planned:
+            ratio = f"{value / planned:.3g}"
+        else:
+            ratio = ""
         shown = show_value(key, value), show_value(key, planned)
         rows.append(ResultRow(key, in_words(key), as_json(value), *shown, ratio, is_number(value)))
     return rows
@@ -82,14 +85,20 @@ def show_value(name: str, value: Any, unit: str = "") -> Markup:
     """
     if is_number(value):
         first, *groups = f"{show_quantity(name, value)} {unit}".rstrip().split(",")
-        shown = Markup(first) + Markup("").join(Markup('<span class="g">{}</span>').format(group) for group in groups)
+        shown = Markup(first) + Markup("").join(
+            Markup('<span class="g">{}</span>').format(group) for group in groups
+        )
         exact = as_json(value)
-        return shown if shown.striptags() == exact else Markup('<span title="{}">{}</span>').format(exact, shown)
+        if shown.striptags() == exact:
+            return shown
+        return Markup('<span title="{}">{}</span>').format(exact, shown)
     if value is None or isinstance(value, str):
         return escape(value or "")
     text = Markup("<code>{}</code>").format(as_json(value))
     is_long = len(text) > 200
-    return Markup("<details><summary>{} entries</summary>{}</details>").format(len(value), text) if is_long else text
+    if is_long:
+        return Markup("<details><summary>{} entries</summary>{}</details>").format(len(value), text)
+    return text
 
 
 def is_number(value: Any) -> bool:
@@ -103,7 +112,9 @@ HELP_NAME = "when-it-fails.html"
 def write_help(runs_folder: Path) -> Path:
     """Write the page anew where it is not the newest."""
     path = runs_folder / HELP_NAME
-    rows = [(anchor(failure.name), failure.name, failure.remedy, failure.patterns) for failure in PAGE]
+    rows = [
+        (anchor(failure.name), failure.name, failure.remedy, failure.patterns) for failure in PAGE
+    ]
     text = page("help.html.j2", head=head(TITLE), title=TITLE, rows=rows)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)

@@ -21,14 +21,26 @@ from runbook.core.curves import MOST_POINTS, loss_curve, sparkline, thin
 from runbook.core.errors import RecordError
 from runbook.core.files import utc_now, write_text
 from runbook.core.table import Row
-from runbook.core.units import four_digits, in_words, show_change, show_count, show_duration, unit_of
+from runbook.core.units import (
+    four_digits,
+    in_words,
+    show_change,
+    show_count,
+    show_duration,
+    unit_of,
+)
 from runbook.params.schema.run_file import PHASES
 from runbook.planning import FULL
 from runbook.planning.plan import parse_plan
 from runbook.records.logbook import write_logbook
 from runbook.records.manifest import note_files
 from runbook.records.pages.html_rewriting import Rewriter
-from runbook.records.pages.notebook_page import LARGEST_PAGE, card_facts, code_colours, seconds_taken
+from runbook.records.pages.notebook_page import (
+    LARGEST_PAGE,
+    card_facts,
+    code_colours,
+    seconds_taken,
+)
 from runbook.records.pages.page_parts import (
     TEMPLATES,
     head,
@@ -39,16 +51,28 @@ from runbook.records.pages.page_parts import (
     show_value,
     write_help,
 )
-from runbook.records.run_state import KEY_NUMBERS, METRICS, PhaseState, RunState, evidence_links, read_run, read_runs
+from runbook.records.run_state import (
+    KEY_NUMBERS,
+    METRICS,
+    PhaseState,
+    RunState,
+    evidence_links,
+    read_run,
+    read_runs,
+)
 from runbook.records.twin import read_twin
 
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
-SHOWN_RESULTS = 6  # numbers of a phase shown in the campaign's table; the rest is in the phase's own report
+SHOWN_RESULTS = (
+    6  # numbers of a phase shown in the campaign's table; the rest is in the phase's own report
+)
 
 
 SPARK_WIDTH = 20
 MOST_OTHER_RUNS = 5
-LARGEST_METRICS = 64 * 2**20  # bytes; a longer history is not read only to be laid over another's curve
+LARGEST_METRICS = (
+    64 * 2**20
+)  # bytes; a longer history is not read only to be laid over another's curve
 
 
 class FrontPage(NamedTuple):
@@ -79,9 +103,12 @@ class Curve(NamedTuple):
     untrained: float  # loss of an untrained model, ln of its vocabulary; 0 where there is no plan
 
 
-def write_campaign(run_folder: Path, outcome: FrontPage | None = None, *, shown_as: str = "") -> Path:
+def write_campaign(
+    run_folder: Path, outcome: FrontPage | None = None, *, shown_as: str = ""
+) -> Path:
     """Write runs/<run>/index.html anew; `shown_as` names a copy that stands alone, without its neighbours."""
-    run, outcome = read_run(run_folder), outcome or FrontPage()
+    run = read_run(run_folder)
+    outcome = outcome or FrontPage()
     run = replace(run, name=shown_as) if shown_as else run
     charts = loss_charts(run_folder, with_others=not shown_as)
     main = charts[0].points if charts else []
@@ -91,13 +118,17 @@ def write_campaign(run_folder: Path, outcome: FrontPage | None = None, *, shown_
         run=run,
         answer=_answer(run),
         is_alone=bool(shown_as),
-        tiles=outcome.tiles or [("Loss", f"{main[-1][1]:.4g}", f"from {main[0][1]:.4g}")] if main else (),
+        tiles=outcome.tiles or [("Loss", f"{main[-1][1]:.4g}", f"from {main[0][1]:.4g}")]
+        if main
+        else (),
         facts=_facts(run),
         spark=sparkline([loss for _, loss in main], SPARK_WIDTH),
         charts=charts,
         chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),
         logbook=write_logbook(run_folder),
-        curve_around=lambda place: loss_curve([("loss", [point for point in main if abs(point[0] - place) <= 100])]),
+        curve_around=lambda place: loss_curve(
+            [("loss", [point for point in main if abs(point[0] - place) <= 100])]
+        ),
         rows=[_phase_row(run_folder, phase) for phase in run.phases],
         sample=outcome.sample,
         comparison=[_planned_row(row) for row in outcome.comparison or _comparison(run)],
@@ -112,17 +143,25 @@ def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
     for phase, metrics in reversed(METRICS.items()):
         if (own := read_curve(run_folder, phase, "this run")) is None:
             continue
-        others = [path.parent for path in run_folder.parent.glob(f"*/{metrics}") if path.parent != run_folder]
+        others = [
+            path.parent
+            for path in run_folder.parent.glob(f"*/{metrics}")
+            if path.parent != run_folder
+        ]
         others.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
         others = others[:MOST_OTHER_RUNS] if with_others and phase == FULL else []
         curves = [own, *filter(None, (read_curve(folder, phase, folder.name) for folder in others))]
         lines = {"training loss": own.points, "validation loss": own.validation}
         by_iteration = [(name, [(x, y) for x, _, y in points]) for name, points in lines.items()]
         picture = loss_curve(by_iteration, own.untrained, [x for x, _, _ in own.restarts])
-        content = json.dumps({"series": [curve._asdict() for curve in curves]}, separators=(",", ":"))
+        content = json.dumps(
+            {"series": [curve._asdict() for curve in curves]}, separators=(",", ":")
+        )
         title = f"Loss of {phase}" + (f", {own.model}" if own.model else "")
         if picture:
-            charts.append(Chart(title, by_iteration[0][1], picture, Markup(content.replace("<", "\\u003c"))))
+            charts.append(
+                Chart(title, by_iteration[0][1], picture, Markup(content.replace("<", "\\u003c")))
+            )
     return charts
 
 
@@ -133,11 +172,14 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
     path = run_folder / METRICS[phase]
     if not path.exists() or path.stat().st_size > LARGEST_METRICS:
         return None
-    model, untrained = "", 0.0
+    model = ""
+    untrained = 0.0
     with contextlib.suppress(RecordError, FileNotFoundError, KeyError):
         plan_file = run_folder / "plan.json"
         spec = parse_plan(plan_file.read_text(encoding="utf-8"), plan_file).phases[phase]
-        model = f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
+        model = (
+            f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
+        )
         untrained = round(math.log(spec.model.vocabulary), 4)
     try:
         history = read_metrics(path)
@@ -146,7 +188,9 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
     tokens = {step.iteration: step.consumed_tokens for step in history.steps}
     points = [(x, tokens[int(x)], four_digits(y)) for x, y in thin(history.losses, MOST_POINTS)]
     evaluated = read_validation(path.with_name("validation.jsonl"))
-    validation = [(one.iteration, tokens.get(one.iteration, 0), four_digits(one.loss)) for one in evaluated]
+    validation = [
+        (one.iteration, tokens.get(one.iteration, 0), four_digits(one.loss)) for one in evaluated
+    ]
     restarts = [(first, tokens.get(first, 0), 0.0) for first in history.restarts]
     return Curve(name, model, points, validation, restarts, untrained) if len(points) > 1 else None
 
@@ -154,19 +198,34 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
 def _answer(run: RunState) -> str:
     """One sentence: whether it worked, and what did not."""
     done = f"{sum(phase.state == 'done' for phase in run.phases)} of {len(run.phases)} phases done"
-    checks = [(phase.phase, check) for phase in run.phases if phase.twin for check in phase.twin.checks]
-    bad = [f"{phase}: {check.name} ({check.verdict})" for phase, check in checks if check.verdict != "pass"]
-    ended = [f"{phase.phase}: {phase.state}" for phase in run.phases if phase.state not in ("done", "not run")]
+    checks = [
+        (phase.phase, check) for phase in run.phases if phase.twin for check in phase.twin.checks
+    ]
+    bad = [
+        f"{phase}: {check.name} ({check.verdict})"
+        for phase, check in checks
+        if check.verdict != "pass"
+    ]
+    ended = [
+        f"{phase.phase}: {phase.state}"
+        for phase in run.phases
+        if phase.state not in ("done", "not run")
+    ]
     rest = "; ".join([*ended, *bad]) or f"{counted(len(checks), 'check')}, all passed"
     return f"{done}; {rest}"
 
 
 def _planned_row(row: Row) -> Row:
     """A number of the plan beside what came true; the bar's width is 0 where it came out as planned."""
-    what, ratio = str(row["what"]), row.get("ratio") or 0.0
+    what = str(row["what"])
+    ratio = row.get("ratio") or 0.0
     place = max(-3.0, min(3.0, math.log2(ratio))) / 3 if ratio > 0 else 0.0
     shown = {side: show_value(what, row[side], unit_of(what)) for side in ("planned", "actual")}
-    words = {"name": in_words(what).partition(" (")[0], "times": show_change(ratio), "remark": row.get("remark") or ""}
+    words = {
+        "name": in_words(what).partition(" (")[0],
+        "times": show_change(ratio),
+        "remark": row.get("remark") or "",
+    }
     width = round(50 * abs(place), 1) if abs(ratio - 1) > 0.005 else 0.0
     return {"phase": row["phase"], "ratio": ratio, "width": width, **words, **shown}
 
@@ -176,9 +235,14 @@ def write_runs_index(runs_folder: Path) -> Path:
     rows = [
         {
             "run": run,
-            "numbers": [(run.numbers.get(name), show_value(name, run.numbers.get(name, ""))) for name in KEY_NUMBERS],
+            "numbers": [
+                (run.numbers.get(name), show_value(name, run.numbers.get(name, "")))
+                for name in KEY_NUMBERS
+            ],
             "changed": run.changed.isoformat(timespec="seconds"),
-            "target": f"{run.name}/index.html" if (run.folder / "index.html").exists() else f"{run.name}/",
+            "target": f"{run.name}/index.html"
+            if (run.folder / "index.html").exists()
+            else f"{run.name}/",
             "done": sum(phase.state == "done" for phase in run.phases),
         }
         for run in read_runs(runs_folder)
@@ -199,7 +263,12 @@ def write_runs_index(runs_folder: Path) -> Path:
 def _facts(run: RunState) -> list[tuple[str, str]]:
     twins = [phase.twin for phase in run.phases if phase.twin is not None]
     started = min((twin.started for twin in twins), default="")
-    facts = [fact for twin in twins[-1:] for fact in card_facts(replace(twin, started=started)) if fact[0] != "Took"]
+    facts = [
+        fact
+        for twin in twins[-1:]
+        for fact in card_facts(replace(twin, started=started))
+        if fact[0] != "Took"
+    ]
     total = sum(map(seconds_taken, twins))
     earlier = []
     for name in (name for phase in run.phases for name in phase.earlier if name.endswith(".json")):
@@ -234,7 +303,13 @@ def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
 def _comparison(run: RunState) -> list[Row]:
     """Where nothing better is known: what plan and results of a twin both hold."""
     return [
-        {"phase": one.phase, "what": key, "planned": one.twin.plan[key], "actual": value, "ratio": value / planned}
+        {
+            "phase": one.phase,
+            "what": key,
+            "planned": one.twin.plan[key],
+            "actual": value,
+            "ratio": value / planned,
+        }
         for one in run.phases
         if one.twin is not None
         for key, value in one.twin.results.items()
@@ -247,20 +322,33 @@ REPORT_NAME = "report.html"
 
 def write_single_file(run_folder: Path) -> Path:
     """Write report.html anew; a notebook that would make it too large for a mail keeps only its card."""
-    pages = {phase: path for phase in PHASES if (path := run_folder / "records" / f"{phase}.html").exists()}
-    sections_of = {f"records/{phase}.html": f"#{phase}-report" for phase in pages} | {"../index.html": "#record"}
+    pages = {
+        phase: path
+        for phase in PHASES
+        if (path := run_folder / "records" / f"{phase}.html").exists()
+    }
+    sections_of = {f"records/{phase}.html": f"#{phase}-report" for phase in pages} | {
+        "../index.html": "#record"
+    }
     # Without the moment of writing the file is the same when it is made again from the same pages.
     body = _Body("footer.soft", lambda value: sections_of.get(value, value))
     campaign = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
-    sections, size = [], len(campaign)
+    sections = []
+    size = len(campaign)
     for phase, path in pages.items():
-        text, note = path.read_text(encoding="utf-8"), ""
+        text = path.read_text(encoding="utf-8")
+        note = ""
         if size + len(text.encode()) > LARGEST_PAGE - 100_000:
             link = f'<a href="records/{phase}.html">its own report</a>'
             text = text.partition("</header>")[0] + "</header>"
             note = f'<p class="soft">For size, the cells are only in {link}.</p>'
         size += len(text.encode())
-        part = _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER).rewrite(text) + note
+        part = (
+            _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER).rewrite(
+                text
+            )
+            + note
+        )
         sections.append(f'<section id="{phase}-report" class="part">\n{part}\n</section>')
     start = head(f"{run_folder.name}: whole report", code_colours(), script="<script" in campaign)
     whole = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
@@ -278,10 +366,16 @@ class _Body(Rewriter):
     """The body of a page of ours, without the elements `left_out` (tag and class); its links lead where `link` says."""
 
     def __init__(
-        self, left_out: str, link: Callable[[str], str], prefix: str = "", tags: Mapping[str, str] = {}
+        self,
+        left_out: str,
+        link: Callable[[str], str],
+        prefix: str = "",
+        tags: Mapping[str, str] = {},
     ) -> None:
         super().__init__()
-        self._left_out, self._link, self._prefix = left_out, link, prefix
+        self._left_out = left_out
+        self._link = link
+        self._prefix = prefix
         self._tags = {"html": None, "body": None, **tags}
 
     def renamed(self, tag: str) -> str | None:

@@ -9,13 +9,25 @@ from pathlib import Path
 from typing import Any
 
 # Okabe and Ito's palette: told apart under all common colour blindness; line style or marker tells them apart in print.
-BLUE, ORANGE, GREEN, VERMILION, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#666666"
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+VERMILION = "#D55E00"
+SKY = "#56B4E9"
+GREY = "#666666"
 SERIES = ((BLUE, "-"), (VERMILION, "--"), (GREEN, "-."), (ORANGE, ":"), (SKY, "-"), (GREY, "--"))
 STYLE: Any = {
-    "font.size": 9, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False,
-    "axes.spines.right": False, "grid.color": "#dddddd", "grid.linewidth": 0.6, "legend.frameon": False,
-    "figure.dpi": 100, "svg.hashsalt": "runbook",
-}  # fmt: skip
+    "font.size": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "figure.dpi": 100,
+    "svg.hashsalt": "runbook",
+}
 
 
 def as_svg(figure: Any) -> str:
@@ -56,5 +68,7 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
             axes.set_title(title, loc="left", fontweight="bold")
         else:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        vars(figure)["_repr_html_"] = partial(as_svg, figure)  # so that a notebook shows it where a cell ends with it
+        vars(figure)["_repr_html_"] = partial(
+            as_svg, figure
+        )  # so that a notebook shows it where a cell ends with it
         yield figure, axes

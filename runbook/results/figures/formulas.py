@@ -6,28 +6,36 @@ from runbook.planning.plan import Plan
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
     """The loss of a model that has learned nothing: every token of the vocabulary is equally likely."""
-    vocabulary, loss = plan.phases[phase].model.vocabulary, plan.parameters[phase].first_loss
+    vocabulary = plan.phases[phase].model.vocabulary
+    loss = plan.parameters[phase].first_loss
     latex = rf"L_0 = -\ln \frac{{1}}{{V}} = \ln {_number(vocabulary)} = {loss:.2f} \text{{ nat per token}}"
     return latex, f"first loss = ln V = ln {vocabulary:,} = {loss:.2f} nat per token"
 
 
 def parameters(plan: Plan, phase: str) -> tuple[str, str]:
     """The count, from layers and embeddings."""
-    whole, layers = plan.parameters[phase].whole, plan.phases[phase].model.layers
+    whole = plan.parameters[phase].whole
+    layers = plan.phases[phase].model.layers
     others = whole.token_embedding + whole.position_embedding + whole.final_norm + whole.output
     one = whole.layers // layers
     latex = (
         rf"N = {layers} \cdot \underbrace{{{_number(one)}}}_{{\text{{one layer}}}}"
         rf" + \underbrace{{{_number(others)}}}_{{\text{{embeddings, last norm}}}} = {_number(whole.total)}"
     )
-    return latex, f"N = {layers} layers x {one:,} + {others:,} (embeddings, last norm) = {whole.total:,}"
+    return (
+        latex,
+        f"N = {layers} layers x {one:,} + {others:,} (embeddings, last norm) = {whole.total:,}",
+    )
 
 
 def batch(plan: Plan, phase: str) -> tuple[str, str]:
     """The sequences of a step, and the share of it that stages of a pipeline wait."""
     planned = plan.phases[phase]
-    micro, copies, count = planned.batch.micro, planned.parallel.data, planned.batch.num_microbatches
-    stages, chunks = planned.parallel.pipeline, planned.parallel.virtual_pipeline
+    micro = planned.batch.micro
+    copies = planned.parallel.data
+    count = planned.batch.num_microbatches
+    stages = planned.parallel.pipeline
+    chunks = planned.parallel.virtual_pipeline
     latex = rf"B = b \cdot d \cdot m = {micro} \cdot {copies} \cdot {count} = {_number(planned.batch.global_)}"
     words = f"batch = {micro} sequences x {copies} copies x {count} micro-batches = {planned.batch.global_:,} sequences"
     if stages > 1:
@@ -43,7 +51,8 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
     stage = plan.memory[phase].fullest_stage
     count = plan.parameters[phase].per_rank_by_stage[stage.stage]
     each = [size / count for size in (stage.weights, stage.gradients, stage.optimizer)]
-    stays, added = stage.weights + stage.gradients + stage.optimizer, stage.activations + stage.logits
+    stays = stage.weights + stage.gradients + stage.optimizer
+    added = stage.activations + stage.logits
     latex = (
         rf"{_number(count)} \cdot (\underbrace{{{each[0]:.3g}}}_\text{{weights}} + "
         rf"\underbrace{{{each[1]:.3g}}}_\text{{gradients}} + \underbrace{{{each[2]:.3g}}}_\text{{Adam}})\,\text{{B}} "
@@ -56,7 +65,9 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
     """The operations of a step over what the devices reach of their peak; None where the time is not known."""
-    time, flops, world = plan.time[phase], plan.flops[phase], plan.phases[phase].parallel.world_size
+    time = plan.time[phase]
+    flops = plan.flops[phase]
+    world = plan.phases[phase].parallel.world_size
     if not (time.seconds_per_iteration and time.tflops_per_device and time.mfu):
         return None
     work = flops.per_iteration[flops.convention]
@@ -67,15 +78,20 @@ def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
         rf"\frac{{{_operations(work)}}}"
         rf"{{{world} \cdot {peak:.4g}\text{{ TFLOP/s}} \cdot {time.mfu:.3g}}} = \text{{{seconds}}}"
     )
-    return latex, f"step = {work:.3e} FLOP / ({world} devices x {peak:.4g} TFLOP/s x {time.mfu:.3g}) = {seconds}"
+    return (
+        latex,
+        f"step = {work:.3e} FLOP / ({world} devices x {peak:.4g} TFLOP/s x {time.mfu:.3g}) = {seconds}",
+    )
 
 
 def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
     """The operations that the model's step needs, over the time that the devices took."""
-    flops, world = plan.flops[phase], plan.phases[phase].parallel.world_size
+    flops = plan.flops[phase]
+    world = plan.phases[phase].parallel.world_size
     work = flops.per_iteration[flops.convention]
     speed = f"{work / seconds / world / 1e12:.4g} TFLOP/s a device"
-    done, time = _operations(work), rf"{seconds:.4g}\text{{ s}}"
+    done = _operations(work)
+    time = rf"{seconds:.4g}\text{{ s}}"
     latex = rf"\frac{{F}}{{n \cdot t}} = \frac{{{done}}}{{{world} \cdot {time}}} = \text{{{speed}}}"
     return latex, f"{work:.3e} FLOP / ({world} devices x {seconds:.4g} s) = {speed}"
 

@@ -14,7 +14,14 @@ from typing import IO
 from runbook.core.errors import DataError
 from runbook.core.files import replacing, write_text
 from runbook.plan_file.schema import PhasePlan
-from runbook.results.history import Step, ValidationLoss, events_named, read_events, read_metrics, read_validation
+from runbook.results.history import (
+    Step,
+    ValidationLoss,
+    events_named,
+    read_events,
+    read_metrics,
+    read_validation,
+)
 from runbook.results.log_readers.record import KEYS, ParsedLog
 from runbook.results.metrics import COLUMNS, find_alarms
 
@@ -26,19 +33,27 @@ BATCH = 100
 
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
     """One object: format, records, validation, notes, unread_lines, MLPerf's facts; null where the log does not say."""
-    stream.write(f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": [')
+    stream.write(
+        f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": ['
+    )
     for start in range(0, len(log.records), BATCH):
         part = log.records[start : start + BATCH]
-        rows = [dict(zip(KEYS, _VALUES(record), strict=True), source=log.source(record)) for record in part]
+        rows = [
+            dict(zip(KEYS, _VALUES(record), strict=True), source=log.source(record))
+            for record in part
+        ]
         try:
             text = _STRICT_JSON.encode(rows)
         except ValueError:  # NaN and infinities are no JSON and become null
-            text = _STRICT_JSON.encode([{key: _finite(value) for key, value in row.items()} for row in rows])
+            text = _STRICT_JSON.encode(
+                [{key: _finite(value) for key, value in row.items()} for row in rows]
+            )
         # a quote inside a value is escaped: only where two records meet do these characters follow each other
         text = text[1:-1].replace('}, {"iteration"', '},\n  {"iteration"')
         stream.write(f"{',' if start else ''}\n  {text}")
     evaluations = [
-        {key: getattr(one, key) for key in ("iteration", "loss", "perplexity", "name")} | {"source": log.source(one)}
+        {key: getattr(one, key) for key in ("iteration", "loss", "perplexity", "name")}
+        | {"source": log.source(one)}
         for one in log.validation
     ]
     rest = ({"facts": asdict(log.facts)} if log.facts else {}) | {
@@ -46,7 +61,10 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
         "notes": log.notes,
         "unread_lines": log.unread_lines,
         "failures": [asdict(failure) for failure in log.failures],
-        "alarms": [{name: _finite(fact) for name, fact in asdict(one).items()} for one in find_alarms(log.records)],
+        "alarms": [
+            {name: _finite(fact) for name, fact in asdict(one).items()}
+            for one in find_alarms(log.records)
+        ],
     }
     stream.write(f"],\n {json.dumps(rest, ensure_ascii=False)[1:]}\n")
 
@@ -65,7 +83,9 @@ def write_csv(log: ParsedLog, stream: IO[str]) -> None:
 
 
 NUMBERS = {
-    **{key: COLUMNS[key] for key in ("loss", "grad_norm", "learning_rate", "loss_scale", "seconds")},
+    **{
+        key: COLUMNS[key] for key in ("loss", "grad_norm", "learning_rate", "loss_scale", "seconds")
+    },
     "samples_per_second": "throughput (samples/s)",
     "tokens_per_second": COLUMNS["tokens_per_second"],
     "tflops": COLUMNS["tflops_per_device"],
@@ -85,11 +105,21 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = dict.fromkeys(WHOLE, pa.int64()) | dict.fromkeys(NUMBERS, pa.float64()) | {"tflops_convention": pa.string()}
-    arrays = {key: pa.array([getattr(record, key) for record in log.records], kind) for key, kind in kinds.items()}
+    kinds = (
+        dict.fromkeys(WHOLE, pa.int64())
+        | dict.fromkeys(NUMBERS, pa.float64())
+        | {"tflops_convention": pa.string()}
+    )
+    arrays = {
+        key: pa.array([getattr(record, key) for record in log.records], kind)
+        for key, kind in kinds.items()
+    }
     arrays["states"] = pa.array([" ".join(record.states) for record in log.records], pa.string())
     arrays["source"] = pa.array([log.source(record) for record in log.records], pa.string())
-    told = {key: json.dumps(value) for key, value in (("files", log.files), ("units", NUMBERS), ("notes", log.notes))}
+    told = {
+        key: json.dumps(value)
+        for key, value in (("files", log.files), ("units", NUMBERS), ("notes", log.notes))
+    }
     table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
     pq.write_table(table, stream, compression="zstd")
 
@@ -107,7 +137,11 @@ def points(log: ParsedLog) -> Iterator[tuple[int, float, dict[str, float]]]:
     for record in log.records:
         moment += record.seconds or 0.0
         values = {name: getattr(record, name) for name in NUMBERS}
-        known = {name: float(value) for name, value in values.items() if value is not None and value == value}
+        known = {
+            name: float(value)
+            for name, value in values.items()
+            if value is not None and value == value
+        }
         yield record.iteration, moment, known | evaluated.pop(record.iteration, {})
     for iteration, losses in sorted(evaluated.items()):
         yield iteration, moment, losses
@@ -120,7 +154,10 @@ def _to_tensorboard(log: ParsedLog, place: str, name: str) -> None:
     writer = Writer(place)
     for step, moment, values in points(log):
         for key, value in values.items():
-            tag = f"training/{NUMBERS[key]}" if key in NUMBERS else f"{key.removesuffix('_loss')}/{NUMBERS['loss']}"
+            if key in NUMBERS:
+                tag = f"training/{NUMBERS[key]}"
+            else:
+                tag = f"{key.removesuffix('_loss')}/{NUMBERS['loss']}"
             writer.add_scalar(tag, value, step=step, wall_time=moment)
     writer.close()
 
@@ -135,7 +172,11 @@ def _to_mlflow(log: ParsedLog, place: str, name: str) -> None:
     told = {"log_format": log.format, "log_files": ", ".join(log.files), **log.arguments}
     parameters = [Param(key, value[:500]) for key, value in told.items()]
     moments = ((step, int(moment * 1000), values) for step, moment, values in points(log))
-    metrics = [Metric(key, value, at, step) for step, at, values in moments for key, value in values.items()]
+    metrics = [
+        Metric(key, value, at, step)
+        for step, at, values in moments
+        for key, value in values.items()
+    ]
     with mlflow.start_run(run_name=name) as run:
         mlflow.MlflowClient().log_batch(run.info.run_id, metrics=metrics, params=parameters)
 
@@ -144,7 +185,11 @@ def _to_trackio(log: ParsedLog, place: str, name: str) -> None:
     """A run in a project of trackio's local database."""
     import trackio
 
-    trackio.init(project=place, name=name, config={"log_format": log.format, "log_files": ", ".join(log.files)})
+    trackio.init(
+        project=place,
+        name=name,
+        config={"log_format": log.format, "log_files": ", ".join(log.files)},
+    )
     for step, _, values in points(log):
         trackio.log(values, step=step)
     trackio.finish()
@@ -158,12 +203,14 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
     """Write the records to a file, which is written beside its place and renamed, or to a tracker; in words, what."""
     (kind, _, place), path = target.partition(":"), Path(target)
     if not (kind in _TRACKERS and place) and path.suffix not in _FILES:
-        forms = (
-            "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as mlflow:sqlite:///runs.db), trackio:PROJECT"
+        forms = "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as mlflow:sqlite:///runs.db), trackio:PROJECT"
+        raise DataError(
+            f"{target} is no place to export to. Give one of {forms}; mllog:FILE of a RUN."
         )
-        raise DataError(f"{target} is no place to export to. Give one of {forms}; mllog:FILE of a RUN.")
     if not log.records:
-        raise DataError(f"There is no record to export: {'; '.join(log.notes) or 'the log holds none'}.")
+        raise DataError(
+            f"There is no record to export: {'; '.join(log.notes) or 'the log holds none'}."
+        )
     if kind in _TRACKERS and place:
         _TRACKERS[kind](log, place, name)
     else:
@@ -181,14 +228,19 @@ def write_mllog(spec: PhasePlan, place: Path) -> str:
     evaluations = {one.iteration: one for one in read_validation(spec.path(spec.log.validation))}
     started = events_named(read_events(spec.path(spec.log.events), spec.phase), "started")
     entries = list(_entries(spec, history.steps, evaluations, [event.time for event in started]))
-    write_text(place, "".join(f":::MLLOG {json.dumps(entry)}\n" for entry in entries), error=DataError)
+    write_text(
+        place, "".join(f":::MLLOG {json.dumps(entry)}\n" for entry in entries), error=DataError
+    )
     count = sum(entry["key"] == "eval_accuracy" for entry in entries)
     return f"{len(history.steps)} steps and {count} evaluations -> mllog: {place}"
 
 
 def _values(spec: PhasePlan) -> dict[str, object]:
     """What is said once, before the first step."""
-    batch, rate, adam, parallel = spec.batch, spec.learning_rate, spec.optimizer, spec.parallel
+    batch = spec.batch
+    rate = spec.learning_rate
+    adam = spec.optimizer
+    parallel = spec.parallel
     return {
         "submission_benchmark": "gpt3",
         "submission_org": "none",
@@ -223,16 +275,22 @@ def _values(spec: PhasePlan) -> dict[str, object]:
 
 
 def _entries(
-    spec: PhasePlan, steps: Sequence[Step], evaluations: Mapping[int, ValidationLoss], starts: Sequence[float]
+    spec: PhasePlan,
+    steps: Sequence[Step],
+    evaluations: Mapping[int, ValidationLoss],
+    starts: Sequence[float],
 ) -> Iterator[dict[str, object]]:
     """The lines in order; a block is what is trained between two evaluations."""
 
     def entry(key: str, time: float, value: object = None, **where: object) -> dict[str, object]:
-        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(key.rpartition("_")[2], "POINT_IN_TIME")
+        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(
+            key.rpartition("_")[2], "POINT_IN_TIME"
+        )
         head = {"namespace": "", "time_ms": round(1000 * time), "event_type": kind}
         return {**head, "key": key, "value": value, "metadata": where}
 
-    begin, end = steps[0].time - steps[0].seconds, steps[-1].time
+    begin = steps[0].time - steps[0].seconds
+    end = steps[-1].time
     init = min([begin, *starts])
     yield entry("init_start", init)
     for key, value in _values(spec).items():

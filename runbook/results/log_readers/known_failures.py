@@ -11,7 +11,9 @@ class FailureClass:
     """A way in which training fails, known by its words."""
 
     def __init__(self, name: str, remedy: str, *patterns: str) -> None:
-        self.name, self.remedy, self.patterns = name, remedy, patterns
+        self.name = name
+        self.remedy = remedy
+        self.patterns = patterns
         self.expression = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
@@ -30,9 +32,12 @@ class Failure:
 _TABLE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 _WORDS = tuple(_TABLE["words"])
 """Every class's lines hold one of these: looking for words first is ten times as quick as the expressions."""
-PAGE = tuple(FailureClass(name, row["remedy"], *row["patterns"]) for name, row in _TABLE["failures"].items())
+PAGE = tuple(
+    FailureClass(name, row["remedy"], *row["patterns"]) for name, row in _TABLE["failures"].items()
+)
 """Every known failure, in the order of the page docs/when-it-fails.md, which tools/write_help.py writes."""
-CLASSES, HANG = PAGE[:-1], PAGE[-1]
+CLASSES = PAGE[:-1]
+HANG = PAGE[-1]
 """A build of kernels hangs only where the log ends with its words: each is also said by one that goes well."""
 TITLE = "When it fails"
 
@@ -49,7 +54,8 @@ class FailureFinder:
         """Look at one line."""
         self._lines_since += 1
         if any(words in line for words in HANG.patterns):
-            self._hang, self._lines_since = Failure(HANG.name, number, line.strip(), 1, HANG.remedy), 0
+            self._hang = Failure(HANG.name, number, line.strip(), 1, HANG.remedy)
+            self._lines_since = 0
         if not any(word in line for word in _WORDS):
             return
         for one in CLASSES:
@@ -60,7 +66,12 @@ class FailureFinder:
 
     def found(self, *, num_records: int = 0) -> list[Failure]:
         """All failures by first appearance; a kernel build hangs only where it is the log's last word."""
-        if self._hang is not None and not num_records and not self._found and self._lines_since <= 3:
+        if (
+            self._hang is not None
+            and not num_records
+            and not self._found
+            and self._lines_since <= 3
+        ):
             return [self._hang]
         return sorted(self._found.values(), key=lambda failure: failure.line)
 

@@ -12,8 +12,14 @@ _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
 """Date of the commit (8873b55d6a) since which Megatron-LM counts only the causal half of the attention scores."""
 _BY_DATE = {False: "megatron-full", True: "megatron-full-or-causal"}
-_NUMBERS = {name: name for name in ("milliseconds", "seconds", "loss", "learning_rate", "loss_scale", "grad_norm")}
-_TOKEN_RATES = {"tokens_per_second": "tokens_per_second_per_device", "all_tokens_per_second": "tokens_per_second"}
+_NUMBERS = {
+    name: name
+    for name in ("milliseconds", "seconds", "loss", "learning_rate", "loss_scale", "grad_norm")
+}
+_TOKEN_RATES = {
+    "tokens_per_second": "tokens_per_second_per_device",
+    "all_tokens_per_second": "tokens_per_second",
+}
 WHOLE = {
     "loss": re.compile(r"[eE][-+]\d\d$"),
     "learning_rate": re.compile(r"[eE][-+]\d\d$"),
@@ -35,23 +41,45 @@ def canonical(key: str) -> str:
 
 # MindSpeed prints "gloablbatchsize".
 _MEANING = {
-    "elapsedtimeperiteration(ms)": "milliseconds", "elapsedtimeperiterationms": "milliseconds",
-    "elapsedtimeperiteration(s)": "seconds", "elapsedtimeperiterations": "seconds",
-    "elapsedtimeperiteration": "elapsed", "learningrate": "learning_rate", "globalbatchsize": "batch",
-    "gloablbatchsize": "batch", "lmloss": "loss", "loss": "loss", "lossscale": "loss_scale",
-    "gradnorm": "grad_norm", "numberofskippediterations": "skipped", "numberofnaniterations": "nan",
-    "samplespersecond": "samples_per_second", "samples/sec": "samples_per_second", "consumedsamples": "samples",
-    "consumedtokens": "tokens", "actualseqlen": "length", "[lm]tflops": "tflops_lm", "[ds]tflops": "tflops_ds",
-    "tflops": "tflops", "tflop/s/gpu": "tflops", "modeltflop/s/gpu": "tflops", "approxflopspergpu": "tflops",
-}  # fmt: skip
+    "elapsedtimeperiteration(ms)": "milliseconds",
+    "elapsedtimeperiterationms": "milliseconds",
+    "elapsedtimeperiteration(s)": "seconds",
+    "elapsedtimeperiterations": "seconds",
+    "elapsedtimeperiteration": "elapsed",
+    "learningrate": "learning_rate",
+    "globalbatchsize": "batch",
+    "gloablbatchsize": "batch",
+    "lmloss": "loss",
+    "loss": "loss",
+    "lossscale": "loss_scale",
+    "gradnorm": "grad_norm",
+    "numberofskippediterations": "skipped",
+    "numberofnaniterations": "nan",
+    "samplespersecond": "samples_per_second",
+    "samples/sec": "samples_per_second",
+    "consumedsamples": "samples",
+    "consumedtokens": "tokens",
+    "actualseqlen": "length",
+    "[lm]tflops": "tflops_lm",
+    "[ds]tflops": "tflops_ds",
+    "tflops": "tflops",
+    "tflop/s/gpu": "tflops",
+    "modeltflop/s/gpu": "tflops",
+    "approxflopspergpu": "tflops",
+}
 
 FAMILY = {
-    "approxflopspergpu": "gpt-neox", "samples/sec": "gpt-neox", "consumedtokens": "megatron-deepspeed",
-    "samplespersecond": "megatron-deepspeed", "actualseqlen": "megatron-deepspeed",
-    "[lm]tflops": "megatron-deepspeed", "tokenspergpu(tokens/s/gpu)": "primus",
-    "tokens/s/gpuinst/harmonicmean": "primus", "tflops": "megatron-deepspeed",
+    "approxflopspergpu": "gpt-neox",
+    "samples/sec": "gpt-neox",
+    "consumedtokens": "megatron-deepspeed",
+    "samplespersecond": "megatron-deepspeed",
+    "actualseqlen": "megatron-deepspeed",
+    "[lm]tflops": "megatron-deepspeed",
+    "tokenspergpu(tokens/s/gpu)": "primus",
+    "tokens/s/gpuinst/harmonicmean": "primus",
+    "tflops": "megatron-deepspeed",
     "modeltflop/s/gpu": "megatron-bridge",
-}  # fmt: skip
+}
 """Keys that only one of Megatron's descendants prints."""
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
 """A key of Megatron-LM's own; a log with it is no Megatron-DeepSpeed's, whatever a fork added to the line."""
@@ -71,11 +99,15 @@ def meaning(key: str) -> str:
     if plain.endswith("(tflop/s/gpu)"):
         return "tflops"
     if plain.startswith("tokens") and ("persec" in plain or "tokens/s" in plain):
-        return "tokens_per_second" if "gpu" in plain or "device" in plain else "all_tokens_per_second"
+        if "gpu" in plain or "device" in plain:
+            return "tokens_per_second"
+        return "all_tokens_per_second"
     return ""
 
 
-def layout_of(text: str, meaning_of: Callable[[str], str], *, rate_first: bool) -> re.Pattern[str] | None:
+def layout_of(
+    text: str, meaning_of: Callable[[str], str], *, rate_first: bool
+) -> re.Pattern[str] | None:
     """An expression that matches records with exactly these keys in this order, each ended by a bar.
 
     Its groups are our fields. `rate_first`: gpt-neox's samples/sec stand before the iteration.
@@ -99,7 +131,9 @@ def layout_of(text: str, meaning_of: Callable[[str], str], *, rate_first: bool) 
     return re.compile(pattern + r"\s*$")
 
 
-def convention(family: str, arguments: Mapping[str, str], values: Mapping[str, str], prefix: str) -> str:
+def convention(
+    family: str, arguments: Mapping[str, str], values: Mapping[str, str], prefix: str
+) -> str:
     """The name of the formula behind a record's TFLOP/s, as far as the log tells.
 
     Megatron-LM changed its formula without changing its line: a log older than the change is `megatron-full`; one with
@@ -115,7 +149,9 @@ def convention(family: str, arguments: Mapping[str, str], values: Mapping[str, s
         checkpoint = arguments.get("checkpoint_activations")
         if checkpoint is None and "recompute_granularity" not in arguments:
             return "megatron-deepspeed"
-        return "megatron-deepspeed-f4" if recompute or checkpoint == "True" else "megatron-deepspeed-f3"
+        if recompute or checkpoint == "True":
+            return "megatron-deepspeed-f4"
+        return "megatron-deepspeed-f3"
     stamp = _STAMP.search(prefix)
     if stamp is not None:
         return "megatron-causal" if stamp[2] and arguments else _BY_DATE[stamp[1] >= _CAUSAL_SINCE]
@@ -150,7 +186,11 @@ _EVALUATION = re.compile(
 )
 _BRIDGE = re.compile(r"Step Time ?: ([\d.]+)s.*?GPU utilization: ([\d.]+)\s*(?:MODEL_)?TFLOP/s/GPU")
 _ARGUMENT = re.compile(r"(?:^|[\s:])([a-z][a-z0-9_]+) \.{3,} ?(\S.*?)\s*$")
-_STARTS = ("done with setup", "[before the start of training step]", "setting training iterations to")
+_STARTS = (
+    "done with setup",
+    "[before the start of training step]",
+    "setting training iterations to",
+)
 _REST_OF_NUMBER = re.compile(r"\s*[\d.eE+-]+\s*(?:\||$)")
 _same_float = lru_cache(maxsize=1000)(float)
 """A number that stays the same over many records is kept once."""
@@ -209,10 +249,16 @@ class Megatron(LineReader):
             return False
         texts = found.groupdict()
         norm = texts.get("grad_norm")
-        if texts["skipped"] != "0" or texts["nan"] != "0" or (norm is not None and norm == self._printed_norm):
+        if (
+            texts["skipped"] != "0"
+            or texts["nan"] != "0"
+            or (norm is not None and norm == self._printed_norm)
+        ):
             return False
         record = Record(int(texts["iteration"]), float(texts["loss"]), line=out.line)
-        record.seconds = float(texts["milliseconds"] + "e-3" if "milliseconds" in texts else texts["seconds"])
+        record.seconds = float(
+            texts["milliseconds"] + "e-3" if "milliseconds" in texts else texts["seconds"]
+        )
         if "learning_rate" in texts:
             record.learning_rate = _same_float(texts["learning_rate"])
         if "loss_scale" in texts:
@@ -236,23 +282,31 @@ class Megatron(LineReader):
         pending = self.pending
         assert pending is not None, "extend is called only while a record is pending"
         meant = pending.open or (
-            "iteration" not in line and "|" in line and self._meaning_of(line.partition(":")[0].partition("|")[0])
+            "iteration" not in line
+            and "|" in line
+            and self._meaning_of(line.partition(":")[0].partition("|")[0])
         )
         if meant and _HEADER.search(line) is None:
             joined = pending.text + line
             values = self._values(joined)
             if len(values) > len(pending.values) or (pending.open and _REST_OF_NUMBER.match(line)):
-                pending.text, pending.values, pending.open = joined, values, _is_open(joined, values)
+                pending.text, pending.values, pending.open = (
+                    joined,
+                    values,
+                    _is_open(joined, values),
+                )
                 return True
         self.flush(out)
         return False
 
     def flush(self, out: Assembly) -> None:
         """Hand on the pending record."""
-        pending, self.pending = self.pending, None
+        pending = self.pending
+        self.pending = None
         if pending is None:
             return
-        values, record = pending.values, Record(pending.iteration, line=pending.line)
+        values = pending.values
+        record = Record(pending.iteration, line=pending.line)
         if not values:
             out.counts["lines that begin as a record but hold no field of one"] += 1
             return
@@ -264,7 +318,13 @@ class Megatron(LineReader):
         self._rates(record, values, pending.prefix)
         out.add(record, pending.prefix)
         timed = "milliseconds" in values or "seconds" in values
-        if not pending.open and self.layout is None and timed and "skipped" in values and "loss" in values:
+        if (
+            not pending.open
+            and self.layout is None
+            and timed
+            and "skipped" in values
+            and "loss" in values
+        ):
             self.layout = layout_of(pending.text, self._meaning_of, rate_first=pending.rate_first)
 
     def _start_all(self, line: str, starts: list[int], out: Assembly) -> bool:
@@ -286,9 +346,13 @@ class Megatron(LineReader):
             self.name = "gpt-neox"
             values["samples_per_second"] = rate[1]
             prefix = prefix[: rate.start()]
-        is_open, rate_first = _is_open(text, values), "samples/sec:" in line[: header.start()]
-        overflows, self._overflows = self._overflows, 0
-        self.pending = _Pending(text, int(header[1]), prefix, values, is_open, out.line, overflows, rate_first)
+        is_open = _is_open(text, values)
+        rate_first = "samples/sec:" in line[: header.start()]
+        overflows = self._overflows
+        self._overflows = 0
+        self.pending = _Pending(
+            text, int(header[1]), prefix, values, is_open, out.line, overflows, rate_first
+        )
         return True
 
     def _values(self, text: str) -> dict[str, str]:
@@ -322,7 +386,11 @@ class Megatron(LineReader):
             self._nvidia = True
             if self.name == "megatron-deepspeed":
                 self.name = "megatron-lm"
-        elif family and self.name not in ("gpt-neox", "primus") and not (self._nvidia and "deepspeed" in family):
+        elif (
+            family
+            and self.name not in ("gpt-neox", "primus")
+            and not (self._nvidia and "deepspeed" in family)
+        ):
             self.name = family
 
     def _cut_off(self, pending: _Pending) -> str | None:
@@ -357,21 +425,36 @@ class Megatron(LineReader):
         if pending.overflows:
             record.mark("skipped_by_deepspeed")
             steps = pending.iteration - (before.iteration if before is not None else 0)
-            told = min(pending.overflows, max(1, steps))  # newer versions tell one overflow by two lines
+            told = min(
+                pending.overflows, max(1, steps)
+            )  # newer versions tell one overflow by two lines
             record.skipped = max(record.skipped or 0, told)
         if record.nan:
             record.mark("nan_iterations")
-        if record.loss is None and not any(state == "cut_line" or state.endswith("_loss") for state in record.states):
+        if record.loss is None and not any(
+            state == "cut_line" or state.endswith("_loss") for state in record.states
+        ):
             record.mark("missing_loss")
-            interval = pending.iteration - before.iteration if before is not None else record.skipped or 0
+            if before is not None:
+                interval = pending.iteration - before.iteration
+            else:
+                interval = record.skipped or 0
             if record.skipped and record.skipped >= interval:
                 record.mark("all_skipped")
-        norm, printed = values.get("grad_norm"), self._printed_norm
+        norm = values.get("grad_norm")
+        printed = self._printed_norm
         self._printed_norm = norm
-        if before is None or pending.iteration <= before.iteration:  # the first, or a copy by another rank
+        if (
+            before is None or pending.iteration <= before.iteration
+        ):  # the first, or a copy by another rank
             return
         fell = (record.loss_scale or 0) < (before.loss_scale or 0)
-        if norm is not None and norm == printed and record.grad_norm is not None and (fell or record.skipped):
+        if (
+            norm is not None
+            and norm == printed
+            and record.grad_norm is not None
+            and (fell or record.skipped)
+        ):
             record.grad_norm = None
             record.mark("stale_grad_norm")
 
@@ -387,7 +470,9 @@ class Megatron(LineReader):
         if "samples_per_second" in values:
             self._samples(record, values)
         if "all_skipped" in record.states:
-            record.samples_per_second = record.tokens_per_second = record.tflops = record.tflops_convention = None
+            record.samples_per_second = record.tokens_per_second = record.tflops = (
+                record.tflops_convention
+            ) = None
         self._use_bridge(record)
 
     def _samples(self, record: Record, values: dict[str, str]) -> None:
@@ -407,7 +492,9 @@ class Megatron(LineReader):
             return
         seconds, tflops = self._bridge
         if abs((record.seconds or 0.0) - seconds) <= 0.0051:
-            record.tflops, record.tflops_convention, self._bridge = tflops, "megatron-bridge", None
+            record.tflops = tflops
+            record.tflops_convention = "megatron-bridge"
+            self._bridge = None
 
     def _evaluate(self, line: str, out: Assembly) -> bool:
         found = _EVALUATION.search(line)
@@ -429,7 +516,8 @@ class Megatron(LineReader):
                 self._overflows += 1
             return False  # DeepSpeed's reader wants it as well
         if "Step Time" in line and (step := _BRIDGE.search(line)):
-            self._bridge, self.name = (float(step[1]), float(step[2])), "megatron-bridge"
+            self._bridge = (float(step[1]), float(step[2]))
+            self.name = "megatron-bridge"
             if (before := out.previous()) is not None:
                 self._use_bridge(before)
             return True

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from runbook.results.log_readers.record import Assembly, LineReader, milliseconds, number
 
-_ITER = re.compile(r"\biter (?P<iteration>\d+): loss (?P<loss>[-+\w.]+), time (?P<milliseconds>[\d.]+)ms")
+_ITER = re.compile(
+    r"\biter (?P<iteration>\d+): loss (?P<loss>[-+\w.]+), time (?P<milliseconds>[\d.]+)ms"
+)
 _EVAL = re.compile(r"\bstep (\d+): train loss ([-+\w.]+), val loss ([-+\w.]+)")
 _LLAMA2C = re.compile(
     r"^\s*(?P<iteration>\d+) \| loss (?P<loss>[-+\w.]+) \| lr (?P<learning_rate>[-+\d.e]+) "
@@ -14,8 +16,13 @@ _LLAMA2C = re.compile(
 _NANOCHAT = re.compile(r"\bstep\s+(\d+)(?:/\d+)?( \([\d.]+%\))? \| loss: ([-+\w.]+) \|(.*)")
 _LR = re.compile(r"\blr:? ([-+\d.e]+)")
 _PAIR = re.compile(r"([\w/ ]+): ([\d.,]+)")
-_NANOCHAT_NAMES = {"loss": "loss", "norm": "grad_norm", "dt": "milliseconds", "tok/sec": "tokens_per_second",
-                   "lr": "learning_rate"}  # fmt: skip
+_NANOCHAT_NAMES = {
+    "loss": "loss",
+    "norm": "grad_norm",
+    "dt": "milliseconds",
+    "tok/sec": "tokens_per_second",
+    "lr": "learning_rate",
+}
 
 
 @dataclass
@@ -86,13 +93,17 @@ class Modded(LineReader):
         mean = milliseconds(values.get("step_avg"))
         if mean is not None and mean == mean:
             record.seconds = mean
-        record.mark("seconds_not_measured" if record.seconds is None else "seconds_is_running_average")
+        record.mark(
+            "seconds_not_measured" if record.seconds is None else "seconds_is_running_average"
+        )
         out.add(record)
         return True
 
 
 _LLMC_STEP = re.compile(r"\bstep\s+(\d+)(?:/\d+)?(?:\s*\||:)\s*(?:train )?loss ([-+\w.]+)(.*)")
-_MAIN = re.compile(r"^s:(\d+) (tel|trl|eval):([-+\w.]+)(?: lr:([-+\w.]+))?(?: norm:([-+\w.]+))?\s*$")
+_MAIN = re.compile(
+    r"^s:(\d+) (tel|trl|eval):([-+\w.]+)(?: lr:([-+\w.]+))?(?: norm:([-+\w.]+))?\s*$"
+)
 _LLMC_VALIDATION = re.compile(r"^\s*val loss:? ([\d.]+)\s*$")
 _LLMC_FIELDS = {
     "milliseconds": re.compile(r"(?<![\w.])([\d.]+) ms\b"),
@@ -113,7 +124,12 @@ class LlmC(LineReader):
         if line.startswith("s:") and (found := _MAIN.match(line)):
             self._main(found, out)
             return True
-        if "step" in line and "loss" in line and "val loss" not in line and (found := _LLMC_STEP.search(line)):
+        if (
+            "step" in line
+            and "loss" in line
+            and "val loss" not in line
+            and (found := _LLMC_STEP.search(line))
+        ):
             return self._step(found, out)
         if "val loss" in line and (found := _LLMC_VALIDATION.match(line)):
             out.evaluate(out.last_iteration(), float(found[1]))
@@ -133,4 +149,8 @@ class LlmC(LineReader):
         elif found[2] == "tel":
             out.evaluate(int(found[1]), number(found[3]))
         else:
-            out.add(out.step(found[1], {"loss": found[3], "learning_rate": found[4], "grad_norm": found[5]}))
+            out.add(
+                out.step(
+                    found[1], {"loss": found[3], "learning_rate": found[4], "grad_norm": found[5]}
+                )
+            )

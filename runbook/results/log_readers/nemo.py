@@ -18,9 +18,13 @@ _FIELD = re.compile(r"([A-Za-z_][\w/ ]*?)=\s*([-+\w.]+)")
 _LINE = re.compile(r"Training epoch \d+, iteration (\d+)/\d+ \|.*")
 _REACHED = re.compile(r"global step (\d+): '?val_loss'? reached ([\d.]+)")
 _NAMES = {
-    "reduced_train_loss": "loss", "lr": "learning_rate", "train_step_timing in s": "seconds",
-    "grad_norm": "grad_norm", "gradient_norm": "grad_norm", "loss_scale": "loss_scale",
-}  # fmt: skip
+    "reduced_train_loss": "loss",
+    "lr": "learning_rate",
+    "train_step_timing in s": "seconds",
+    "grad_norm": "grad_norm",
+    "gradient_norm": "grad_norm",
+    "loss_scale": "loss_scale",
+}
 _KNOWN = (*_NAMES, "global_batch_size", "global_step", "consumed_samples", "val_loss")
 
 
@@ -45,12 +49,20 @@ class Nemo1(LineReader):
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours; a bar that a terminal wrapped is joined up to its closing bracket."""
-        if self._open and "Epoch " not in line and ("=" in line or "]" in line) and len(self._open) < 2000:
-            line, self._open = self._open + line, ""
+        if (
+            self._open
+            and "Epoch " not in line
+            and ("=" in line or "]" in line)
+            and len(self._open) < 2000
+        ):
+            line = self._open + line
+            self._open = ""
         bars = [line] if line.count("Epoch ") < 2 else _BEGIN.split(line)
         self._open = bars.pop() if len(bars[-1]) < LONGEST_BAR and _OPEN.search(bars[-1]) else ""
         if "reduced_train_loss=" in line:
-            found = [bar for bar in (_BAR.search(text[:LONGEST_BAR]) for text in bars) if bar is not None]
+            found = [
+                bar for bar in (_BAR.search(text[:LONGEST_BAR]) for text in bars) if bar is not None
+            ]
             for bar in found:
                 self._bar(bar, out)
             return bool(found or self._open)
@@ -65,7 +77,9 @@ class Nemo1(LineReader):
         values = {key.strip(): value for key, value in _FIELD.findall(found["rest"])}
         done = int(found["done"])
         iteration, is_rounded = self._iteration(done, values.get("global_step"))
-        record = Record(iteration, line=out.line, states=("rounded_iteration",) if is_rounded else ())
+        record = Record(
+            iteration, line=out.line, states=("rounded_iteration",) if is_rounded else ()
+        )
         record.read(values, _NAMES)
         rate = float(found["rate"] or 0)
         if rate and "train_step_timing in s" not in values:
@@ -76,9 +90,15 @@ class Nemo1(LineReader):
 
     def _keep(self, record: Record, done: int, is_rounded: bool, out: Assembly) -> None:
         """A bar is drawn again and again: only one that has moved, to another step as far as it tells, is a record."""
-        before, moved = out.previous(), done - self._done
+        before = out.previous()
+        moved = done - self._done
         self._done = done
-        if before is not None and record.iteration == before.iteration and moved >= 0 and not (is_rounded and moved):
+        if (
+            before is not None
+            and record.iteration == before.iteration
+            and moved >= 0
+            and not (is_rounded and moved)
+        ):
             return
         if moved < 0 and is_rounded:
             out.restart()
@@ -86,7 +106,8 @@ class Nemo1(LineReader):
 
     def _iteration(self, done: int, printed: str | None) -> tuple[int, bool]:
         """The step a bar is at, and whether that is only its rounded number."""
-        exact, value = done - self._offset, number(printed)
+        exact = done - self._offset
+        value = number(printed)
         if printed is None:
             return exact, False
         step = exact if value is None or value != value else int(value)
@@ -128,7 +149,8 @@ class Nemo2(LineReader):
     def flush(self, out: Assembly) -> None:
         """Hand on the record that waited for its rest."""
         if self._text is not None and (found := _LINE.search(self._text)):
-            line, out.line = out.line, self._line
+            line = out.line
+            out.line = self._line
             self._keep(_fields(self._text), int(found[1]), out)
             out.line = line
         self._text = None
@@ -153,7 +175,8 @@ class Nemo2(LineReader):
             record.mark("missing_loss")
         for key, value in values.items():
             if key.lower().startswith("tflops_per_gpu"):
-                record.tflops, record.tflops_convention = number(value), "nemo"
+                record.tflops = number(value)
+                record.tflops_convention = "nemo"
             elif key.startswith("tokens_per_sec"):
                 record.tokens_per_second = number(value)
                 if "gpu" in key:

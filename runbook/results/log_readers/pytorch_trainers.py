@@ -5,14 +5,26 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.results.log_readers.record import OVERFLOW, Assembly, LineReader, Record, milliseconds, number
+from runbook.results.log_readers.record import (
+    OVERFLOW,
+    Assembly,
+    LineReader,
+    Record,
+    milliseconds,
+    number,
+)
 
 _STEP = re.compile(r"(validate )?\bstep:\s*(\d+)\s+loss:\s*([-+\w.]+)(.*)")
 _FIELD = re.compile(r"([a-z_/()]+):\s*([-+\w.,]+)")
 _TORCHTITAN_NAMES = {
-    "loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate", "iter": "seconds", "tflops": "tflops",
-    "tps": "tokens_per_second_per_device", "wps": "tokens_per_second_per_device",
-}  # fmt: skip
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "lr": "learning_rate",
+    "iter": "seconds",
+    "tflops": "tflops",
+    "tps": "tokens_per_second_per_device",
+    "wps": "tokens_per_second_per_device",
+}
 
 
 @dataclass
@@ -61,7 +73,8 @@ def seconds_of(dt: str, rate: str) -> float | None:
     found = _TIME.match(dt)
     if found is None:
         return None
-    value, speed = float(found[1]), number(rate)
+    value = float(found[1])
+    speed = number(rate)
     if found[2]:
         return value / 1000 if found[2] == "ms" else value
     if speed and _whole(value * speed / 1000):
@@ -84,9 +97,13 @@ class Ezpz(LineReader):
         if "loss" not in line or _CLOCK.search(line) is None:
             return False
         values: dict[str, str] = {}
-        for key, value in _PAIR.findall(line.partition("/mean=")[0]):  # behind it: the same over all ranks
+        for key, value in _PAIR.findall(
+            line.partition("/mean=")[0]
+        ):  # behind it: the same over all ranks
             if key[0] == "t":
-                key = key.removeprefix("train/")  # its own `train_loss` is an evaluation of wordplay's
+                key = key.removeprefix(
+                    "train/"
+                )  # its own `train_loss` is an evaluation of wordplay's
             values.setdefault(key, value)
         step = number(values.get("iter", values.get("step", values.get("global_step"))))
         if step is None or step != int(step):
@@ -109,7 +126,18 @@ class Ezpz(LineReader):
 
 
 _OWN_NAMES = {
-    **{name: name for name in ("loss", "grad_norm", "learning_rate", "loss_scale", "seconds", "skipped", "nan")},
+    **{
+        name: name
+        for name in (
+            "loss",
+            "grad_norm",
+            "learning_rate",
+            "loss_scale",
+            "seconds",
+            "skipped",
+            "nan",
+        )
+    },
     "tokens_per_second": "tokens_per_second",
     "tflops_per_device": "tflops",
 }
@@ -133,7 +161,9 @@ class Own(LineReader):
 
     def _keep(self, values: dict[str, Any], out: Assembly) -> bool:
         if "perplexity" in values:
-            out.evaluate(int(values["iteration"]), float(values["loss"]), float(values["perplexity"]))
+            out.evaluate(
+                int(values["iteration"]), float(values["loss"]), float(values["perplexity"])
+            )
             return True
         if "seconds" not in values or "loss" not in values:
             return False
@@ -145,7 +175,9 @@ class Own(LineReader):
             record.mark("missing_loss")
         if record.skipped and record.loss is None:
             record.mark("all_skipped")
-            record.samples_per_second = record.tokens_per_second = record.tflops = record.tflops_convention = None
+            record.samples_per_second = record.tokens_per_second = record.tflops = (
+                record.tflops_convention
+            ) = None
         segment = values.get("segment")
         if None not in (segment, self._segment) and segment != self._segment:
             out.restart()
@@ -179,7 +211,8 @@ class DeepSpeed(LineReader):
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours."""
         if self._timer_text:
-            line, self._timer_text = self._timer_text + " " + line.strip(), ""
+            line = self._timer_text + " " + line.strip()
+            self._timer_text = ""
             if "Curr" not in line and "MemAllocated" not in line and len(line) < 300:
                 self._timer_text = line
                 return True
@@ -202,7 +235,8 @@ class DeepSpeed(LineReader):
     def flush(self, out: Assembly) -> None:
         """Hand on the step being put together."""
         if self.open is not None:
-            record, self.open = self.open, None
+            record = self.open
+            self.open = None
             if self._overflow:
                 record.mark("overflow")
                 self._overflow = False
@@ -221,18 +255,25 @@ class DeepSpeed(LineReader):
         record.seconds = float(found[4]) / (1000 if found[3] == "ms" else 1)
         if found[5]:
             record.samples_per_second = float(found[5])
-            record.states = tuple(state for state in record.states if not state.startswith("samples_per_second"))
+            record.states = tuple(
+                state for state in record.states if not state.startswith("samples_per_second")
+            )
 
     def _timer(self, found: re.Match[str], out: Assembly) -> None:
         record = self._at(int(found["step"] or found["old"]), out)
         if record.samples_per_second is not None:
             return
         record.samples_per_second = float(found["now"] or found["single"])
-        record.mark("samples_per_second_of_timer" if found["now"] else "samples_per_second_is_running_average")
+        record.mark(
+            "samples_per_second_of_timer"
+            if found["now"]
+            else "samples_per_second_is_running_average"
+        )
 
     def _step(self, found: re.Match[str], out: Assembly) -> None:
         record = self._at(int(found[1]), out)
         record.learning_rate = float(found[3])
-        total, before = int(found[2]), self._skipped
+        total = int(found[2])
+        before = self._skipped
         record.skipped = total if before is None or total < before else total - before
         self._skipped = total

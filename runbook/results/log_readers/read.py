@@ -39,15 +39,23 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
     try:
         stream = path.open("rb")
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist. Give the path of a log file, or the name of a run.") from None
+        raise DataError(
+            f"{path} does not exist. Give the path of a log file, or the name of a run."
+        ) from None
     except IsADirectoryError:
-        raise DataError(f"{path} is a folder. Give the log files in it, for example {path}/*.out.") from None
+        raise DataError(
+            f"{path} is a folder. Give the log files in it, for example {path}/*.out."
+        ) from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}. Ask its owner, or copy it first.") from error
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}. Ask its owner, or copy it first."
+        ) from error
     with stream:
         head = stream.read(6)
         stream.seek(0)
-        unpack = next((unpack for magic, unpack in _UNPACKERS.items() if head.startswith(magic)), nullcontext)
+        unpack = next(
+            (unpack for magic, unpack in _UNPACKERS.items() if head.startswith(magic)), nullcontext
+        )
         with unpack(stream) as unpacked:
             yield unpacked
 
@@ -131,9 +139,18 @@ class LogReader:
     def __init__(self) -> None:
         self.megatron, self.mlperf = Megatron(), MlPerf()
         readers: list[LineReader] = [
-            self.megatron, Own(), Nemo2(), Nemo1(), Torchtitan(), Modded(), NanoGpt(), LlmC(), Ezpz(), DeepSpeed(),
+            self.megatron,
+            Own(),
+            Nemo2(),
+            Nemo1(),
+            Torchtitan(),
+            Modded(),
+            NanoGpt(),
+            LlmC(),
+            Ezpz(),
+            DeepSpeed(),
             self.mlperf,
-        ]  # fmt: skip
+        ]
         self.pairs = [(reader, Assembly()) for reader in readers]
         self.megatron_out, self.mlperf_out = self.pairs[0][1], self.pairs[-1][1]
         self.files: list[str] = []
@@ -186,7 +203,8 @@ class LogReader:
             self.mlperf_out.line = self.line
             self.mlperf.feed(mark + entry, self.mlperf_out)
             return
-        megatron, out = self.megatron, self.megatron_out
+        megatron = self.megatron
+        out = self.megatron_out
         out.line = self.line
         if megatron.layout is not None and megatron.quick(line, out):
             return
@@ -206,15 +224,25 @@ class LogReader:
             reader, out = self.pairs[place]
             out.line = self.line
             if reader.feed(line, out):
-                if out.records and not self.megatron_out.records and not isinstance(reader, DeepSpeed):
+                if (
+                    out.records
+                    and not self.megatron_out.records
+                    and not isinstance(reader, DeepSpeed)
+                ):
                     self._last = (reader, out)
                 if place > 1:  # the family of this log comes first from now on
                     self.pairs.insert(1, self.pairs.pop(place))
                 return
         self.failures.look(line, self.line)
         self.unread += 1
-        if ("iteration" in line or "step" in line) and ("loss" in line) and any(letter.isdigit() for letter in line):
-            self._miss("lines that mention a step and a loss but are no record this version can read")
+        if (
+            ("iteration" in line or "step" in line)
+            and ("loss" in line)
+            and any(letter.isdigit() for letter in line)
+        ):
+            self._miss(
+                "lines that mention a step and a loss but are no record this version can read"
+            )
 
     def num_records(self) -> int:
         """How many records all readers have found together."""
@@ -224,15 +252,20 @@ class LogReader:
         """Everything read so far as one object."""
         self._flush()
         deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))
-        others = [pair for pair in self.pairs if pair is not deepspeed and pair[0] is not self.mlperf]
+        others = [
+            pair for pair in self.pairs if pair is not deepspeed and pair[0] is not self.mlperf
+        ]
         reader, out = max(others, key=lambda pair: (len(pair[1].records), len(pair[1].validation)))
         if deepspeed[1].records and not out.records:
             reader, out = deepspeed
         elif deepspeed[1].records and reader.name == "megatron-lm":
             reader.name = "megatron-deepspeed"
         if not out.records and self.mlperf.facts:
-            reader, out = self.mlperf, self.mlperf_out
-        log = ParsedLog(files=self.files, unread_lines=self.unread, arguments=dict(reader.arguments))
+            reader = self.mlperf
+            out = self.mlperf_out
+        log = ParsedLog(
+            files=self.files, unread_lines=self.unread, arguments=dict(reader.arguments)
+        )
         if out.records or out.validation or out is self.mlperf_out:
             log.format, log.records, log.validation = reader.name, out.records, out.validation
         log.facts, log.validation = self.mlperf.facts, self.mlperf_out.validation or log.validation

@@ -40,7 +40,9 @@ class Record:
             value = None
         setattr(self, name, value)
 
-    def read(self, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None) -> None:
+    def read(
+        self, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None
+    ) -> None:
         """Take what a log says; `names` has our field for each of its words, and a number that is there stays.
 
         `milliseconds` become seconds; `tokens_per_second_per_device` are a state as well.
@@ -50,7 +52,8 @@ class Record:
             if value is None:
                 continue
             if name == "milliseconds":
-                name, value = "seconds", milliseconds(str(value))
+                name = "seconds"
+                value = milliseconds(str(value))
             elif name == "tokens_per_second_per_device":
                 self.mark(name)
                 name = "tokens_per_second"
@@ -121,7 +124,9 @@ class ParsedLog:
         return f"{self.files[one.file]}:{one.line}" if self.files else str(one.line)
 
 
-_LEADING = re.compile(r"\s*([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)", re.IGNORECASE)
+_LEADING = re.compile(
+    r"\s*([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)", re.IGNORECASE
+)
 
 
 def number(text: str | None) -> float | None:
@@ -159,7 +164,9 @@ def milliseconds(text: str | None) -> float | None:
     if match is None:
         return None
     digits = match[1].replace(",", "")
-    return float(digits) / 1000 if "e" in digits.lower() or "n" in digits.lower() else float(digits + "e-3")
+    if "e" in digits.lower() or "n" in digits.lower():
+        return float(digits) / 1000
+    return float(digits + "e-3")
 
 
 NEAR = 3
@@ -191,7 +198,10 @@ class Assembly:
         self._prefix = ""
 
     def step(
-        self, iteration: str | int, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None
+        self,
+        iteration: str | int,
+        values: Mapping[str, str | float | None],
+        names: Mapping[str, str] | None = None,
     ) -> Record:
         """The record of this line with its values, as `Record.read` takes them; `add` keeps it."""
         record = Record(int(iteration), line=self.line)
@@ -214,7 +224,9 @@ class Assembly:
 
     def previous(self) -> Record | None:
         """The newest record of this segment."""
-        return self.records[-1] if len(self.records) > self._start and not self._restarting else None
+        if len(self.records) > self._start and not self._restarting:
+            return self.records[-1]
+        return None
 
     def add(self, record: Record, prefix: str = "", *, rounded: bool = False) -> None:
         """Keep the record, unless it is a copy of one that is kept.
@@ -239,11 +251,16 @@ class Assembly:
 
     def _is_copy(self, record: Record, prefix: str) -> bool:
         # iterations rise within a segment
-        place = bisect_left(self.records, record.iteration, lo=self._start, key=lambda kept: kept.iteration)
+        place = bisect_left(
+            self.records, record.iteration, lo=self._start, key=lambda kept: kept.iteration
+        )
         if place == len(self.records) or self.records[place].iteration != record.iteration:
             return False
         twin = self.records[place]
-        alike = all(getattr(twin, name) == getattr(record, name) for name in ("loss", "grad_norm", "learning_rate"))
+        alike = all(
+            getattr(twin, name) == getattr(record, name)
+            for name in ("loss", "grad_norm", "learning_rate")
+        )
         same = alike and _close(twin.seconds, record.seconds)
         if self._new_file:
             return same
@@ -256,14 +273,20 @@ class Assembly:
         return len(self.records) - 1 - place <= NEAR and (same or other)
 
     def evaluate(
-        self, iteration: int | None, loss: float | None, perplexity: float | None = None, name: str = "validation"
+        self,
+        iteration: int | None,
+        loss: float | None,
+        perplexity: float | None = None,
+        name: str = "validation",
     ) -> None:
         """Keep an evaluation whose loss is a number; a repeat (another rank, another refresh of a bar) is dropped."""
         if loss is None or math.isnan(loss):
             return
         before = [(other.iteration, other.loss, other.name) for other in self.validation[-4:]]
         if (iteration, loss, name) not in before:
-            self.validation.append(Validation(iteration, loss, perplexity, name, self.line, self.file))
+            self.validation.append(
+                Validation(iteration, loss, perplexity, name, self.line, self.file)
+            )
 
 
 def _close(one: float | None, other: float | None) -> bool:
@@ -280,7 +303,8 @@ def _other_rank(one: str, other: str) -> bool:
     >>> _other_rank("[lrdn3321:3]: ", "[lrdn3321:2]: "), _other_rank("trainer/0 ", "trainer/7 ")
     (True, True)
     """
-    first, second = _RANK.search(one), _RANK.search(other)
+    first = _RANK.search(one)
+    second = _RANK.search(other)
     return bool(first and second and first.groups() != second.groups())
 
 

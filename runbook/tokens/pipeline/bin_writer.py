@@ -49,7 +49,11 @@ class Placement:
                 "changed meanwhile. Run again when nothing writes to the inputs."
             )
         deadline = time.monotonic() + wait_seconds
-        while (offset := self.offset(shard.number)) is None and self.joins and time.monotonic() < deadline:
+        while (
+            (offset := self.offset(shard.number)) is None
+            and self.joins
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         return offset
 
@@ -57,7 +61,9 @@ class Placement:
 class ShardSink:
     """Takes a shard's tokens; at the end `finish` makes the mark."""
 
-    def __init__(self, files: TokenFiles, shard: Shard, placement: Placement, *, leaves_mark: bool) -> None:
+    def __init__(
+        self, files: TokenFiles, shard: Shard, placement: Placement, *, leaves_mark: bool
+    ) -> None:
         """A sink that `leaves_mark` writes it, because the next shard begins before this one is committed."""
         self.length = 0
         self._files = files
@@ -99,11 +105,16 @@ class ShardSink:
     def finish(self, mark: ShardMark, quarantine: list[str]) -> ShardMark:
         """Bring the tokens to their place, or to a part, and complete the mark."""
         number = self._shard.number
-        wait_seconds = 0.0 if self._file else max(0.2, (time.monotonic() - self._began) * TURN_SHARE)
+        if self._file:
+            wait_seconds = 0.0
+        else:
+            wait_seconds = max(0.2, (time.monotonic() - self._began) * TURN_SHARE)
         offset = self._placement.place(self._shard, self.length, wait_seconds)
         (self._file or self._open(offset)).close()
         if quarantine:
-            self._parts.write(number, "quarantine", "".join(line + "\n" for line in quarantine).encode())
+            self._parts.write(
+                number, "quarantine", "".join(line + "\n" for line in quarantine).encode()
+            )
         else:
             self._parts.path(number, "quarantine").unlink(missing_ok=True)
         if self._offset < 0:
@@ -171,9 +182,16 @@ class Committer:
         The tokens that are there are read again and compared with the marks' checksums; from the first that differs on,
         nothing is trusted.
         """
-        part, final = self._files.bin_part, self._files.bin
+        part = self._files.bin_part
+        final = self._files.bin
         marks = [self._known(shard.number) for shard in self._shards]
-        if marks and marks[0] is not None and marks[0].is_committed and not part.exists() and final.exists():
+        if (
+            marks
+            and marks[0] is not None
+            and marks[0].is_committed
+            and not part.exists()
+            and final.exists()
+        ):
             final.rename(part)  # the earlier run was ended between its last renames
         part.touch()
         with part.open("rb") as file:
@@ -184,12 +202,16 @@ class Committer:
                 on_commit()
         for shard, mark in enumerate(marks[self.committed :], self.committed):
             # Where one before it is made again, perhaps from a changed file, a place in the .bin may be another.
-            has_place = mark is not None and (mark.waits or mark.offset == self.placement.offset(shard))
+            has_place = mark is not None and (
+                mark.waits or mark.offset == self.placement.offset(shard)
+            )
             if mark is not None and has_place and not mark.is_committed and self._is_whole(mark):
                 self.finished(mark)
             else:
                 self._parts.forget(shard)
-        return [number for number in range(self.committed, len(marks)) if number not in self.waiting]
+        return [
+            number for number in range(self.committed, len(marks)) if number not in self.waiting
+        ]
 
     def finished(self, mark: ShardMark) -> None:
         """A shard's tokens are written, in the .bin or in a part."""
@@ -206,14 +228,18 @@ class Committer:
         if not self.has_work:
             return False
         mark = self.waiting[self.committed]
-        assert mark.waits or mark.offset == self.length, "the same inputs and choices give the same sizes"
+        assert mark.waits or mark.offset == self.length, (
+            "the same inputs and choices give the same sizes"
+        )
         source = self._parts.path(mark.shard, "tokens") if mark.waits else self._files.bin_part
         size = min(_BLOCK, mark.bytes - self._copied)
         with source.open("rb") as file:
             file.seek(self._copied + max(mark.offset, 0))
             chunk = file.read(size)
         if len(chunk) < size:
-            raise DataError(f"{source} is shorter than what was written to it; was it changed? Run again.")
+            raise DataError(
+                f"{source} is shorter than what was written to it; was it changed? Run again."
+            )
         if mark.waits:
             with self._files.bin_part.open("r+b") as target:
                 target.seek(self.length + self._copied)
@@ -235,7 +261,12 @@ class Committer:
     def _count(self, mark: ShardMark) -> None:
         counts = mark.counts
         self.spans.append(
-            {"offset": mark.offset, "bytes": mark.bytes, "documents": counts.documents, "tokens": counts.tokens}
+            {
+                "offset": mark.offset,
+                "bytes": mark.bytes,
+                "documents": counts.documents,
+                "tokens": counts.tokens,
+            }
         )
         self.totals.add(counts)
         self.placement.sizes[mark.shard] = mark.bytes
@@ -280,5 +311,8 @@ class PartCommitter(Committer):
         self.committed += 1
 
     def _is_done(self, shard: int) -> bool:
-        mark, path = self._known(shard), self._parts.path(shard, "tokens")
-        return mark is not None and (not mark.waits or (path.exists() and path.stat().st_size == mark.bytes))
+        mark = self._known(shard)
+        path = self._parts.path(shard, "tokens")
+        return mark is not None and (
+            not mark.waits or (path.exists() and path.stat().st_size == mark.bytes)
+        )

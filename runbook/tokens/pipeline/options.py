@@ -45,7 +45,10 @@ class TokenizeOptions:
         """The options that decide which bytes come out."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
         choices = {name: value for name, value in vars(self).items() if name not in others}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in choices.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in choices.items()
+        }
 
 
 class TokenFiles:
@@ -67,9 +70,13 @@ class TokenFiles:
         self.idx = Path(f"{document_prefix}.idx")
         self.bin_part = Path(f"{self.bin}.part")  # while it is being written
         self.idx_part = Path(f"{self.idx}.part")
-        self.manifest = Path(f"{self.base}.manifest.json")  # what went in, what came out; written last
+        self.manifest = Path(
+            f"{self.base}.manifest.json"
+        )  # what went in, what came out; written last
         self.quarantine = Path(f"{self.base}.quarantine")  # records set aside
-        self.parts = Path(f"{self.base}.parts")  # folder of unfinished work: locks, done-marks, waiting parts
+        self.parts = Path(
+            f"{self.base}.parts"
+        )  # folder of unfinished work: locks, done-marks, waiting parts
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
@@ -99,24 +106,34 @@ class Counts:
 class Manifest(Counts):
     """The finished work, as it stands in PREFIX.manifest.json."""
 
-    fingerprint: str  # of the inputs and the choices: equal means that the same tokens would come out
-    inputs: list[dict[str, Any]]  # path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order
+    fingerprint: (
+        str  # of the inputs and the choices: equal means that the same tokens would come out
+    )
+    inputs: list[
+        dict[str, Any]
+    ]  # path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order
     options: dict[str, Any]
-    tokenizer: dict[str, Any]  # name, vocabulary, sha256 of its files, encoder, judge, end_of_document
+    tokenizer: dict[
+        str, Any
+    ]  # name, vocabulary, sha256 of its files, encoder, judge, end_of_document
     dtype: str
     end_of_document_tokens: int
     problems: list[str]  # the first things left out, in words
     sources: dict[str, dict[str, int]]  # documents, text_bytes, tokens by source
     files: dict[str, dict[str, Any]]  # bin and idx: name, bytes, sha256
     shards: list[dict[str, Any]]  # offset, bytes, documents, tokens of each
-    seconds: dict[str, float]  # wall time of the last call; all workers' time by stage, of every call that did a shard
+    seconds: dict[
+        str, float
+    ]  # wall time of the last call; all workers' time by stage, of every call that did a shard
     rates: dict[str, float]  # MB of text a second: the whole call, and by stage on one worker
     workers: int
     made: str  # when, in UTC
     versions: dict[str, str]
     reused_shards: int = 0  # shards that an earlier, interrupted call had done
     schema: int = MANIFEST_SCHEMA
-    reused: bool = field(default=False, compare=False)  # this call found everything done; not in the file
+    reused: bool = field(
+        default=False, compare=False
+    )  # this call found everything done; not in the file
 
     @property
     def text_tokens(self) -> int:
@@ -142,4 +159,6 @@ def read_manifest(prefix: Path) -> Manifest:
             "Run `runbook data tokenize INPUT... --out PREFIX` (again); it does only what is missing."
         ) from None
     except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise DataError(f"{path} is not a manifest that can be read ({error}). Tokenize again.") from None
+        raise DataError(
+            f"{path} is not a manifest that can be read ({error}). Tokenize again."
+        ) from None

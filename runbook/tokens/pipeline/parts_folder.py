@@ -39,8 +39,12 @@ WORKERS_SECONDS = 30.0
 def hold_prefix(files: TokenFiles) -> Iterator[None]:
     """Hold the prefix alone; HeldError says who else does."""
     with flocked(files.parts / "lock", fcntl.LOCK_EX, f"is tokenizing to {files.base}"):
-        what = f"is the run whose workers still write to {files.parts} after {WORKERS_SECONDS:.0f} s"
-        with flocked(files.parts / "workers.lock", fcntl.LOCK_EX, what, wait_seconds=WORKERS_SECONDS):
+        what = (
+            f"is the run whose workers still write to {files.parts} after {WORKERS_SECONDS:.0f} s"
+        )
+        with flocked(
+            files.parts / "workers.lock", fcntl.LOCK_EX, what, wait_seconds=WORKERS_SECONDS
+        ):
             pass  # they hold it while they live; those of a killed run end within milliseconds
         yield
 
@@ -49,7 +53,10 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
 def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
     """Hold the prefix together with other jobs of an array, and one share of the work alone."""
     what = f"is tokenizing to {files.base}"
-    with flocked(files.parts / "lock", fcntl.LOCK_SH, what), flocked(files.parts / f"{name}.lock", fcntl.LOCK_EX, what):
+    with (
+        flocked(files.parts / "lock", fcntl.LOCK_SH, what),
+        flocked(files.parts / f"{name}.lock", fcntl.LOCK_EX, what),
+    ):
         yield
 
 
@@ -94,7 +101,9 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        _log.warning("%s: this filesystem has no locks; make sure that only one run writes to it", folder)
+        _log.warning(
+            "%s: this filesystem has no locks; make sure that only one run writes to it", folder
+        )
     return True
 
 
@@ -103,7 +112,9 @@ class ShardCounts(Counts):
     """What a shard brought; the counts of shards add up."""
 
     input_bytes: int = 0
-    sources: dict[str, dict[str, int]] = field(default_factory=dict)  # documents, text_bytes, tokens by source
+    sources: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # documents, text_bytes, tokens by source
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def add(self, other: ShardCounts) -> None:
@@ -115,7 +126,9 @@ class ShardCounts(Counts):
 def _sum(left: Any, right: Any) -> Any:
     """The sum of two numbers, of two lists place by place, or of two dictionaries key by key."""
     if isinstance(left, dict):
-        return left | {key: _sum(left[key], value) if key in left else value for key, value in right.items()}
+        return left | {
+            key: _sum(left[key], value) if key in left else value for key, value in right.items()
+        }
     if isinstance(left, list):
         return [x + y for x, y in itertools.zip_longest(left, right, fillvalue=0)]
     return left + right
@@ -166,7 +179,11 @@ class PartsFolder:
     def write_mark(self, mark: ShardMark) -> None:
         """Write a mark: a line of JSON, then the arrays of its piece."""
         arrays = mark.lengths.astype("<i4").tobytes() + mark.empty.astype("<i8").tobytes()
-        head = vars(mark) | {"counts": vars(mark.counts), "lengths": len(mark.lengths), "empty": zlib.crc32(arrays)}
+        head = vars(mark) | {
+            "counts": vars(mark.counts),
+            "lengths": len(mark.lengths),
+            "empty": zlib.crc32(arrays),
+        }
         head["schema"] = _MARK_SCHEMA
         self.write(mark.shard, "mark", json.dumps(head).encode() + b"\n" + arrays)
 
@@ -181,7 +198,10 @@ class PartsFolder:
                 return None
             end = 4 * head["lengths"]
             head |= {"counts": ShardCounts(**head["counts"]), "problems": tuple(head["problems"])}
-            head |= {"lengths": np.frombuffer(arrays[:end], "<i4"), "empty": np.frombuffer(arrays[end:], "<i8")}
+            head |= {
+                "lengths": np.frombuffer(arrays[:end], "<i4"),
+                "empty": np.frombuffer(arrays[end:], "<i8"),
+            }
             return ShardMark(**head)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None

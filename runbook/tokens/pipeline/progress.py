@@ -25,7 +25,9 @@ class DataProgress:
     bytes: int  # of input files, as they are on disk
     bytes_total: int
     seconds: float  # since this call began
-    mb_per_second: float  # text (or bytes of a download), in megabytes of 10^6, since this call began
+    mb_per_second: (
+        float  # text (or bytes of a download), in megabytes of 10^6, since this call began
+    )
     eta_seconds: float | None  # None: not known yet
     workers: int
     failures: int  # records and files left out, workers that died
@@ -59,7 +61,11 @@ class ProgressReporter:
     """Reports one call of prepare()."""
 
     def __init__(
-        self, shards: list[Shard], committer: Committer, callback: ProgressCallback | None, began: float
+        self,
+        shards: list[Shard],
+        committer: Committer,
+        callback: ProgressCallback | None,
+        began: float,
     ) -> None:
         self._committer = committer
         self._callback = callback or (lambda progress: None)
@@ -83,7 +89,14 @@ class ProgressReporter:
         """Bytes of text tokenized by this call."""
         return self._committer.totals.text_bytes - self._text_before
 
-    def report(self, stage: str, in_hand: Sequence[ShardCounts] = (), deaths: int = 0, *, force: bool = False) -> None:
+    def report(
+        self,
+        stage: str,
+        in_hand: Sequence[ShardCounts] = (),
+        deaths: int = 0,
+        *,
+        force: bool = False,
+    ) -> None:
         """Call the callback, unless it was called a moment ago; `in_hand` are the unfinished shards so far."""
         now = time.monotonic()
         self._deaths = max(self._deaths, deaths)
@@ -108,9 +121,14 @@ class ProgressReporter:
         """Of all finished shards, the waiting ones too."""
         return [self._committer.totals, *(mark.counts for mark in self._committer.waiting.values())]
 
-    def _send(self, stage: str, counts: Sequence[Counts], share: float, shards: int, eta: float | None) -> None:
+    def _send(
+        self, stage: str, counts: Sequence[Counts], share: float, shards: int, eta: float | None
+    ) -> None:
         seconds = time.monotonic() - self._began
-        sums = {name: sum(getattr(each, name) for each in counts) for name in ("text_bytes", "documents", "tokens")}
+        sums = {
+            name: sum(getattr(each, name) for each in counts)
+            for name in ("text_bytes", "documents", "tokens")
+        }
         self._callback(
             DataProgress(
                 stage=stage,
@@ -122,7 +140,8 @@ class ProgressReporter:
                 mb_per_second=(sums["text_bytes"] - self._text_before) / max(seconds, 1e-9) / 1e6,
                 eta_seconds=eta,
                 workers=self.workers,
-                failures=sum(each.skipped_records + each.skipped_files for each in counts) + self._deaths,
+                failures=sum(each.skipped_records + each.skipped_files for each in counts)
+                + self._deaths,
                 shards=shards,
                 shards_total=len(self._estimates),
                 **sums,
@@ -133,5 +152,6 @@ class ProgressReporter:
         """Time left at the speed since the first report; not known in the first second."""
         if self._first is None:
             self._first = (now, share)
-        passed, gained = now - self._first[0], share - self._first[1]
+        passed = now - self._first[0]
+        gained = share - self._first[1]
         return (1 - share) / gained * passed if passed > 1 and gained > 0 else None

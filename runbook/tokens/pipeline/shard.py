@@ -19,7 +19,13 @@ from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.tokens.pipeline.bin_writer import ShardSink
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
-from runbook.tokens.sources.documents import BadRecord, BadTextError, DocumentBatch, Parser, read_documents
+from runbook.tokens.sources.documents import (
+    BadRecord,
+    BadTextError,
+    DocumentBatch,
+    Parser,
+    read_documents,
+)
 from runbook.tokens.sources.input_files import BrokenFileError, Segment, Shard, kind_of, line_number
 from runbook.tokens.tokenizer import Tokenizer
 
@@ -62,7 +68,9 @@ class ShardMaker:
                     raise
                 work.go_back(before)
                 work.counts.skipped_files += 1
-                work.set_aside(str(error), {"file": error.path, "offset": error.offset, "reason": error.reason})
+                work.set_aside(
+                    str(error), {"file": error.path, "offset": error.offset, "reason": error.reason}
+                )
         lengths = np.concatenate([np.empty(0, dtype=np.int32), *work.lengths])
         counts = work.counts
         counts.sequences, counts.empty = len(lengths), len(work.empty)
@@ -73,7 +81,8 @@ class ShardMaker:
         return sink.finish(mark, work.quarantine)
 
     def _segment(self, segment: Segment, work: _Work) -> None:
-        batches, counts = read_documents(segment, self._parser), work.counts
+        batches = read_documents(segment, self._parser)
+        counts = work.counts
         while True:
             with work.timed("read"):
                 batch = next(batches, None)
@@ -96,10 +105,14 @@ class ShardMaker:
 
     def _set_aside_record(self, bad: BadRecord, segment: Segment, work: _Work) -> None:
         stops = self._options.bad_records == "stop"
-        line, at = 0, f"byte {bad.offset}"
+        line = 0
+        at = f"byte {bad.offset}"
         if kind_of(Path(segment.path))[0] == ".parquet":
-            line, at = bad.offset + 1, f"row {bad.offset}"
-        elif stops or work.counts.skipped_records < MAX_PROBLEMS:  # counting lines reads the file again: not for many
+            line = bad.offset + 1
+            at = f"row {bad.offset}"
+        elif (
+            stops or work.counts.skipped_records < MAX_PROBLEMS
+        ):  # counting lines reads the file again: not for many
             line = line_number(segment, bad.offset)
             at = f"line {line}, {at}"
         problem = f"{segment.path}, {at}: {bad.reason}"
@@ -116,18 +129,23 @@ class ShardMaker:
         """Encode one document in pieces, with a report after each, so that progress is seen."""
         import numpy as np
 
-        huge, batch.huge = batch.huge, None
+        huge = batch.huge
+        batch.huge = None
         assert huge is not None
         if batch.sources and batch.sources[0] in self._options.drop_sources:
             work.counts.dropped += 1
             return
-        before, tokens, text_bytes = work.sink.length, 0, 0
+        before = work.sink.length
+        tokens = 0
+        text_bytes = 0
         try:
             for piece in huge.pieces(cut=self._tokenizer.name == "gpt2"):
                 with work.timed("encode"):
                     ids, _ = self._tokenizer.encoder.encode_batch([piece])
                 if not text_bytes:
-                    work.counts.judged += self._tokenizer.check_sample(piece[:SAMPLE_CHARACTERS], segment.path)
+                    work.counts.judged += self._tokenizer.check_sample(
+                        piece[:SAMPLE_CHARACTERS], segment.path
+                    )
                 work.sink.write(ids.astype(self._dtype).tobytes())
                 tokens += len(ids)
                 text_bytes += utf8_sizes([piece])[0]
@@ -159,7 +177,9 @@ class ShardMaker:
         batch.texts.clear()  # a huge document is not needed next to its tokens
         if work.counts.text_bytes >= work.next_sample:
             work.next_sample += SAMPLE_EVERY
-            work.counts.judged += self._tokenizer.check_sample(sample, f"in {work.shard.describe()}")
+            work.counts.judged += self._tokenizer.check_sample(
+                sample, f"in {work.shard.describe()}"
+            )
         with work.timed("write"):
             lengths = np.diff(offsets)
             if self._eod is not None:
@@ -181,7 +201,10 @@ def utf8_sizes(texts: list[str]) -> list[int]:
 
 
 def join_ids(
-    ids: NDArray[np.uint32], offsets: NDArray[np.int64], dtype: np.dtype[Any], eod: NDArray[Any] | None
+    ids: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    dtype: np.dtype[Any],
+    eod: NDArray[Any] | None,
 ) -> bytes:
     """Ids as bytes of the output's type, with the end-of-document token after each text that has tokens."""
     import numpy as np
@@ -192,7 +215,8 @@ def join_ids(
     ends = offsets[1:][np.diff(offsets) > 0]
     if len(ends) * 200 > len(narrow):  # short texts: one pass of numpy beats a slice for each
         return np.insert(narrow, ends, eod[0]).tobytes()
-    view, end = memoryview(narrow.data), eod.tobytes()
+    view = memoryview(narrow.data)
+    end = eod.tobytes()
     pieces: list[bytes | memoryview] = []
     before = 0
     for after in ends.tolist():
@@ -221,7 +245,9 @@ class _Work:
         yield
         self.counts.seconds[stage] += time.perf_counter() - started
 
-    def add(self, lengths: NDArray[np.int64], text_bytes: list[int], sources: list[str] | None) -> None:
+    def add(
+        self, lengths: NDArray[np.int64], text_bytes: list[int], sources: list[str] | None
+    ) -> None:
         import numpy as np
 
         self.num_batches += 1
@@ -233,12 +259,16 @@ class _Work:
         self.lengths.append(lengths[lengths > 0].astype(np.int32))
         if not sources:
             return
-        if sources.count(sources[0]) == len(sources):  # files often hold one source: no loop over documents
+        if sources.count(sources[0]) == len(
+            sources
+        ):  # files often hold one source: no loop over documents
             rows = [(sources[0], len(sources), sum(text_bytes), int(lengths.sum()))]
         else:
             rows = list(zip(sources, [1] * len(sources), text_bytes, lengths.tolist(), strict=True))
         for source, documents, size, tokens in rows:
-            totals = counts.sources.setdefault(source, {"documents": 0, "text_bytes": 0, "tokens": 0})
+            totals = counts.sources.setdefault(
+                source, {"documents": 0, "text_bytes": 0, "tokens": 0}
+            )
             totals["documents"] += documents
             totals["text_bytes"] += size
             totals["tokens"] += tokens

@@ -23,7 +23,13 @@ from runbook.core.units import show_bytes
 from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
 from runbook.tokens.indexed_files import read_header, write_index
 from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
-from runbook.tokens.pipeline.options import Counts, Manifest, TokenFiles, TokenizeOptions, read_manifest
+from runbook.tokens.pipeline.options import (
+    Counts,
+    Manifest,
+    TokenFiles,
+    TokenizeOptions,
+    read_manifest,
+)
 from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
 from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
 from runbook.tokens.pipeline.shard import ShardMaker
@@ -96,7 +102,9 @@ def prepare_share(
     """
     index, count = share
     if not 0 <= index < count:
-        raise DataError(f"share {index}/{count}: the index counts from 0 and must be below the number of jobs")
+        raise DataError(
+            f"share {index}/{count}: the index counts from 0 and must be below the number of jobs"
+        )
     job = _Job(inputs, TokenFiles(Path(prefix)), options or TokenizeOptions(), progress)
     try:
         with hold_share(job.files, f"share-{index}-of-{count}"):
@@ -111,33 +119,51 @@ def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
     try:
         manifest = read_manifest(prefix)
         sizes = {"bin": files.bin.stat().st_size, "idx": files.idx.stat().st_size}
-        is_same = manifest.fingerprint == fingerprint and read_header(files.idx)[1] == manifest.sequences
+        is_same = (
+            manifest.fingerprint == fingerprint and read_header(files.idx)[1] == manifest.sequences
+        )
     except (DataError, OSError):
         return None
-    return manifest if is_same and all(manifest.files[name]["bytes"] == size for name, size in sizes.items()) else None
+    if is_same and all(manifest.files[name]["bytes"] == size for name, size in sizes.items()):
+        return manifest
+    return None
 
 
 class _Job:
     """One call of prepare()."""
 
     def __init__(
-        self, inputs: Sequence[Path], files: TokenFiles, options: TokenizeOptions, progress: ProgressCallback | None
+        self,
+        inputs: Sequence[Path],
+        files: TokenFiles,
+        options: TokenizeOptions,
+        progress: ProgressCallback | None,
     ) -> None:
         self.files = files
         self._began = time.monotonic()
         self._encoder = ""
         self._reused = 0
         self._progress = progress
-        self._shards = cut_shards(find_inputs(inputs), options.shard_bytes, empty=options.bad_records != "stop")
+        self._shards = cut_shards(
+            find_inputs(inputs), options.shard_bytes, empty=options.bad_records != "stop"
+        )
         first = self._shards[0].segments[0]
         source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
         self._options = replace(options, source_key=source_key)
         if options.drop_sources and not source_key:
-            raise DataError(f"{first.path} names no source that could be dropped; give --source-key")
+            raise DataError(
+                f"{first.path} names no source that could be dropped; give --source-key"
+            )
         segments = {segment.path: segment for shard in self._shards for segment in shard.segments}
-        self._inputs = [(segment.path, segment.size, segment.mtime_ns, segment.sample) for segment in segments.values()]
-        tokenizer, path = options.tokenizer, tokenizer_path(options.tokenizer)
-        if tokenizer != "gpt2" and path.is_file():  # load_tokenizer says what is wrong with a missing one
+        self._inputs = [
+            (segment.path, segment.size, segment.mtime_ns, segment.sample)
+            for segment in segments.values()
+        ]
+        tokenizer = options.tokenizer
+        path = tokenizer_path(options.tokenizer)
+        if (
+            tokenizer != "gpt2" and path.is_file()
+        ):  # load_tokenizer says what is wrong with a missing one
             tokenizer = sha256_of(path)
         self._choices = json.dumps([options.choices(), tokenizer], sort_keys=True)
         everything = "".join(map(repr, self._inputs)) + self._choices
@@ -147,7 +173,10 @@ class _Job:
 
     def report_finished(self, manifest: Manifest) -> Manifest:
         if self.files.parts.exists():
-            with contextlib.suppress(HeldError, OSError), hold_prefix(self.files):  # not while another run works there
+            with (
+                contextlib.suppress(HeldError, OSError),
+                hold_prefix(self.files),
+            ):  # not while another run works there
                 shutil.rmtree(self.files.parts)
         reused = replace(manifest, reused=True)
         self._reporter.report_done(reused)
@@ -177,14 +206,18 @@ class _Job:
 
     def _make(self, shards: list[Shard], stored: list[Shard]) -> Tokenizer:
         """Tokenize shards, in this process where one worker is enough, else in several; `stored` need the disk."""
-        reporter, committer, options = self._reporter, self._committer, self._options
+        reporter = self._reporter
+        committer = self._committer
+        options = self._options
         self._refuse_small_disk(stored)
         self.files.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
         reporter.workers = min(options.workers or _num_cores(), max(1, len(shards)))
         if reporter.workers > 1:
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
-                tokenizer = self._load_tokenizer("tokenizers")  # only looked at here, and sooner there than a fast one
+                tokenizer = self._load_tokenizer(
+                    "tokenizers"
+                )  # only looked at here, and sooner there than a fast one
                 pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
             self._encoder = pool.encoder
             return tokenizer
@@ -192,7 +225,9 @@ class _Job:
         self._encoder = tokenizer.encoder.name
         maker = ShardMaker(tokenizer, options, lambda counts: reporter.report("tokenize", [counts]))
         for shard in shards:
-            sink = ShardSink(self.files, shard, committer.placement, leaves_mark=not committer.joins)
+            sink = ShardSink(
+                self.files, shard, committer.placement, leaves_mark=not committer.joins
+            )
             with contextlib.closing(sink):
                 committer.finished(maker.make(shard, committer.fingerprints[shard.number], sink))
             self._commit()
@@ -206,15 +241,22 @@ class _Job:
     def _load_tokenizer(self, encoder: str) -> Tokenizer:
         options = self._options
         use_one_thread()
-        tokenizer = load_tokenizer(options.tokenizer, special_tokens=options.special_tokens, encoder=encoder)
+        tokenizer = load_tokenizer(
+            options.tokenizer, special_tokens=options.special_tokens, encoder=encoder
+        )
         if options.append_eod:
-            tokenizer.end_of_document(options.eod_token)  # refuse a tokenizer without one before the work, not after
+            tokenizer.end_of_document(
+                options.eod_token
+            )  # refuse a tokenizer without one before the work, not after
         return tokenizer
 
     def _refuse_small_disk(self, shards: list[Shard]) -> None:
         if not self._options.check_space:
             return
-        needed = bytes_needed(shards, self._load_tokenizer("tokenizers"), self._options) - self._committer.length
+        needed = (
+            bytes_needed(shards, self._load_tokenizer("tokenizers"), self._options)
+            - self._committer.length
+        )
         free = shutil.disk_usage(self.files.base.parent).free
         if needed > free:
             raise DataError(
@@ -224,12 +266,15 @@ class _Job:
 
     def _close(self, tokenizer: Tokenizer) -> Manifest:
         """Index, renames, manifest; the order lets an interruption anywhere be mended by a second run."""
-        files, totals = self.files, self._committer.totals
+        files = self.files
+        totals = self._committer.totals
         self._refuse_no_tokens()
         parts = PartsFolder(files)
         os.truncate(files.bin_part, self._committer.length)
         with files.idx_part.open("wb") as file:
-            written = write_index(file, dtype_code(tokenizer.vocabulary), lambda: parts.pieces(len(self._shards)))
+            written = write_index(
+                file, dtype_code(tokenizer.vocabulary), lambda: parts.pieces(len(self._shards))
+            )
         assert written == (totals.sequences, totals.documents)
         idx_sha256 = sha256_of(files.idx_part)
         self._join_quarantine(parts)
@@ -268,14 +313,24 @@ class _Job:
                 target.write(path.read_bytes() if path.exists() else b"")
 
     def _manifest(self, tokenizer: Tokenizer, idx_sha256: str) -> Manifest:
-        options, files, committer, totals = self._options, self.files, self._committer, self._committer.totals
+        options = self._options
+        files = self.files
+        committer = self._committer
+        totals = self._committer.totals
         eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None
         wall = time.monotonic() - self._began
         rates = {"wall": self._reporter.text_done() / wall / 1e6}
-        rates |= {stage: totals.text_bytes / took / 1e6 for stage, took in totals.seconds.items() if took > 0}
+        rates |= {
+            stage: totals.text_bytes / took / 1e6
+            for stage, took in totals.seconds.items()
+            if took > 0
+        }
         return Manifest(
             fingerprint=self.fingerprint,
-            inputs=[dict(zip(("path", "bytes", "mtime_ns", "sample"), file, strict=True)) for file in self._inputs],
+            inputs=[
+                dict(zip(("path", "bytes", "mtime_ns", "sample"), file, strict=True))
+                for file in self._inputs
+            ],
             options=options.choices(),
             tokenizer={
                 "name": tokenizer.name,
@@ -290,8 +345,16 @@ class _Job:
             problems=committer.problems,
             sources=dict(sorted(totals.sources.items())),
             files={
-                "bin": {"name": files.bin.name, "bytes": committer.length, "sha256": committer.hash.hexdigest()},
-                "idx": {"name": files.idx.name, "bytes": files.idx.stat().st_size, "sha256": idx_sha256},
+                "bin": {
+                    "name": files.bin.name,
+                    "bytes": committer.length,
+                    "sha256": committer.hash.hexdigest(),
+                },
+                "idx": {
+                    "name": files.idx.name,
+                    "bytes": files.idx.stat().st_size,
+                    "sha256": idx_sha256,
+                },
             },
             shards=committer.spans,
             seconds={"wall": wall} | totals.seconds,
@@ -311,7 +374,14 @@ def _num_cores() -> int:
 
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
-    for package in ("gpt3-runbook", "fastokens", "tokenizers", "msgspec", "backports.zstd", "numpy"):
+    for package in (
+        "gpt3-runbook",
+        "fastokens",
+        "tokenizers",
+        "msgspec",
+        "backports.zstd",
+        "numpy",
+    ):
         with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions
@@ -331,7 +401,11 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
             continue
         estimated += text_estimate(segment) / (segment.end - segment.start)
         starts = itertools.accumulate(map(len, batch.texts), initial=0)
-        pieces = [piece[: SAMPLE - start] for start, piece in zip(starts, batch.texts, strict=False) if start < SAMPLE]
+        pieces = [
+            piece[: SAMPLE - start]
+            for start, piece in zip(starts, batch.texts, strict=False)
+            if start < SAMPLE
+        ]
         tokens += len(tokenizer.encoder.encode_batch(pieces)[0]) + len(pieces) * options.append_eod
         documents += len(pieces)
         text += batch.read_bytes * sum(map(len, pieces)) / max(1, sum(map(len, batch.texts)))

@@ -34,7 +34,11 @@ REPORT_SECONDS = 0.25
 ATTEMPTS = 3
 """How often a shard may kill its worker."""
 _PR_SET_PDEATHSIG = 1
-_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "a file may grow no more"}
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EFBIG: "a file may grow no more",
+}
 
 
 def disk_error(error: OSError, files: TokenFiles) -> DataError:
@@ -51,7 +55,9 @@ def disk_error(error: OSError, files: TokenFiles) -> DataError:
     )
 
 
-def work(pipe: Connection, prefix: Path, options: TokenizeOptions, parent: int, placement: Placement) -> None:
+def work(
+    pipe: Connection, prefix: Path, options: TokenizeOptions, parent: int, placement: Placement
+) -> None:
     """Life of a worker; ends with its parent, whatever ends that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if sys.platform == "linux":  # none may be left to write into files that a new run works on
@@ -59,7 +65,8 @@ def work(pipe: Connection, prefix: Path, options: TokenizeOptions, parent: int, 
     if os.getppid() != parent:
         os._exit(1)
 
-    files, last_report = TokenFiles(prefix), 0.0
+    files = TokenFiles(prefix)
+    last_report = 0.0
 
     def report(counts: ShardCounts) -> None:
         nonlocal last_report
@@ -69,7 +76,9 @@ def work(pipe: Connection, prefix: Path, options: TokenizeOptions, parent: int, 
 
     try:
         with (files.parts / "workers.lock").open("ab") as lock:
-            with contextlib.suppress(OSError):  # Lustre without -o flock; the parent's own lock has the same limit
+            with contextlib.suppress(
+                OSError
+            ):  # Lustre without -o flock; the parent's own lock has the same limit
                 fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
             use_one_thread()
             tokenizer = load_tokenizer(
@@ -79,7 +88,9 @@ def work(pipe: Connection, prefix: Path, options: TokenizeOptions, parent: int, 
             pipe.send(("ready", tokenizer.encoder.name))
             while (task := pipe.recv()) is not None:
                 shard, fingerprint = task
-                with contextlib.closing(ShardSink(files, shard, placement, leaves_mark=True)) as sink:
+                with contextlib.closing(
+                    ShardSink(files, shard, placement, leaves_mark=True)
+                ) as sink:
                     pipe.send(("done", maker.make(shard, fingerprint, sink)))
     except DataError as error:
         pipe.send(("error", str(error)))
@@ -115,7 +126,9 @@ class Pool:
         for _ in range(count):
             ours, theirs = context.Pipe()
             arguments = (theirs, *self._arguments)
-            process = context.Process(target=work, args=arguments, daemon=True, name="runbook-tokenize")
+            process = context.Process(
+                target=work, args=arguments, daemon=True, name="runbook-tokenize"
+            )
             with without_main():
                 process.start()
             theirs.close()
@@ -133,7 +146,9 @@ class Pool:
     def run(self, shards: Iterable[Shard], report: Callable[[], None]) -> None:
         """Make all shards; `report` is called a few times a second."""
         self._todo = deque(shards)
-        while self._todo or any(worker.shard for worker in self.workers) or self._committer.has_work:
+        while (
+            self._todo or any(worker.shard for worker in self.workers) or self._committer.has_work
+        ):
             worked = self._committer.step()
             self._listen(0.0 if worked else 0.1)
             report()
@@ -147,8 +162,12 @@ class Pool:
         channels: dict[Any, _Worker] = {}
         for worker in self.workers:
             channels |= {worker.pipe: worker, worker.process.sentinel: worker}
-        for worker in {id(channels[channel]): channels[channel] for channel in wait(list(channels), seconds)}.values():
-            alive = worker.process.is_alive()  # asked first: what a dead worker said last is in the pipe by now
+        for worker in {
+            id(channels[channel]): channels[channel] for channel in wait(list(channels), seconds)
+        }.values():
+            alive = (
+                worker.process.is_alive()
+            )  # asked first: what a dead worker said last is in the pipe by now
             try:
                 while worker.pipe.poll():
                     self._answer(worker, worker.pipe.recv())
@@ -190,7 +209,10 @@ class Pool:
         number = worker.shard.number if worker.shard else -1
         self._attempts[number] += 1
         if self._attempts[number] >= ATTEMPTS:
-            how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+            if code is not None and code < 0:
+                how = f"killed by signal {-code}"
+            else:
+                how = f"ended with exit code {code}"
             when = f"working on {worker.shard.describe()}" if worker.shard else "starting"
             raise DataError(
                 f"{self._attempts[number]} workers died while {when}; the last was {how}. Signal 9 often means that "

@@ -19,7 +19,12 @@ from runbook.tokens.sources.input_files import find_inputs, path_inside
 HUB = "https://huggingface.co"
 """Where `HF_ENDPOINT` names no mirror."""
 _HF = re.compile(r"hf://(datasets/|)([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_MAGIC = {".zst": b"\x28\xb5\x2f\xfd", ".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\x00", ".parquet": b"PAR1"}
+_MAGIC = {
+    ".zst": b"\x28\xb5\x2f\xfd",
+    ".gz": b"\x1f\x8b",
+    ".xz": b"\xfd7zXZ\x00",
+    ".parquet": b"PAR1",
+}
 
 GetPage = Callable[[str], tuple[bytes, str]]
 """Takes a URL; gives the body and the URL of the next page."""
@@ -64,14 +69,19 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
         )
     files = expected_files(dataset)
     if not files:
-        raise DataError(f"the dataset {dataset.title!r} names no files; list them under files or groups")
+        raise DataError(
+            f"the dataset {dataset.title!r} names no files; list them under files or groups"
+        )
     base = dataset.url.rstrip("/") + "/"
     return [
-        RemoteFile(file.path, base + urllib.parse.quote(file.path), file.bytes, file.sha256.lower()) for file in files
+        RemoteFile(file.path, base + urllib.parse.quote(file.path), file.bytes, file.sha256.lower())
+        for file in files
     ]
 
 
-def choose_files(listed: dict[str, RemoteFile], dataset: Dataset, source: str, remedy: str) -> list[RemoteFile]:
+def choose_files(
+    listed: dict[str, RemoteFile], dataset: Dataset, source: str, remedy: str
+) -> list[RemoteFile]:
     """Of what a source lists, the files that the catalogue names; where it names none, those that match its pattern.
 
     Raises:
@@ -79,17 +89,25 @@ def choose_files(listed: dict[str, RemoteFile], dataset: Dataset, source: str, r
     """
     promised = expected_files(dataset)
     if not promised:
-        matching = [file for path, file in listed.items() if fnmatch.fnmatch(PurePosixPath(path).name, dataset.pattern)]
+        matching = [
+            file
+            for path, file in listed.items()
+            if fnmatch.fnmatch(PurePosixPath(path).name, dataset.pattern)
+        ]
         if not matching:
             raise DataError(f"{source} has no file matching {dataset.pattern!r}. {remedy}")
         return matching
     if missing := [file.path for file in promised if file.path not in listed]:
         shown = join_first(missing, 10, ", ", " and {} more")
-        raise DataError(f"{len(missing)} of {len(promised)} files are not at {source}: {shown}. {remedy}")
+        raise DataError(
+            f"{len(missing)} of {len(promised)} files are not at {source}: {shown}. {remedy}"
+        )
     pairs = [(file, listed[file.path]) for file in promised]
     for file, there in pairs:
         if file.bytes and there.bytes != file.bytes:
-            raise DataError(f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: another file")
+            raise DataError(
+                f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: another file"
+            )
     return [replace(there, sha256=file.sha256.lower() or there.sha256) for file, there in pairs]
 
 
@@ -99,22 +117,29 @@ def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list
     listed: dict[str, RemoteFile] = {}
     files = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/"
     kind = "" if name.startswith("datasets/") else "models/"
-    for folder in sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [""]:
+    for folder in sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [
+        ""
+    ]:
         place = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
         url = f"{endpoint}/api/{kind}{name}/tree/{place}?recursive=true"
         while url:
             body, next_url = get(url)
             try:
                 for entry in (entry for entry in json.loads(body) if entry["type"] == "file"):
-                    path, sha256 = str(entry["path"]), str((entry.get("lfs") or {}).get("oid", ""))
-                    listed[path] = RemoteFile(path, files + urllib.parse.quote(path), int(entry["size"]), sha256)
+                    path = str(entry["path"])
+                    sha256 = str((entry.get("lfs") or {}).get("oid", ""))
+                    listed[path] = RemoteFile(
+                        path, files + urllib.parse.quote(path), int(entry["size"]), sha256
+                    )
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise DataError(
                     f"{url} did not answer with a list of files but with {body[:80]!r}; is it a Hub?"
                 ) from None
             url = urllib.parse.urljoin(url, next_url) if next_url else ""
     source = f"{endpoint}/{name} (revision {revision})"
-    return choose_files(listed, dataset, source, "Correct the catalogue, or name the revision that has them.")
+    return choose_files(
+        listed, dataset, source, "Correct the catalogue, or name the revision that has them."
+    )
 
 
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
@@ -122,7 +147,9 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
     if folder:
         return project / Path(folder).expanduser()
     if not dataset.folder:
-        raise DataError(f"the dataset {dataset.title!r} names no folder; set data.folder to where its files lie")
+        raise DataError(
+            f"the dataset {dataset.title!r} names no folder; set data.folder to where its files lie"
+        )
     base = Path(__file__).parents[2] if dataset.kind == "corpus" else project
     return base / Path(dataset.folder).expanduser()
 
@@ -138,7 +165,9 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
-        listed = [SourceFile(path=path) for path in dataset.paths]  # what the parts become on the documents' way
+        listed = [
+            SourceFile(path=path) for path in dataset.paths
+        ]  # what the parts become on the documents' way
     _refuse_faults(dataset, home, listed)
     if not listed:
         return find_inputs([home], dataset.pattern)
@@ -156,12 +185,16 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     _refuse_faults(dataset, home, listed)
-    found = [path_inside(home, file.path) for file in listed] or sorted(home.rglob("*.bin"), key=natural_key)
+    found = [path_inside(home, file.path) for file in listed] or sorted(
+        home.rglob("*.bin"), key=natural_key
+    )
     bins = [path for path in found if path.suffix == ".bin"]
     if not bins:
         raise DataError(f"{home} holds no .bin files; set data.folder to where the token files lie")
     prefixes = [path.with_suffix("") for path in bins]
-    if single := [prefix.name for prefix in prefixes if not TokenFiles.existing(prefix).idx.is_file()]:
+    if single := [
+        prefix.name for prefix in prefixes if not TokenFiles.existing(prefix).idx.is_file()
+    ]:
         raise DataError(
             f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: {', '.join(single[:5])}"
         )
@@ -177,9 +210,13 @@ def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> No
         )
 
 
-def join_first(texts: list[str], most: int, between: str = "\n  ", more: str = "\n  ... and {} more") -> str:
+def join_first(
+    texts: list[str], most: int, between: str = "\n  ", more: str = "\n  ... and {} more"
+) -> str:
     """The first of many texts, and how many more there are."""
-    return between.join(texts[:most]) + (more.format(len(texts) - most) if len(texts) > most else "")
+    return between.join(texts[:most]) + (
+        more.format(len(texts) - most) if len(texts) > most else ""
+    )
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
@@ -192,7 +229,8 @@ def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool 
     """What is wrong with a file: its size, and with `checksums` its first bytes and its sum; empty where nothing is."""
     if not path.is_file():
         return "missing"
-    size, suffix = path.stat().st_size, Path(file.path).suffix
+    size = path.stat().st_size
+    suffix = Path(file.path).suffix
     if file.bytes and size != file.bytes:
         return f"{size} bytes, {file.bytes} expected"
     if size == 0:
@@ -207,7 +245,9 @@ def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool 
         return f"sha256 {sha256}, {file.sha256} expected"
     if isinstance(file, RemoteFile) and file.md5:
         with path.open("rb") as content:
-            md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            md5 = hashlib.file_digest(
+                content, lambda: hashlib.md5(usedforsecurity=False)
+            ).hexdigest()
         if md5 != file.md5:
             return f"md5 {md5}, and the bucket says {file.md5}"
     return ""

@@ -14,7 +14,15 @@ from typing import Any
 
 from runbook.core.errors import DataError
 from runbook.tokens.sources import input_files
-from runbook.tokens.sources.input_files import BLOCK, HUGE, BrokenFileError, Segment, kind_of, open_segment, read_blocks
+from runbook.tokens.sources.input_files import (
+    BLOCK,
+    HUGE,
+    BrokenFileError,
+    Segment,
+    kind_of,
+    open_segment,
+    read_blocks,
+)
 
 PIECE = 4 << 20
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
@@ -63,7 +71,9 @@ def decode_plain(piece: bytes) -> str:
 class BadRecord:
     """A record that cannot be read, and where it stands in its file."""
 
-    offset: int  # of its first byte, in the file's (decompressed) text; a row number in a Parquet file
+    offset: (
+        int  # of its first byte, in the file's (decompressed) text; a row number in a Parquet file
+    )
     reason: str
     raw: bytes
 
@@ -92,12 +102,16 @@ class Parser:
         self.text_key = text_key
         path = source_key.split(".") if source_key else []
         if path[:1] == [text_key]:
-            raise DataError(f"source key {source_key!r} lies inside the text key {text_key!r}; choose another")
+            raise DataError(
+                f"source key {source_key!r} lies inside the text key {text_key!r}; choose another"
+            )
         text = ("text", str, msgspec.field(name=text_key))
         raw = ("text", msgspec.Raw, msgspec.field(name=text_key))
         holder: Any = str
         for key in reversed(path[1:]):
-            holder = msgspec.defstruct("Holder", [("inner", holder, msgspec.field(name=key))], gc=False)
+            holder = msgspec.defstruct(
+                "Holder", [("inner", holder, msgspec.field(name=key))], gc=False
+            )
         source = [("inner", holder, msgspec.field(name=path[0]))] if path else []
         self._texts = _decoder([text])
         self._raw = _decoder([raw])
@@ -128,7 +142,9 @@ class Parser:
         if bytes(raw[:1]) != b'"':
             return None
         sources = [self.source_of(line)] if self._sources else None
-        return DocumentBatch(sources=sources, huge=HugeText(raw[1:-1], self._decode_piece), offset=offset)
+        return DocumentBatch(
+            sources=sources, huge=HugeText(raw[1:-1], self._decode_piece), offset=offset
+        )
 
     def _decode_piece(self, piece: bytes) -> str:
         return self._text(b"{" + json.dumps(self.text_key).encode() + b':"' + piece + b'"}')
@@ -165,12 +181,16 @@ class Parser:
 
     def _text(self, line: bytes) -> str:
         """The text of a record; BadTextError says why it has none."""
-        with contextlib.suppress(ValueError, RecursionError):  # stricter than Python's json, which decides
+        with contextlib.suppress(
+            ValueError, RecursionError
+        ):  # stricter than Python's json, which decides
             return str(self._texts.decode(line).text)
         try:
             record = _loads(line.rstrip(_WHITE))
         except UnicodeDecodeError as error:
-            raise BadTextError(f"invalid UTF-8: {error.reason} at byte {error.start} of the line") from None
+            raise BadTextError(
+                f"invalid UTF-8: {error.reason} at byte {error.start} of the line"
+            ) from None
         except ValueError as error:
             raise BadTextError(f"invalid JSON: {error}") from None
         except RecursionError:
@@ -187,7 +207,9 @@ class Parser:
             text.encode()
         except UnicodeEncodeError as error:
             half = f"\\u{ord(text[error.start]):04x}"
-            reason = f"a lone surrogate {half}, half of a UTF-16 pair, is no character and has no tokens"
+            reason = (
+                f"a lone surrogate {half}, half of a UTF-16 pair, is no character and has no tokens"
+            )
             raise BadTextError(reason) from None
         return text
 
@@ -215,7 +237,14 @@ def _loads(line: bytes) -> Any:
 
 
 def _json_name(value: Any) -> str:
-    names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "text", list: "list"}
+    names = {
+        type(None): "null",
+        bool: "boolean",
+        int: "number",
+        float: "number",
+        str: "text",
+        list: "list",
+    }
     return names.get(type(value), "object")
 
 
@@ -280,7 +309,8 @@ def _parquet(segment: Segment, text_key: str) -> Iterator[DocumentBatch]:
                     row += 1
                 yield batch
         except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors or OSErrors
-            reason, remedy = f"not a whole Parquet file: {error}", "Fetch it again, or use --bad-records skip."
+            reason = f"not a whole Parquet file: {error}"
+            remedy = "Fetch it again, or use --bad-records skip."
             raise BrokenFileError(segment.path, row, reason, remedy) from error
 
 
@@ -293,4 +323,6 @@ def find_source_key(segment: Segment) -> str:
     except (StopIteration, DataError):
         return ""  # the work itself will say what is wrong with the file
     line = memoryview(data)[: next(_LINE_END.finditer(data)).start()]
-    return next((key for key in KNOWN_SOURCE_KEYS if Parser("", key).source_of(line) != UNKNOWN_SOURCE), "")
+    return next(
+        (key for key in KNOWN_SOURCE_KEYS if Parser("", key).source_of(line) != UNKNOWN_SOURCE), ""
+    )

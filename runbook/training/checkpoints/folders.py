@@ -32,7 +32,11 @@ class CheckpointFolder:
 
     def shards(self) -> set[str]:
         """The files of its folder of shards that have a checksum."""
-        return {name.removeprefix(f"{SHARDS}/") for name in self.metadata["files"] if name.startswith(f"{SHARDS}/")}
+        return {
+            name.removeprefix(f"{SHARDS}/")
+            for name in self.metadata["files"]
+            if name.startswith(f"{SHARDS}/")
+        }
 
 
 def folder_name(iteration: int) -> str:
@@ -62,10 +66,14 @@ def seal_checkpoint(
     part: Path, metadata: dict[str, Any], checksums: dict[str, str], keep: int, keep_every: int = 0
 ) -> Path:
     """Seal, rename, point the tracker at it, then remove all but the newest `keep` and those of each `keep_every`."""
-    root, final = part.parent, part.with_suffix("")
+    root = part.parent
+    final = part.with_suffix("")
     metadata = {**metadata, "files": checksums}
     faults.armed.save("metadata")
-    _write(part / METADATA, json.dumps({**metadata, "seal": _seal(metadata)}, indent=1, sort_keys=True) + "\n")
+    _write(
+        part / METADATA,
+        json.dumps({**metadata, "seal": _seal(metadata)}, indent=1, sort_keys=True) + "\n",
+    )
     for folder in (part / SHARDS, part):
         sync_folder(folder)
     if final.exists():  # a broken one of this iteration, which was not loaded
@@ -79,7 +87,9 @@ def seal_checkpoint(
     for old in _folders(root)[keep:]:
         if keep_every and _iteration(old) % keep_every == 0:
             continue
-        doomed = old.rename(old.with_suffix(".old.part"))  # killed from here on, `remove_leftovers` ends the work
+        doomed = old.rename(
+            old.with_suffix(".old.part")
+        )  # killed from here on, `remove_leftovers` ends the work
         shutil.rmtree(doomed)
     return final
 
@@ -102,7 +112,9 @@ def tracked_iteration(root: Path) -> int | None:
 
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
     """Point the tracker, maybe one behind after a kill, at a checkpoint; its fault if any, and the newest iteration."""
-    tracker, named, fault = root / TRACKER, tracked_iteration(root), ""
+    tracker = root / TRACKER
+    named = tracked_iteration(root)
+    fault = ""
     newest = _iteration(_folders(root)[0])
     if named is not None and not (root / folder_name(named)).is_dir():
         fault = f"{tracker} names {folder_name(named)}, which is not there"
@@ -121,14 +133,23 @@ def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
     The folders are asked, not the tracker: it may be older than the newest checkpoint (killed between the two
     renames), empty or garbage.
     """
-    checkpoints, problems = [], []
+    checkpoints = []
+    problems = []
     for folder in _folders(root):
         try:
             metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
             if metadata.pop("seal") != _seal(metadata):
                 raise ValueError("its seal does not match: it was changed after it was written")
             checkpoints.append(CheckpointFolder(folder, int(metadata["iteration"]), metadata))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             problems.append(f"{folder / METADATA} cannot be used: {error}")
     return checkpoints, problems
 
@@ -141,7 +162,8 @@ def has_checkpoints(root: Path) -> bool:
 def checksum_fault(checkpoint: CheckpointFolder, files: list[str]) -> str:
     """What is wrong with these files of a checkpoint: the file, what is expected and what is there; or nothing."""
     for name in files:
-        path, expected = checkpoint.folder / name, str(checkpoint.metadata["files"][name])
+        path = checkpoint.folder / name
+        expected = str(checkpoint.metadata["files"][name])
         try:
             actual = sha256(path)
         except FileNotFoundError:
@@ -153,10 +175,14 @@ def checksum_fault(checkpoint: CheckpointFolder, files: list[str]) -> str:
     return ""
 
 
-def differences(values: Mapping[str, object], wanted: Mapping[str, object], whose: str = "plan") -> str:
+def differences(
+    values: Mapping[str, object], wanted: Mapping[str, object], whose: str = "plan"
+) -> str:
     """Every value that is not the one wanted, and whose that is; nothing where all are."""
     return ", ".join(
-        f"{key} {values.get(key)} ({whose}: {value})" for key, value in wanted.items() if values.get(key) != value
+        f"{key} {values.get(key)} ({whose}: {value})"
+        for key, value in wanted.items()
+        if values.get(key) != value
     )
 
 
@@ -178,7 +204,9 @@ def sync_folder(folder: Path) -> None:
 def _folders(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
-    folders = (path for path in root.iterdir() if re.fullmatch(r"iter_\d{7,}", path.name) and path.is_dir())
+    folders = (
+        path for path in root.iterdir() if re.fullmatch(r"iter_\d{7,}", path.name) and path.is_dir()
+    )
     return sorted(folders, key=_iteration, reverse=True)
 
 

@@ -19,9 +19,13 @@ from runbook.training.checkpoints.weights import WholeWeights, finite, stored_ke
 from runbook.training.engines.engine import CommonState, Shards, State
 
 _NOT_OURS = (
-    "sliding_window", "quantization_config", "use_parallel_residual", "qk_layernorm", "add_cross_attention",
+    "sliding_window",
+    "quantization_config",
+    "use_parallel_residual",
+    "qk_layernorm",
+    "add_cross_attention",
     "scale_attn_by_inverse_layer_idx",
-)  # fmt: skip
+)
 """Keys that make another model where they are set."""
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
@@ -38,8 +42,12 @@ class Kind:
     values: dict[str, str]  # our value for each key of its config
     constants: dict[str, object]
     biases: dict[str, list[str]]  # its keys that switch biases on, and for which of our modules
-    modules: dict[str, list[str]]  # its module for each of ours; several for a matrix that we have in one
-    reads: dict[str, dict[str, Any]]  # by the model type that is imported: what absent keys mean, what has biases
+    modules: dict[
+        str, list[str]
+    ]  # its module for each of ours; several for a matrix that we have in one
+    reads: dict[
+        str, dict[str, Any]
+    ]  # by the model type that is imported: what absent keys mean, what has biases
 
 
 @functools.cache
@@ -70,8 +78,13 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
         "model_type": model_type,
         **{theirs: getattr(model, ours) for theirs, ours in kind.values.items()},
         **kind.constants,
-        **{key: all(_has_bias(module, model) for module in modules) for key, modules in kind.biases.items()},
-        **dict.fromkeys(("bos_token_id", "eos_token_id"), end_of_document if end_of_document >= 0 else None),
+        **{
+            key: all(_has_bias(module, model) for module in modules)
+            for key, modules in kind.biases.items()
+        },
+        **dict.fromkeys(
+            ("bos_token_id", "eos_token_id"), end_of_document if end_of_document >= 0 else None
+        ),
         "torch_dtype": "float32",
     }
     if "rope_theta" in config:  # transformers 5 has it in a mapping, 4 at the top
@@ -85,7 +98,8 @@ def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[s
     for ours, theirs in kind.modules.items():
         if ours == "output_layer" and model.tied_embeddings:
             continue
-        in_layer, suffixes = "{" in theirs[0], ["weight"]
+        in_layer = "{" in theirs[0]
+        suffixes = ["weight"]
         if "linear_" in ours or ("norm" in ours and model.normalization == "layernorm"):
             suffixes.append("bias")
         for layer in range(model.layers if in_layer else 1):
@@ -96,7 +110,9 @@ def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[s
 
 def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
     """Shape of a weight of the whole model."""
-    hidden, ffn, matrix = model.hidden, model.ffn_hidden, name.endswith("weight")
+    hidden = model.hidden
+    ffn = model.ffn_hidden
+    matrix = name.endswith("weight")
     shapes = {
         "word_embeddings": (model.padded_vocabulary, hidden),
         "output_layer": (model.padded_vocabulary, hidden),
@@ -112,9 +128,15 @@ def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
 
 def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
     """Every weight of a model of ours, whether or not `transformers` has one like it."""
-    names = [name for name, _ in _their_names(model, kinds()["gpt2"])]  # which has all of our modules
+    names = [
+        name for name, _ in _their_names(model, kinds()["gpt2"])
+    ]  # which has all of our modules
     rotary = model.position_embedding == "rope"
-    names = [name for name in names if not _lacks_bias(name, model) and not (rotary and "position" in name)]
+    names = [
+        name
+        for name in names
+        if not _lacks_bias(name, model) and not (rotary and "position" in name)
+    ]
     return {name: _our_shape(name, model) for name in names}
 
 
@@ -129,7 +151,9 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
     parts = [value[: model.vocabulary] if name in PADDED else value]
     if "linear_qkv" in name:
         groups = value.view(model.kv_heads, -1, model.head_size, *value.shape[1:])
-        parts = [groups[:, rows].flatten(0, 2) for rows in (slice(-2), slice(-2, -1), slice(-1, None))]
+        parts = [
+            groups[:, rows].flatten(0, 2) for rows in (slice(-2), slice(-2, -1), slice(-1, None))
+        ]
     elif "linear_fc1" in name and model.gated:
         parts = list(value.chunk(2))
     if joins and "linear_" in name:
@@ -145,7 +169,9 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
         whole = parts[0].T if parts[0].dim() > 1 else parts[0]
         parts = list(whole.chunk(3)) if "linear_qkv" in name else [whole]
     if "linear_qkv" in name:
-        groups = [part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]) for part in parts]
+        groups = [
+            part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]) for part in parts
+        ]
         return torch.cat(groups, 1).flatten(0, 2)
     value = torch.cat(parts)
     if name in PADDED:
@@ -154,7 +180,10 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
 
 
 def _shapes_there(ours: str, model: PlannedModel) -> list[tuple[int, ...]]:
-    return [tuple(part.shape) for part in to_theirs(ours, torch.empty(_our_shape(ours, model), device="meta"), model)]
+    return [
+        tuple(part.shape)
+        for part in to_theirs(ours, torch.empty(_our_shape(ours, model), device="meta"), model)
+    ]
 
 
 def export_folder(
@@ -170,7 +199,9 @@ def export_folder(
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
-            raise RefusedError(f"{out} is not empty, and nothing is written over: give another folder")
+            raise RefusedError(
+                f"{out} is not empty, and nothing is written over: give another folder"
+            )
     except OSError as error:
         raise RefusedError(f"{out} cannot be made a folder: {error}") from None
     files, room = [[]], shard_bytes  # type: tuple[list[list[str]], int]
@@ -178,27 +209,38 @@ def export_folder(
     for ours, parts in shapes.items():
         size = sum(4 * math.prod(part) for part in parts)
         if size > room and files[-1]:
-            files, room = [*files, []], shard_bytes
+            files = [*files, []]
+            room = shard_bytes
         files[-1].append(ours)
         room -= size
     weight_map: dict[str, str] = {}
     for number, content in enumerate(files, 1):
-        file = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
+        if len(files) > 1:
+            file = f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        else:
+            file = "model.safetensors"
         weight_map |= {name: file for ours in content for name in names[ours]}
         with (out / file).open("wb") as stream:
             pairs = (zip(names[ours], shapes[ours], strict=True) for ours in content)
             _write_header(stream, dict(itertools.chain(*pairs)))
             for ours in content:
                 shape = _our_shape(ours, model)
-                value = torch.zeros(shape) if ours in absent else whole.read([ours], masters=True)[ours].float()
+                if ours in absent:
+                    value = torch.zeros(shape)
+                else:
+                    value = whole.read([ours], masters=True)[ours].float()
                 if tuple(value.shape) != shape:
-                    raise RefusedError(f"{ours} is {tuple(value.shape)}, and the plan's model has {shape}")
+                    raise RefusedError(
+                        f"{ours} is {tuple(value.shape)}, and the plan's model has {shape}"
+                    )
                 for tensor in to_theirs(ours, value, model):
                     stream.write(tensor.numpy().tobytes())
     total = sum((out / file).stat().st_size for file in {*weight_map.values()})
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+        (out / "model.safetensors.index.json").write_text(
+            json.dumps(index, indent=1) + "\n", encoding="utf-8"
+        )
     (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     return {"architecture": config["architectures"][0], "files": len(files), "bytes": total}  # type: ignore[index]
 
@@ -221,7 +263,11 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
     offset = 0
     for name, shape in shapes.items():
         size = 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(shape),
+            "data_offsets": [offset, offset + size],
+        }
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -229,16 +275,23 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
 
 
 def check_shapes(
-    folder: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], ignored: tuple[str, ...]
+    folder: Path,
+    found: Mapping[str, tuple[int, ...]],
+    wanted: Mapping[str, tuple[int, ...]],
+    ignored: tuple[str, ...],
 ) -> None:
     """`RefusedError` where a weight is missing, has another shape, or has no place in our model."""
     for name, shape in wanted.items():
         if not found.get(name):
             raise RefusedError(f"{folder} has no weight {name}")
         if found[name] != shape:
-            raise RefusedError(f"{folder}: {name} is {found[name]}, and the plan's model has {shape}")
+            raise RefusedError(
+                f"{folder}: {name} is {found[name]}, and the plan's model has {shape}"
+            )
     if left := sorted(name for name in found.keys() - wanted.keys() if not name.endswith(ignored)):
-        raise RefusedError(f"{folder} has weights that the plan's model lacks: {', '.join(left[:4])}")
+        raise RefusedError(
+            f"{folder} has weights that the plan's model lacks: {', '.join(left[:4])}"
+        )
 
 
 class SourceWeights:
@@ -250,8 +303,15 @@ class SourceWeights:
 
     def sharded_state(self) -> State:
         """All weights by their shapes alone."""
-        shapes = {key: torch.empty(_our_shape(ours, self.model), device="meta") for key, ours in self._ours.items()}
-        return {"model0": Shards({key: ShardedTensor.from_rank_offsets(key, shape) for key, shape in shapes.items()})}
+        shapes = {
+            key: torch.empty(_our_shape(ours, self.model), device="meta")
+            for key, ours in self._ours.items()
+        }
+        return {
+            "model0": Shards(
+                {key: ShardedTensor.from_rank_offsets(key, shape) for key, shape in shapes.items()}
+            )
+        }
 
     def common_state(self) -> CommonState:
         """No step was made."""
@@ -263,17 +323,24 @@ class ImportedWeights(SourceWeights):
 
     def __init__(self, folder: Path, model: PlannedModel) -> None:
         """Compare config.json, names and shapes with the plan's model; `RefusedError` names each difference."""
-        biased, self._files = _check_config(folder, model), _SafetensorsFiles(folder)
+        biased = _check_config(folder, model)
+        self._files = _SafetensorsFiles(folder)
         known = dict(_their_names(model, kinds()[kind_of(model)]))
         for ours in known:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
                 known[ours] = ()  # ours begins at zero, where the plan has it
-        pairs = (zip(names, _shapes_there(ours, model), strict=True) for ours, names in known.items() if names)
+        pairs = (
+            zip(names, _shapes_there(ours, model), strict=True)
+            for ours, names in known.items()
+            if names
+        )
         self._files.check(dict(itertools.chain(*pairs)))
         absent = [ours for ours in known if _lacks_bias(ours, model)]
         for name in (name for ours in absent for name in known[ours]):
             if bool(self._files.read(name).any()):
-                raise RefusedError(f"{folder}: {name} is not zero, and the plan's model has no such bias")
+                raise RefusedError(
+                    f"{folder}: {name} is not zero, and the plan's model has no such bias"
+                )
         self._names = {ours: names for ours, names in known.items() if ours not in absent}
         super().__init__(model, self._names)
 
@@ -281,7 +348,9 @@ class ImportedWeights(SourceWeights):
         """Its parts there, joined as ours is; zeros where the folder lacks a bias."""
         ours = self._ours[key]
         parts = [self._files.read(name) for name in self._names[ours]]
-        return to_ours(ours, parts, self.model) if parts else torch.zeros(_our_shape(ours, self.model))
+        if parts:
+            return to_ours(ours, parts, self.model)
+        return torch.zeros(_our_shape(ours, self.model))
 
 
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
@@ -293,7 +362,8 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
         raise RefusedError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(theirs, dict):
         raise RefusedError(f"{path} is no mapping of names to values")
-    kind, there = kinds()[kind_of(model)], str(theirs.get("model_type"))
+    kind = kinds()[kind_of(model)]
+    there = str(theirs.get("model_type"))
     if there not in kind.reads:
         needed = ", ".join(f"{key} {value}" for key, value in kind.needed.items())
         raise RefusedError(
@@ -301,20 +371,30 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
             f"{', '.join(kind.reads)} are read: choose or add a model of that kind"
         )
     values = _meaning(theirs, kind, model)
-    free = {"dropout", "init_std"} | ({"positions"} if model.position_embedding == "rope" else set())
-    wanted = {key: getattr(model, ours) for key, ours in kind.values.items() if ours not in free} | kind.constants
+    free = {"dropout", "init_std"} | (
+        {"positions"} if model.position_embedding == "rope" else set()
+    )
+    wanted = {
+        key: getattr(model, ours) for key, ours in kind.values.items() if ours not in free
+    } | kind.constants
     wanted |= {"rope_type": "default", **dict.fromkeys(_NOT_OURS)}
-    for each, key in itertools.product((wanted, values), wanted.keys() & {"activation_function", "hidden_act"}):
+    for each, key in itertools.product(
+        (wanted, values), wanted.keys() & {"activation_function", "hidden_act"}
+    ):
         each[key] = _SAME_ACTIVATIONS.get(str(each.get(key)), each.get(key))
     if wrong := folders.differences(values, wanted):
         raise RefusedError(f"{path} is of another model: {wrong}")
-    return {*kind.reads[there]["biased"]}.union(*(modules for key, modules in kind.biases.items() if values.get(key)))
+    return {*kind.reads[there]["biased"]}.union(
+        *(modules for key, modules in kind.biases.items() if values.get(key))
+    )
 
 
 def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict[str, object]:
     """A config.json with what it means by the keys that it lacks."""
     there = str(theirs.get("model_type"))
-    rotary: dict[str, object] = {**(theirs.get("rope_scaling") or {}), **(theirs.get("rope_parameters") or {})}  # type: ignore[dict-item]
+    rotary: dict[str, object] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        rotary.update(theirs.get(key) or {})  # type: ignore[call-overload]
     values = {**kind.reads[there]["defaults"], **theirs, **rotary}
     absent = {"n_inner": 4 * model.hidden, "num_key_value_heads": values.get("num_attention_heads")}
     for key, value in {**absent, "head_dim": model.head_size}.items():
@@ -332,21 +412,35 @@ class _SafetensorsFiles:
         try:
             from safetensors import SafetensorError, safe_open
         except ImportError:  # an image of torch and megatron-core alone
-            raise RefusedError("the package safetensors is not installed here: install gpt3-runbook[train]") from None
+            raise RefusedError(
+                "the package safetensors is not installed here: install gpt3-runbook[train]"
+            ) from None
         self._folder, self._files = folder, dict[str, Any]()
         for path in sorted(folder.glob("*.safetensors")):
             try:
                 file: Any = safe_open(path, framework="pt")
             except (SafetensorError, OSError) as error:
-                raise RefusedError(f"{path} is no safetensors file, or it is cut short: {error}") from None
+                raise RefusedError(
+                    f"{path} is no safetensors file, or it is cut short: {error}"
+                ) from None
             self._files |= {_plain(name): (file, name) for name in file.offset_keys()}
         if not self._files:
-            raise RefusedError(f"{folder} has no .safetensors file; other formats may hold code and are not read")
+            raise RefusedError(
+                f"{folder} has no .safetensors file; other formats may hold code and are not read"
+            )
 
     def check(self, wanted: dict[str, tuple[int, ...]]) -> None:
         """`RefusedError` where a tensor is missing, has another shape, or has no place in our model."""
-        shapes = {name: tuple(file.get_slice(there).get_shape()) for name, (file, there) in self._files.items()}
-        check_shapes(self._folder, {name: shapes.pop(_plain(name), ()) for name in wanted} | shapes, wanted, _BUFFERS)
+        shapes = {
+            name: tuple(file.get_slice(there).get_shape())
+            for name, (file, there) in self._files.items()
+        }
+        check_shapes(
+            self._folder,
+            {name: shapes.pop(_plain(name), ()) for name in wanted} | shapes,
+            wanted,
+            _BUFFERS,
+        )
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor in float32."""

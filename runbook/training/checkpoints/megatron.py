@@ -15,10 +15,18 @@ from torch.distributed.checkpoint import metadata
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PlannedModel
 from runbook.training.checkpoints import folders, torch_dist
-from runbook.training.checkpoints.hugging_face import PADDED, SourceWeights, check_shapes, our_shapes, to_ours
+from runbook.training.checkpoints.hugging_face import (
+    PADDED,
+    SourceWeights,
+    check_shapes,
+    our_shapes,
+    to_ours,
+)
 from runbook.training.checkpoints.weights import finite, stored_key
 
-_MEGATRON: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_MEGATRON: dict[str, Any] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
 """Its arguments that make another model where they are set (`not_ours`), what a version without one did (`absent`),
 parts of names before megatron-core (`older_names`), weights that tensor ranks cut, and what is none."""
 _CUT_ROWS = (*PADDED, *_MEGATRON["cut_rows"])
@@ -36,21 +44,36 @@ class MegatronWeights(SourceWeights):
         self._folder = folder = _newest(folder)
         files = [*folder.glob("common.pt"), *sorted(folder.glob("mp_rank_*/model_optim_rng.pt"))]
         if not files:
-            raise RefusedError(f"{folder} has neither common.pt nor mp_rank_00/model_optim_rng.pt of Megatron-LM")
+            raise RefusedError(
+                f"{folder} has neither common.pt nor mp_rank_00/model_optim_rng.pt of Megatron-LM"
+            )
         try:
             rows, *cut = _check_arguments(files[0], model)
-            stored = _shards(folder) if files[0].name == "common.pt" else _rank_files(folder, *cut, gated=model.gated)
+            if files[0].name == "common.pt":
+                stored = _shards(folder)
+            else:
+                stored = _rank_files(folder, *cut, gated=model.gated)
         except torch_dist.READ_ERRORS as error:
-            raise RefusedError(f"{folder} cannot be read: {type(error).__name__}: {str(error)[:300]}") from error
+            raise RefusedError(
+                f"{folder} cannot be read: {type(error).__name__}: {str(error)[:300]}"
+            ) from error
         self._read = {key: read for key, (_, read) in stored.items()}
-        wanted = {stored_key(ours): (rows, *shape[1:]) if ours in PADDED else shape for ours, shape in shapes.items()}
-        ignored = (*_MEGATRON["no_weights"], *(["output_layer.weight"] if model.tied_embeddings else []))
+        wanted = {
+            stored_key(ours): (rows, *shape[1:]) if ours in PADDED else shape
+            for ours, shape in shapes.items()
+        }
+        ignored = (
+            *_MEGATRON["no_weights"],
+            *(["output_layer.weight"] if model.tied_embeddings else []),
+        )
         check_shapes(folder, {key: shape for key, (shape, _) in stored.items()}, wanted, ignored)
 
     def read_weight(self, key: str) -> torch.Tensor:
         """All of its pieces in float32; rows of the padded vocabulary are zero."""
         value = finite(self._read[key](), self._folder, key).float()
-        return to_ours(key, [value[: self.model.vocabulary]], self.model) if key in PADDED else value
+        if key in PADDED:
+            return to_ours(key, [value[: self.model.vocabulary]], self.model)
+        return value
 
 
 def _newest(folder: Path) -> Path:
@@ -61,19 +84,26 @@ def _newest(folder: Path) -> Path:
     named = tracker.read_text(encoding="utf-8", errors="replace").strip()[:20]
     newest = folder / (f"iter_{int(named):07d}" if named.isdecimal() else "release")
     if not (named.isdecimal() or named == "release") or not newest.is_dir():
-        raise RefusedError(f"{tracker} names {named!r}, and {newest} is not the folder of that checkpoint")
+        raise RefusedError(
+            f"{tracker} names {named!r}, and {newest} is not the folder of that checkpoint"
+        )
     return newest
 
 
 def _check_arguments(path: Path, model: PlannedModel) -> tuple[int, int, int]:
     """The padded vocabulary and the sizes of tensor and pipeline; `RefusedError` names what the plan has otherwise."""
     content = torch_dist.read_pickle(path)
-    version, arguments = content.get("checkpoint_version"), content.get("args")
+    version = content.get("checkpoint_version")
+    arguments = content.get("args")
     if not isinstance(arguments, argparse.Namespace):
         raise RefusedError(f"{path} has no args, which would say what model its weights are of")
     if not isinstance(version, int | float) or version < 3:
-        raise RefusedError(f"{path}: checkpoint_version {version}, and 3 is read: older ones order weights otherwise")
-    values = _MEGATRON["absent"] | {key: value for key, value in vars(arguments).items() if value is not None}
+        raise RefusedError(
+            f"{path}: checkpoint_version {version}, and 3 is read: older ones order weights otherwise"
+        )
+    values = _MEGATRON["absent"] | {
+        key: value for key, value in vars(arguments).items() if value is not None
+    }
     values |= {key: None for key in _MEGATRON["not_ours"] if not values.get(key)}
     rotary = "rope" if values.get("use_rotary_position_embeddings") else "learned_absolute"
     values.setdefault("position_embedding_type", rotary)
@@ -82,22 +112,36 @@ def _check_arguments(path: Path, model: PlannedModel) -> tuple[int, int, int]:
     if not values.get("group_query_attention"):
         values["num_query_groups"] = values.get("num_attention_heads")
     wanted = {
-        "num_layers": model.layers, "hidden_size": model.hidden, "ffn_hidden_size": model.ffn_hidden,
-        "num_attention_heads": model.heads, "num_query_groups": model.kv_heads, "kv_channels": model.head_size,
-        "position_embedding_type": "rope" if model.position_embedding == "rope" else "learned_absolute",
+        "num_layers": model.layers,
+        "hidden_size": model.hidden,
+        "ffn_hidden_size": model.ffn_hidden,
+        "num_attention_heads": model.heads,
+        "num_query_groups": model.kv_heads,
+        "kv_channels": model.head_size,
+        "position_embedding_type": "rope"
+        if model.position_embedding == "rope"
+        else "learned_absolute",
         "normalization": "RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
-        "norm_epsilon": model.norm_epsilon, "swiglu": model.gated, "add_bias_linear": model.biases,
-        "add_qkv_bias": model.biases or model.qkv_biases, "softmax_type": "vanilla",
-        "untie_embeddings_and_output_weights": not model.tied_embeddings, **dict.fromkeys(_MEGATRON["not_ours"]),
-    }  # fmt: skip
+        "norm_epsilon": model.norm_epsilon,
+        "swiglu": model.gated,
+        "add_bias_linear": model.biases,
+        "add_qkv_bias": model.biases or model.qkv_biases,
+        "softmax_type": "vanilla",
+        "untie_embeddings_and_output_weights": not model.tied_embeddings,
+        **dict.fromkeys(_MEGATRON["not_ours"]),
+    }
     if model.position_embedding == "rope":
         wanted |= {"rotary_base": model.rope_base, "rotary_percent": 1.0}
     else:
         wanted["max_position_embeddings"] = model.positions
     if not model.gated:
-        wanted["bias_gelu_fusion"] = True  # GPT-2's GELU; Megatron-LM's other one is by the error function
+        wanted["bias_gelu_fusion"] = (
+            True  # GPT-2's GELU; Megatron-LM's other one is by the error function
+        )
     if values.get("padded_vocab_size") != model.vocabulary:
-        multiple = max(1, values["make_vocab_size_divisible_by"] * values["tensor_model_parallel_size"])
+        multiple = max(
+            1, values["make_vocab_size_divisible_by"] * values["tensor_model_parallel_size"]
+        )
         wanted["padded_vocab_size"] = -(-model.vocabulary // multiple) * multiple
     if wrong := folders.differences(values, wanted):
         raise RefusedError(f"{path} is of another model: {wrong}")
@@ -107,26 +151,38 @@ def _check_arguments(path: Path, model: PlannedModel) -> tuple[int, int, int]:
 
 def _shards(folder: Path) -> Stored:
     """The weights of a `torch_dist` folder; Megatron-LM has those of all layers in one tensor."""
-    described, tensors, places = torch_dist.check_shards(folder), dict[str, Any](), {}
+    described = torch_dist.check_shards(folder)
+    tensors = dict[str, Any]()
+    places = {}
     for index, place in described.storage_data.items():
-        key, offset, tensor = index.fqn, index.offset, described.state_dict_metadata.get(index.fqn)
+        key = index.fqn
+        offset = index.offset
+        tensor = described.state_dict_metadata.get(index.fqn)
         if key.startswith("optimizer.") or not isinstance(tensor, metadata.TensorStorageMetadata):
             continue
-        path, end = folder / place.relative_path, place.offset + place.length
+        path = folder / place.relative_path
+        end = place.offset + place.length
         if not path.is_file() or path.stat().st_size < end:
             raise RefusedError(f"{path} is missing or cut short: {key} ends at byte {end:,}")
         (length,) = {chunk.sizes for chunk in tensor.chunks if chunk.offsets == offset}
         size = tensor.size
         if re.match(r"decoder\.layers\.\D", key):
             if length[0] != 1:
-                raise RefusedError(f"{folder} has {key} of {length[0]} layers in one piece: only one is read")
+                raise RefusedError(
+                    f"{folder} has {key} of {length[0]} layers in one piece: only one is read"
+                )
             key = key.replace("layers.", f"layers.{offset[0]}.", 1)
-            size, offset, length = size[1:], offset[1:], length[1:]
+            size = size[1:]
+            offset = offset[1:]
+            length = length[1:]
         whole = tensors.setdefault(key, metadata.TensorStorageMetadata(tensor.properties, size, []))
         whole.chunks.append(metadata.ChunkStorageMetadata(offset, length))
         places[metadata.MetadataIndex(key, offset)] = place
     shards = torch_dist.StoredShards(folder, metadata.Metadata(tensors, storage_data=places))
-    return {key: (tuple(tensor.size), partial(shards.read_whole, key)) for key, tensor in tensors.items()}
+    return {
+        key: (tuple(tensor.size), partial(shards.read_whole, key))
+        for key, tensor in tensors.items()
+    }
 
 
 def _rank_files(folder: Path, tensor: int, pipeline: int, *, gated: bool) -> Stored:
@@ -136,9 +192,14 @@ def _rank_files(folder: Path, tensor: int, pipeline: int, *, gated: bool) -> Sto
         [torch_dist.read_pickle(folder / path.format(rank, stage)) for rank in range(tensor)]
         for stage in range(pipeline)
     ]
-    weights, first_layer = dict[str, list[torch.Tensor]](), 0
-    chunks = sorted((int(name[5:] or 0), name) for name in files[0][0] if re.fullmatch(r"model\d*", name))
-    for (_, chunk), ranks in itertools.product(chunks, files):  # a chunk of an interleaved pipeline goes by all stages
+    weights = dict[str, list[torch.Tensor]]()
+    first_layer = 0
+    chunks = sorted(
+        (int(name[5:] or 0), name) for name in files[0][0] if re.fullmatch(r"model\d*", name)
+    )
+    for (_, chunk), ranks in itertools.product(
+        chunks, files
+    ):  # a chunk of an interleaved pipeline goes by all stages
         num_layers = 0
         for name, piece in (pair for content in ranks for pair in _tensors(content[chunk])):
             for older, newer in _MEGATRON["older_names"].items():
@@ -149,14 +210,21 @@ def _rank_files(folder: Path, tensor: int, pipeline: int, *, gated: bool) -> Sto
             weights.setdefault(stored_key(name), []).append(piece)
         first_layer += num_layers
     join = partial(_join, gated=gated)
-    shapes = {key: join(key, [piece.to("meta") for piece in pieces]).shape for key, pieces in weights.items()}
-    return {key: (tuple(shapes[key]), partial(join, key, pieces)) for key, pieces in weights.items()}
+    shapes = {
+        key: join(key, [piece.to("meta") for piece in pieces]).shape
+        for key, pieces in weights.items()
+    }
+    return {
+        key: (tuple(shapes[key]), partial(join, key, pieces)) for key, pieces in weights.items()
+    }
 
 
 def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
     """The weight of all tensor ranks."""
     if "linear_fc1" in key and gated and key.endswith(_CUT_ROWS):
-        halves = [piece.chunk(2) for piece in pieces]  # a rank has its part of the gate, then of what it gates
+        halves = [
+            piece.chunk(2) for piece in pieces
+        ]  # a rank has its part of the gate, then of what it gates
         pieces = [half[number] for number in (0, 1) for half in halves]
     if key.endswith(_CUT_ROWS):
         return torch.cat(pieces)
@@ -166,7 +234,11 @@ def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
 def _tensors(content: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """All tensors of mappings within mappings, by their names with points between."""
     for name, value in content.items():
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.device.type == "cpu":
+        if (
+            isinstance(value, torch.Tensor)
+            and value.layout == torch.strided
+            and value.device.type == "cpu"
+        ):
             yield f"{prefix}{name}", value
         elif isinstance(value, Mapping):
             yield from _tensors(value, f"{prefix}{name}.")

@@ -22,14 +22,29 @@ from runbook.training.checkpoints import folders, torch_dist
 from runbook.training.checkpoints.folders import CheckpointFolder
 from runbook.training.engines.engine import CommonState, TrainingEngine
 from runbook.training.health import faults
-from runbook.training.process_groups import reduce_number, run_on_all_ranks, run_on_first_rank, seed_ranks
+from runbook.training.process_groups import (
+    reduce_number,
+    run_on_all_ranks,
+    run_on_first_rank,
+    seed_ranks,
+)
 from runbook.training.ranks import on_gpu
 from runbook.training.report import say
 
 _SHAPE_KEYS = (
-    "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "positions", "padded_vocabulary", "tied_embeddings",
-    "position_embedding", "normalization", "activation", "biases",
-)  # fmt: skip
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn_hidden",
+    "positions",
+    "padded_vocabulary",
+    "tied_embeddings",
+    "position_embedding",
+    "normalization",
+    "activation",
+    "biases",
+)
 
 
 @dataclass
@@ -61,7 +76,10 @@ def random_state() -> ShardedObject:
         parallel_state.get_data_parallel_group(with_context_parallel=True),
     )
     return ShardedObject(
-        "random", state, tuple(group.size() for group in groups), tuple(group.rank() for group in groups)
+        "random",
+        state,
+        tuple(group.size() for group in groups),
+        tuple(group.rank() for group in groups),
     )
 
 
@@ -80,13 +98,20 @@ class PendingSave:
     """A checkpoint on its way to the disk: started, written (here or in a thread), sealed."""
 
     def __init__(
-        self, spec: PhasePlan, engine: TrainingEngine, progress: TrainingProgress, *, in_background: bool
+        self,
+        spec: PhasePlan,
+        engine: TrainingEngine,
+        progress: TrainingProgress,
+        *,
+        in_background: bool,
     ) -> None:
         """Agree with all ranks on who writes what; a state that is written in the background is copied first."""
         self.spec = spec
         self.iteration = progress.iteration
         self.started = time.monotonic()
-        self._part = spec.path(spec.checkpoint.folder) / f"{folders.folder_name(progress.iteration)}.part"
+        self._part = (
+            spec.path(spec.checkpoint.folder) / f"{folders.folder_name(progress.iteration)}.part"
+        )
         self._metadata = {
             **dataclasses.asdict(progress),
             "fingerprint": spec.fingerprint,
@@ -104,13 +129,19 @@ class PendingSave:
         with self._cleaning():
             run_on_first_rank(self._begin)
             faults.armed.save("begin")
-            read = getattr(engine, "read_weight", None)  # imported weights are read when they are written
-            self._writing = torch_dist.ShardWriter(state, self._part / folders.SHARDS, copied=in_background, read=read)
+            read = getattr(
+                engine, "read_weight", None
+            )  # imported weights are read when they are written
+            self._writing = torch_dist.ShardWriter(
+                state, self._part / folders.SHARDS, copied=in_background, read=read
+            )
         if in_background:
             executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
             self._background = executor.submit(self._writing.write)
             executor.shutdown(wait=False)
-        self.stall_seconds = time.monotonic() - self.started  # how long the training waited for it so far
+        self.stall_seconds = (
+            time.monotonic() - self.started
+        )  # how long the training waited for it so far
 
     def _begin(self) -> None:
         """Find a full disk before gigabytes are written to it; a quota shows only while writing."""
@@ -131,9 +162,14 @@ class PendingSave:
             sums = self._writing.finish(run_on_all_ranks(write))
             faults.armed.save("shards")
             files = {f"{folders.SHARDS}/{name}": digest for name, digest in sums.items()}
-            size = run_on_first_rank(lambda: sum((self._part / name).stat().st_size for name in files))
-            keep, every = self.spec.checkpoint.keep, self.spec.checkpoint.keep_every
-            final = run_on_first_rank(lambda: folders.seal_checkpoint(self._part, self._metadata, files, keep, every))
+            size = run_on_first_rank(
+                lambda: sum((self._part / name).stat().st_size for name in files)
+            )
+            keep = self.spec.checkpoint.keep
+            every = self.spec.checkpoint.keep_every
+            final = run_on_first_rank(
+                lambda: folders.seal_checkpoint(self._part, self._metadata, files, keep, every)
+            )
         now = time.monotonic()
         self.stall_seconds += now - start
         return SaveResult(self.iteration, now - self.started, self.stall_seconds, size, final)
@@ -162,7 +198,9 @@ class LoadedCheckpoint:
     progress: TrainingProgress
     folder: Path
     problems: list[str]
-    changes: list[str]  # values it was trained with that are not the plan's and change what going on means
+    changes: list[
+        str
+    ]  # values it was trained with that are not the plan's and change what going on means
     harmless: list[str]  # those that do not
     weights_only: bool  # whether it is another engine's, so that its optimizer state was left out
     tracker_fault: str  # what was wrong with the tracker, which is rewritten; empty: nothing
@@ -202,7 +240,10 @@ def _load_candidate(
     stored = torch_dist.open_shards(checkpoint)
     engine.restore(stored.read, CommonState(**metadata["common"]), with_optimizer=not weights_only)
     # What ZeRO shares out does not change how a layout numbers its ranks.
-    same_ranks = {**metadata["parallel"], "zero_stage": 0} == {**dataclasses.asdict(spec.parallel), "zero_stage": 0}
+    same_ranks = {**metadata["parallel"], "zero_stage": 0} == {
+        **dataclasses.asdict(spec.parallel),
+        "zero_stage": 0,
+    }
     if same_ranks:
         random = run_on_all_ranks(lambda: stored.read_object(random_state().unique_key))
         torch.set_rng_state(random["torch"])
@@ -212,15 +253,26 @@ def _load_candidate(
     else:  # the ranks of another layout have no states to restore: draw new numbers, not those drawn before
         seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
     root = spec.path(spec.checkpoint.folder)
-    tracker_fault, newest = run_on_first_rank(lambda: folders.mend_tracker(root, checkpoint.iteration))
-    progress = TrainingProgress(**{key.name: metadata[key.name] for key in dataclasses.fields(TrainingProgress)})
+    tracker_fault, newest = run_on_first_rank(
+        lambda: folders.mend_tracker(root, checkpoint.iteration)
+    )
+    progress = TrainingProgress(
+        **{key.name: metadata[key.name] for key in dataclasses.fields(TrainingProgress)}
+    )
     changes, harmless = _changes(spec, checkpoint)
     if weights_only:
         lost = "whose optimizer state is its own, so that the weights alone are taken up and Adam begins anew"
         harmless = [f"the engine {metadata['engine']} (plan: {spec.engine}), {lost}", *harmless]
     lost_iterations = newest - checkpoint.iteration
     return LoadedCheckpoint(
-        progress, checkpoint.folder, problems, changes, harmless, weights_only, tracker_fault, lost_iterations
+        progress,
+        checkpoint.folder,
+        problems,
+        changes,
+        harmless,
+        weights_only,
+        tracker_fault,
+        lost_iterations,
     )
 
 
@@ -230,13 +282,16 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
     if metadata.get("fingerprint") == spec.fingerprint:
         return [], []
     if "recipe" not in metadata:
-        return [f"a fingerprint of {str(metadata.get('fingerprint'))[:12]} (plan: {spec.fingerprint[:12]})"], []
+        return [
+            f"a fingerprint of {str(metadata.get('fingerprint'))[:12]} (plan: {spec.fingerprint[:12]})"
+        ], []
     return identity.differences(metadata["recipe"], json.loads(json.dumps(identity.recipe(spec))))
 
 
 def _verify(checkpoint: CheckpointFolder) -> str:
     """What is wrong with the checkpoint's files, of which each rank reads a share."""
-    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rank = torch.distributed.get_rank()
+    ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
     own = sorted(checkpoint.metadata["files"])[rank::ranks]
     torch.distributed.all_gather_object(problems, folders.checksum_fault(checkpoint, own))
@@ -248,7 +303,8 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
 
     By Megatron's rule the padding is a multiple of 128 x tensor, so that another cut would change it.
     """
-    model, tensor = spec.model, spec.parallel.tensor
+    model = spec.model
+    tensor = spec.parallel.tensor
     padded = run_on_first_rank(lambda: _newest_padding(spec))
     if padded in (0, model.padded_vocabulary) or padded < model.vocabulary or padded % tensor:
         return spec
@@ -257,7 +313,9 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
             f"the vocabulary of {model.vocabulary:,} stays padded to {padded:,} as in the checkpoint (plan: "
             f"{model.padded_vocabulary:,})"
         )
-    return dataclasses.replace(spec, model=dataclasses.replace(model, padded_vocabulary=padded, parameters=0))
+    return dataclasses.replace(
+        spec, model=dataclasses.replace(model, padded_vocabulary=padded, parameters=0)
+    )
 
 
 def _newest_padding(spec: PhasePlan) -> int:

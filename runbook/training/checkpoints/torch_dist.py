@@ -31,7 +31,10 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, is_main_replica
-from megatron.core.dist_checkpointing.strategies.torch import MCoreSavePlanner, mcore_to_pyt_state_dict
+from megatron.core.dist_checkpointing.strategies.torch import (
+    MCoreSavePlanner,
+    mcore_to_pyt_state_dict,
+)
 from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.utils import _create_file_view
@@ -39,7 +42,12 @@ from torch.distributed.checkpoint.utils import _create_file_view
 from runbook.plan_file.errors import RefusedError
 from runbook.training.checkpoints import folders
 from runbook.training.engines.engine import Shard, State, each_shard
-from runbook.training.process_groups import gather_on_first_rank, reduce_number, run_on_all_ranks, run_on_first_rank
+from runbook.training.process_groups import (
+    gather_on_first_rank,
+    reduce_number,
+    run_on_all_ranks,
+    run_on_first_rank,
+)
 from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
@@ -54,7 +62,12 @@ class ShardWriter:
     """
 
     def __init__(
-        self, state: State, folder: Path, *, copied: bool, read: Callable[[str], torch.Tensor] | None = None
+        self,
+        state: State,
+        folder: Path,
+        *,
+        copied: bool,
+        read: Callable[[str], torch.Tensor] | None = None,
     ) -> None:
         """Prepare to write `state` into the empty `folder`; where `copied`, training may change it at once.
 
@@ -63,25 +76,37 @@ class ShardWriter:
         self.folder = folder
         own: dict[str, list[Any]] = {}
         for shard in _shards_written_here(state):
-            own.setdefault(shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []).append(shard)
-        tensors = [shard for shards in own.values() for shard in shards if isinstance(shard, ShardedTensor)]
+            own.setdefault(
+                shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []
+            ).append(shard)
+        tensors = [
+            shard for shards in own.values() for shard in shards if isinstance(shard, ShardedTensor)
+        ]
         if copied:
             _copy_to_host(tensors)
         shapes = {shard.key for shard in tensors if shard.data.is_meta}
         size = sum(shard.data.nbytes for shard in tensors)
         most = 1 + size // FILE_BYTES if on_gpu() or read else 1
-        self._num_files, self._num_threads = (most, 1) if read else (min(MOST_FILES, most), min(MOST_FILES, most))
+        self._num_files, self._num_threads = (
+            (most, 1) if read else (min(MOST_FILES, most), min(MOST_FILES, most))
+        )
         self._writer = FileSystemWriter(folder, sync_files=True)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
         if read is not None:
             find = self._planner.lookup_object
-            self._planner.lookup_object = lambda index: read(index.fqn) if index.fqn in shapes else find(index)
+            self._planner.lookup_object = lambda index: (
+                read(index.fqn) if index.fqn in shapes else find(index)
+            )
         self._metadata: Any = None
-        first, writer, planner = torch.distributed.get_rank() == 0, self._writer, self._planner
+        first = torch.distributed.get_rank() == 0
+        writer = self._writer
+        planner = self._planner
 
         def local() -> Any:
-            planner.set_up_planner(mcore_to_pyt_state_dict(own), writer.storage_meta(), is_coordinator=first)
+            planner.set_up_planner(
+                mcore_to_pyt_state_dict(own), writer.storage_meta(), is_coordinator=first
+            )
             writer.set_up_storage_writer(first)
             return writer.prepare_local_plan(planner.create_local_plan())
 
@@ -100,7 +125,9 @@ class ShardWriter:
         """Write this rank's files, each by a thread, with fsync, and sum them up on the way."""
         items = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
         parts = [part for part in enumerate(items) if part[1]]
-        with ThreadPoolExecutor(self._num_threads) as threads:  # torch's own would lose the error of any but the first
+        with ThreadPoolExecutor(
+            self._num_threads
+        ) as threads:  # torch's own would lose the error of any but the first
             each = threads.map if len(parts) > 1 else map
             results = [result for written in each(self._write_file, parts) for result in written]
         names = sorted({result.storage_data.relative_path for result in results})
@@ -108,7 +135,10 @@ class ShardWriter:
 
     def _write_file(self, part: tuple[int, list[Any]]) -> list[Any]:
         number, items = part
-        prefix = f"{self._plan.storage_data.prefix}{number}_" if number else self._plan.storage_data.prefix
+        if number:
+            prefix = f"{self._plan.storage_data.prefix}{number}_"
+        else:
+            prefix = self._plan.storage_data.prefix
         plan = replace(self._plan, items=items, storage_data=filesystem._StoragePrefix(prefix))
         return self._writer.write_data(plan, self._planner).wait()
 
@@ -128,7 +158,8 @@ class ShardWriter:
         return run_on_first_rank(describe)
 
 
-FILE_BYTES, MOST_FILES = 2**30, 4
+FILE_BYTES = 2**30
+MOST_FILES = 4
 """A rank on a GPU writes another file, by another thread, for so many bytes; on a CPU one, since its cores compute.
 
 Of weights that are read when they are written, torch keeps a whole file's in memory: they get as many as it takes.
@@ -142,18 +173,27 @@ def _copy_to_host(shards: list[ShardedTensor]) -> None:
     Pinned memory for the whole state would stay with the process, each tensor rounded up to a power of two.
     """
     if on_gpu():
-        turns = itertools.cycle([torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)])
-    place, full = torch.empty(0), torch.empty(0)
+        turns = itertools.cycle(
+            [torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        )
+    place = torch.empty(0)
+    full = torch.empty(0)
     for shard in shards:
         source = shard.data.detach()
         shard.data = torch.empty(source.shape, dtype=source.dtype) if on_gpu() else source.clone()
-        flat = [tensor.reshape(-1).view(torch.uint8) for tensor in (source, shard.data)] if on_gpu() else []
-        for piece, next_place in zip(*(torch.split(numbers, STAGING_BYTES) for numbers in flat), strict=True):
+        if on_gpu():
+            flat = [tensor.reshape(-1).view(torch.uint8) for tensor in (source, shard.data)]
+        else:
+            flat = []
+        for piece, next_place in zip(
+            *(torch.split(numbers, STAGING_BYTES) for numbers in flat), strict=True
+        ):
             buffer = next(turns)[: len(piece)]
             buffer.copy_(piece, non_blocking=True)
             place.copy_(full)
             torch.cuda.synchronize()
-            place, full = next_place, buffer
+            place = next_place
+            full = buffer
     place.copy_(full)
 
 
@@ -165,7 +205,8 @@ def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
     @contextlib.contextmanager
     def create_stream(path: Any, mode: str) -> Iterator[Any]:
         with create(path, mode) as stream:
-            digest, write = hashlib.sha256(), stream.write
+            digest = hashlib.sha256()
+            write = stream.write
 
             def summed(content: Any) -> Any:
                 digest.update(content)
@@ -182,23 +223,36 @@ def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
 def state_bytes(state: State) -> int:
     """Bytes of tensors that all ranks together would write."""
     return reduce_number(
-        sum(shard.data.nbytes for shard in _shards_written_here(state) if isinstance(shard, ShardedTensor))
+        sum(
+            shard.data.nbytes
+            for shard in _shards_written_here(state)
+            if isinstance(shard, ShardedTensor)
+        )
     )
 
 
 def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
     """The shards of a verified checkpoint; rank 0 reads what describes them, and tells the others."""
     folder = checkpoint.folder / folders.SHARDS
-    return StoredShards(folder, run_on_first_rank(lambda: check_shards(folder, checkpoint.shards())))
+    return StoredShards(
+        folder, run_on_first_rank(lambda: check_shards(folder, checkpoint.shards()))
+    )
 
 
 PIECE_BYTES = 16 * 2**20
 """So much of a file is on the host at once, on its way to where it belongs; a power of two for file systems' blocks."""
 
 READ_ERRORS = (
-    RuntimeError, ValueError, TypeError, LookupError, AttributeError, OSError, EOFError, AssertionError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    OSError,
+    EOFError,
+    AssertionError,
     pickle.UnpicklingError,
-)  # fmt: skip
+)
 """What torch raises over a file that is not what its metadata says."""
 
 
@@ -223,7 +277,8 @@ class Box(NamedTuple):
 
     def overlap(self, other: Box) -> Box:
         """What both cover; its height or width is 0 where that is nothing."""
-        top, left = max(self.top, other.top), max(self.left, other.left)
+        top = max(self.top, other.top)
+        left = max(self.left, other.left)
         bottom = min(self.top + self.height, other.top + other.height)
         right = min(self.left + self.width, other.left + other.width)
         return Box(top, left, max(0, bottom - top), max(0, right - left))
@@ -254,7 +309,8 @@ class StoredShards:
         first = 0
         for piece in each_shard(shard):  # those of a factory follow one another
             last = first + piece.data.numel()
-            low, high = max(start, first), min(start + into.numel(), last)
+            low = max(start, first)
+            high = min(start + into.numel(), last)
             if low < high:
                 self._read_range(piece, low - first, into[low - start : high - start])
             first = last
@@ -271,10 +327,14 @@ class StoredShards:
         ((_, place),) = self._places_of(key)
         with self._open(key, place) as (_, item):
             try:
-                (content,) = torch.load(item, map_location="cpu", weights_only=True)  # a list, as megatron-core has it
+                (content,) = torch.load(
+                    item, map_location="cpu", weights_only=True
+                )  # a list, as megatron-core has it
                 return content
             except pickle.UnpicklingError as error:
-                raise RefusedError(f"{key!r} in the checkpoint is more than data, and is not read: {error}") from error
+                raise RefusedError(
+                    f"{key!r} in the checkpoint is more than data, and is not read: {error}"
+                ) from error
 
     def _read_range(self, piece: ShardedTensor, start: int, into: torch.Tensor) -> None:
         described: Any = self.description.state_dict_metadata.get(piece.key)
@@ -282,25 +342,33 @@ class StoredShards:
         if size != tuple(piece.global_shape) or len(size) > 2:
             there = f"is {size}, not {tuple(piece.global_shape)}" if size else "is missing"
             raise RefusedError(f"{self.folder} does not fit this model: {piece.key} {there}")
-        sizes, filled = {chunk.offsets: chunk.sizes for chunk in described.chunks}, 0
+        sizes = {chunk.offsets: chunk.sizes for chunk in described.chunks}
+        filled = 0
         part = Box.of(piece.global_offset, piece.local_shape)
         for index, place in self._places_of(piece.key):
             chunk = Box.of(index.offset or (), sizes.get(index.offset, (0, 0)))
-            first, copies = 0, []
+            first = 0
+            copies = []
             for box in part.flat_range(start, start + into.numel()):
                 target = into[first : first + box.height * box.width].view(box.height, box.width)
                 first += target.numel()
                 top, left, height, width = common = box.overlap(chunk)
                 if height and width:
-                    copies.append((common, target[top - box.top :, left - box.left :][:height, :width]))
+                    copies.append(
+                        (common, target[top - box.top :, left - box.left :][:height, :width])
+                    )
             if copies:
                 with self._open(piece.key, place) as (stream, item):
-                    where = place.offset + _data_offset(item, place.length, chunk, described.properties.dtype)
+                    where = place.offset + _data_offset(
+                        item, place.length, chunk, described.properties.dtype
+                    )
                     for common, target in copies:
                         _copy(stream, where, chunk, common, described.properties.dtype, target)
                         filled += target.numel()
         if filled != into.numel():
-            raise RefusedError(f"{self.folder} does not fit this model: a part of {piece.key} is missing")
+            raise RefusedError(
+                f"{self.folder} does not fit this model: a part of {piece.key} is missing"
+            )
 
     def _places_of(self, key: str) -> list[tuple[metadata.MetadataIndex, Any]]:
         if key not in self._places:
@@ -323,7 +391,9 @@ class StoredShards:
                 yield stream, _create_file_view(stream, place.offset, place.length)
         except READ_ERRORS as error:
             reason = f"{type(error).__name__}: {error}"
-            raise RefusedError(f"{path} holds a tensor that cannot be read: {key}: {reason}") from error
+            raise RefusedError(
+                f"{path} holds a tensor that cannot be read: {key}: {reason}"
+            ) from error
 
 
 def _data_offset(item: Any, item_bytes: int, chunk: Box, dtype: torch.dtype) -> int:
@@ -332,17 +402,31 @@ def _data_offset(item: Any, item_bytes: int, chunk: Box, dtype: torch.dtype) -> 
     item.seek(0)
     offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
     # megatron-core puts a one before the shape of a layer's weight
-    shape, described = ([length for length in each if length != 1] for each in (like.shape, chunk[2:]))
-    if like.dtype != dtype or shape != described or not like.is_contiguous() or like.storage_offset():
-        raise ValueError(f"it is {tuple(like.shape)} of {like.dtype}, and described as {chunk[2:]} of {dtype}")
+    shape, described = (
+        [length for length in each if length != 1] for each in (like.shape, chunk[2:])
+    )
+    if (
+        like.dtype != dtype
+        or shape != described
+        or not like.is_contiguous()
+        or like.storage_offset()
+    ):
+        raise ValueError(
+            f"it is {tuple(like.shape)} of {like.dtype}, and described as {chunk[2:]} of {dtype}"
+        )
     if offset + like.numel() * dtype.itemsize > item_bytes:
         raise ValueError(f"it has {item_bytes} bytes, too few for {tuple(like.shape)} of {dtype}")
     return offset
 
 
-def _copy(stream: BinaryIO, where: int, chunk: Box, common: Box, dtype: torch.dtype, target: torch.Tensor) -> None:
+def _copy(
+    stream: BinaryIO, where: int, chunk: Box, common: Box, dtype: torch.dtype, target: torch.Tensor
+) -> None:
     """Copy a box out of a stored chunk, which begins at byte `where`: rows together where they are whole."""
-    rows = max(1, PIECE_BYTES // (chunk.width * dtype.itemsize)) if common.width == chunk.width else 1
+    if common.width == chunk.width:
+        rows = max(1, PIECE_BYTES // (chunk.width * dtype.itemsize))
+    else:
+        rows = 1
     for first in range(0, common.height, rows):
         piece = torch.empty(min(rows, common.height - first), common.width, dtype=dtype)
         number = (common.top - chunk.top + first) * chunk.width + common.left - chunk.left
@@ -362,13 +446,27 @@ def _shards_written_here(state: State) -> Iterator[Shard]:
 
 
 _KINDS: tuple[Any, ...] = (
-    metadata.Metadata, metadata.MetadataIndex, metadata.StorageMeta, metadata.TensorStorageMetadata,
-    metadata.BytesStorageMetadata, metadata.ChunkStorageMetadata, metadata.TensorProperties,
-    metadata._MEM_FORMAT_ENCODING, filesystem._StorageInfo, filesystem._StoragePrefix, torch.Size,
+    metadata.Metadata,
+    metadata.MetadataIndex,
+    metadata.StorageMeta,
+    metadata.TensorStorageMetadata,
+    metadata.BytesStorageMetadata,
+    metadata.ChunkStorageMetadata,
+    metadata.TensorProperties,
+    metadata._MEM_FORMAT_ENCODING,
+    filesystem._StorageInfo,
+    filesystem._StoragePrefix,
+    torch.Size,
     torch.serialization._get_layout,
-)  # fmt: skip
-_CLASSES: dict[tuple[str, str], Any] = {(kind.__module__, kind.__qualname__): kind for kind in _KINDS}
-_CLASSES |= {("collections", "OrderedDict"): dict, ("builtins", "set"): set, ("builtins", "slice"): slice}
+)
+_CLASSES: dict[tuple[str, str], Any] = {
+    (kind.__module__, kind.__qualname__): kind for kind in _KINDS
+}
+_CLASSES |= {
+    ("collections", "OrderedDict"): dict,
+    ("builtins", "set"): set,
+    ("builtins", "slice"): slice,
+}
 _CLASSES |= {
     (module, name): PurePosixPath
     for module in ("pathlib", "pathlib._local")
@@ -377,9 +475,16 @@ _CLASSES |= {
 
 
 _NOT_NEEDED = (
-    "megatron.", "torch.", "numpy.", "transformer_engine.", "pathlib.", "signal.", "enum.", "types.SimpleNamespace",
+    "megatron.",
+    "torch.",
+    "numpy.",
+    "transformer_engine.",
+    "pathlib.",
+    "signal.",
+    "enum.",
+    "types.SimpleNamespace",
     "_io.BytesIO",
-)  # fmt: skip
+)
 """Where classes and functions come from that Megatron-LM's files name besides tensors; none of them is called."""
 
 
@@ -394,7 +499,11 @@ class Placeholder:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         known = _CLASSES.get((module, name))
-        if known is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+        if (
+            known is None
+            and module == "torch"
+            and isinstance(getattr(torch, name, None), torch.dtype)
+        ):
             known = getattr(torch, name)
         if known is None and f"{module}.{name}".startswith(_NOT_NEEDED):
             return Placeholder
@@ -411,8 +520,18 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
     try:
         with (folder / ".metadata").open("rb") as stream:
             description = _Unpickler(stream).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
-        raise RefusedError(f"the checkpoint's .metadata cannot be read: {type(error).__name__}: {error}") from error
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        IndexError,
+        KeyError,
+    ) as error:
+        raise RefusedError(
+            f"the checkpoint's .metadata cannot be read: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(description, metadata.Metadata):
         raise RefusedError(
             f"the checkpoint's .metadata holds {type(description).__name__}, not torch's description of one"
@@ -435,21 +554,30 @@ def read_pickle(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        reason = f"it asks for {named[1]}" if named else "its pickle has steps that data does not need"
+        if named:
+            reason = f"it asks for {named[1]}"
+        else:
+            reason = "its pickle has steps that data does not need"
         raise RefusedError(
             f"{path} is more than data, and is not read: {reason}. Take another checkpoint, and ask where this one "
             f"comes from"
         ) from error
     except READ_ERRORS as error:
-        raise RefusedError(f"{path} cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
+        raise RefusedError(
+            f"{path} cannot be read: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
     finally:
         torch.serialization.add_safe_globals(known)
 
 
-def _check_shard_files(folder: Path, description: metadata.Metadata, files: Collection[str] | None) -> None:
+def _check_shard_files(
+    folder: Path, description: metadata.Metadata, files: Collection[str] | None
+) -> None:
     """Every shard is a file in the folder whose checksum was compared, and `.metadata` is one itself."""
     places = description.storage_data
-    if not isinstance(places, dict) or not all(isinstance(place, filesystem._StorageInfo) for place in places.values()):
+    if not isinstance(places, dict) or not all(
+        isinstance(place, filesystem._StorageInfo) for place in places.values()
+    ):
         raise RefusedError(f"{folder / '.metadata'} does not say in which file each tensor is")
     for name in sorted({".metadata", *(str(place.relative_path) for place in places.values())}):
         if PurePosixPath(name).name != name:
@@ -474,9 +602,14 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
             num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
             is_shape = all(isinstance(length, int) and length >= 0 for length in tensor.size)
         except (AttributeError, TypeError):
-            is_shape, num_bytes = False, 0
+            is_shape = False
+            num_bytes = 0
         if not is_shape or num_bytes > folder_bytes:
             raise RefusedError(
                 f"{folder / '.metadata'} describes {name!r} as "
-                + (f"{num_bytes:,} bytes, and the folder holds {folder_bytes:,}" if is_shape else "no tensor")
+                + (
+                    f"{num_bytes:,} bytes, and the folder holds {folder_bytes:,}"
+                    if is_shape
+                    else "no tensor"
+                )
             )

@@ -24,19 +24,25 @@ class WholeWeights:
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
         """The names under which weights are stored: where `masters`, as the optimizer has them, if it has them."""
-        known, stored = self.shards.description.state_dict_metadata, {}
+        known = self.shards.description.state_dict_metadata
+        stored = {}
         for name in names:
             key = stored_key(name)
             if not isinstance(known.get(key), TensorStorageMetadata):
                 raise RefusedError(f"{self.folder} lacks {name}: it is of another model")
-            master = f"optimizer.state.fp32_param.{key}"  # the float32 copy, which the optimizer steps
+            master = (
+                f"optimizer.state.fp32_param.{key}"  # the float32 copy, which the optimizer steps
+            )
             stored[name] = master if masters and master in known else key
         return stored
 
     def read(self, names: Iterable[str], *, masters: bool) -> dict[str, torch.Tensor]:
         """These weights; `RefusedError` where one is missing or damaged."""
         stored = self.stored_names(names, masters=masters)
-        return {name: finite(self.shards.read_whole(key), self.shards.folder, name) for name, key in stored.items()}
+        return {
+            name: finite(self.shards.read_whole(key), self.shards.folder, name)
+            for name, key in stored.items()
+        }
 
     def fill(self, gpt: torch.nn.Module, *, masters: bool) -> None:
         """Copy a rank's part of each weight into its place in a GPTModel, one weight in memory at a time."""
@@ -45,19 +51,28 @@ class WholeWeights:
                 if isinstance(shard, ShardedTensor):
                     value = self.read([shard.key], masters=masters)[shard.key]
                     if tuple(value.shape) != tuple(shard.global_shape):
-                        raise RefusedError(f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another model")
+                        raise RefusedError(
+                            f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another model"
+                        )
                     parts = zip(shard.global_offset, shard.local_shape, strict=True)
-                    shard.data.copy_(value[tuple(slice(start, start + size) for start, size in parts)])
+                    shard.data.copy_(
+                        value[tuple(slice(start, start + size) for start, size in parts)]
+                    )
 
 
 def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
     """The weight; `RefusedError` where it has other values than finite floating-point numbers."""
     if not weight.is_floating_point() or not bool(torch.isfinite(weight.float()).all()):
-        raise RefusedError(f"{folder}: {name} has values that are not finite floating-point numbers")
+        raise RefusedError(
+            f"{folder}: {name} has values that are not finite floating-point numbers"
+        )
     return weight
 
 
-_FUSED_NORMS = {"input_layernorm": "self_attention.linear_qkv", "pre_mlp_layernorm": "mlp.linear_fc1"}
+_FUSED_NORMS = {
+    "input_layernorm": "self_attention.linear_qkv",
+    "pre_mlp_layernorm": "mlp.linear_fc1",
+}
 """megatron-core stores a norm with the matrix behind it, as Transformer Engine joins them."""
 
 
@@ -84,7 +99,9 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
             problems.append(problem)
             continue
         folder = candidate.folder / folders.SHARDS
-        shards = torch_dist.StoredShards(folder, torch_dist.check_shards(folder, candidate.shards()))
+        shards = torch_dist.StoredShards(
+            folder, torch_dist.check_shards(folder, candidate.shards())
+        )
         return WholeWeights(candidate.folder, candidate.iteration, shards)
     available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
     wanted = f"no whole checkpoint of iteration {iteration}" if iteration else "no whole checkpoint"

@@ -23,9 +23,16 @@ from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, Weigh
 from runbook.training.process_groups import device
 
 _COLLECTIVES = (
-    "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor",
-    "all_gather", "all_gather_base", "all_gather_into_tensor", "all_gather_coalesced",
-)  # fmt: skip
+    "all_reduce",
+    "all_reduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_gather",
+    "all_gather_base",
+    "all_gather_into_tensor",
+    "all_gather_coalesced",
+)
 """Methods of a `deepspeed.comm` backend that are timed: they bring gradients together, and the weights of ZeRO 3. What
 pipeline stages send one another is not among them."""
 
@@ -67,7 +74,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
         self.adam.step = step_unless_bad  # type: ignore[method-assign]
         if self.engine.fp16_enabled():
-            self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False  # the loop has its own answer to it
+            self.engine.optimizer.loss_scaler.raise_error_at_min_scale = (
+                False  # the loop has its own answer to it
+            )
             self._let_scale_grow_later()
         if self.spec.parallel.zero_stage == 0:
             take_step = self.engine._take_model_step
@@ -82,8 +91,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
     def _let_scale_grow_later(self) -> None:
         """Raise the loss scale after the step: DeepSpeed raises it before, and then divides by the new scale."""
-        optimizer, take_step = self.engine.optimizer, self.engine._take_model_step
-        change, well = optimizer._update_scale, []
+        optimizer = self.engine.optimizer
+        take_step = self.engine._take_model_step
+        change = optimizer._update_scale
+        well = []
 
         def note(overflow: bool) -> None:
             change(overflow) if overflow else well.append(True)
@@ -105,7 +116,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _clip(self) -> None:
         """Clip in fp32: DeepSpeed does not keep the norm it clips by, and computes none where nothing is clipped."""
         limit = self.spec.optimizer.clip_gradient or math.inf
-        self.norm = float(clip_grad_norm_(list(self.engine.module.parameters()), limit, mpu=self.engine.mpu))
+        self.norm = float(
+            clip_grad_norm_(list(self.engine.module.parameters()), limit, mpu=self.engine.mpu)
+        )
 
     def _mark_gradients(self) -> None:
         """Copy the marks of the weights to their gradients, where DeepSpeed's norm in 16 bits looks for them.
@@ -150,7 +163,8 @@ class DeepSpeedEngine(engine.TrainingEngine):
             self._step()  # DeepSpeed clears all its buffers in a step, and nowhere else
             self.discards = False
         self.waiting = True
-        batch, parallel = self.spec.batch, self.spec.parallel
+        batch = self.spec.batch
+        parallel = self.spec.parallel
         if num_microbatches != self.engine.gradient_accumulation_steps():
             self.engine.set_train_batch_size(batch.micro * parallel.data * num_microbatches)
 
@@ -172,7 +186,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
         with self._evaluating():
-            logits = self.engine.module(ids, torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
+            logits = self.engine.module(
+                ids, torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+            )
         return engine.whole_logits(logits)
 
     def sharded_state(self) -> engine.State:
@@ -180,7 +196,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
         state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
             # One weight brought together after the other, on the host of the copy that writes it.
-            state["model0"] = {name: self._gathered(shard) for name, shard in state["model0"].items()}
+            state["model0"] = {
+                name: self._gathered(shard) for name, shard in state["model0"].items()
+            }
         return state
 
     def _gathered(self, shard: engine.Shard) -> engine.Shard:
@@ -189,7 +207,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
         if not isinstance(weight, torch.nn.Parameter):
             return shard
         is_written = is_main_replica(shard.replica_id)
-        data = torch.empty(whole_shape(weight), dtype=weight.dtype, device="cpu" if is_written else "meta")
+        data = torch.empty(
+            whole_shape(weight), dtype=weight.dtype, device="cpu" if is_written else "meta"
+        )
         with self._gather(weight):
             if is_written:
                 data.copy_(weight.detach())
@@ -208,13 +228,19 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
     def _share(self, destinations: Iterable[engine.Destination]) -> None:
         super()._share(destinations)
-        if kept := getattr(self.engine.optimizer, "persistent_parameters", []):  # small weights, whole on all ranks
+        if kept := getattr(
+            self.engine.optimizer, "persistent_parameters", []
+        ):  # small weights, whole on all ranks
             kept[0].partition(kept)
             kept[0].all_gather(kept)
 
     def _scaler_values(self) -> dict[str, float]:
         scaler = self._loss_scaler()
-        return {key: float(getattr(scaler, key)) for key in _SCALER if getattr(scaler, key, None) is not None}
+        return {
+            key: float(getattr(scaler, key))
+            for key in _SCALER
+            if getattr(scaler, key, None) is not None
+        }
 
     def _restore_scaler(self, values: dict[str, float]) -> None:
         scaler = self._loss_scaler()
@@ -227,11 +253,16 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return self.engine.optimizer.loss_scaler if self.engine.fp16_enabled() else None
 
     def _owned(self) -> engine.OwnedState:
-        optimizer, adam, weights = self.engine.optimizer, self.adam, list(self.model.parameters())
+        optimizer = self.engine.optimizer
+        adam = self.adam
+        weights = list(self.model.parameters())
         if optimizer is adam:  # fp32 without ZeRO
             return engine.OwnedState.whole(weights, weights, adam)
         if isinstance(optimizer, FP16_UnfusedOptimizer):  # 16 bits without ZeRO
-            halves, mains = (chain.from_iterable(groups) for groups in (optimizer.fp16_groups, optimizer.fp32_groups))
+            halves, mains = (
+                chain.from_iterable(groups)
+                for groups in (optimizer.fp16_groups, optimizer.fp32_groups)
+            )
             return engine.OwnedState.whole(halves, mains, adam)
         parts = {weight: part for weight in weights if (part := _cut_part(optimizer, adam, weight))}
         return engine.OwnedState(parts, is_cut=True)
@@ -268,11 +299,16 @@ MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 def _adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
     """AdamW over two groups as Megatron makes them: matrices decay, biases and norms do not."""
     parameters = list(gpt.named_parameters())
-    decaying = [weight for name, weight in parameters if not name.endswith(".bias") and weight.dim() > 1]
+    decaying = [
+        weight for name, weight in parameters if not name.endswith(".bias") and weight.dim() > 1
+    ]
     others = [weight for name, weight in parameters if name.endswith(".bias") or weight.dim() == 1]
     optimizer = spec.optimizer
     return torch.optim.AdamW(
-        [{"params": decaying, "weight_decay": optimizer.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        [
+            {"params": decaying, "weight_decay": optimizer.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
         lr=0.0,  # `update` sets it
         betas=(optimizer.beta1, optimizer.beta2),
         eps=optimizer.epsilon,
@@ -280,9 +316,13 @@ def _adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
     )
 
 
-def _cut_part(optimizer: Any, adam: torch.optim.Optimizer, weight: torch.nn.Parameter) -> WeightPart | None:
+def _cut_part(
+    optimizer: Any, adam: torch.optim.Optimizer, weight: torch.nn.Parameter
+) -> WeightPart | None:
     """The range of a weight that ZeRO gave this rank, inside the flat buffer that Adam steps."""
-    if hasattr(weight, "ds_id"):  # stage 3: every weight is cut into equal pieces, the last one padded
+    if hasattr(
+        weight, "ds_id"
+    ):  # stage 3: every weight is cut into equal pieces, the last one padded
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]
         whole = whole_shape(weight).numel()
         start = min(whole, length * optimizer._get_param_partition_rank(weight))
@@ -291,5 +331,8 @@ def _cut_part(optimizer: Any, adam: torch.optim.Optimizer, weight: torch.nn.Para
     mapping = weight._hp_mapping  # type: ignore[attr-defined]
     if mapping is None:
         return None
-    place, flat = mapping.lp_fragment_address, adam.param_groups[mapping.param_group_index]["params"][0]
-    return WeightPart(place.start, place.start + place.numel, flat, adam, mapping.hp_fragment_address.start)
+    place = mapping.lp_fragment_address
+    flat = adam.param_groups[mapping.param_group_index]["params"][0]
+    return WeightPart(
+        place.start, place.start + place.numel, flat, adam, mapping.hp_fragment_address.start
+    )

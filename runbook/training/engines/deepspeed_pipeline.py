@@ -13,7 +13,11 @@ from megatron.core.tensor_parallel import checkpoint
 
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.engines.deepspeed_engine import DeepSpeedEngine
-from runbook.training.engines.deepspeed_start import initialize_engine, local_rank_variable, quiet_stdout
+from runbook.training.engines.deepspeed_start import (
+    initialize_engine,
+    local_rank_variable,
+    quiet_stdout,
+)
 from runbook.training.engines.engine import MicroBatches, mean_loss, whole_logits
 
 
@@ -23,22 +27,39 @@ class DeepSpeedPipeline(DeepSpeedEngine):
     def _begin(self) -> Any:
         parallel = self.spec.parallel
         gpt = self.model
-        with quiet_stdout(), local_rank_variable(), torch.no_grad():  # it makes the copies of the tied weight alike
+        with (
+            quiet_stdout(),
+            local_rank_variable(),
+            torch.no_grad(),
+        ):  # it makes the copies of the tied weight alike
             module = PipelineModule(
                 layers=layer_list(self.spec, gpt),
-                topology=PipeModelDataParallelTopology(parallel.pipeline, parallel.tensor, parallel.data),
-                loss_fn=lambda logits, labels: mean_loss(gpt.compute_language_model_loss(labels[0], logits), labels[1]),
+                topology=PipeModelDataParallelTopology(
+                    parallel.pipeline, parallel.tensor, parallel.data
+                ),
+                loss_fn=lambda logits, labels: mean_loss(
+                    gpt.compute_language_model_loss(labels[0], logits), labels[1]
+                ),
                 partition_method=f"type:^{Block.__name__}$",
             )
         last = len(module._layer_specs)
         own = self.spec.model.layers // parallel.pipeline
-        expected = [0, *(1 + own * stage for stage in range(1, parallel.pipeline)), last]  # as megatron-core built them
+        expected = [
+            0,
+            *(1 + own * stage for stage in range(1, parallel.pipeline)),
+            last,
+        ]  # as megatron-core built them
         assert list(module.parts) == expected, f"stages begin at {module.parts}, not at {expected}"
         _count_once(gpt)
         engine = initialize_engine(module, self.adam, self.spec, None)
-        engine.set_batch_fn(lambda it: ((it["tokens"], it["position_ids"]), (it["labels"], it["loss_mask"])))
+        engine.set_batch_fn(
+            lambda it: ((it["tokens"], it["position_ids"]), (it["labels"], it["loss_mask"]))
+        )
         # The loop looks at the loss of all ranks before the optimizer steps; `update` steps it.
-        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, schedule.OptimizerStep: lambda *_, **__: None}
+        engine._INSTRUCTION_MAP = {
+            **engine._INSTRUCTION_MAP,
+            schedule.OptimizerStep: lambda *_, **__: None,
+        }
         return engine
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
@@ -57,7 +78,12 @@ class DeepSpeedPipeline(DeepSpeedEngine):
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
         positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
-        batch = {"tokens": ids, "position_ids": positions, "labels": ids, "loss_mask": torch.ones_like(ids)}
+        batch = {
+            "tokens": ids,
+            "position_ids": positions,
+            "labels": ids,
+            "loss_mask": torch.ones_like(ids),
+        }
         self.engine.reset_activation_shape()  # a prefix is shorter than a sequence of the training
         with self._evaluating():
             self._run(iter([batch]), self.engine._inference_schedule(1), compute_loss=False)
@@ -81,10 +107,12 @@ def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
     own = spec.model.layers // spec.parallel.pipeline
     first = own * parallel_state.get_pipeline_model_parallel_rank()
     blocks = [
-        LayerSpec(Block, gpt, f"decoder.layers.{index - first}", _transform) for index in range(spec.model.layers)
+        LayerSpec(Block, gpt, f"decoder.layers.{index - first}", _transform)
+        for index in range(spec.model.layers)
     ]
     if not spec.model.tied_embeddings:
-        embedding, head = LayerSpec(Part, gpt, "embedding", _embed), LayerSpec(Part, gpt, "output_layer", _score)
+        embedding = LayerSpec(Part, gpt, "embedding", _embed)
+        head = LayerSpec(Part, gpt, "output_layer", _score)
     else:
         embedding = TiedLayerSpec("vocabulary", Vocabulary, gpt, forward_fn=_embed)
         head = TiedLayerSpec("vocabulary", Vocabulary, gpt, forward_fn=_score)

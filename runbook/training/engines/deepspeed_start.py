@@ -20,7 +20,10 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-OLDEST_VERSION = (0, 19)  # the oldest DeepSpeed that the engine was tested with; it relies on undocumented behaviour
+OLDEST_VERSION = (
+    0,
+    19,
+)  # the oldest DeepSpeed that the engine was tested with; it relies on undocumented behaviour
 
 
 def import_deepspeed() -> Any:
@@ -60,11 +63,17 @@ def join_deepspeed() -> None:
         deepspeed.init_distributed()
 
 
-def initialize_engine(model: torch.nn.Module, optimizer: torch.optim.Optimizer, spec: PhasePlan, mpu: Any) -> Any:
+def initialize_engine(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, spec: PhasePlan, mpu: Any
+) -> Any:
     """DeepSpeed's engine around `model`; `mpu` is None for a pipeline, which has its own."""
-    config = copy.deepcopy(spec.deepspeed or own_config(spec))  # a plan written by hand may leave it out
+    config = copy.deepcopy(
+        spec.deepspeed or own_config(spec)
+    )  # a plan written by hand may leave it out
     with quiet_stdout(), local_rank_variable():
-        engine, *_ = import_deepspeed().initialize(model=model, optimizer=optimizer, mpu=mpu, config=config)
+        engine, *_ = import_deepspeed().initialize(
+            model=model, optimizer=optimizer, mpu=mpu, config=config
+        )
     # DeepSpeed gives its own process groups torch's half an hour.
     timeout = datetime.timedelta(seconds=spec.limits.process_group_timeout_seconds)
     for group in list(distributed_c10d._world.pg_map):

@@ -20,7 +20,12 @@ from typing import Any, TypeAlias
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory, is_main_replica
+from megatron.core.dist_checkpointing.mapping import (
+    ShardedObject,
+    ShardedTensor,
+    ShardedTensorFactory,
+    is_main_replica,
+)
 from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
@@ -28,7 +33,9 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.process_groups import reduce_number, run_on_all_ranks
 from runbook.training.ranks import on_gpu
 
-MicroBatch: TypeAlias = dict[str, torch.Tensor]  # a micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
+MicroBatch: TypeAlias = dict[
+    str, torch.Tensor
+]  # a micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
 MicroBatches: TypeAlias = Iterator[MicroBatch]  # micro-batches of this rank's data-parallel copy
 
 Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
@@ -40,8 +47,12 @@ ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
 """Fills a flat tensor with this rank's part of a stored tensor, from this number of the part on."""
 
 STATE_KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
-DATA, COMPUTE = "data_wait_seconds", "forward_backward_seconds"  # waiting for data and communication are inside it
-COMMUNICATION, OPTIMIZER = "communication_seconds", "optimizer_seconds"
+DATA, COMPUTE = (
+    "data_wait_seconds",
+    "forward_backward_seconds",
+)  # waiting for data and communication are inside it
+COMMUNICATION = "communication_seconds"
+OPTIMIZER = "optimizer_seconds"
 
 
 class StepClock:
@@ -52,7 +63,9 @@ class StepClock:
     """
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
-        self._make_event = make_event  # of the GPU, with `record` and `elapsed_time` in ms; None: the host's clock
+        self._make_event = (
+            make_event  # of the GPU, with `record` and `elapsed_time` in ms; None: the host's clock
+        )
         self.is_late = make_event is not None  # a part can be read only once the GPU has passed it
         self._spans: dict[str, list[tuple[Any, Any]]] = {}
         self._running: set[str] = set()
@@ -60,7 +73,8 @@ class StepClock:
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
         """Count the body; a body within another of the same part is counted once."""
-        start, is_outermost = self._mark(), part not in self._running
+        start = self._mark()
+        is_outermost = part not in self._running
         self._running.add(part)
         try:
             yield
@@ -86,7 +100,8 @@ class StepClock:
 
     def take(self) -> dict[str, float]:
         """Seconds of each part since the last time; on a GPU the stream must have passed them."""
-        spans, self._spans = self._spans, {}
+        spans = self._spans
+        self._spans = {}
         return {part: sum(self._seconds(*span) for span in pairs) for part, pairs in spans.items()}
 
     def _mark(self) -> Any:
@@ -116,7 +131,9 @@ class _TimedHandle:
 class OptimizerUpdate:
     """What one optimizer step did."""
 
-    gradient_norm: float  # norm of the whole gradient before clipping; NaN where the step was skipped
+    gradient_norm: (
+        float  # norm of the whole gradient before clipping; NaN where the step was skipped
+    )
     skipped: bool  # whether the step was left out because a gradient overflowed (fp16)
     loss_scale: float
 
@@ -126,7 +143,9 @@ class CommonState:
     """The part of a checkpoint that is the same on all ranks."""
 
     optimizer_step: int = 0
-    loss_scaler: dict[str, float] = field(default_factory=dict)  # state of fp16's loss scale; empty in other formats
+    loss_scaler: dict[str, float] = field(
+        default_factory=dict
+    )  # state of fp16's loss scale; empty in other formats
 
 
 @dataclass(frozen=True)
@@ -187,11 +206,17 @@ class OwnedState:
 
     @classmethod
     def whole(
-        cls, weights: Iterable[torch.nn.Parameter], mains: Iterable[torch.Tensor], adam: torch.optim.Optimizer
+        cls,
+        weights: Iterable[torch.nn.Parameter],
+        mains: Iterable[torch.Tensor],
+        adam: torch.optim.Optimizer,
     ) -> OwnedState:
         """State that every copy has all of, with the float32 copy of each weight."""
         pairs = zip(weights, mains, strict=True)
-        return cls({weight: WeightPart(0, weight.numel(), main, adam) for weight, main in pairs}, is_cut=False)
+        return cls(
+            {weight: WeightPart(0, weight.numel(), main, adam) for weight, main in pairs},
+            is_cut=False,
+        )
 
 
 class TrainingEngine(abc.ABC):
@@ -202,7 +227,9 @@ class TrainingEngine(abc.ABC):
         self.models = models
         # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
         self._shards = [sharded_weights(model) for model in models]
-        self.clock = StepClock(functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None)
+        self.clock = StepClock(
+            functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None
+        )
         """Counts also the messages of gradients (and ZeRO 3's weights), but not in DeepSpeed's streams on a GPU."""
 
     @abc.abstractmethod
@@ -250,7 +277,9 @@ class TrainingEngine(abc.ABC):
         The optimizer's state of each weight is brought together on the one data-parallel copy that writes it; the
         others name it without holding it. The writing of the weights themselves is shared out in the same way.
         """
-        weights, owned, optimizer_state = self.weights(), self._owned(), Shards()
+        weights = self.weights()
+        owned = self._owned()
+        optimizer_state = Shards()
         writers = _writers(weights)
         for name, weight in trained_weights(weights):
             for kind in STATE_KINDS:
@@ -264,7 +293,9 @@ class TrainingEngine(abc.ABC):
     def common_state(self) -> CommonState:
         """Most steps Adam has made on any rank, and loss scale."""
         own = max((part.num_steps() for part in self._owned().parts.values()), default=0)
-        return CommonState(reduce_number(own, torch.distributed.ReduceOp.MAX), self._scaler_values())
+        return CommonState(
+            reduce_number(own, torch.distributed.ReduceOp.MAX), self._scaler_values()
+        )
 
     def restore(self, read: ReadShard, common: CommonState, *, with_optimizer: bool) -> None:
         """Take over a checkpoint, range by range and in place; without the optimizer's state, Adam begins anew.
@@ -290,12 +321,15 @@ class TrainingEngine(abc.ABC):
                 self._reset_optimizer()
 
     def _destinations(self, *, with_optimizer: bool) -> Iterator[Destination]:
-        weights, owned = self.weights(), self._owned()
+        weights = self.weights()
+        owned = self._owned()
         readers = _writers(weights)
         for name, shard in trained_weights(weights):
-            weight, part = shard.data, owned.parts.get(shard.data)
+            weight = shard.data
+            part = owned.parts.get(shard.data)
             like = torch.empty(whole_shape(weight), dtype=weight.dtype, device="meta")
-            stored, own = dataclasses.replace(shard, data=like), self._own_range(weight)
+            stored = dataclasses.replace(shard, data=like)
+            own = self._own_range(weight)
             reader = readers[f"weight.{name}"] if own is None else None
             start, room = (0, weight.detach().view(-1)) if own is None else own
             yield Destination(stored, start, room, reader)
@@ -328,7 +362,11 @@ class TrainingEngine(abc.ABC):
 
     def num_parameters(self) -> int:
         """Trained numbers of the whole model: those this rank is the first to hold, summed over all ranks."""
-        first = (shard.data for _, shard in trained_weights(self.weights()) if is_main_replica(shard.replica_id))
+        first = (
+            shard.data
+            for _, shard in trained_weights(self.weights())
+            if is_main_replica(shard.replica_id)
+        )
         return reduce_number(sum(whole_shape(weight).numel() for weight in first))
 
     def holds_loss(self) -> bool:
@@ -360,7 +398,9 @@ def _writers(weights: State) -> dict[str, int]:
         for name, shard in trained_weights(weights)
         for kind in (*STATE_KINDS, "weight")
     }
-    return assign_writers(sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True))
+    return assign_writers(
+        sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True)
+    )
 
 
 def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
@@ -390,7 +430,9 @@ def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:
     """Every trained weight of a model's chunks, by `<chunk>.<name>`."""
     for chunk, shards in weights.items():
         for name, shard in shards.items():
-            if isinstance(shard, ShardedTensor | ShardedTensorFactory) and isinstance(shard.data, torch.nn.Parameter):
+            if isinstance(shard, ShardedTensor | ShardedTensorFactory) and isinstance(
+                shard.data, torch.nn.Parameter
+            ):
                 yield f"{chunk}.{name}", shard
 
 
@@ -415,9 +457,12 @@ def _assign_writer(shard: Any, writer: int) -> None:
     shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())
 
 
-def _whole_state(weight: torch.nn.Parameter, owned: OwnedState, kind: str, writer: int) -> torch.Tensor:
+def _whole_state(
+    weight: torch.nn.Parameter, owned: OwnedState, kind: str, writer: int
+) -> torch.Tensor:
     """The state of one weight on the host of the copy that writes it; elsewhere only its shape."""
-    group, part = parallel_state.get_data_parallel_group(with_context_parallel=True), owned.parts.get(weight)
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    part = owned.parts.get(weight)
     if not owned.is_cut or group.size() == 1:
         assert part is not None, "where nothing is shared out, every rank has all of its state"
         whole = part.tensor(kind)
@@ -425,7 +470,9 @@ def _whole_state(weight: torch.nn.Parameter, owned: OwnedState, kind: str, write
         whole = torch.zeros(whole_shape(weight).numel(), dtype=torch.float32, device=weight.device)
         if part is not None:
             whole[part.start : part.stop] = part.tensor(kind)
-        torch.distributed.reduce(whole, torch.distributed.get_global_rank(group, writer), group=group)
+        torch.distributed.reduce(
+            whole, torch.distributed.get_global_rank(group, writer), group=group
+        )
     if group.rank() != writer:
         return torch.empty(whole_shape(weight), dtype=torch.float32, device="meta")
     return whole.view(whole_shape(weight)).cpu()

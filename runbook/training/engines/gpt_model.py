@@ -22,9 +22,16 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, get_cuda_rng_tracker, layers
+from megatron.core.tensor_parallel import (
+    gather_from_sequence_parallel_region,
+    get_cuda_rng_tracker,
+    layers,
+)
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_block import (
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from runbook.plan_file.errors import RefusedError
@@ -44,7 +51,9 @@ class Gpt(GPTModel):  # type: ignore[misc]
 
     vocabulary = 0
 
-    def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    def compute_language_model_loss(
+        self, labels: torch.Tensor, logits: torch.Tensor
+    ) -> torch.Tensor:
         """Loss of each token [batch, sequence] from logits [sequence, batch, vocabulary of this rank]."""
         labels = labels.transpose(0, 1).contiguous()
         losses = cross_entropy(logits, labels, self.pg_collection.tp, vocabulary=self.vocabulary)
@@ -57,7 +66,9 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
     if config.tp_comm_overlap:
         tokens = spec.batch.micro * spec.model.sequence_length // spec.parallel.context
         base = importlib.import_module("transformer_engine.pytorch.module.base")
-        base.initialize_ub([tokens, spec.model.hidden], spec.parallel.tensor, bootstrap_backend="nccl")
+        base.initialize_ub(
+            [tokens, spec.model.hidden], spec.parallel.tensor, bootstrap_backend="nccl"
+        )
     chunks = []
     for chunk in range(spec.parallel.virtual_pipeline):
         stage = chunk if spec.parallel.virtual_pipeline > 1 else None
@@ -66,10 +77,16 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             transformer_layer_spec=layer_specs(config, stage, spec.engine),
             vocab_size=spec.model.padded_vocabulary,
             max_sequence_length=spec.model.positions,
-            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+            pre_process=parallel_state.is_pipeline_first_stage(
+                ignore_virtual=False, vp_stage=stage
+            ),
+            post_process=parallel_state.is_pipeline_last_stage(
+                ignore_virtual=False, vp_stage=stage
+            ),
             share_embeddings_and_output_weights=spec.model.tied_embeddings,
-            position_embedding_type="rope" if spec.model.position_embedding == "rope" else "learned_absolute",
+            position_embedding_type="rope"
+            if spec.model.position_embedding == "rope"
+            else "learned_absolute",
             rotary_base=spec.model.rope_base,
             vp_stage=stage,
         )
@@ -97,7 +114,8 @@ def _mark_cut_weights(model: GPTModel) -> None:
     for module in model.modules():
         weight = getattr(module, "weight", None)
         is_cut = isinstance(
-            module, layers.ColumnParallelLinear | layers.RowParallelLinear | layers.VocabParallelEmbedding
+            module,
+            layers.ColumnParallelLinear | layers.RowParallelLinear | layers.VocabParallelEmbedding,
         )
         if is_cut and weight is not None and not hasattr(weight, "tensor_model_parallel"):
             dimension = 1 if isinstance(module, layers.RowParallelLinear) else 0
@@ -107,9 +125,11 @@ def _mark_cut_weights(model: GPTModel) -> None:
 def transformer_config(spec: PhasePlan) -> TransformerConfig:
     """The plan as megatron-core's configuration."""
     _refuse_without_parts(spec)
-    model, parallel = spec.model, spec.parallel
+    model = spec.model
+    parallel = spec.parallel
     activation, fuses_bias = _activation(spec)
-    recomputes_all, tuning = spec.recompute == "full", spec.tuning
+    recomputes_all = spec.recompute == "full"
+    tuning = spec.tuning
     interleaved = parallel.virtual_pipeline > 1
     overlaps_sends = interleaved and tuning.overlap_pipeline == "always"
     return TransformerConfig(
@@ -165,14 +185,21 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
 
 def _refuse_without_parts(spec: PhasePlan) -> None:
     """`RefusedError` with what is missing here for the plan's tuning."""
-    tuning, fuses = spec.tuning, spec.tuning.fuse_gradients == "always"
-    wants = {"fuse_gradients": fuses, "overlap_tensor": tuning.overlap_tensor, "cuda_graphs": tuning.cuda_graphs}
+    tuning = spec.tuning
+    fuses = spec.tuning.fuse_gradients == "always"
+    wants = {
+        "fuse_gradients": fuses,
+        "overlap_tensor": tuning.overlap_tensor,
+        "cuda_graphs": tuning.cuda_graphs,
+    }
     wants["fp8"] = spec.precision.fp8 != "none"
     has_parts = {"a GPU": on_gpu(), "Transformer Engine": uses_transformer_engine(spec.engine)}
     if fuses:
         has_parts["Apex's CUDA code"] = layers._grad_accum_fusion_available
     keys = ", ".join(f"training.{key}" for key, is_wanted in wants.items() if is_wanted)
-    if keys and (missing := ", ".join(name for name, is_there in has_parts.items() if not is_there)):
+    if keys and (
+        missing := ", ".join(name for name, is_there in has_parts.items() if not is_there)
+    ):
         raise RefusedError(f"{keys}: missing here: {missing}. Install it, or leave the key out")
 
 
@@ -187,7 +214,8 @@ def uses_fused_kernels() -> bool:
 
 def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor], bool]:
     """The activation function, and whether it is fused with the bias before it."""
-    fused, gated = uses_fused_kernels(), spec.model.activation == "swiglu"
+    fused = uses_fused_kernels()
+    gated = spec.model.activation == "swiglu"
     if fused:
         from torch import _dynamo
 
@@ -207,7 +235,9 @@ TRANSFORMER_ENGINE_VARIABLE = "RUNBOOK_TRANSFORMER_ENGINE"
 def uses_transformer_engine(engine: str) -> bool:
     """Whether layers are Transformer Engine's."""
     # DeepSpeed gathers the weights of megatron-core's own layers, and lets them go, one module at a time.
-    is_wanted = engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
+    is_wanted = (
+        engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
+    )
     return is_wanted and on_gpu() and bool(gpt_layer_specs.HAVE_TE)
 
 
@@ -216,7 +246,9 @@ def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> An
     if uses_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
     # megatron-core's own layer, with our core attention and norms in it.
-    layer = copy.deepcopy(gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization))
+    layer = copy.deepcopy(
+        gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization)
+    )
     parts = layer.submodules
     parts.self_attention.submodules.core_attention = CausalAttention
     parts.input_layernorm = parts.pre_mlp_layernorm = Norm
@@ -235,9 +267,12 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         self.scale = 1.0 / math.sqrt(config.kv_channels)
         self.grouped = config.num_query_groups != config.num_attention_heads
 
-    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+    ) -> torch.Tensor:
         """Attend; a mask that is passed is not looked at, since the causal one is meant."""
-        key, value = whole_sequence(key), whole_sequence(value)
+        key = whole_sequence(key)
+        value = whole_sequence(value)
         # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         dropout = self.config.attention_dropout if self.training else 0.0
@@ -249,34 +284,60 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         batch, heads, sequence, size = mixed.shape
         return mixed.permute(2, 0, 1, 3).reshape(sequence, batch, heads * size)
 
-    def _mixed(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
+    def _mixed(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
+    ) -> torch.Tensor:
         """Each of a rank's two pieces of a sequence sees what came before it."""
         context = parallel_state.get_context_parallel_group()
         if context.size() == 1:
             return self._attend(query, key, value, dropout)
-        places, length = (context.rank(), 2 * context.size() - 1 - context.rank()), query.shape[2] // 2
+        places = (context.rank(), 2 * context.size() - 1 - context.rank())
+        length = query.shape[2] // 2
         seen = [(place + 1) * length for place in places]
         # Copied, so that the keys and values of this rank alone, which are in one tensor with the queries, are let go.
-        pieces = zip((piece.contiguous() for piece in torch.split(query, length, 2)), seen, strict=True)
-        return torch.cat([self._attend(own, key[:, :, :end], value[:, :, :end], dropout) for own, end in pieces], 2)
+        pieces = zip(
+            (piece.contiguous() for piece in torch.split(query, length, 2)), seen, strict=True
+        )
+        return torch.cat(
+            [self._attend(own, key[:, :, :end], value[:, :, :end], dropout) for own, end in pieces],
+            2,
+        )
 
-    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
+    ) -> torch.Tensor:
         if blocked_is_faster(query, key, dropout):
             return blocked_attention(query, key, value, self.scale)
         number_format = query.dtype
         if query.device.type == "cpu" and not cpu.multiplies_half():
-            query, key, value = query.float(), key.float(), value.float()
-        rows, seen = query.shape[2], key.shape[2]
+            query = query.float()
+            key = key.float()
+            value = value.float()
+        rows = query.shape[2]
+        seen = key.shape[2]
         options: dict[str, Any] = {"is_causal": True}
         if rows != seen:  # the last query sees the last key
-            if query.device.type != "cpu" and query.dtype != torch.float32:  # flash attention means that by causal
+            if (
+                query.device.type != "cpu" and query.dtype != torch.float32
+            ):  # flash attention means that by causal
                 if (repeats := query.shape[1] // key.shape[1]) > 1:
-                    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+                    key = key.repeat_interleave(repeats, 1)
+                    value = value.repeat_interleave(repeats, 1)
                 flash = torch.ops.aten._scaled_dot_product_flash_attention
                 return flash(query, key, value, dropout, True, scale=self.scale)[0]  # type: ignore[no-any-return]
-            options = {"attn_mask": torch.ones(rows, seen, dtype=torch.bool, device=query.device).tril(seen - rows)}
+            options = {
+                "attn_mask": torch.ones(rows, seen, dtype=torch.bool, device=query.device).tril(
+                    seen - rows
+                )
+            }
         mixed = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, dropout_p=dropout, scale=self.scale, enable_gqa=self.grouped, **options
+            query,
+            key,
+            value,
+            dropout_p=dropout,
+            scale=self.scale,
+            enable_gqa=self.grouped,
+            **options,
         )
         return mixed.to(number_format)
 
@@ -289,8 +350,11 @@ def whole_sequence(own: torch.Tensor) -> torch.Tensor:
     group = parallel_state.get_context_parallel_group()
     if group.size() == 1:
         return own
-    pieces = gather_from_sequence_parallel_region(own.contiguous(), group=group).unflatten(0, (2 * group.size(), -1))
-    early, late = pieces[0::2], pieces[1::2].flip(0)
+    pieces = gather_from_sequence_parallel_region(own.contiguous(), group=group).unflatten(
+        0, (2 * group.size(), -1)
+    )
+    early = pieces[0::2]
+    late = pieces[1::2].flip(0)
     return torch.cat([early, late]).flatten(0, 1)
 
 
@@ -301,7 +365,9 @@ class Norm:
     tensor-parallel ranks and see other tokens on each: marked, their gradients are added up over these ranks.
     """
 
-    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+    def __new__(
+        cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any
+    ) -> Any:
         """The norm itself."""
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
         norm = kind(hidden_size, eps=eps)
@@ -311,7 +377,10 @@ class Norm:
 
 
 def draw_token(
-    logits: torch.Tensor, generator: torch.Generator, temperature: float = TEMPERATURE, top_p: float = 0.0
+    logits: torch.Tensor,
+    generator: torch.Generator,
+    temperature: float = TEMPERATURE,
+    top_p: float = 0.0,
 ) -> int:
     """Draw one of the likeliest tokens; at temperature 0 take the likeliest, which small models repeat for ever.
 
@@ -360,7 +429,8 @@ def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
     philox = np.random.Philox(key=np.frombuffer(digest[:16], "<u8").astype(np.uint64))
     place = 0
     for panel in range(left // PANEL, -(-(left + width) // PANEL)):
-        first, last = max(left, panel * PANEL), min(left + width, (panel + 1) * PANEL)
+        first = max(left, panel * PANEL)
+        last = min(left + width, (panel + 1) * PANEL)
         for row in range(0, height, ROWS):
             rows = min(ROWS, height - row)
             wanted = (panel << 64) + (top + row) * PANEL // _NUMBERS_A_STEP
@@ -373,7 +443,8 @@ def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
 
 def _normal_numbers(philox: np.random.Philox, count: int, std: float) -> Numbers:
     """Box and Muller's transform: the halves of 64 bits are a radius and an angle, and give two normal numbers."""
-    halves, single = philox.random_raw(count // 2).view(np.uint32), np.float32
+    halves = philox.random_raw(count // 2).view(np.uint32)
+    single = np.float32
     radius = np.multiply(halves[0::2], single(2.0**-32), dtype=single, casting="unsafe")
     radius += single(2.0**-33)  # above 0, and 1 at most
     np.log(radius, out=radius)

@@ -29,31 +29,44 @@ def blocked_is_faster(query: torch.Tensor, key: torch.Tensor, dropout: float) ->
     return on_cpu and not dropout and query.shape == key.shape and query.shape[2] % NUM_BLOCKS == 0
 
 
-def blocked_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+def blocked_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+) -> torch.Tensor:
     """Attention of [batch, heads, sequence, size]; each query sees the keys up to its own place."""
     return _BlockedAttention.apply(query, key, value, scale)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _BlockedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        query = query.contiguous()
+        key = key.contiguous()
+        value = value.contiguous()
         mixed = torch.empty_like(query)
         for rows in slices(query.shape[2], query.shape[2] // NUM_BLOCKS):
             seen = slice(rows.stop)  # the keys that any of these queries sees
-            mixed[:, :, rows] = _probabilities(query[:, :, rows] * scale, key[:, :, seen], rows) @ value[:, :, seen]
+            mixed[:, :, rows] = (
+                _probabilities(query[:, :, rows] * scale, key[:, :, seen], rows) @ value[:, :, seen]
+            )
         ctx.save_for_backward(query, key, value)
         ctx.scale = scale
         return mixed
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+    def backward(
+        ctx: Any, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
         query, key, value = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        of_query, of_key, of_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        of_query = torch.empty_like(query)
+        of_key = torch.zeros_like(key)
+        of_value = torch.zeros_like(value)
         for rows in slices(query.shape[2], query.shape[2] // NUM_BLOCKS):
             seen = slice(rows.stop)
-            scaled, own = query[:, :, rows] * ctx.scale, gradient[:, :, rows]
+            scaled = query[:, :, rows] * ctx.scale
+            own = gradient[:, :, rows]
             share = _probabilities(scaled, key[:, :, seen], rows)
             of_value[:, :, seen] += share.transpose(-1, -2) @ own
             of_share = own @ value[:, :, seen].transpose(-1, -2)
@@ -76,7 +89,11 @@ _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
 
 
 def cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, group: torch.distributed.ProcessGroup, *, vocabulary: int = 0
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    group: torch.distributed.ProcessGroup,
+    *,
+    vocabulary: int = 0,
 ) -> torch.Tensor:
     """Loss of each token in float32; `logits` [..., vocabulary of this rank] are used up by the backward pass.
 
@@ -94,7 +111,9 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: torch.distributed.ProcessGroup
     ) -> torch.Tensor:
         flat = logits.view(-1, logits.shape[-1])
-        if group.size() == 1 and logits.dtype != torch.float16:  # fp16 needs the loss scale before it is rounded
+        if (
+            group.size() == 1 and logits.dtype != torch.float16
+        ):  # fp16 needs the loss scale before it is rounded
             return _uncut_losses(ctx, logits, labels)
         highest = flat.amax(-1).float()
         if group.size() > 1:
@@ -117,12 +136,16 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         if len(ctx.saved_tensors) == 1:
             whole: torch.Tensor = ctx.saved_tensors[0]
-            flat, weights = whole.detach().view(-1, whole.shape[-1]), gradients[0].reshape(-1, 1)
-            for rows in _token_blocks(flat):  # all at once, torch would make float32 copies of both factors
+            flat = whole.detach().view(-1, whole.shape[-1])
+            weights = gradients[0].reshape(-1, 1)
+            for rows in _token_blocks(
+                flat
+            ):  # all at once, torch would make float32 copies of both factors
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None
         logits, own, elsewhere, log_sums = ctx.saved_tensors
-        flat, gradient = logits.detach().view(-1, logits.shape[-1]), gradients[0].reshape(-1)
+        flat = logits.detach().view(-1, logits.shape[-1])
+        gradient = gradients[0].reshape(-1)
         hit = elsewhere.logical_not().float().neg_()
         for rows in _token_blocks(flat):
             share = _less(flat[rows], log_sums[rows, None]).exp_()
@@ -134,7 +157,8 @@ class _CrossEntropy(torch.autograd.Function):
 
 def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The losses of a vocabulary that is not cut; where a gradient is wanted, it takes the place of the logits now."""
-    flat, own = logits.detach().view(-1, logits.shape[-1]), labels.reshape(-1)
+    flat = logits.detach().view(-1, logits.shape[-1])
+    own = labels.reshape(-1)
     losses = torch.empty(len(own), dtype=torch.float32, device=logits.device)
     for rows in _token_blocks(flat):
         share = flat[rows].float() if flat.dtype != torch.float32 else flat[rows].clone()
@@ -156,7 +180,9 @@ def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch
 
 def _less(scores: torch.Tensor, amount: torch.Tensor) -> torch.Tensor:
     """`scores - amount` in float32, in one block of new memory."""
-    return torch.sub(scores, amount) if scores.dtype == torch.float32 else scores.float().sub_(amount)
+    if scores.dtype == torch.float32:
+        return torch.sub(scores, amount)
+    return scores.float().sub_(amount)
 
 
 def _token_blocks(flat: torch.Tensor) -> list[slice]:

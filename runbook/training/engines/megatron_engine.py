@@ -6,7 +6,11 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
@@ -25,7 +29,8 @@ class MegatronEngine(engine.TrainingEngine):
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         self.config = self.models[0].config
-        shares, tuning = _shares_optimizer(spec), spec.tuning
+        shares = _shares_optimizer(spec)
+        tuning = spec.tuning
         overlaps = tuning.overlap_gradients and spec.parallel.data * spec.parallel.context > 1
         self.gathers_late = tuning.overlap_weights and shares
         data_parallel = DistributedDataParallelConfig(
@@ -42,15 +47,22 @@ class MegatronEngine(engine.TrainingEngine):
         if not overlaps:  # which begins when autograd hands a weight's gradient over
             for model in self.models:
                 cpu.sum_gradients_in_place(model)
-        self.optimizer = get_megatron_optimizer(_optimizer_config(spec), self.chunks, use_gloo_process_groups=False)
+        self.optimizer = get_megatron_optimizer(
+            _optimizer_config(spec), self.chunks, use_gloo_process_groups=False
+        )
         adam = _inner_optimizer(self.optimizer).optimizer
-        if isinstance(adam, torch.optim.Adam):  # Apex's and Transformer Engine's step all weights in one kernel anyway
+        if isinstance(
+            adam, torch.optim.Adam
+        ):  # Apex's and Transformer Engine's step all weights in one kernel anyway
             for group in adam.param_groups:
                 group["fused"], group["foreach"] = True, False
         self.config.grad_scale_func = self.optimizer.scale_loss
         if overlaps:  # of the last micro-batch alone; later stages in the pipeline's bubble, as Megatron-LM does it
             one = len(self.chunks) == 1
-            for name, method in (("no_sync_func", "no_sync"), ("grad_sync_func", "start_grad_sync")):
+            for name, method in (
+                ("no_sync_func", "no_sync"),
+                ("grad_sync_func", "start_grad_sync"),
+            ):
                 calls = [getattr(chunk, method) for chunk in self.chunks]
                 setattr(self.config, name, calls[0] if one else calls)
         self.config.finalize_model_grads_func = self.clock.timed(finalize_model_grads)
@@ -77,8 +89,12 @@ class MegatronEngine(engine.TrainingEngine):
             return OptimizerUpdate(norm, True, scale)  # Adam would carry it into every weight
         limit = self.spec.optimizer.clip_gradient
         if 0 < limit < norm:
-            gradients = [weight.grad for weight in self.optimizer.get_parameters() if weight.grad is not None]
-            torch._foreach_mul_(gradients, limit / (norm + 1e-6))  # megatron-core's own copies them on a CPU
+            gradients = [
+                weight.grad for weight in self.optimizer.get_parameters() if weight.grad is not None
+            ]
+            torch._foreach_mul_(
+                gradients, limit / (norm + 1e-6)
+            )  # megatron-core's own copies them on a CPU
         self.optimizer.step_with_ready_grads()
         return OptimizerUpdate(norm, False, scale)
 
@@ -88,18 +104,27 @@ class MegatronEngine(engine.TrainingEngine):
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
-        length, pieces = ids.shape[1], self.spec.parallel.context
+        length = ids.shape[1]
+        pieces = self.spec.parallel.context
         parts = self.config.tensor_model_parallel_size if self.config.sequence_parallel else 1
         # A sequence is cut evenly; what comes after a token does not change its scores.
-        ids = torch.nn.functional.pad(ids, (0, -length % (parts * (2 * pieces if pieces > 1 else 1))))
-        positions = torch.arange(ids.shape[1], device=ids.device).clamp_(max=self.spec.model.positions - 1)
+        ids = torch.nn.functional.pad(
+            ids, (0, -length % (parts * (2 * pieces if pieces > 1 else 1)))
+        )
+        positions = torch.arange(ids.shape[1], device=ids.device).clamp_(
+            max=self.spec.model.positions - 1
+        )
         batch = get_batch_on_this_cp_rank({"tokens": ids, "position_ids": positions.unsqueeze(0)})
         # The interleaved schedule takes micro-batches by groups of as many as there are stages.
         count = self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
         shape = {"seq_length": ids.shape[1], "micro_batch_size": 1}
         batches = iter([batch] * count)
-        outputs = self._run(_forward_logits, batches, count, forward_only=True, collect_non_loss_data=True, **shape)
-        return gpt_model.whole_sequence(outputs[0].transpose(0, 1)).transpose(0, 1)[:, :length] if outputs else None
+        outputs = self._run(
+            _forward_logits, batches, count, forward_only=True, collect_non_loss_data=True, **shape
+        )
+        if outputs:
+            return gpt_model.whole_sequence(outputs[0].transpose(0, 1)).transpose(0, 1)[:, :length]
+        return None
 
     def sharded_state(self) -> State:
         """As every engine's; weights that the next forward pass would gather are gathered before they are saved."""
@@ -110,7 +135,9 @@ class MegatronEngine(engine.TrainingEngine):
 
     def _scaler_values(self) -> dict[str, float]:
         scaler = self._loss_scaler()
-        return {key: float(value) for key, value in scaler.state_dict().items()} if scaler is not None else {}
+        if scaler is not None:
+            return {key: float(value) for key, value in scaler.state_dict().items()}
+        return {}
 
     def _restore_scaler(self, values: dict[str, float]) -> None:
         scaler = self._loss_scaler()
@@ -134,11 +161,18 @@ class MegatronEngine(engine.TrainingEngine):
             return OwnedState(parts, is_cut=True)
         weights = mains = [group["params"] for group in adam.param_groups]
         if isinstance(inner, Float16OptimizerWithFloat16Params):
-            weights, mains = inner.float16_groups, inner.fp32_from_float16_groups
+            weights = inner.float16_groups
+            mains = inner.fp32_from_float16_groups
         return OwnedState.whole(itertools.chain(*weights), itertools.chain(*mains), adam)
 
     def _run(
-        self, forward_step: Any, batches: MicroBatches, num_microbatches: int, *, forward_only: bool, **options: Any
+        self,
+        forward_step: Any,
+        batches: MicroBatches,
+        num_microbatches: int,
+        *,
+        forward_only: bool,
+        **options: Any,
     ) -> Any:
         """Carry out the schedule; what the last stage has of each micro-batch."""
         for chunk in self.chunks:
@@ -147,7 +181,9 @@ class MegatronEngine(engine.TrainingEngine):
         arguments = {
             "forward_step_func": forward_step,
             # The interleaved schedule reads each micro-batch once for every chunk.
-            "data_iterator": list(itertools.tee(batches, len(self.chunks))) if len(self.chunks) > 1 else batches,
+            "data_iterator": list(itertools.tee(batches, len(self.chunks)))
+            if len(self.chunks) > 1
+            else batches,
             "model": self.chunks,
             "num_microbatches": num_microbatches,
             "seq_length": self.spec.model.sequence_length,
@@ -167,10 +203,14 @@ def _forward_loss(batches: MicroBatches, chunk: Any) -> tuple[torch.Tensor, Any]
 
     def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # The loss to differentiate, which the schedule divides by the number of micro-batches, and a copy to report.
-        mean = engine.mean_loss(losses, batch["loss_mask"])  # the schedule multiplies it by the pieces of a sequence
+        mean = engine.mean_loss(
+            losses, batch["loss_mask"]
+        )  # the schedule multiplies it by the pieces of a sequence
         return mean / parallel_state.get_context_parallel_world_size(), mean.detach().clone()
 
-    return chunk(batch["tokens"], batch["position_ids"], None, labels=batch["labels"]), loss_to_report
+    return chunk(
+        batch["tokens"], batch["position_ids"], None, labels=batch["labels"]
+    ), loss_to_report
 
 
 def _forward_logits(batches: MicroBatches, chunk: Any) -> tuple[torch.Tensor, Any]:

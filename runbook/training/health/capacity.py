@@ -18,7 +18,9 @@ from runbook.plan_file.alarms import Alarm, GrowthWatch, in_bytes
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-LEAK_SHARE = 0.5  # of what is left: growth that takes less than this until the training's end is no leak
+LEAK_SHARE = (
+    0.5  # of what is left: growth that takes less than this until the training's end is no leak
+)
 AGAIN_FACTOR = 2.0  # a leak is reported again when it has become so many times as fast
 SECONDS_BETWEEN_LOOKS = 60.0
 LOW_SHARE = 0.01  # of the whole file system: other users fill what is left within minutes
@@ -32,13 +34,17 @@ class MemoryWatch:
         self.spec = spec
         self.bytes_per_step = 0.0
         """The leak found here; 0: none that was not reported."""
-        self._watches = {name: GrowthWatch(f"{name}_memory", show=in_bytes) for name in ("host", "device")}
+        self._watches = {
+            name: GrowthWatch(f"{name}_memory", show=in_bytes) for name in ("host", "device")
+        }
         self._found: Alarm | None = None
         self._reported = 0.0  # bytes a step
 
     def look(self, iteration: int, seconds: float) -> None:
         """Note what this rank holds after a step."""
-        held = {"host": host_bytes()} | ({"device": torch.cuda.memory_allocated()} if on_gpu() else {})
+        held = {"host": host_bytes()} | (
+            {"device": torch.cuda.memory_allocated()} if on_gpu() else {}
+        )
         for name, num_bytes in held.items():
             drift = self._watches[name].look(iteration, num_bytes)
             slope = (drift.value - drift.usual) / (drift.iteration - drift.since) if drift else 0.0
@@ -54,7 +60,9 @@ class MemoryWatch:
                     f"{in_bytes(left)} are left on {socket.gethostname()}, enough for {hours:,.2f} hours if "
                     f"{counted} at this rate (until about iteration {iteration + steps:.0f})"
                 )
-                self._found = replace(drift, kind="memory leak", evidence=f"{drift.evidence}; {full}")
+                self._found = replace(
+                    drift, kind="memory leak", evidence=f"{drift.evidence}; {full}"
+                )
                 self.bytes_per_step = slope
 
     def agree(self, bytes_per_step: list[float]) -> Iterator[Alarm]:
@@ -65,15 +73,20 @@ class MemoryWatch:
             reports = self._found and bytes_per_step.index(fastest) == rank
             if reports and self._found:
                 yield self._found
-            if reports or self.bytes_per_step == bytes_per_step[rank]:  # else found since: for the next exchange
-                self._found, self.bytes_per_step = None, 0.0
+            if (
+                reports or self.bytes_per_step == bytes_per_step[rank]
+            ):  # else found since: for the next exchange
+                self._found = None
+                self.bytes_per_step = 0.0
             self._reported = fastest
 
 
 def host_bytes() -> int:
     """What this process has in the machine's memory now; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
     except OSError:
         return 0
 
@@ -90,13 +103,17 @@ class DiskWatch:
     def __init__(self, spec: PhasePlan) -> None:
         self.spec, self.folder = spec, spec.path(spec.checkpoint.folder)
         moments_and_weights = 12 if spec.precision.format == "fp32" else 14
-        self._bytes = moments_and_weights * spec.model.parameters  # of a save, until one was measured
-        self._urgency, self._next_look = 0, 0.0
+        self._bytes = (
+            moments_and_weights * spec.model.parameters
+        )  # of a save, until one was measured
+        self._urgency = 0
+        self._next_look = 0.0
         self._seconds = deque[float](maxlen=20)  # of the newest steps
 
     def saved(self, num_bytes: int) -> None:
         """A save took so many bytes."""
-        self._bytes, self._next_look = num_bytes, 0.0
+        self._bytes = num_bytes
+        self._next_look = 0.0
 
     def look(self, iteration: int, seconds_per_step: float) -> Iterator[Alarm]:
         """An alarm where a save that is to come does not fit, or nearly nothing is free."""
@@ -107,14 +124,24 @@ class DiskWatch:
         try:
             place = next(path for path in (self.folder, *self.folder.parents) if path.exists())
             usage = shutil.disk_usage(place)
-            kept = [int(path.name[5:]) for path in self.folder.glob("iter_*") if re.fullmatch(r"iter_\d+", path.name)]
+            kept = [
+                int(path.name[5:])
+                for path in self.folder.glob("iter_*")
+                if re.fullmatch(r"iter_\d+", path.name)
+            ]
         except OSError:  # the next save says what is wrong with the folder
             return
         saves = next_saves(self.spec, iteration)
         room = partial(first_without_room, self.spec, saves, num_bytes=self._bytes, kept=kept)
-        fails, fails_soon = room(free=usage.free), room(free=int(CALM_SHARE * usage.free))
+        fails = room(free=usage.free)
+        fails_soon = room(free=int(CALM_SHARE * usage.free))
         is_full = usage.free < LOW_SHARE * usage.total
-        urgency = 2 if fails and fails == saves[0] else 1 if fails or is_full else 0
+        if fails and fails == saves[0]:
+            urgency = 2
+        elif fails or is_full:
+            urgency = 1
+        else:
+            urgency = 0
         if urgency > self._urgency:
             hours = (fails - iteration) * median(self._seconds) / 3600
             late = f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
@@ -123,20 +150,26 @@ class DiskWatch:
                 f"a save takes {in_bytes(self._bytes)}, {len(saves)} are to come, and {self.spec.checkpoint.keep} are "
                 f"kept: {late if fails else 'all saves fit'}"
             )
-            yield Alarm("disk low", "free_bytes", iteration, iteration, usage.free, self._bytes, evidence)
+            yield Alarm(
+                "disk low", "free_bytes", iteration, iteration, usage.free, self._bytes, evidence
+            )
         self._urgency = max(urgency, self._urgency) if fails_soon or is_full else 0
 
 
 def next_saves(spec: PhasePlan, iteration: int) -> list[int]:
     """Iterations of the saves after this one."""
-    interval, end = spec.checkpoint.interval, spec.duration.iterations
+    interval = spec.checkpoint.interval
+    end = spec.duration.iterations
     regular = range(iteration + interval - iteration % interval, end, interval) if interval else ()
     return [*regular, *([end] if iteration < end else [])]
 
 
-def first_without_room(spec: PhasePlan, saves: list[int], free: int, num_bytes: int, kept: list[int]) -> int:
+def first_without_room(
+    spec: PhasePlan, saves: list[int], free: int, num_bytes: int, kept: list[int]
+) -> int:
     """Iteration of the first save that does not fit beside those that are kept; 0: all fit."""
-    keep, every = spec.checkpoint.keep, spec.checkpoint.keep_every
+    keep = spec.checkpoint.keep
+    every = spec.checkpoint.keep_every
     newest = sorted(kept)[-keep:]
     for save in saves:
         if free < num_bytes:

@@ -39,7 +39,9 @@ class Heartbeat:
     still: float = 0.0  # seconds since step, activity or a count last changed
     limit: float = 0.0  # how long the others may wait for it in this activity
     stacks: str = ""  # where its stacks can be read on its machine
-    entered: dict[str, int] = field(default_factory=dict)  # collectives by process group, messages by direction
+    entered: dict[str, int] = field(
+        default_factory=dict
+    )  # collectives by process group, messages by direction
     collectives: str = ""  # what PyTorch's flight recorder shows of a rank that is stuck
     inside: bool = False  # whether it has begun a collective that has not taken its tensors
 
@@ -56,7 +58,9 @@ class Heartbeat:
 
 def uptime() -> float:
     """Seconds since the machine was started, sleep included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def process_start_ticks(pid: int) -> int:
@@ -83,7 +87,9 @@ UNMEASURED_SHARE = 0.9
 MEASURED_FACTOR = 3.0
 """A step, an evaluation or a save may take so many times the longest one of its kind that was measured."""
 MEASURED = 50  # of each kind, the newest
-FIRST_COUNTS_UNTIL = 4  # the first of a kind compiles and fills caches: it counts until there are so many
+FIRST_COUNTS_UNTIL = (
+    4  # the first of a kind compiles and fills caches: it counts until there are so many
+)
 
 
 @dataclass
@@ -107,7 +113,9 @@ class HangLimits:
         known = self._seconds.get(activity)
         if known:
             return max(HANG_SHARE * self.timeout, MEASURED_FACTOR * max(known))
-        return max(UNMEASURED_SHARE * self.timeout, steps * max(self._seconds.get("step", ()), default=0.0))
+        return max(
+            UNMEASURED_SHARE * self.timeout, steps * max(self._seconds.get("step", ()), default=0.0)
+        )
 
 
 STALE_SECONDS = 5.0  # a heartbeat so old may be of a process that has ended
@@ -133,14 +141,20 @@ class HeartbeatFile:
     def write(self, beat: Heartbeat) -> None:
         """Rewrite a rank's slot; a full disk does not end the training."""
         with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, as_slot(asdict(beat)), (beat.rank - self.ranks.start) * SLOT_BYTES)
+            os.pwrite(
+                self._descriptor, as_slot(asdict(beat)), (beat.rank - self.ranks.start) * SLOT_BYTES
+            )
 
     def read(self) -> list[Heartbeat]:
         """The newest heartbeats of ranks that have written one and have not ended."""
         with contextlib.suppress(OSError):
             content = os.pread(self._descriptor, len(self.ranks) * SLOT_BYTES, 0)
             beats = [Heartbeat(**values) for values in read_slots(content)]
-            return [one for one in beats if one.age < STALE_SECONDS or process_start_ticks(one.pid) in (one.start, -1)]
+            return [
+                one
+                for one in beats
+                if one.age < STALE_SECONDS or process_start_ticks(one.pid) in (one.start, -1)
+            ]
         return []
 
     def close(self, *, remove: bool) -> None:
@@ -155,11 +169,14 @@ class HeartbeatFile:
 class HeartbeatWriter:
     """This rank's heartbeat, which the loop keeps by two assignments a step; without a file it is never written."""
 
-    def __init__(self, rank: int, limits: HangLimits | None = None, file: HeartbeatFile | None = None) -> None:
+    def __init__(
+        self, rank: int, limits: HangLimits | None = None, file: HeartbeatFile | None = None
+    ) -> None:
         self.rank = rank
         self.entered: Callable[[], dict[str, int]] = dict
         self.is_inside: Callable[[], bool] = bool
-        self._limits, self._file = limits, file
+        self._limits = limits
+        self._file = file
         pid = os.getpid()
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
         self._work = 0  # steps that the activity is as much work as
@@ -174,7 +191,9 @@ class HeartbeatWriter:
             self._stacks = os.fdopen(os.memfd_create(f"stacks-{self.rank}"), "w+", encoding="utf-8")
             self._beat.stacks = f"/proc/{os.getpid()}/fd/{self._stacks.fileno()}"
         else:
-            self._stacks = tempfile.NamedTemporaryFile("w+", prefix="runbook-stacks-", encoding="utf-8")  # noqa: SIM115
+            self._stacks = tempfile.NamedTemporaryFile(  # noqa: SIM115 (open for the program's life)
+                "w+", prefix="runbook-stacks-", encoding="utf-8"
+            )
             self._beat.stacks = self._stacks.name
         faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True)
 
@@ -208,9 +227,12 @@ class HeartbeatWriter:
 
     def current(self) -> Heartbeat:
         """This rank now."""
-        now, beat, entered = uptime(), self._beat, self.entered()
+        now = uptime()
+        beat = self._beat
+        entered = self.entered()
         if (seen := (beat.step, beat.activity, entered)) != self._seen:
-            self._seen, self._changed = seen, now
+            self._seen = seen
+            self._changed = now
         return replace(
             beat,
             where=_main_thread_line(),
@@ -231,4 +253,6 @@ class HeartbeatWriter:
 def _main_thread_line() -> str:
     """The innermost line of the main thread."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else ""
+    if frame:
+        return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
+    return ""

@@ -70,7 +70,8 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
 def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:
     """Ranks that wait for another one by these counts, and ranks that one waits for."""
     groups: dict[str, list[tuple[int, int]]] = {}
-    waiting, awaited = set[int](), set[int]()
+    waiting = set[int]()
+    awaited = set[int]()
     for rank, own in counts.items():
         for key, count in own.items():
             if key.startswith("recv "):
@@ -104,7 +105,8 @@ class HangReports:
 
     def find(self, beats: Sequence[Heartbeat], now: float) -> list[Hang]:
         """The hung ranks of this machine; call it again and again."""
-        machines, machine = self.world_size // len(self.local), self.local.start // len(self.local)
+        machines = self.world_size // len(self.local)
+        machine = self.local.start // len(self.local)
         if len(beats) < len(self.local) or not all(beat.stuck for beat in beats):
             if self._next_look:  # something moves again: what was reported does not hold any more
                 for key in (f"hang {machine}", *(["hung"] if machine == 0 else [])):
@@ -119,11 +121,21 @@ class HangReports:
         if now < self._next_look:
             return []
         self._next_look = now + max(1.0, machines / CHECKS_PER_SECOND)
-        if machine == 0 and self._store.check(keys := [f"hang {number}" for number in range(machines)]):
-            everyone = [Heartbeat(**one) for report in self._store.multi_get(keys) for one in json.loads(report)]
-            self._store.set("hung", json.dumps({hang.beat.rank: hang.why for hang in find_hangs(everyone)}))
+        if machine == 0 and self._store.check(
+            keys := [f"hang {number}" for number in range(machines)]
+        ):
+            everyone = [
+                Heartbeat(**one)
+                for report in self._store.multi_get(keys)
+                for one in json.loads(report)
+            ]
+            self._store.set(
+                "hung", json.dumps({hang.beat.rank: hang.why for hang in find_hangs(everyone)})
+            )
         hung = json.loads(self._store.get("hung")) if self._store.check(["hung"]) else {}
-        return [Hang(beat, beat.still, hung[str(beat.rank)]) for beat in beats if str(beat.rank) in hung]
+        return [
+            Hang(beat, beat.still, hung[str(beat.rank)]) for beat in beats if str(beat.rank) in hung
+        ]
 
 
 HEARTBEAT_SECONDS = 0.5
@@ -139,7 +151,10 @@ class Watchdog:
     """A thread that writes this rank's heartbeat and ends a hung rank of this machine."""
 
     def __init__(self, spec: PhasePlan, ranks: Ranks, folder: Path, local: range) -> None:
-        self.spec, self.ranks, self.folder, self.local = spec, ranks, folder, local
+        self.spec = spec
+        self.ranks = ranks
+        self.folder = folder
+        self.local = local
         timeout = float(spec.limits.process_group_timeout_seconds)
         self._limits, self._file = HangLimits(timeout), HeartbeatFile(folder, local)
         self.heartbeat = HeartbeatWriter(ranks.rank, self._limits, self._file)
@@ -212,7 +227,8 @@ class Watchdog:
 
     def _end_hung(self, beats: Sequence[Heartbeat], now: float) -> None:
         """End the hung ranks of this machine, if this rank is the first one that has a heartbeat."""
-        own, hangs = beats[0], silent_ranks(beats)
+        own = beats[0]
+        hangs = silent_ranks(beats)
         if own.rank != min({beat.rank for beat in beats} - {hang.beat.rank for hang in hangs}):
             return
         if not hangs and self.ranks.world_size == 1:
@@ -223,7 +239,10 @@ class Watchdog:
                 hangs = self._reports.find(beats, now)
         step = max(beat.step for beat in beats)  # the newest heartbeat of a silent rank is old
         for hang in sorted(hangs, key=lambda one: one.beat.rank == own.rank):  # itself last
-            if hang.beat.pid in self._killed or process_start_ticks(hang.beat.pid) not in (hang.beat.start, -1):
+            if hang.beat.pid in self._killed or process_start_ticks(hang.beat.pid) not in (
+                hang.beat.start,
+                -1,
+            ):
                 continue  # it has ended meanwhile, or will once its parent has seen it
             # Reported before it is killed: its death ends this process too, within milliseconds.
             self._report_hang(hang, own, step, self._stacks(hang.beat))
@@ -236,7 +255,9 @@ class Watchdog:
         """Ask a rank for its stacks and keep them; one that was stopped has to go on for a moment to write them."""
         stopped = process_fields(beat.pid)[:1] == ["T"]
         _send(beat.pid, STACK_SIGNAL, signal.SIGCONT)
-        end, text, unchanged = time.monotonic() + STACK_SECONDS, "", 0
+        end = time.monotonic() + STACK_SECONDS
+        text = ""
+        unchanged = 0
         while time.monotonic() < end and unchanged < STACK_UNCHANGED_LOOKS:
             time.sleep(0.01)
             before = text
@@ -254,18 +275,39 @@ class Watchdog:
         return self.folder / f"{rank}.stack"
 
     def _report_hang(self, hang: Hang, own: Heartbeat, step: int, stack: list[str]) -> None:
-        beat, seconds = hang.beat, round(hang.seconds, 1)
+        beat = hang.beat
+        seconds = round(hang.seconds, 1)
         stacks = str(self._stack_file(beat.rank)) if stack else "it wrote none"
         text = (
             f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {step}: {hang.why} for "
             f"{hang.seconds:.0f} s (limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
         )
-        shown = {one.rank: one.collectives for one in (beat, own) if one.collectives}  # own: one that waits for it
-        lines = [f"rank {rank} is {text}: {self.folder / f'{rank}.collectives.json'}" for rank, text in shown.items()]
-        facts = {"rank": beat.rank, "host": beat.host, "step": step, "activity": beat.activity, "seconds": seconds}
-        record = {"time": time.time(), "event": "hang", "phase": self.spec.phase, **facts, "where": beat.where}
+        shown = {
+            one.rank: one.collectives for one in (beat, own) if one.collectives
+        }  # own: one that waits for it
+        lines = [
+            f"rank {rank} is {text}: {self.folder / f'{rank}.collectives.json'}"
+            for rank, text in shown.items()
+        ]
+        facts = {
+            "rank": beat.rank,
+            "host": beat.host,
+            "step": step,
+            "activity": beat.activity,
+            "seconds": seconds,
+        }
+        record = {
+            "time": time.time(),
+            "event": "hang",
+            "phase": self.spec.phase,
+            **facts,
+            "where": beat.where,
+        }
         with contextlib.suppress(OSError):
-            append_line(self.spec.path(self.spec.log.events), {**record, "stacks": stacks, "collectives": shown})
+            append_line(
+                self.spec.path(self.spec.log.events),
+                {**record, "stacks": stacks, "collectives": shown},
+            )
         with contextlib.suppress(OSError):
             sys.stderr.write("\n".join([text, *lines, *stack]) + "\n")
             sys.stderr.flush()
@@ -395,11 +437,17 @@ def write_collectives(path: Path) -> str:
     """
     from torch._C import _distributed_c10d
 
-    dump = getattr(_distributed_c10d, f"_dump_{'nccl' if on_gpu() else 'fr'}_trace_json", lambda: "{}")
-    with contextlib.suppress(OSError, RuntimeError, AttributeError, KeyError, TypeError, ValueError):
+    dump = getattr(
+        _distributed_c10d, f"_dump_{'nccl' if on_gpu() else 'fr'}_trace_json", lambda: "{}"
+    )
+    with contextlib.suppress(
+        OSError, RuntimeError, AttributeError, KeyError, TypeError, ValueError
+    ):
         record = json.loads(dump())
         entries = record.get("entries") or []
-        record["entries"] = [one for one in entries[:-ENTRIES_KEPT] if _is_under_way(one)] + entries[-ENTRIES_KEPT:]
+        record["entries"] = [
+            one for one in entries[:-ENTRIES_KEPT] if _is_under_way(one)
+        ] + entries[-ENTRIES_KEPT:]
         with contextlib.suppress(OSError):  # what it shows is said all the same
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(record), "utf-8")
@@ -409,7 +457,9 @@ def write_collectives(path: Path) -> str:
 
 def describe_collectives(entries: list[Any]) -> str:
     """The oldest collective that is under way and the newest that is done."""
-    under_way = [f"in {_named(entry)} ({entry['state']})" for entry in entries if _is_under_way(entry)]
+    under_way = [
+        f"in {_named(entry)} ({entry['state']})" for entry in entries if _is_under_way(entry)
+    ]
     done = [f"after {_named(entry)}" for entry in entries if not _is_under_way(entry)]
     return ", ".join([*(under_way or ["in no collective"])[:1], *done[-1:]]) if entries else ""
 
@@ -419,5 +469,8 @@ def _is_under_way(entry: Any) -> bool:
 
 
 def _named(entry: Any) -> str:
-    number, (group, purpose) = entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"], entry["process_group"]
+    number, (group, purpose) = (
+        entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"],
+        entry["process_group"],
+    )
     return f"{entry['profiling_name']} {number} of group {group} ({purpose})"

@@ -14,14 +14,23 @@ from runbook.plan_file.schema import read_plan
 
 def main() -> int:
     """Rehearse ranks one after the other; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m runbook.training.rehearsal", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m runbook.training.rehearsal", description=__doc__
+    )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--phase", default="04-training")
     parser.add_argument("--ranks", required=True, help="numbers with commas between them")
-    parser.add_argument("--out", type=Path, help="a file for the lines, instead of the standard output")
+    parser.add_argument(
+        "--out", type=Path, help="a file for the lines, instead of the standard output"
+    )
     arguments = parser.parse_args()
     results, sys.stdout = sys.stdout, sys.stderr  # libraries print what they like
-    os.environ |= {"OMP_NUM_THREADS": "1", "DS_BUILD_OPS": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    os.environ |= {
+        "OMP_NUM_THREADS": "1",
+        "DS_BUILD_OPS": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HIP_VISIBLE_DEVICES": "",
+    }
     try:
         spec = read_plan(arguments.plan, arguments.phase)
         try:

@@ -15,7 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from runbook.plan_file.rehearsed_work import ATTENTION, BACKWARD, FORWARD, KERNELS, MATRIX, MOVED, OPTIMIZER, Allocation
+from runbook.plan_file.rehearsed_work import (
+    ATTENTION,
+    BACKWARD,
+    FORWARD,
+    KERNELS,
+    MATRIX,
+    MOVED,
+    OPTIMIZER,
+    Allocation,
+)
 
 SNAPSHOT_STEP = 1.01
 """The tensors of the peak are noted again when it has grown by this factor."""
@@ -61,12 +70,18 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def reset(self) -> StepCounts:
         """What was counted so far; count anew, with what is alive as the first peak."""
-        counts, self.counts, self._snapshot_at = self.counts, StepCounts(), 0.0
+        counts = self.counts
+        self.counts = StepCounts()
+        self._snapshot_at = 0.0
         self.counts.peak_bytes = self.bytes[self.device_type]
         return counts
 
     def __torch_dispatch__(
-        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """One operator."""
         options = kwargs or {}
@@ -79,7 +94,11 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.fake and getattr(args[0], "constant", None) is not None:
                 return args[0].constant.item()
             if self.fake:  # nothing overflowed, nothing is wrong, and every sum is zero
-                return False if args[0].dtype is torch.bool else 0.0 if args[0].dtype.is_floating_point else 0
+                if args[0].dtype is torch.bool:
+                    return False
+                if args[0].dtype.is_floating_point:
+                    return 0.0
+                return 0
         if func.namespace == "c10d" and func._opname != "barrier":
             self._collective(func, args)
             if self.fake:
@@ -87,7 +106,9 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))  # gloo sums in a copy
                 return _unsent(func, args)
         if self.fake and func is torch.ops.aten._to_copy.default and args[0].constant is not None:
-            args[0].constant = None  # torch would move the number itself, to a device that is not there
+            args[
+                0
+            ].constant = None  # torch would move the number itself, to a device that is not there
         result = func(*args, **options)
         formula = flop_registry.get(func._overloadpacket)
         flops = 0 if formula is None else formula(*args, **options, out_val=result)
@@ -96,23 +117,32 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(leaf, torch.Tensor):
                 self._allocated(leaf, func)
         if not (func.is_view or func._opname in _NO_KERNEL or self.in_kernel):
-            self._kernel((args, result), flops, ATTENTION if "attention" in func._opname else MATRIX)
+            self._kernel(
+                (args, result), flops, ATTENTION if "attention" in func._opname else MATRIX
+            )
         return result
 
     def _kernel(self, tensors: Any, flops: int = 0, kind: str = MATRIX) -> None:
         moved = _tensor_bytes(tensors)
-        for name, number in ((KERNELS, 1), (kind, flops), (MOVED, moved if kind != ATTENTION else 0)):
+        for name, number in (
+            (KERNELS, 1),
+            (kind, flops),
+            (MOVED, moved if kind != ATTENTION else 0),
+        ):
             self._add(name, number)
 
     def _add(self, kind: str, number: int) -> None:
         passes = FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD
-        self.counts.work[OPTIMIZER if self.moment == OPTIMIZER else passes, self.chunk, kind] += number
+        self.counts.work[OPTIMIZER if self.moment == OPTIMIZER else passes, self.chunk, kind] += (
+            number
+        )
 
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """A function that a compiler makes one kernel of, which reads the arguments and writes the result."""
 
         def counted(*arguments: Any) -> Any:
-            inside, self.in_kernel = self.in_kernel, True
+            inside = self.in_kernel
+            self.in_kernel = True
             result = call(*arguments)
             self.in_kernel = inside
             if not inside:
@@ -127,13 +157,19 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = storage._cdata
         if key in self._alive:
             return
-        place, size = tensor.device.type, storage.nbytes()
+        place = tensor.device.type
+        size = storage.nbytes()
         if place == "meta":
             return  # a shape without numbers
         reference = weakref.ref(storage, lambda _: self._freed(key))
-        self._alive[key] = (reference, Allocation(size, str(func), tuple(tensor.shape), str(tensor.dtype)), place)
+        self._alive[key] = (
+            reference,
+            Allocation(size, str(func), tuple(tensor.shape), str(tensor.dtype)),
+            place,
+        )
         self.bytes[place] += size
-        counts, now = self.counts, self.bytes[place]
+        counts = self.counts
+        now = self.bytes[place]
         if place != self.device_type:
             counts.host_peak_bytes = max(counts.host_peak_bytes, now)
             return
@@ -148,7 +184,9 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             counts.peak_bytes, counts.peak_moment = now, self.moment
             if now > SNAPSHOT_STEP * self._snapshot_at:
                 self._snapshot_at = now
-                there = (made for _, made, place in self._alive.values() if place == self.device_type)
+                there = (
+                    made for _, made, place in self._alive.values() if place == self.device_type
+                )
                 counts.largest = sorted(there, key=lambda made: -made.bytes)[:LARGEST]
         counts.timeline.append((self.moment, now))
 
@@ -169,16 +207,32 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         names = [parameter.name for parameter in func._schema.arguments]
         if "async_op" in names:  # messages between stages have no such argument
             given = args[names.index("async_op") :]
-            waits = bool(given) and not given[0]  # torch leaves out an argument that is equal to the default
+            waits = (
+                bool(given) and not given[0]
+            )  # torch leaves out an argument that is equal to the default
             self._add(f"{key[0]}:{key[1]}:{'alone' if waits else 'overlapped'}", size)
 
     def bytes_of(self, tensors: Iterable[torch.Tensor]) -> int:
         """Bytes of the storages behind these tensors, each counted once."""
-        return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+        return sum(
+            {
+                tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
+                for tensor in tensors
+            }.values()
+        )
 
 
 _NO_KERNEL = frozenset(
-    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "set_"}
+    {
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "_unsafe_view",
+        "detach",
+        "set_",
+    }
 )
 """Operators besides views that touch no memory."""
 
@@ -191,7 +245,10 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
     """What a collective gives back, with nothing sent: its own tensors, and a handle that has nothing to wait for."""
     from torch._C._distributed_c10d import FakeWork
 
-    returned = [FakeWork().boxed() if "Work" in str(value.type) else args[0] for value in func._schema.returns]
+    returned = [
+        FakeWork().boxed() if "Work" in str(value.type) else args[0]
+        for value in func._schema.returns
+    ]
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
@@ -200,13 +257,18 @@ def _asked_by() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith(("runbook.training", "megatron", "deepspeed")) and ".rehearsal" not in module:
+        if (
+            module.startswith(("runbook.training", "megatron", "deepspeed"))
+            and ".rehearsal" not in module
+        ):
             return f"{module}.{frame.f_code.co_name}:{frame.f_lineno}"
         frame = frame.f_back
     return "torch"
 
 
-def thinned(timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS) -> list[tuple[str, int]]:
+def thinned(
+    timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS
+) -> list[tuple[str, int]]:
     """The course of memory in few points: the highest of each stretch.
 
     >>> thinned([("a", 1), ("a", 5), ("a", 2), ("b", 3)], 2)
@@ -214,5 +276,6 @@ def thinned(timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS) -> l
     """
     stretch = max(1, -(-len(timeline) // points))
     return [
-        max(timeline[start : start + stretch], key=lambda point: point[1]) for start in range(0, len(timeline), stretch)
+        max(timeline[start : start + stretch], key=lambda point: point[1])
+        for start in range(0, len(timeline), stretch)
     ]

@@ -15,7 +15,9 @@ import numpy
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend  # torch 2.10 and newer
+from torch.utils.backend_registration import (
+    _setup_privateuseone_for_python_backend,
+)  # torch 2.10 and newer
 
 NAME = "gpu"
 _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
@@ -43,13 +45,25 @@ def install() -> None:
     _setup_privateuseone_for_python_backend(NAME)
     cuda: Any = torch.cuda
     answers: dict[str, Callable[..., Any]] = {
-        "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
-        "max_memory_allocated": lambda *_: 0, "get_device_capability": lambda *_: (9, 0),
-        "current_stream": lambda *_: _Stream(), "Stream": lambda *_, **__: _Stream(),
-        "Event": lambda *_, **__: _Stream(), "stream": lambda *_: _Stream(),
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "max_memory_allocated": lambda *_: 0,
+        "get_device_capability": lambda *_: (9, 0),
+        "current_stream": lambda *_: _Stream(),
+        "Stream": lambda *_, **__: _Stream(),
+        "Event": lambda *_, **__: _Stream(),
+        "stream": lambda *_: _Stream(),
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
-    }  # fmt: skip
-    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "_lazy_init", "set_rng_state"):
+    }
+    for name in (
+        "synchronize",
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "set_device",
+        "_lazy_init",
+        "set_rng_state",
+    ):
         answers[name] = lambda *_, **__: None
     for name in ("manual_seed", "manual_seed_all"):
         answers[name] = lambda *_: None
@@ -67,7 +81,11 @@ class StandIn(TorchFunctionMode):
         self.device = torch.device(NAME, 0) if on_gpu else torch.device("cpu")
 
     def __torch_function__(
-        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """One call of torch from Python."""
         options = dict(kwargs or {})
@@ -80,7 +98,9 @@ class StandIn(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
         elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
-            options.pop("device")  # torch fills it on the host and would move the numbers, which are not there
+            options.pop(
+                "device"
+            )  # torch fills it on the host and would move the numbers, which are not there
             made = func(*args, **options)
             return torch.empty(made.shape, dtype=made.dtype, device=self.device)
         elif func is torch.Tensor.type and len(args) == 1:
@@ -110,7 +130,9 @@ def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
 def know_onednn() -> None:
     """Give the product that adds to another matrix (`cpu.onednn_matmul`) the shape that torch has not for it."""
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        torch.library.register_fake("mkldnn::_linear_pointwise.binary", lambda left, more, *_: torch.empty_like(more))
+        torch.library.register_fake(
+            "mkldnn::_linear_pointwise.binary", lambda left, more, *_: torch.empty_like(more)
+        )
 
 
 def _original(factory: Any) -> Any:
@@ -119,9 +141,15 @@ def _original(factory: Any) -> Any:
 
 
 def _flash_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False, attn_mask: Any = None,
-) -> torch.Tensor:  # fmt: skip
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    attn_mask: Any = None,
+) -> torch.Tensor:
     """The kernel that torch takes on a GPU for 16-bit numbers; elsewhere it would make the whole matrix of scores."""
     is_causal = is_causal or attn_mask is not None
     if enable_gqa:
@@ -133,11 +161,15 @@ def _flash_attention(
             query, key, value, dropout_p, is_causal, scale=scale
         )
     else:
-        mixed = kernels._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)
+        mixed = kernels._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )
     return mixed[0]  # type: ignore[no-any-return]
 
 
-def move_module(module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+def move_module(
+    module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> Any:
     """In place of `Module._apply`, which swaps tensors and cannot swap fake ones: new parameters with the old marks."""
     for child in module.children() if recurse else ():
         move_module(child, change)
@@ -151,7 +183,9 @@ def move_module(module: torch.nn.Module, change: Callable[[torch.Tensor], torch.
                 continue
             if isinstance(tensor, torch.nn.Parameter):
                 moved = torch.nn.Parameter(moved.detach(), tensor.requires_grad)
-                vars(moved).update({key: mark for key, mark in vars(tensor).items() if key not in vars(moved)})
+                vars(moved).update(
+                    {key: mark for key, mark in vars(tensor).items() if key not in vars(moved)}
+                )
             kept[name] = moved  # type: ignore[assignment]
     return module
 

@@ -23,9 +23,16 @@ from runbook.plan_file.rehearsed_work import ONCE, OPTIMIZER, Collective, Rehear
 from runbook.plan_file.schema import Batch, PhasePlan
 from runbook.training import cpu, process_groups
 from runbook.training.rehearsal import gpu_stand_in
-from runbook.training.rehearsal.counter import FORWARD_BACKWARD, OperatorCounter, StepCounts, thinned
+from runbook.training.rehearsal.counter import (
+    FORWARD_BACKWARD,
+    OperatorCounter,
+    StepCounts,
+    thinned,
+)
 
-EVALUATION, SAVE, RESUME = "evaluation", "save", "resume"
+EVALUATION = "evaluation"
+SAVE = "save"
+RESUME = "resume"
 Answers: TypeAlias = dict[tuple[Any, str], Any]
 """What takes the place of an attribute, by its owner and name."""
 
@@ -41,7 +48,11 @@ def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
     with _quiet(), _job_of(spec, rank, for_gpu=for_gpu):
         device_type = gpu_stand_in.NAME if on_gpu else "cpu"
         counter = OperatorCounter(fake=True, device_type=device_type)
-        with gpu_stand_in.StandIn(on_gpu=on_gpu), FakeTensorMode(allow_non_fake_inputs=True), counter:
+        with (
+            gpu_stand_in.StandIn(on_gpu=on_gpu),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            counter,
+        ):
             stage = process_groups.make_parallel_groups(spec)
             counter.groups = group_names()
             rehearsal = _Rehearsal(spec, counter)
@@ -50,7 +61,8 @@ def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
 
 
 def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> RehearsedRank:
-    spec, counter = rehearsal.spec, rehearsal.counter
+    spec = rehearsal.spec
+    counter = rehearsal.counter
     counter.reset()
     whole = spec.batch.num_microbatches
     least, once = rehearsal.smallest_step()
@@ -66,7 +78,10 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> Re
     resume = counter.reset()
     states = sum(parts.values())
     own_moments = (FORWARD_BACKWARD, OPTIMIZER)
-    moments = {moment: max(value for name, value in step.timeline if name == moment) for moment in own_moments}
+    moments = {
+        moment: max(value for name, value in step.timeline if name == moment)
+        for moment in own_moments
+    }
     moments[EVALUATION] = evaluation.peak_bytes
     grown = _Grown(once, step, least, run, whole)
     return RehearsedRank(
@@ -134,7 +149,11 @@ class _Grown:
     def _does_not_grow(self, kind: str) -> bool:
         """Whether a step has as much of it as one of fewer micro-batches has, perhaps in another pass."""
         few, more = (
-            sum(number for (part, _, name), number in counts.work.items() if name == kind and part != OPTIMIZER)
+            sum(
+                number
+                for (part, _, name), number in counts.work.items()
+                if name == kind and part != OPTIMIZER
+            )
             for counts in (self.once, self.step)
         )
         return few == more and self.run > self.least
@@ -148,7 +167,8 @@ def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
     >>> [microbatches_to_the_peak(N(parallel=cut), 0) for cut in cuts]
     [2, 18, 8]
     """
-    stages, chunks = spec.parallel.pipeline, spec.parallel.virtual_pipeline
+    stages = spec.parallel.pipeline
+    chunks = spec.parallel.virtual_pipeline
     after = stages - stage - 1
     if chunks == 1:
         return after + (3 if stages > 1 else 2)
@@ -162,7 +182,8 @@ class _Rehearsal:
         from runbook.training.health.stopping import StopConditions
         from runbook.training.loop import make_engine
 
-        self.spec, self.counter = spec, counter
+        self.spec = spec
+        self.counter = counter
         self.engine = make_engine(spec, draw=not counter.fake)
         self.stopping = StopConditions()
         self._mark("compute", FORWARD_BACKWARD)
@@ -219,7 +240,9 @@ class _Rehearsal:
         """One evaluation of this many micro-batches."""
         self.counter.moment = EVALUATION
         reader = self._stepper(self.spec).reader
-        self.engine.evaluate(reader.step(_Samples(self.spec.model.sequence_length), 0, microbatches), microbatches)
+        self.engine.evaluate(
+            reader.step(_Samples(self.spec.model.sequence_length), 0, microbatches), microbatches
+        )
 
     def save(self) -> int:
         """Bytes that this rank writes of a checkpoint."""
@@ -228,8 +251,14 @@ class _Rehearsal:
         from runbook.training.engines.engine import each_shard
 
         self.counter.moment = SAVE
-        own = [shard.data for shard in each_shard(self.engine.sharded_state()) if is_main_replica(shard.replica_id)]
-        return sum(data.nbytes for data in own if isinstance(data, torch.Tensor) and not data.is_meta)
+        own = [
+            shard.data
+            for shard in each_shard(self.engine.sharded_state())
+            if is_main_replica(shard.replica_id)
+        ]
+        return sum(
+            data.nbytes for data in own if isinstance(data, torch.Tensor) and not data.is_meta
+        )
 
     def resume(self) -> int:
         """Bytes that this rank reads of a checkpoint to resume from it."""
@@ -247,7 +276,8 @@ class _Rehearsal:
 
     def parts(self) -> dict[str, int]:
         """Bytes of weights, gradients and optimizer state."""
-        engine, alive = self.engine, self.counter.bytes_of
+        engine = self.engine
+        alive = self.counter.bytes_of
         owned = engine._owned()
         weights = list(owned.parts)
         mains = [part.main for part in owned.parts.values()]
@@ -264,7 +294,11 @@ class _Rehearsal:
             if isinstance(value, torch.Tensor)
         ]
         held = alive(weights)
-        return {"weights": held, "gradients": alive(gradients), "optimizer": alive([*weights, *mains, *moments]) - held}
+        return {
+            "weights": held,
+            "gradients": alive(gradients),
+            "optimizer": alive([*weights, *mains, *moments]) - held,
+        }
 
 
 class _Samples:
@@ -302,7 +336,9 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
     answers: Answers = {
         (torch.nn.Module, "_apply"): gpu_stand_in.move_module,
         (FakeTensor, "tolist"): gpu_stand_in.list_of_zeros,
-        (torch.nn.functional, "scaled_dot_product_attention"): gpu_stand_in.attention(for_gpu=for_gpu),
+        (torch.nn.functional, "scaled_dot_product_attention"): gpu_stand_in.attention(
+            for_gpu=for_gpu
+        ),
         (distributed, "all_gather_object"): _gather_own,
         (distributed, "broadcast_object_list"): lambda *_, **__: None,
     }
@@ -311,7 +347,9 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
     if spec.engine == "deepspeed":
         answers |= _answers_for_deepspeed(spec)
     with _replaced(answers):
-        distributed.init_process_group(devices, rank=rank, world_size=spec.parallel.world_size, store=FakeStore())
+        distributed.init_process_group(
+            devices, rank=rank, world_size=spec.parallel.world_size, store=FakeStore()
+        )
         try:
             yield
         finally:
@@ -355,11 +393,15 @@ def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
     ask = utils.get_lst_from_rank0
 
     def hidden_states(engine: Any, source: int) -> Any:
-        pipeline.p2p.recv(torch.empty(pipeline.TENSOR_META_SIZE, dtype=torch.int32, device=engine.device), source)
+        pipeline.p2p.recv(
+            torch.empty(pipeline.TENSOR_META_SIZE, dtype=torch.int32, device=engine.device), source
+        )
         return engine._allocate_or_extend_buffers(0, shape, DTYPES[spec.precision.format])
 
     def agree_on_length(_: list[int]) -> None:
-        utils.dist.broadcast(torch.zeros((), dtype=torch.int64, device=process_groups.device()), src=0)
+        utils.dist.broadcast(
+            torch.zeros((), dtype=torch.int64, device=process_groups.device()), src=0
+        )
 
     def own_numbers(numbers: list[int]) -> list[int]:
         ask(numbers)

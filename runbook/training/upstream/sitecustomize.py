@@ -36,20 +36,32 @@ def _answer_for_gpu(torch: Any) -> None:
         "_lazy_call": lambda function, **_: function(),
         "default_generators": [torch.default_generator] * int(os.environ["LOCAL_WORLD_SIZE"]),
     }
-    nothing = ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "current_stream")
+    nothing = (
+        "synchronize",
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "set_device",
+        "current_stream",
+    )
     for name, answer in {**answers, **{name: lambda *_, **__: None for name in nothing}}.items():
         setattr(torch.cuda, name, answer)
     for module in (torch.cuda, torch.cuda.random):
         module.get_rng_state = lambda *_, **__: torch.default_generator.get_state()
         module.set_rng_state = lambda state, *_, **__: torch.default_generator.set_state(state)
         module.manual_seed = torch.default_generator.manual_seed
-        module.manual_seed_all = lambda *_: None  # torch.manual_seed calls it, and has seeded the one generator
+        module.manual_seed_all = lambda *_: (
+            None
+        )  # torch.manual_seed calls it, and has seeded the one generator
     # Megatron-DeepSpeed gives it what apex's takes, also where it has torch's.
     made = torch.nn.LayerNorm.__init__
-    torch.nn.LayerNorm.__init__ = lambda self, *words, sequence_parallel=False, **options: made(self, *words, **options)
+    torch.nn.LayerNorm.__init__ = lambda self, *words, sequence_parallel=False, **options: made(
+        self, *words, **options
+    )
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]  # Megatron asks its nvcc for a version
     # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them after all its work.
-    atexit.register(lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group())
+    atexit.register(
+        lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
+    )
     # The GPU's random state is the CPU's here, which Megatron would mention in every layer.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 
@@ -58,17 +70,29 @@ def _tensors_on_cpu(torch: Any) -> Any:
     """Everything that is to be made on a GPU, or moved there, is on the CPU."""
 
     def is_gpu(device: Any) -> bool:
-        return type(device) is int or (isinstance(device, str | torch.device) and str(device).startswith("cuda"))
+        return type(device) is int or (
+            isinstance(device, str | torch.device) and str(device).startswith("cuda")
+        )
 
     class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
-            self, function: Any, types: Any, arguments: Sequence[Any] = (), options: dict[str, Any] | None = None
+            self,
+            function: Any,
+            types: Any,
+            arguments: Sequence[Any] = (),
+            options: dict[str, Any] | None = None,
         ) -> Any:
             if function is torch.Tensor.cuda:
                 return arguments[0]
-            options = {name: "cpu" if name == "device" and is_gpu(it) else it for name, it in (options or {}).items()}
+            options = {
+                name: "cpu" if name == "device" and is_gpu(it) else it
+                for name, it in (options or {}).items()
+            }
             if function is torch.Tensor.to:
-                arguments = [arguments[0], *("cpu" if is_gpu(word) else word for word in arguments[1:])]
+                arguments = [
+                    arguments[0],
+                    *("cpu" if is_gpu(word) else word for word in arguments[1:]),
+                ]
             return function(*arguments, **options)
 
     return OnCpu()
@@ -76,7 +100,9 @@ def _tensors_on_cpu(torch: Any) -> Any:
 
 def _allow_no_fp8(module: Any) -> None:
     quantize = module._quantize_param_shard_impl
-    module._quantize_param_shard_impl = lambda weights, *rest: quantize(weights, *rest) if weights else None
+    module._quantize_param_shard_impl = lambda weights, *rest: (
+        quantize(weights, *rest) if weights else None
+    )
 
 
 def _keep_old_call(module: Any) -> None:
@@ -89,7 +115,9 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "torch": _answer_for_gpu,
     # Megatron's checkpoints are written with a private function of torch, which has one more argument since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
-    "numpy": lambda module: setattr(module, "product", module.prod),  # gone since 2.0; Megatron saves with it
+    "numpy": lambda module: setattr(
+        module, "product", module.prod
+    ),  # gone since 2.0; Megatron saves with it
     # Megatron-LM e958b2ca asks for Transformer Engine even where no weight is in fp8.
     "megatron.core.fp8_utils": _allow_no_fp8,
     # DeepSpeed takes fp16 only where the processor has fast kernels for it.
@@ -110,7 +138,10 @@ class Changer(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Where a module that is changed or may be missing comes from; None for all others."""
         may_miss = any(f"{name}.".startswith(f"{word}.") for word in UNUSED)
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if name in CHANGES or may_miss else None
+        if name in CHANGES or may_miss:
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+        else:
+            spec = None
         if spec is None:
             return importlib.machinery.ModuleSpec(name, self, is_package=True) if may_miss else None
         if name in CHANGES and spec.loader:
@@ -125,14 +156,17 @@ class Changer(MetaPathFinder, Loader):
 
     def exec_module(self, module: Any) -> None:
         """Fill a missing module: every name in it is a class that does nothing; wandb's `run` was never started."""
-        sys.stderr.write(f"runbook: {module.__name__} is not installed; an empty stand-in takes its place\n")
+        sys.stderr.write(
+            f"runbook: {module.__name__} is not installed; an empty stand-in takes its place\n"
+        )
 
         def empty_class(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
             return type(name, (), {"__init__": lambda *_, **__: None})
 
-        module.run, module.__getattr__ = None, empty_class
+        module.run = None
+        module.__getattr__ = empty_class
 
 
 if __name__ == "sitecustomize":  # not where tests import it

@@ -34,14 +34,17 @@ class AdoptReport:
 
     def as_dict(self) -> dict[str, object]:
         """Everything for --json."""
-        found, findings = self.adopted, self.adopted.findings
+        found = self.adopted
+        findings = self.adopted.findings
         return {
             "run_file": str(self.path),
             "run": found.name,
             "site": findings.site.site,
             "framework": found.framework,
             "filled_in_from": found.base,
-            "carried": self._rows(findings.carried.values(), **{"key": "key", "value": "value", "from": "source"}),
+            "carried": self._rows(
+                findings.carried.values(), **{"key": "key", "value": "value", "from": "source"}
+            ),
             "not_carried": self._rows(findings.leftovers, text="text", why="why"),
             "done_by_itself": self._rows(findings.automatic, text="text", why="why"),
             "errors": self._rows(found.errors, number="number", what="problem", remedy="remedy"),
@@ -61,21 +64,40 @@ class AdoptReport:
 
     def as_text(self) -> str:
         """The report for a terminal."""
-        found, findings, places = self.adopted, self.adopted.findings, self.adopted.script.places
-        site, values = findings.site.site, len(findings.carried)
+        found = self.adopted
+        findings = self.adopted.findings
+        places = self.adopted.script.places
+        site = findings.site.site
+        values = len(findings.carried)
         parts = [f"{self.path}: {values} values, site {site}, framework {found.framework}."]
         if found.base:
-            parts.append(f"What the script does not say is as in params/{found.base}.yaml, which its document became.")
+            parts.append(
+                f"What the script does not say is as in params/{found.base}.yaml, which its document became."
+            )
         parts += [f"Note: {note}." for note in found.script.notes]
-        errors = [{"no": e.number, "where": places[e.line], "what": e.problem, "we": e.remedy} for e in found.errors]
-        left = [{"where": places[one.line], "what": one.text, "because": one.why} for one in findings.leftovers]
+        errors = [
+            {"no": e.number, "where": places[e.line], "what": e.problem, "we": e.remedy}
+            for e in found.errors
+        ]
+        left = [
+            {"where": places[one.line], "what": one.text, "because": one.why}
+            for one in findings.leftovers
+        ]
         required = [{"key": key, "what": what} for key, what in found.required.items()]
-        for title, rows in (("Errors of the documents in this script", errors), ("Not carried over", left)):
-            parts.append(Table(rows, f"{title}: {len(rows)}").as_text() if rows else f"{title}: none.")
+        for title, rows in (
+            ("Errors of the documents in this script", errors),
+            ("Not carried over", left),
+        ):
+            parts.append(
+                Table(rows, f"{title}: {len(rows)}").as_text() if rows else f"{title}: none."
+            )
         title = "Still to be given, in the run file or by --set"
         parts.append(Table(required, title).as_text() if required else f"{title}: nothing.")
         name = found.name if self.path.parent.name == "params" else str(self.path)
-        end = f"{name} will say:\n{self.refused}" if self.refused else f"{name}: passes. Next: runbook plan {name}"
+        if self.refused:
+            end = f"{name} will say:\n{self.refused}"
+        else:
+            end = f"{name}: passes. Next: runbook plan {name}"
         return "\n\n".join([*parts, f"runbook check {end}"])
 
 
@@ -92,7 +114,9 @@ def adopt(scripts: Sequence[Path], out: Path | None, *, replace: bool = False) -
         raise ParamsError(f"--out {path}: a run file is called NAME.yaml.")
     found = adopt_text(files, path.stem, project, _beside(scripts[0]))
     if path.exists() and not replace and path.read_text(encoding="utf-8") != found.text:
-        raise ParamsError(f"{path} is there and says something else. Name another with --out, or give --replace.")
+        raise ParamsError(
+            f"{path} is there and says something else. Name another with --out, or give --replace."
+        )
     refused = _refusal(found, project)
     write_text(path, found.text)
     return AdoptReport(found, path, refused)
@@ -123,10 +147,18 @@ def _beside(script: Path) -> dict[str, str]:
     folder = script.resolve().parent
     found: dict[str, str] = {}
     total = 0
-    for path in (path for pattern in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(pattern))):
+    for path in (
+        path for pattern in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(pattern))
+    ):
         inside = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in inside.parts)
-        if hidden or path.is_symlink() or not path.is_file() or path.suffix not in _TEXT or path.name == script.name:
+        if (
+            hidden
+            or path.is_symlink()
+            or not path.is_file()
+            or path.suffix not in _TEXT
+            or path.name == script.name
+        ):
             continue
         size = path.stat().st_size
         fits = size <= _MOST_BYTES and total + size <= 4 << 20 and len(found) < 300

@@ -28,18 +28,30 @@ from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.plan_commands import load_plan
 from runbook.workflow.prerequisites import machine
-from runbook.workflow.prerequisites.node_probe import gpus_of, probe_alone, probe_checks, probe_run, software_check
+from runbook.workflow.prerequisites.node_probe import (
+    gpus_of,
+    probe_alone,
+    probe_checks,
+    probe_run,
+    software_check,
+)
 
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
 def all_checks() -> list[Check]:
     """Python, the trainer's software, cores, memory, disk, and the tools that are used where they exist."""
-    python = Check("python", "pass", platform.python_version(), "3.11 or newer; the trainer alone runs on 3.10")
+    python = Check(
+        "python", "pass", platform.python_version(), "3.11 or newer; the trainer alone runs on 3.10"
+    )
     checks = [python, *software_checks(), *machine_checks(), *place_checks()]
-    for program, use in (("git", "the commit in every record"), ("shellcheck", "the tests of job scripts")):
+    for program, use in (
+        ("git", "the commit in every record"),
+        ("shellcheck", "the tests of job scripts"),
+    ):
         found = shutil.which(program) is not None
-        state, remedy = "found" if found else "not found", f"Install {program}."
+        state = "found" if found else "not found"
+        remedy = f"Install {program}."
         checks.append(judge(program, found, state, f"for {use}", remedy, otherwise="warn"))
     return checks
 
@@ -49,8 +61,18 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
     own = machine_checks() if settings.site.scheduler == "local" else []
-    checks = [*own, writable_check(_nearest(folder)), *site_checks(settings), *space_checks(settings, plan, folder)]
-    return [*checks, *probe_checks(probe_run(settings, plan), settings.site, plan, settings.run.training.framework)]
+    checks = [
+        *own,
+        writable_check(_nearest(folder)),
+        *site_checks(settings),
+        *space_checks(settings, plan, folder),
+    ]
+    return [
+        *checks,
+        *probe_checks(
+            probe_run(settings, plan), settings.site, plan, settings.run.training.framework
+        ),
+    ]
 
 
 def software_checks() -> list[Check]:
@@ -58,13 +80,17 @@ def software_checks() -> list[Check]:
     facts = probe_alone()
     num_gpus = sum(len(gpus_of(one)) for one in facts)
     rule = "site local computes on the CPU and hides them; site local-gpu takes those that torch sees, one a process"
-    return [software_check(facts, "runbook"), judge("GPUs", num_gpus > 0, str(num_gpus), rule, otherwise="warn")]
+    return [
+        software_check(facts, "runbook"),
+        judge("GPUs", num_gpus > 0, str(num_gpus), rule, otherwise="warn"),
+    ]
 
 
 def machine_checks() -> list[Check]:
     """Cores, memory and matrix instructions."""
     cores = Check("cores", "pass", str(machine.num_cores()), "each process takes its share")
-    memory, rule = psutil.virtual_memory(), "about 3 GiB for each process of the 12 x 512 smoke test"
+    memory = psutil.virtual_memory()
+    rule = "about 3 GiB for each process of the 12 x 512 smoke test"
     free = f"{show_bytes(memory.available)} of {show_bytes(memory.total)} free"
     remedy = "End what else runs here, or choose a smaller model (training.smoke.model)."
     enough = judge("memory", memory.available > 6 * 2**30, free, rule, remedy, otherwise="warn")
@@ -73,7 +99,8 @@ def machine_checks() -> list[Check]:
 
 def matrix_check(flags: Set[str]) -> Check:
     """Whether a CPU with these instruction sets multiplies bf16 directly."""
-    fast, rule = [name for unit, name in BF16_UNITS.items() if unit in flags], "bf16 on a CPU is fast only with them"
+    fast = [name for unit, name in BF16_UNITS.items() if unit in flags]
+    rule = "bf16 on a CPU is fast only with them"
     found = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS.values())}"
     remedy = "Set training.precision to fp32 here, which is then faster."
     return judge("matrix instructions", bool(fast), found, rule, remedy, otherwise="warn")
@@ -85,16 +112,21 @@ def place_checks() -> list[Check]:
         near = _nearest(runs_folder(params.project_root()))
     except ParamsError as error:
         rule = f"{sys.argv[0]} is started inside the project's folder"
-        return [Check("project", "fail", str(error), rule, "cd into the clone, or runbook init DIR.")]
+        return [
+            Check("project", "fail", str(error), rule, "cd into the clone, or runbook init DIR.")
+        ]
     free = shutil.disk_usage(near).free
     rule = "8 GiB for params/local.yaml"
-    disk = judge("disk", free > 8 * 2**30, f"{show_bytes(free)} free", rule, "Free space.", otherwise="warn")
+    disk = judge(
+        "disk", free > 8 * 2**30, f"{show_bytes(free)} free", rule, "Free space.", otherwise="warn"
+    )
     return [writable_check(near), disk]
 
 
 def site_checks(settings: Settings) -> list[Check]:
     """One row a question; what cannot be known on this machine is unknown."""
-    lacking, rule = missing_values(settings), "what the site requires is given"
+    lacking = missing_values(settings)
+    rule = "what the site requires is given"
     remedy = "; ".join(f"--set {key}=VALUE ({what})" for key, what in lacking.items())
     return [
         judge("required values", not lacking, ", ".join(lacking) or "all given", rule, remedy),
@@ -109,27 +141,36 @@ def site_checks(settings: Settings) -> list[Check]:
 def secret_checks(settings: Settings) -> list[Check]:
     """Passwords that the set-up and the text's source ask for; no value is shown."""
     references = {step.secret: step.title for step in settings.site.preparation if step.secret}
-    references |= {text.dataset.token: f"the text {text.name}" for text in settings.texts if text.dataset.token}
+    references |= {
+        text.dataset.token: f"the text {text.name}" for text in settings.texts if text.dataset.token
+    }
     references |= {webhook: "alarms"} if (webhook := settings.run.training.alarm_webhook) else {}
     checks = []
     for reference, use in references.items():
         kind, _, place = reference.partition(":")
-        value, rule, remedy = "there", f"for {use}", ""
+        value = "there"
+        rule = f"for {use}"
+        remedy = ""
         try:
             resolve_secret(reference)
         except ParamsError as error:
-            value, remedy = "not there", str(error)
+            value = "not there"
+            remedy = str(error)
         if kind == "file" and not remedy:
             rule += "; a file is readable by you alone"
             if (mode := Path(place).expanduser().stat().st_mode & 0o777) & 0o077:
-                value, remedy = f"there, and others can read it (mode {mode:04o})", f"chmod 600 {place}"
-        checks.append(Check(f"secret {reference}", "warn" if remedy else "pass", value, rule, remedy))
+                value = f"there, and others can read it (mode {mode:04o})"
+                remedy = f"chmod 600 {place}"
+        checks.append(
+            Check(f"secret {reference}", "warn" if remedy else "pass", value, rule, remedy)
+        )
     return checks
 
 
 def modules_check(settings: Settings) -> Check:
     """The environment modules that jobs load."""
-    wanted, check = settings.site.modules, partial(Check, "modules", rule="every module that jobs load can be loaded")
+    wanted = settings.site.modules
+    check = partial(Check, "modules", rule="every module that jobs load can be loaded")
     if not wanted:
         return check("pass", "none are loaded")
     script = 'type module >/dev/null 2>&1 || exit 3; for one in "$@"; do module load "$one" || exit 1; done'
@@ -146,7 +187,8 @@ def modules_check(settings: Settings) -> Check:
 
 def queue_checks(settings: Settings) -> list[Check]:
     """Whether the scheduler answers, and knows the partitions that the run's jobs ask for."""
-    kind, check = settings.site.scheduler, partial(Check, "scheduler", rule="the scheduler answers")
+    kind = settings.site.scheduler
+    check = partial(Check, "scheduler", rule="the scheduler answers")
     if kind == "local":
         return [check("pass", "this machine runs the jobs itself")]
     queue = Slurm() if kind == "slurm" else Pbs()
@@ -159,15 +201,29 @@ def queue_checks(settings: Settings) -> list[Check]:
         return [check(verdict, str(error).splitlines()[0], remedy=remedy)]
     checks = [check("pass", f"{program} answers"), *([_history_check()] if kind == "pbs" else [])]
     states = {queue.name: queue.state for queue in limits}
-    partitions = {name: getattr(settings.run.jobs, name).partition for name in JOB_SECTIONS.values()}
-    return checks + [_queue_check(settings, name, asked, states) for name, asked in partitions.items() if asked]
+    partitions = {
+        name: getattr(settings.run.jobs, name).partition for name in JOB_SECTIONS.values()
+    }
+    return checks + [
+        _queue_check(settings, name, asked, states) for name, asked in partitions.items() if asked
+    ]
 
 
-def _queue_check(settings: Settings, section: str, partition: str, states: Mapping[str, str]) -> Check:
+def _queue_check(
+    settings: Settings, section: str, partition: str, states: Mapping[str, str]
+) -> Check:
     """Whether a job's queue is there and takes jobs; a rented cluster's is shut while its machines are stopped."""
-    check = partial(Check, f"queue of jobs.{section}", rule="the queue that the job asks for is there and takes jobs")
+    check = partial(
+        Check,
+        f"queue of jobs.{section}",
+        rule="the queue that the job asks for is there and takes jobs",
+    )
     if (state := states.get(partition)) is None:
-        return check("fail", partition, remedy=f"Set jobs.{section}.partition to one of {', '.join(sorted(states))}.")
+        return check(
+            "fail",
+            partition,
+            remedy=f"Set jobs.{section}.partition to one of {', '.join(sorted(states))}.",
+        )
     if state == "UP":
         return check("pass", partition)
     remedy = "Its administrator has shut it: choose another, or wait."
@@ -187,24 +243,35 @@ def _history_check() -> Check:
         "Nothing must be done: a job that ends without a word is then `lost`, whatever ended it. An admin switches it "
         'on: qmgr -c "set server job_history_enable = True".'
     )
-    kept = any(values.get("job_history_enable") == "True" for _, values in parse_entries(said.out, "Server"))
+    kept = any(
+        values.get("job_history_enable") == "True"
+        for _, values in parse_entries(said.out, "Server")
+    )
     value = "kept" if kept else "not kept, which is PBS's default"
     return judge("job history", kept, value, rule, remedy, otherwise="warn")
 
 
 def image_check(settings: Settings) -> Check:
     """The container image: there, readable, and of a kind that can be started."""
-    container, check = settings.site.container, partial(Check, "image", rule="the image of the jobs can be read")
+    container = settings.site.container
+    check = partial(Check, "image", rule="the image of the jobs can be read")
     if container.kind == "none":
         return check("pass", "the site uses no container")
     image = container.image or os.environ.get(container.variable, "")
     if not image:
-        remedy = f"Load the site's module that sets {container.variable}." if container.variable else "Set jobs.image."
+        if container.variable:
+            remedy = f"Load the site's module that sets {container.variable}."
+        else:
+            remedy = "Set jobs.image."
         return check("unknown", "no image is named here", remedy=remedy)
     if STAGE in image:
         return check("unknown", image, remedy="Give jobs.stage, the folder that it lies in.")
     if not image.startswith("/"):
-        return check("unknown", f"{image} lies in a registry", remedy="The first job that starts it will tell.")
+        return check(
+            "unknown",
+            f"{image} lies in a registry",
+            remedy="The first job that starts it will tell.",
+        )
     try:
         with Path(image).open("rb") as stream:
             head = stream.read(64)
@@ -222,22 +289,30 @@ def image_check(settings: Settings) -> Check:
 def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
     """Free space on each file system that the plan fills."""
     wanted = [
-        (phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes) for phase, phase_plan in plan.phases.items()
+        (phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes)
+        for phase, phase_plan in plan.phases.items()
     ]
     wanted.append((settings.site.paths.get("data", "data"), plan.data.estimated_bytes))
     places: dict[int, Path] = {}
     sizes: Counter[int] = Counter()
-    for place, size in ((_nearest(folder / where), size) for where, size in wanted if STAGE not in where):
+    for place, size in (
+        (_nearest(folder / where), size) for where, size in wanted if STAGE not in where
+    ):
         file_system = place.stat().st_dev
         places.setdefault(file_system, place)
         sizes[file_system] += int(size)
     rule = "what the plan puts there fits: checkpoints kept and one more, token files"
-    remedy = "Free space, lower training.keep_checkpoints, or name another place (jobs.stage, --runs)."
+    remedy = (
+        "Free space, lower training.keep_checkpoints, or name another place (jobs.stage, --runs)."
+    )
     if not places:
-        return [Check("disk", "unknown", "the shared folder is not named", rule, "Give jobs.stage.")]
+        return [
+            Check("disk", "unknown", "the shared folder is not named", rule, "Give jobs.stage.")
+        ]
     checks = []
     for file_system, place in places.items():
-        free, size = shutil.disk_usage(place).free, sizes[file_system]
+        free = shutil.disk_usage(place).free
+        size = sizes[file_system]
         value = f"{show_bytes(free)} free at {place}, {show_bytes(size)} wanted"
         name = "disk" if len(places) == 1 else f"disk at {place}"
         checks.append(judge(name, free > size, value, rule, remedy))
@@ -246,14 +321,19 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 
 def locks_check(settings: Settings) -> Check:
     """Compilations that were cut off, at whose locks every later job waits."""
-    name, rule = "compilation locks", "no compilation of kernels left a lock behind"
+    name = "compilation locks"
+    rule = "no compilation of kernels left a lock behind"
     checkout = settings.site.frameworks.get(settings.run.training.framework)
-    folders = [Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions")]
+    folders = [
+        Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions")
+    ]
     if checkout and STAGE not in checkout.folder:
         folders.append(Path(checkout.folder) / "megatron" / "fused_kernels" / "build")
     locks = [lock for place in folders if place.is_dir() for lock in place.rglob("lock")]
     if stale := next((lock for lock in locks if time.time() - lock.stat().st_mtime > 600), None):
-        return Check(name, "warn", str(stale), rule, f"If no job compiles now: rm -r {stale.parent}")
+        return Check(
+            name, "warn", str(stale), rule, f"If no job compiles now: rm -r {stale.parent}"
+        )
     return Check(name, "pass", "none", rule)
 
 
@@ -263,10 +343,13 @@ def _nearest(path: Path) -> Path:
 
 def writable_check(folder: Path) -> Check:
     """Whether the run's folder takes a file."""
-    probe, rule = folder / f".probe.{os.getpid()}", "the run's folder can be written"
+    probe = folder / f".probe.{os.getpid()}"
+    rule = "the run's folder can be written"
     try:
         probe.write_text("x")
         probe.unlink()
     except OSError as error:
-        return Check("run folder", "fail", str(error), f"{rule}; runbook run --runs DIR names another place")
+        return Check(
+            "run folder", "fail", str(error), f"{rule}; runbook run --runs DIR names another place"
+        )
     return Check("run folder", "pass", "can be written", rule)

@@ -66,11 +66,14 @@ def _cpu_fact(path: Path, name: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
-def keep_calibration(settings: Settings, plan: Plan, folder: Path, history: History) -> Calibration | None:
+def keep_calibration(
+    settings: Settings, plan: Plan, folder: Path, history: History
+) -> Calibration | None:
     """Write what the smoke test measured against its plan; None where too few steps were timed or nothing planned."""
     planned = plan.time[SMOKE].seconds_per_iteration
     seconds = [step.seconds for step in history.steps]
-    used, flops = plan.calibration[SMOKE], plan.flops[SMOKE]
+    used = plan.calibration[SMOKE]
+    flops = plan.flops[SMOKE]
     plain = (planned or 0.0) / (used.factor if used else 1)
     if (factor := calibrate(seconds, plain)) is None:
         return None

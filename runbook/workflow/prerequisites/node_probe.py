@@ -81,7 +81,11 @@ def probe_alone() -> list[ProbeAnswer]:
     """The probe as one process of this Python, which no launcher started even where we are a job's step ourselves."""
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
         words = [sys.executable, "-m", "runbook.training.probe", "--out", out]
-        shell.run(words, timeout=PROBE_LIMIT_SECONDS, env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"})
+        shell.run(
+            words,
+            timeout=PROBE_LIMIT_SECONDS,
+            env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
+        )
         return read_facts(Path(out))
 
 
@@ -93,7 +97,8 @@ def read_facts(out: Path) -> list[ProbeAnswer]:
 
 def _probe_task(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, Task]:
     """An empty place for the ranks' files, and the probe that writes them; it also writes where the training saves."""
-    out, training = folder / "environment" / "probe", plan.phases[FULL]
+    out = folder / "environment" / "probe"
+    training = plan.phases[FULL]
     shutil.rmtree(out, ignore_errors=True)
     saves = folder / training.checkpoint.folder
     near = next(one for one in (saves, *saves.parents) if one.is_dir())
@@ -106,7 +111,9 @@ def _probe_here(settings: Settings, plan: Plan, folder: Path) -> list[ProbeAnswe
     """By the local scheduler, in the place of the smoke test's trainer: the same launcher, ranks and environment."""
     out, task = _probe_task(settings, plan, folder)
     script = render_local(settings, replace(plan.phases[SMOKE], phase=PHASE), task.argv)
-    place = JobFolder(folder / "environment" / "job")  # not under jobs/: it is a question, not a part of the run
+    place = JobFolder(
+        folder / "environment" / "job"
+    )  # not under jobs/: it is a question, not a part of the run
     shutil.rmtree(place.path, ignore_errors=True)
     write_job(place, RenderedJob(script, list(task.argv)))
     _do_probe(settings, place)
@@ -117,19 +124,23 @@ def _do_probe(settings: Settings, folder: JobFolder) -> None:
     """Submit the probe and wait for its end; one that does not answer in time is cancelled."""
     scheduler = get_scheduler(settings.site)
     scheduler.submit(folder)
-    if not processes.wait_until(lambda: scheduler.state(folder).final, PROBE_LIMIT_SECONDS, interval=0.2):
+    if not processes.wait_until(
+        lambda: scheduler.state(folder).final, PROBE_LIMIT_SECONDS, interval=0.2
+    ):
         scheduler.cancel(folder)
-        raise ProgramError(f"the ranks of {folder.path} did not answer within {PROBE_LIMIT_SECONDS} s")
+        raise ProgramError(
+            f"the ranks of {folder.path} did not answer within {PROBE_LIMIT_SECONDS} s"
+        )
     if (status := scheduler.state(folder)).state is not JobState.DONE:
         raise JobError(task_jobs.end_text(str(folder.path), status, [folder], num_lines=6))
 
 
-def probe_checks(facts: Sequence[ProbeAnswer], site: Site, plan: Plan, framework: Framework) -> list[Check]:
+def probe_checks(
+    facts: Sequence[ProbeAnswer], site: Site, plan: Plan, framework: Framework
+) -> list[Check]:
     """Every rule, `unknown` where nobody could be asked."""
     if not facts:
-        remedy = (
-            "Give jobs.environment a partition or a walltime: the checks then run there, on jobs.environment.nodes."
-        )
+        remedy = "Give jobs.environment a partition or a walltime: the checks then run there, on jobs.environment.nodes."
         names = ("software", "GPUs", "network devices", "all-reduce", "clocks", "writing")
         asked = "asked on the nodes of the job"
         return [Check(name, "unknown", "no node was asked", asked, remedy) for name in names]
@@ -147,8 +158,13 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     """What the trainer's Python can import, and whether all nodes have the same, with CUDA or ROCm and NCCL."""
     rule = f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA or ROCm and NCCL"
     check = partial(Check, "software", rule=rule)
-    sets = [one["packages"] | {name: _torch_of(one).get(key) for key, name in LIBRARIES.items()} for one in facts]
-    num_sets = len({(one["python"], *sorted(found.items())) for one, found in zip(facts, sets, strict=True)})
+    sets = [
+        one["packages"] | {name: _torch_of(one).get(key) for key, name in LIBRARIES.items()}
+        for one in facts
+    ]
+    num_sets = len(
+        {(one["python"], *sorted(found.items())) for one, found in zip(facts, sets, strict=True)}
+    )
     if num_sets > 1:
         remedy = "Give all nodes one image or environment."
         return check("fail", f"{num_sets} different sets of versions", remedy=remedy)
@@ -161,7 +177,9 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
             return check("fail", value, remedy="make setup installs what requirements.lock pins.")
         remedy = f"{framework} brings its own with the site's image; these are for our own trainer."
         return check("unknown", value, remedy=remedy)
-    return check("pass", ", ".join(f"{package} {version}" for package, version in first.items() if version))
+    return check(
+        "pass", ", ".join(f"{package} {version}" for package, version in first.items() if version)
+    )
 
 
 def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
@@ -171,29 +189,49 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
     if site.hardware.device == "cpu":
         check = partial(Check, "GPUs", rule="GPUs of a node are hidden from its processes")
         if seen := max(len(found) for _, found in devices):
-            return check("fail", f"{seen} seen on a site that computes on CPUs", remedy="Report it: a fault.")
+            return check(
+                "fail", f"{seen} seen on a site that computes on CPUs", remedy="Report it: a fault."
+            )
         return check("pass", "none seen; the site computes on CPUs")
     check = partial(Check, "GPUs", rule=f"{wanted} devices on each node, idle")
     if any(one.get("torch") is None for one in facts):
-        return check("unknown", "torch cannot be asked there", remedy="nvidia-smi or rocm-smi on a node shows them.")
+        return check(
+            "unknown",
+            "torch cannot be asked there",
+            remedy="nvidia-smi or rocm-smi on a node shows them.",
+        )
     counts = {host: len(found) for host, found in devices}
-    if few := ", ".join(f"{host}: {count}" for host, count in sorted(counts.items()) if count < wanted):
-        built = (torch["version"] for torch in map(_torch_of, facts) if not torch.get("cuda") and not torch.get("hip"))
+    if few := ", ".join(
+        f"{host}: {count}" for host, count in sorted(counts.items()) if count < wanted
+    ):
+        built = (
+            torch["version"]
+            for torch in map(_torch_of, facts)
+            if not torch.get("cuda") and not torch.get("hip")
+        )
         if blind := next(built, None):
             remedy = "Install the build for this GPU (make setup GPU=1; docs/trainer.md), or the site's image."
             return check("fail", f"{few}; torch {blind} is built for the CPU alone", remedy=remedy)
-        return check("fail", few, remedy="Leave these nodes out, or set jobs.<phase>.devices_per_node.")
+        return check(
+            "fail", few, remedy="Leave these nodes out, or set jobs.<phase>.devices_per_node."
+        )
     in_use = [
         (f"{host} {number}", device["total"] - device["free"])
         for host, found in devices
         for number, device in enumerate(found)
     ]
     if busy := [f"{name}: {show_bytes(size)} in use" for name, size in in_use if size > IDLE_BYTES]:
-        return check("warn", "; ".join(busy[:4]), remedy="Somebody computes there: ask for whole nodes (exclusive).")
+        return check(
+            "warn",
+            "; ".join(busy[:4]),
+            remedy="Somebody computes there: ask for whole nodes (exclusive).",
+        )
     return check("pass", f"{wanted} on each of {len(counts)} nodes, idle")
 
 
-def networks_check(facts: Sequence[ProbeAnswer], groups: Mapping[str, Mapping[str, str | None]]) -> Check:
+def networks_check(
+    facts: Sequence[ProbeAnswer], groups: Mapping[str, Mapping[str, str | None]]
+) -> Check:
     """Devices that the environment names are there on each node."""
     rule = "every device that the site's environment names is there on every node"
     check = partial(Check, "network devices", rule=rule)
@@ -232,14 +270,26 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
 
 def reduce_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
     """The ranks add numbers up over the network, rightly, at a speed that is shown."""
-    check = partial(Check, "all-reduce", rule="a sum over all ranks is right; its bus bandwidth is shown")
-    if errors := [f"rank {one['rank']}: {one['errors']['group']}" for one in facts if "group" in one["errors"]]:
-        return check("fail", errors[0], remedy="The ranks cannot reach each other: look at the network variables.")
+    check = partial(
+        Check, "all-reduce", rule="a sum over all ranks is right; its bus bandwidth is shown"
+    )
+    if errors := [
+        f"rank {one['rank']}: {one['errors']['group']}" for one in facts if "group" in one["errors"]
+    ]:
+        return check(
+            "fail",
+            errors[0],
+            remedy="The ranks cannot reach each other: look at the network variables.",
+        )
     groups = [one["group"] for one in facts if one.get("group")]
     if len(groups) < int(facts[0]["world_size"]):
         return check("unknown", f"{len(groups)} of {facts[0]['world_size']} ranks answered")
     if not all(group["sum_is_right"] for group in groups):
-        return check("fail", "the sum is wrong", remedy="Report it: a device or adapter computes or carries wrongly.")
+        return check(
+            "fail",
+            "the sum is wrong",
+            remedy="Report it: a device or adapter computes or carries wrongly.",
+        )
     if (speed := groups[0]["bus_bytes_per_second"]) is None:
         return check("pass", "one rank, nothing to carry")
     slowest = max(group["seconds"] for group in groups)
@@ -263,13 +313,19 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
     between, to_files = (show_duration(max(seconds, default=0.0)) for seconds in (spreads, files))
     value = f"{between} between ranks, {to_files} to the files"
     if max([*spreads, *files]) > SKEW_SECONDS:
-        return check("warn", value, remedy="Ask for a time service (chrony) there: heartbeats are compared by it.")
+        return check(
+            "warn",
+            value,
+            remedy="Ask for a time service (chrony) there: heartbeats are compared by it.",
+        )
     return check("pass", value)
 
 
 def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     """How fast files are written, against the time the plan promises for a checkpoint."""
-    check = partial(Check, "writing", rule="a checkpoint is written in the time that the plan promises")
+    check = partial(
+        Check, "writing", rule="a checkpoint is written in the time that the plan promises"
+    )
     if not (writes := [one["write"] for one in facts if one.get("write")]):
         errors = [one["errors"]["write"] for one in facts if "write" in one["errors"]]
         return check("fail", errors[0]) if errors else check("unknown", "nobody wrote")

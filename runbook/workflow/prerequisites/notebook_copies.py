@@ -52,7 +52,8 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
         if clone:
             return [], []
         raise RunbookError(f"{folder} is where the notebooks come from; name another folder.")
-    written, kept = [], []
+    written = []
+    kept = []
     for file in (file for pattern in COPIED for file in sorted(source.glob(pattern))):
         target = folder / file.relative_to(source)
         if target.exists():
@@ -91,18 +92,27 @@ def make_copies(run: str, *, fresh: bool = False) -> RunNotebooks:
     settings = params.load(run, set_words=overrides.split())
     folder = runs_folder(settings.project) / settings.name / COPIES
     file = find_run_file(run)
-    inside = folder.resolve().is_relative_to(settings.project) and file.path.parent == settings.project / "params"
-    seen = str(file.stem if inside else file.path)  # a kernel elsewhere would not find the project by itself
+    inside = (
+        folder.resolve().is_relative_to(settings.project)
+        and file.path.parent == settings.project / "params"
+    )
+    seen = str(
+        file.stem if inside else file.path
+    )  # a kernel elsewhere would not find the project by itself
     named = {"run": f"{seen}:{file.variant}" if file.variant else seen, "overrides": overrides}
     moved = None
-    if fresh and (present := [path for phase in PHASES if (path := folder / f"{phase}.ipynb").exists()]):
+    if fresh and (
+        present := [path for phase in PHASES if (path := folder / f"{phase}.ipynb").exists()]
+    ):
         moved = make_dated_folder(folder, "before")
         for path in present:
             path.rename(moved / path.name)
-    written, edited = [], {}
+    written = []
+    edited = {}
     for phase in PHASES:
         name = f"{phase}.ipynb"
-        master, copy = settings.project / "notebooks" / name, folder / name
+        master = settings.project / "notebooks" / name
+        copy = folder / name
         text = _master_text(master, named, os.path.relpath(settings.project, folder))
         if not copy.exists():
             write_text(copy, text)
@@ -149,10 +159,13 @@ def _set_parameter(name: str, value: str, source: str) -> str:
     return re.sub(rf'(?m)^({name}: str = )"[^"]*"', lambda found: found[1] + literal, source)
 
 
-def _differing_cells(master: tuple[MasterCell, ...], copy: tuple[MasterCell, ...]) -> tuple[str, ...]:
+def _differing_cells(
+    master: tuple[MasterCell, ...], copy: tuple[MasterCell, ...]
+) -> tuple[str, ...]:
     """Ids of code cells that only one of both has, or that differ; values in the parameters cell are a choice."""
     ours, theirs = (
-        {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells} for cells in (master, copy)
+        {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
+        for cells in (master, copy)
     )
     return tuple(name for name in ours | theirs if ours.get(name) != theirs.get(name))
 
@@ -172,7 +185,9 @@ def copies_text(copies: RunNotebooks) -> str:
     if kept := len(PHASES) - len(copies.written):
         lines.append(f"{copies.folder}: {kept} notebooks were there and are kept as they are.")
     for name, cells in copies.edited.items():
-        lines.append(f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is newer.")
+        lines.append(
+            f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is newer."
+        )
     if copies.edited:
         lines.append("  --fresh copies the masters again and keeps these beside them.")
     return "\n".join(lines)

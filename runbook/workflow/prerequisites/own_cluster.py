@@ -53,13 +53,19 @@ class ClusterFiles:
 def check_cluster_wish(wish: ClusterWish) -> None:
     """Refuse an invalid name, and a device that is not in the table or whose memory is ambiguous."""
     if not is_name(wish.name):
-        raise ParamsError(f"--site {wish.name}: a name has letters, digits, '.', '_' and '-', at most 80.")
+        raise ParamsError(
+            f"--site {wish.name}: a name has letters, digits, '.', '_' and '-', at most 80."
+        )
     if wish.device and find_accelerator(wish.device) is None:
         near = ", ".join(accelerators.nearest_accelerators(wish.device))
-        raise ParamsError(f"--device {wish.device}: no such device in the table of peaks. Nearest: {near}.")
+        raise ParamsError(
+            f"--device {wish.device}: no such device in the table of peaks. Nearest: {near}."
+        )
     if wish.device and not named_memory(wish.device):
         choices = " or ".join(_device_choices(wish.device))
-        raise ParamsError(f"--device {wish.device}: the name leaves its memory open. Write {choices}.")
+        raise ParamsError(
+            f"--device {wish.device}: the name leaves its memory open. Write {choices}."
+        )
 
 
 def write_site(project: Path, wish: ClusterWish) -> ClusterFiles:
@@ -89,7 +95,9 @@ def site_text(wish: ClusterWish, cluster: Cluster, date: str, python: str) -> st
     unsaid = "slurm or pbs: neither sbatch nor qsub is on the PATH here"
     fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'
     facts = f"\nfacts:\n  hardware: {fact}\n  queues: {fact}\n" if cluster.source else ""
-    hardware = "\n".join(f"  {line}" for line in _hardware_lines(wish, cluster, kind, count, device))
+    hardware = "\n".join(
+        f"  {line}" for line in _hardware_lines(wish, cluster, kind, count, device)
+    )
     return f"""\
 # {wish.name}: a cluster of yours, written by runbook init on {date}. Each value says where it came from;
 # {FILL_IN} stands for one that nobody here knew. docs/your-own-cluster.md explains the rest.
@@ -170,7 +178,9 @@ def full_name(name: str) -> str:
     """
     found = find_accelerator(name)
     assert found is not None
-    return found.name if named_memory(found.name) else f"{found.name}-{named_memory(name) // 2**30}GB"
+    if named_memory(found.name):
+        return found.name
+    return f"{found.name}-{named_memory(name) // 2**30}GB"
 
 
 def _device(wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, str]:
@@ -186,13 +196,19 @@ def _device(wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, s
     return FILL_IN, f"the GPUs of a node, by name ({names} ...); nobody here says which"
 
 
-def _hardware_lines(wish: ClusterWish, cluster: Cluster, kind: NodeKind, count: int, device: str) -> Iterator[str]:
+def _hardware_lines(
+    wish: ClusterWish, cluster: Cluster, kind: NodeKind, count: int, device: str
+) -> Iterator[str]:
     unsaid = "GPUs of a node (GCDs on MI250X: eight on a node of four cards)"
     yield _sourced("devices_per_node", wish.devices_per_node, kind.devices, cluster.source, unsaid)
     if (found := find_accelerator(device)) is None:
         yield "# device_memory, peak_tflops: follow from the device's name where it is in the table of peaks"
     else:
-        peaks = ", ".join(f"{name}: {found.peaks[name]:g}" for name in ("fp16", "bf16", "fp32") if name in found.peaks)
+        peaks = ", ".join(
+            f"{name}: {found.peaks[name]:g}"
+            for name in ("fp16", "bf16", "fp32")
+            if name in found.peaks
+        )
         yield f"device_memory: {named_memory(device) // 2**30}GiB  # of one device, by its datasheet"
         yield f"peak_tflops: {{{peaks}}}  # of one device, dense, by its datasheet"
     unsaid = "CPUs of a node that a job may use (sinfo -o %c); without it a task gets one core"
@@ -220,8 +236,13 @@ def _queue_text(cluster: Cluster) -> str:
         }
         inner = ", ".join(f"{name}: {value}" for name, value in limits.items() if value)
         nodes = [(one, counted(number, "node")) for one, number in queue.kinds[:3]]
-        has = [f"{many} of {one.devices} x {one.device or 'GPU'}" if one.devices else many for one, many in nodes]
-        said = "; ".join(part for part in (" and ".join(has), "the default" if queue.default else "") if part)
+        has = [
+            f"{many} of {one.devices} x {one.device or 'GPU'}" if one.devices else many
+            for one, many in nodes
+        ]
+        said = "; ".join(
+            part for part in (" and ".join(has), "the default" if queue.default else "") if part
+        )
         lines.append(f"  {write_scalar(queue.name)}: {{{inner}}}" + (f"  # {said}" if said else ""))
     return "\n".join([*lines, ""])
 
@@ -229,7 +250,9 @@ def _queue_text(cluster: Cluster) -> str:
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
     """Partition and walltime of the two trainings: of a queue that has this kind of node and takes a single one."""
     fitting = [queue for queue in cluster.queues if queue.min_nodes <= 1]
-    num_nodes = {queue.name: sum(number for one, number in queue.kinds if one == kind) for queue in fitting}
+    num_nodes = {
+        queue.name: sum(number for one, number in queue.kinds if one == kind) for queue in fitting
+    }
     holds = [queue for queue in fitting if num_nodes[queue.name]]
     queue = max(holds, key=lambda one: (one.default, num_nodes[one.name]), default=None)
     names = f" (one of {', '.join(one.name for one in fitting)})" if fitting else ""
@@ -238,24 +261,34 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
         limit = queue.max_seconds if queue else 0
         walltime = f'walltime: "{show_clock(min(seconds, limit or seconds))}"'
         own = f"    {section}: {{{walltime}}}  # partition: the cluster's own default, or name one here{names}"
-        lines.append(f"    {section}: {{partition: {write_scalar(queue.name)}, {walltime}}}" if queue else own)
+        lines.append(
+            f"    {section}: {{partition: {write_scalar(queue.name)}, {walltime}}}"
+            if queue
+            else own
+        )
     return "\n".join([*lines, ""])
 
 
 MODEL = "125m"
 """GPT-3's smallest, which every device of the table holds: the first training is to work, not to fill the node."""
-GLOBAL_BATCH, SAMPLES = 64, 64 * 24
+GLOBAL_BATCH = 64
+SAMPLES = 64 * 24
 """Sequences of a step at most, and of the training: 2,048 tokens each, once through the shipped text."""
 
 
 def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     """The run file; `is_whole`: nothing of the site is still to be filled in, so that its devices are known."""
-    model, entry, devices, precision = MODEL, read_models(project).get(MODEL), 1, "bf16"
+    model = MODEL
+    entry = read_models(project).get(MODEL)
+    devices = 1
+    precision = "bf16"
     if is_whole:
         site = read_site(name, project)[0]
-        devices, precision = site.hardware.devices_per_node, "bf16" if peak_of(site, "bf16") else "fp16"
+        devices = site.hardware.devices_per_node
+        precision = "bf16" if peak_of(site, "bf16") else "fp16"
     batch = devices * max(1, GLOBAL_BATCH // devices)
-    length, iterations = entry.sequence_length, max(8, SAMPLES // batch)
+    length = entry.sequence_length
+    iterations = max(8, SAMPLES // batch)
     tokens = iterations * batch * length
     rate = float(entry.training["learning_rate"])
     steps = f"1 micro x {devices} copies x {batch // devices} steps = " * is_whole

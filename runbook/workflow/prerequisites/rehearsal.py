@@ -39,8 +39,15 @@ SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 8
 """Each process imports for six seconds of its core first; progress is told when a process ends."""
 _OWN = {"framework": "runbook", "offload": "false"}
-_ABSENT = {"fp8": "none", "overlap_tensor": "false", "cuda_graphs": "false", "fuse_gradients": "auto"}
-_TRANSFORMER_ENGINE = "Transformer Engine's layers: megatron-core's own are rehearsed, with torch's attention"
+_ABSENT = {
+    "fp8": "none",
+    "overlap_tensor": "false",
+    "cuda_graphs": "false",
+    "fuse_gradients": "auto",
+}
+_TRANSFORMER_ENGINE = (
+    "Transformer Engine's layers: megatron-core's own are rehearsed, with torch's attention"
+)
 _DEEPSPEED = "DeepSpeed's path on a GPU: its path on a CPU is, with the attention and the loss that a CPU has"
 _FUSED = "fused kernels: a function that torch compiles is counted as one kernel"
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
@@ -107,8 +114,12 @@ class Rehearsal:
                 ("FLOPs", stage.flops, stage.planned_flops),
             ):
                 if abs(planned - counted) > TOLERANCE * counted:
-                    found.append(f"{where}: the plan's {what} is {show_change(planned / counted)} off what was counted")
-        if (replay := self.replay) and abs(replay.planned_seconds - replay.seconds) > TOLERANCE * replay.seconds:
+                    found.append(
+                        f"{where}: the plan's {what} is {show_change(planned / counted)} off what was counted"
+                    )
+        if (replay := self.replay) and abs(
+            replay.planned_seconds - replay.seconds
+        ) > TOLERANCE * replay.seconds:
             found.append(f"a step takes {replay.text}")
         return found
 
@@ -153,7 +164,9 @@ class Rehearsal:
             ],
             title="Work of one step, and files",
         )
-        unknown = Table([{"step": "not replayed", "why": self.replay_basis}], title="Time of one step")
+        unknown = Table(
+            [{"step": "not replayed", "why": self.replay_basis}], title="Time of one step"
+        )
         yield self.replay.table(self.replay_basis) if self.replay else unknown
         yield Table(
             [
@@ -174,9 +187,13 @@ class Rehearsal:
         """Pictures: `memory` of the fullest and the emptiest stage, and `schedule`, where a step could be replayed."""
         from runbook.results.figures.plan_figures import memory_course_figure, schedule_figure
 
-        fullest, emptiest = (choose(self.stages, key=lambda stage: stage.peak_bytes) for choose in (max, min))
+        fullest, emptiest = (
+            choose(self.stages, key=lambda stage: stage.peak_bytes) for choose in (max, min)
+        )
         shown = [fullest, emptiest][: len({fullest.rank, emptiest.rank})]
-        figures = {"memory": memory_course_figure([as_json(stage) for stage in shown], self.limit_bytes)}
+        figures = {
+            "memory": memory_course_figure([as_json(stage) for stage in shown], self.limit_bytes)
+        }
         return figures | ({"schedule": schedule_figure(self.replay)} if self.replay else {})
 
     def save_figures(self, folder: Path) -> list[Path]:
@@ -184,7 +201,11 @@ class Rehearsal:
         from runbook.results.figures.drawing import save
 
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = {folder / f"{name}.{kind}": one for name, one in self.figures().items() for kind in ("svg", "png")}
+        drawn = {
+            folder / f"{name}.{kind}": one
+            for name, one in self.figures().items()
+            for kind in ("svg", "png")
+        }
         for path, figure in drawn.items():
             save(figure, path)
         return list(drawn)
@@ -192,7 +213,9 @@ class Rehearsal:
     def as_text(self) -> str:
         """All tables, and the findings below them."""
         texts = [table.as_text() for table in self.tables()]
-        return "\n\n".join([*texts, "\n".join(self.findings) or "Plan and rehearsal agree within 5 %."])
+        return "\n\n".join(
+            [*texts, "\n".join(self.findings) or "Plan and rehearsal agree within 5 %."]
+        )
 
 
 def has_trainer() -> bool:
@@ -226,13 +249,23 @@ def rehearse_run(
     chosen = list(ranks) or distinct_ranks(spec)
     outside = [rank for rank in chosen if not 0 <= rank < spec.parallel.world_size]
     if outside:
-        raise RunbookError(f"--ranks {outside[0]}: this job has ranks 0 to {spec.parallel.world_size - 1}")
-    on_cpu, planned = settings.site.hardware.device == "cpu", plan.memory[phase].least_by_stage
-    counted = count(plan, phase, chosen) if count else _count_here(plan, phase, chosen, say or (lambda _: None))
+        raise RunbookError(
+            f"--ranks {outside[0]}: this job has ranks 0 to {spec.parallel.world_size - 1}"
+        )
+    on_cpu = settings.site.hardware.device == "cpu"
+    planned = plan.memory[phase].least_by_stage
+    if count:
+        counted = count(plan, phase, chosen)
+    else:
+        counted = _count_here(plan, phase, chosen, say or (lambda _: None))
     stages = tuple(
         from_json(
             Stage,
-            one | {"planned_bytes": planned[one["stage"]], "planned_flops": planned_flops(spec, one["stage"])},
+            one
+            | {
+                "planned_bytes": planned[one["stage"]],
+                "planned_flops": planned_flops(spec, one["stage"]),
+            },
             name="a stage",
             failure="what was counted cannot be read:",
         )
@@ -247,28 +280,42 @@ def rehearse_run(
         limit_bytes=usable_bytes(settings.site),
         microbatches=spec.batch.num_microbatches,
         changed=changed,
-        not_rehearsed=() if on_cpu else (_DEEPSPEED,) if spec.engine == "deepspeed" else (_TRANSFORMER_ENGINE, _FUSED),
+        not_rehearsed=()
+        if on_cpu
+        else (_DEEPSPEED,)
+        if spec.engine == "deepspeed"
+        else (_TRANSFORMER_ENGINE, _FUSED),
         stages=stages,
         replay=replay,
         replay_basis=basis,
     )
 
 
-def _replayed(settings: Settings, plan: Plan, phase: str, stages: Sequence[Stage]) -> tuple[Replay | None, str]:
+def _replayed(
+    settings: Settings, plan: Plan, phase: str, stages: Sequence[Stage]
+) -> tuple[Replay | None, str]:
     """The step on the schedule of all stages and what its seconds rest on; None and why it cannot be."""
-    spec, choice = plan.phases[phase], (full_choice if phase == FULL else smoke_choice)(settings)
+    spec = plan.phases[phase]
+    choice = (full_choice if phase == FULL else smoke_choice)(settings)
     firsts = {found.stage: found for found in reversed(stages)}
     if len(firsts) < spec.parallel.pipeline:
-        return None, f"{len(firsts)} of {spec.parallel.pipeline} stages were rehearsed, and a step needs all"
+        return (
+            None,
+            f"{len(firsts)} of {spec.parallel.pipeline} stages were rehearsed, and a step needs all",
+        )
     device = modelled_device(choice)
     if isinstance(device, str):
         return None, device
-    model, parallel = StepModel(setup_for(choice, device)), spec.parallel
+    model = StepModel(setup_for(choice, device))
+    parallel = spec.parallel
     sends = [kind for kind in stages[0].collectives if kind.op == "send"]
-    sent, count = sum(kind.bytes for kind in sends), sum(kind.count for kind in sends)
+    sent = sum(kind.bytes for kind in sends)
+    count = sum(kind.count for kind in sends)
     replay = Replay(
         microbatches=spec.batch.num_microbatches,
-        send_seconds=sent / count / model.bandwidth(parallel.world_size // parallel.data) if count else 0.0,
+        send_seconds=sent / count / model.bandwidth(parallel.world_size // parallel.data)
+        if count
+        else 0.0,
         hides_sends=model.setup.hides_sends,
         waiting_share=model.waiting_share,
         planned_seconds=plan.time[phase].seconds_per_iteration or 0.0,
@@ -283,13 +330,19 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
     settings = params.load(run, set_words=set_words)
     training = settings.run.training
     own = _ABSENT if training.framework == "runbook" else _ABSENT | _OWN
-    words = [f"training.{key}={value}" for key, value in own.items() if str(getattr(training, key)).lower() != value]
+    words = [
+        f"training.{key}={value}"
+        for key, value in own.items()
+        if str(getattr(training, key)).lower() != value
+    ]
     return (params.load(run, set_words=[*set_words, *words]) if words else settings), tuple(words)
 
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
     """The first rank of each pipeline stage and, with several copies, the job's last: no other holds more."""
-    return first_ranks(spec) if spec.parallel.data == 1 else [*first_ranks(spec), spec.parallel.world_size - 1]
+    if spec.parallel.data == 1:
+        return first_ranks(spec)
+    return [*first_ranks(spec), spec.parallel.world_size - 1]
 
 
 def first_ranks(spec: PhasePlan) -> list[int]:
@@ -300,18 +353,25 @@ def first_ranks(spec: PhasePlan) -> list[int]:
 
 def planned_flops(spec: PhasePlan, stage: int) -> int:
     """Of one rank of this stage in a step: the plan's formula, and what is computed again."""
-    parallel, own = spec.parallel, spec.parallel.stage_layers(spec.model.layers)[stage]
+    parallel = spec.parallel
+    own = spec.parallel.stage_layers(spec.model.layers)[stage]
     model = replace(spec.model, layers=own)
     layers = replace(model, padded_vocabulary=0).flops_per_sequence()
     head = model.flops_per_sequence() - layers
-    again = 1 + spec.tuning.recomputed(own // parallel.virtual_pipeline) / 3 if spec.recompute == "full" else 1
+    if spec.recompute == "full":
+        again = 1 + spec.tuning.recomputed(own // parallel.virtual_pipeline) / 3
+    else:
+        again = 1
     mine = layers * again + (head if stage == parallel.pipeline - 1 else 0)
     return round(mine * spec.batch.global_ / parallel.data / parallel.tensor / parallel.context)
 
 
 def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Iterator[Any]:
     """A few ranks in a process of their own, as many processes at once as there are cores."""
-    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="rehearsal-") as folder,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
         path = Path(folder) / "plan.json"
         path.write_text(json.dumps(plan.as_dict()), encoding="utf-8")
         share = max(1, min(MOST_RANKS_A_PROCESS, -(-len(ranks) // (os.cpu_count() or 1))))
@@ -332,13 +392,28 @@ def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Itera
 
 def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
     named = ",".join(map(str, ranks))
-    words = [sys.executable, "-m", "runbook.training.rehearsal", str(plan), "--phase", phase, "--ranks", named]
+    words = [
+        sys.executable,
+        "-m",
+        "runbook.training.rehearsal",
+        str(plan),
+        "--phase",
+        phase,
+        "--ranks",
+        named,
+    ]
     mark = {processes.JOB_VARIABLE: str(plan.parent)}
     ended = shell.run(words, timeout=SECONDS_A_RANK * len(ranks), env=mark, check=False)
     if ended.exit_code:
-        said = "\n".join(line for line in ended.err.splitlines() if "registered at" not in line)  # torch's long lists
-        if ended.exit_code == CANNOT_REHEARSE or ended.exit_code < 0:  # or somebody killed it: too little memory here
-            raise CannotRehearseError(f"{shell.how_it_ended(ended.exit_code)}: {shell.last_lines(said, 3)}")
+        said = "\n".join(
+            line for line in ended.err.splitlines() if "registered at" not in line
+        )  # torch's long lists
+        if (
+            ended.exit_code == CANNOT_REHEARSE or ended.exit_code < 0
+        ):  # or somebody killed it: too little memory here
+            raise CannotRehearseError(
+                f"{shell.how_it_ended(ended.exit_code)}: {shell.last_lines(said, 3)}"
+            )
         raise ProgramError(
             f"{phase} cannot be rehearsed at rank {named}: the trainer ended with "
             f"{shell.how_it_ended(ended.exit_code)}. Its last words:\n{shell.last_lines(said)}"

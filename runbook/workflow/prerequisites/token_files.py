@@ -19,7 +19,8 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
     In place of the shipped corpus that folder holds anybody's text, so its files may have any name.
     """
     text = text or settings.texts[0]
-    dataset, folder = text.dataset, text.folder
+    dataset = text.dataset
+    folder = text.folder
     if not folder:
         return dataset_files(dataset, project=settings.project)
     pattern = "*" if dataset.kind == "corpus" else dataset.pattern
@@ -38,15 +39,21 @@ def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple
         group
         for text in settings.texts
         if text.dataset.kind != TOKENIZED
-        for group in _groups_of(settings, text, folder / prefixes[text.name], held_out=bool(data.held_out))
+        for group in _groups_of(
+            settings, text, folder / prefixes[text.name], held_out=bool(data.held_out)
+        )
     ]
 
 
-def _groups_of(settings: Settings, text: TextShare, prefix: Path, *, held_out: bool) -> list[tuple[list[Path], Path]]:
-    inputs, dataset = input_files(settings, text), text.dataset
+def _groups_of(
+    settings: Settings, text: TextShare, prefix: Path, *, held_out: bool
+) -> list[tuple[list[Path], Path]]:
+    inputs = input_files(settings, text)
+    dataset = text.dataset
     if not held_out:
         return [(inputs, prefix)]
-    together, named = [[path] for path in inputs], inputs
+    together = [[path] for path in inputs]
+    named = inputs
     if (size := dataset.parts_together) and len(inputs) != len(dataset.paths):
         together = [inputs[start : start + size] for start in range(0, len(inputs), size)]
         named = [Path(path) for path in dataset.paths]
@@ -64,18 +71,29 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
 
     Once the text is gone, what the token files' manifests in the run's folder say was read: tokens outlive their text.
     """
-    texts = [one for one in settings.texts if one.dataset.kind != "mock" and (one.folder or not one.dataset.files)]
+    texts = [
+        one
+        for one in settings.texts
+        if one.dataset.kind != "mock" and (one.folder or not one.dataset.files)
+    ]
     if not texts:
         return []
     try:
-        files = whole_files((path for text in texts for path in input_files(settings, text)), empty=True)
+        files = whole_files(
+            (path for text in texts for path in input_files(settings, text)), empty=True
+        )
         read = [(file.path, file.size, file.mtime_ns, file.sample) for file in files]
     except DataError:
-        manifests = [json.loads(path.read_text()) for path in (folder / "data").glob("*.manifest.json")]
+        manifests = [
+            json.loads(path.read_text()) for path in (folder / "data").glob("*.manifest.json")
+        ]
         inputs = [file for manifest in manifests for file in manifest["inputs"]]
         read = [(file["path"], file["bytes"], file["mtime_ns"], file["sample"]) for file in inputs]
     is_sampled = len(read) <= MOST_SAMPLED
-    return sorted([Path(path).name, size, date, sample if is_sampled else 0] for path, size, date, sample in read)
+    return sorted(
+        [Path(path).name, size, date, sample if is_sampled else 0]
+        for path, size, date, sample in read
+    )
 
 
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
@@ -93,7 +111,8 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
             continue  # into the site's own folder for data, where the files are already
         found = token_prefixes(text.dataset, project=settings.project, folder=text.folder)
         for prefix, ready in zip(planned, _match_prefixes(text, planned, found), strict=True):
-            target, source = TokenFiles(folder / prefix, exact=True), TokenFiles.existing(ready)
+            target = TokenFiles(folder / prefix, exact=True)
+            source = TokenFiles.existing(ready)
             for link, file in ((target.bin, source.bin), (target.idx, source.idx)):
                 link.parent.mkdir(parents=True, exist_ok=True)
                 if not link.exists() or link.is_symlink():

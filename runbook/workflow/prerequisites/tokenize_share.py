@@ -26,7 +26,13 @@ def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) ->
             _log.info("%s: %d tokens", prefix.name, manifest.tokens)
         else:
             made, of = prepare_share(inputs, prefix, share, options)
-            _log.info("%s: share %d of %d, %d of its %d shards were missing", prefix.name, *share, made, of)
+            _log.info(
+                "%s: share %d of %d, %d of its %d shards were missing",
+                prefix.name,
+                *share,
+                made,
+                of,
+            )
 
 
 def main() -> int:
@@ -34,7 +40,10 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     folder = Path.cwd()
     count = int(os.environ.get("RUNBOOK_ELEMENTS", "1"))
-    share = (int(os.environ["RUNBOOK_ELEMENT"]), count) if count > 1 and "--join" not in sys.argv else None
+    if count > 1 and "--join" not in sys.argv:
+        share = (int(os.environ["RUNBOOK_ELEMENT"]), count)
+    else:
+        share = None
     try:
         tokenize(params.load(str(folder / "run.yaml"), project=Path(sys.argv[1])), folder, share)
     except RunbookError as error:

@@ -29,8 +29,13 @@ from runbook.results.log_readers.record import ParsedLog
 from runbook.tokens.indexed_files import write_index
 from runbook.tokens.tokenizer import GPT2_FOLDER, GPT2_VOCABULARY
 
-STEPS, LENGTH, MOST_SECONDS = 5, 128, 3600
-_SIZE, _TIME, _RANKS, _NO_GPU = "a laptop's memory", "a laptop's time", "a laptop's cores", "no GPU"
+STEPS = 5
+LENGTH = 128
+MOST_SECONDS = 3600
+_SIZE = "a laptop's memory"
+_TIME = "a laptop's time"
+_RANKS = "a laptop's cores"
+_NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
 """Variables of the site that name files of its nodes, as those with PATH do."""
@@ -72,12 +77,22 @@ class UpstreamTrial:
 
     def as_text(self) -> str:
         """What the log reader read, and the verdict."""
-        columns = {"loss": "loss", "grad_norm": "gradient norm", "learning_rate": "rate", "seconds": "step (s)"}
+        columns = {
+            "loss": "loss",
+            "grad_norm": "gradient norm",
+            "learning_rate": "rate",
+            "seconds": "step (s)",
+        }
         rows = [
-            {"iteration": record.iteration} | {title: getattr(record, name) for name, title in columns.items()}
+            {"iteration": record.iteration}
+            | {title: getattr(record, name) for name, title in columns.items()}
             for record in self.log.records
         ]
-        read = Table(rows, f"Read from its log ({self.log.format})", [f"Not tried: {what}" for what in _NOT_TRIED])
+        read = Table(
+            rows,
+            f"Read from its log ({self.log.format})",
+            [f"Not tried: {what}" for what in _NOT_TRIED],
+        )
         end = f"as {self.run} starts it in {self.phase}, made small, on {self.ranks} rank(s)"
         end = f"{self.program} {'works' if self.works else 'DOES NOT WORK'} here: {end}."
         return "\n\n".join([read.as_text(), CheckTable(self.checks).as_text(), end])
@@ -96,9 +111,12 @@ def start_upstream(
         )
     script = settings.site.frameworks[framework].script
     if not (checkout / script).is_file():
-        raise RunbookError(f"{checkout} has no {script}, which the job starts. Give a checkout of {framework}.")
+        raise RunbookError(
+            f"{checkout} has no {script}, which the job starts. Give a checkout of {framework}."
+        )
     plan = make_plan(settings)
-    spec, rendered = plan.phases[phase], render_job(settings, plan, phase)
+    spec = plan.phases[phase]
+    rendered = render_job(settings, plan, phase)
     folder = Path(tempfile.mkdtemp(prefix="upstream-"))
     arguments, changes = small_arguments(rendered.arguments, spec, framework, folder / "root")
     note = f"paths are put below {folder}/root; all other arguments are as rendered"
@@ -114,9 +132,16 @@ def start_upstream(
 
         code = shell.follow(["bash", "upstream.sh"], say=hear, timeout=MOST_SECONDS, cwd=folder)
     parsed = parse_files([folder / "log"])
-    saves = [folder / "run" / word for option, *words in arguments if option == "--save" for word in words]
+    saves = [
+        folder / "run" / word
+        for option, *words in arguments
+        if option == "--save"
+        for word in words
+    ]
     checks = tuple(_checks(parsed, code, list(errors.values()), saves))
-    trial = UpstreamTrial(settings.name, phase, script, _ranks(spec)[-1], tuple(changes), parsed, checks)
+    trial = UpstreamTrial(
+        settings.name, phase, script, _ranks(spec)[-1], tuple(changes), parsed, checks
+    )
     if trial.works:
         shutil.rmtree(folder)
     else:
@@ -128,7 +153,9 @@ def small_arguments(
     rendered: Sequence[str], spec: PhasePlan, framework: Framework, root: Path
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
     """Arguments that a laptop can train, absolute paths below `root`, and what was changed for what reason."""
-    small, added, arguments = _small_values(spec), _added(spec, framework), []
+    small = _small_values(spec)
+    added = _added(spec, framework)
+    arguments = []
     tables = [("ranks", str(spec.parallel.world_size), str(_ranks(spec)[-1]), _RANKS)]
     for option, *values in lines(rendered):
         here, because = small.get(option[2:], (" ".join(values), ""))
@@ -136,17 +163,22 @@ def small_arguments(
             tables.append((option, " ".join(values), here or "left out", because))
         if here or not because:
             words = here.split() if because else values
-            arguments.append([option, *(f"{root}{word}" if word.startswith("/") else word for word in words)])
+            arguments.append(
+                [option, *(f"{root}{word}" if word.startswith("/") else word for word in words)]
+            )
         added.pop(option, None)
     for option, (here, because) in added.items():
         tables.append((option, "", here or "added", because))
         arguments.append([option, *here.split()])
-    return arguments, [dict(zip(("argument", "rendered", "here", "because"), row, strict=True)) for row in tables]
+    return arguments, [
+        dict(zip(("argument", "rendered", "here", "because"), row, strict=True)) for row in tables
+    ]
 
 
 def _ranks(spec: PhasePlan) -> tuple[int, int, int, int]:
     """Tensor, pipeline and data parallel sizes of at most two each, and their product, of at most four."""
-    tensor, pipeline = min(2, spec.parallel.tensor), min(2, spec.parallel.pipeline)
+    tensor = min(2, spec.parallel.tensor)
+    pipeline = min(2, spec.parallel.pipeline)
     copies = min(2, spec.parallel.data) if tensor * pipeline < 4 else 1
     return tensor, pipeline, copies, tensor * pipeline * copies
 
@@ -173,7 +205,11 @@ def _small_values(spec: PhasePlan) -> dict[str, tuple[str, str]]:
 
 
 def _added(spec: PhasePlan, framework: Framework) -> dict[str, tuple[str, str]]:
-    flags = ["--no-masked-softmax-fusion", "--no-gradient-accumulation-fusion", "--no-persist-layer-norm"]
+    flags = [
+        "--no-masked-softmax-fusion",
+        "--no-gradient-accumulation-fusion",
+        "--no-persist-layer-norm",
+    ]
     added = {"--distributed-backend": ("gloo", _NO_GPU)}
     if framework == "megatron-lm":
         added["--transformer-impl"] = ("local", _NO_KERNELS)
@@ -182,12 +218,21 @@ def _added(spec: PhasePlan, framework: Framework) -> dict[str, tuple[str, str]]:
 
 
 def _write_files(
-    folder: Path, settings: Settings, rendered: RenderedJob, arguments: list[list[str]], checkout: Path, ranks: int
+    folder: Path,
+    settings: Settings,
+    rendered: RenderedJob,
+    arguments: list[list[str]],
+    checkout: Path,
+    ranks: int,
 ) -> None:
     """Everything that upstream.sh finds in its folder, and itself."""
     values = {option.removeprefix("--"): words for option, *words in arguments}
-    checkout_script = folder / "checkout" / settings.site.frameworks[settings.run.training.framework].script
-    (folder / "rank.sh").write_text(small_script(rendered.files["rank.sh"], arguments, checkout_script))
+    checkout_script = (
+        folder / "checkout" / settings.site.frameworks[settings.run.training.framework].script
+    )
+    (folder / "rank.sh").write_text(
+        small_script(rendered.files["rank.sh"], arguments, checkout_script)
+    )
     for name in values.get("deepspeed_config", []):
         content = json.loads(rendered.files[PurePosixPath(name).name])
         content["train_batch_size"] = int(values["global-batch-size"][0])
@@ -197,7 +242,11 @@ def _write_files(
         (folder / "run" / name).write_text(json.dumps(content))
     _write_tokens(folder / "tokens", GPT2_VOCABULARY)
     groups = {
-        group: {name: value for name, value in variables.items() if "PATH" not in name and name not in _NODES_OWN}
+        group: {
+            name: value
+            for name, value in variables.items()
+            if "PATH" not in name and name not in _NODES_OWN
+        }
         for group, variables in environment_groups(settings).items()
     }
     chosen = {
@@ -205,13 +254,25 @@ def _write_files(
         "tokenizer_files": ["vocab-file", "merge-file"],
         "token_files": [name for name in values if name.endswith("data-path")],
     }
-    words = {use: [word for name in names for word in values.get(name, [])] for use, names in chosen.items()}
-    words["token_files"] = [word for word in words["token_files"] if not re.fullmatch(r"[\d.e+-]+", word)]  # no weights
+    words = {
+        use: [word for name in names for word in values.get(name, [])]
+        for use, names in chosen.items()
+    }
+    words["token_files"] = [
+        word for word in words["token_files"] if not re.fullmatch(r"[\d.e+-]+", word)
+    ]  # no weights
     own = PACKAGE / "runbook" / "training" / "upstream"
-    places = {"checkout": checkout, "tokens": folder / "tokens", "gpt2": GPT2_FOLDER, "python": sys.executable}
+    places = {
+        "checkout": checkout,
+        "tokens": folder / "tokens",
+        "gpt2": GPT2_FOLDER,
+        "python": sys.executable,
+    }
     places |= {"python_path": f"{quote(own)}:{quote(PACKAGE)}"}
     lists = {use: " ".join(map(quote, paths)) for use, paths in words.items()}
-    script = fill("upstream.sh.j2", **places, **lists, environment=groups, modules=[], setup=[], ranks=ranks)
+    script = fill(
+        "upstream.sh.j2", **places, **lists, environment=groups, modules=[], setup=[], ranks=ranks
+    )
     (folder / "upstream.sh").write_text(script)
 
 
@@ -231,7 +292,8 @@ def _write_tokens(prefix: Path, vocabulary: int) -> None:
 
     draw = np.random.default_rng(1234)
     lengths = draw.integers(50, 500, 2000).astype(np.int32)
-    tokens, code = draw.integers(0, vocabulary, lengths.sum()), dtype_code(vocabulary)
+    tokens = draw.integers(0, vocabulary, lengths.sum())
+    code = dtype_code(vocabulary)
     tokens.astype(DTYPES[code]).tofile(prefix.with_suffix(".bin"))
     with prefix.with_suffix(".idx").open("wb") as file:
         write_index(file, code, lambda: [(lengths, np.empty(0, np.int64))])
@@ -243,13 +305,22 @@ def _checks(log: ParsedLog, code: int, errors: list[str], saves: list[Path]) -> 
     known = "; ".join(f"{failure.name}: {failure.remedy}" for failure in log.failures)
     ended = "; first error: ".join([shell.how_it_ended(code), *(errors[:1] if code else [])])
     yield judge("program ends", code == 0, ended, "exit code 0", known or _SEE)
-    skipped = sum("all_skipped" in record.states for record in log.records)  # by the loss scale of fp16
-    start, text = math.log(GPT2_VOCABULARY), ", ".join(f"{loss:.4f}" for loss in losses) or "none"
-    trained = losses and len(losses) + skipped == STEPS and all(abs(loss - start) < 0.1 for loss in losses)
+    skipped = sum(
+        "all_skipped" in record.states for record in log.records
+    )  # by the loss scale of fp16
+    start = math.log(GPT2_VOCABULARY)
+    text = ", ".join(f"{loss:.4f}" for loss in losses) or "none"
+    trained = (
+        losses
+        and len(losses) + skipped == STEPS
+        and all(abs(loss - start) < 0.1 for loss in losses)
+    )
     text = f"{len(log.records)} of {STEPS} steps, {skipped} of them skipped by the loss scale; losses {text}"
     rule = f"`runbook logs` reads each step; random tokens keep the loss at ln {GPT2_VOCABULARY:,} = {start:.2f} +- 0.1"
     yield judge("training", bool(trained), text, rule, _SEE)
     for folder in saves:
         file = folder / "latest_checkpointed_iteration.txt"
         step = file.read_text().strip() if file.exists() else "none"
-        yield judge("checkpoint", step == str(STEPS), f"newest: {step}", f"saved at step {STEPS}", _SEE)
+        yield judge(
+            "checkpoint", step == str(STEPS), f"newest: {step}", f"saved at step {STEPS}", _SEE
+        )

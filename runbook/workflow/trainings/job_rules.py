@@ -32,7 +32,8 @@ from runbook.workflow.open_phase import VERSIONS, OpenPhase, checksums_of_step, 
 GATE = "smoke/gate.json"
 TOKENIZE = "02-data--tokenize"
 TOKENS = "token files"
-REFUSED, SAVED_AND_STOPPED = 2, 75
+REFUSED = 2
+SAVED_AND_STOPPED = 75
 KILLED = "killed from outside"
 HANG = "a rank hung"
 WILL_REPEAT = frozenset(
@@ -47,7 +48,9 @@ CONSEQUENCES = frozenset({"network failure", "process killed", "collective timeo
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
 
-def apply_waiver(open_phase: OpenPhase, gate: Check, key: str = "training.smoke.waived_by") -> Check:
+def apply_waiver(
+    open_phase: OpenPhase, gate: Check, key: str = "training.smoke.waived_by"
+) -> Check:
     """The gate's verdict; a failed one becomes a warning where a person took it upon themselves.
 
     The name stands in the record of this phase and, with the time and the account, once in events.jsonl.
@@ -57,14 +60,17 @@ def apply_waiver(open_phase: OpenPhase, gate: Check, key: str = "training.smoke.
     if not (name := open_phase.settings.value(key).strip()):
         told = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
         return replace(gate, rule=gate.rule + told)
-    account, what = processes.user_name(), gate.name.replace(" ", "_")
+    account = processes.user_name()
+    what = gate.name.replace(" ", "_")
     open_phase.session.add_results({f"{what}_waived_by": name, f"{what}_waived_as": account})
     facts = {"by": name, "account": account, "check": gate.name, "gate": gate.value}
     waived = {"event": "gate_waived", "phase": open_phase.phase, **facts}
     events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
     if not any(waived.items() <= event.items() for event in events):
         open_phase.append_event("gate_waived", **facts)
-    return replace(gate, verdict="warn", value=f"{gate.value}; waived by {name} (account {account})")
+    return replace(
+        gate, verdict="warn", value=f"{gate.value}; waived by {name} (account {account})"
+    )
 
 
 def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[Check]:
@@ -95,15 +101,21 @@ def gate_check(open_phase: OpenPhase) -> Check:
     if not path.exists():
         return Check("smoke test", "fail", "not done", f"{rule}; run {SMOKE}.ipynb first")
     gate = json.loads(path.read_text())
-    if gate["fingerprint"] != phase_fingerprint(open_phase.settings, open_phase.plan, open_phase.folder, SMOKE):
-        return Check("smoke test", "fail", "done with other parameters", f"{rule}; run {SMOKE}.ipynb again")
+    if gate["fingerprint"] != phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, SMOKE
+    ):
+        return Check(
+            "smoke test", "fail", "done with other parameters", f"{rule}; run {SMOKE}.ipynb again"
+        )
     return Check("smoke test", gate["verdict"], gate["verdict"], rule)
 
 
 def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
     """The token files as the data phase made them."""
     if open_phase.phase_plan.data.mock:
-        return Check(TOKENS, "pass", "mock data", "token ids are made up while training: there are no files")
+        return Check(
+            TOKENS, "pass", "mock data", "token ids are made up while training: there are no files"
+        )
     mark = run_files.read_mark(open_phase.folder, TOKENIZE)
     rule = "02-data made the token files and they are unchanged"
     if mark is None:
@@ -163,7 +175,8 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
     >>> decide_restart([stopped], 3).action
     <Action.GO_ON: 'go on'>
     """
-    last, stop = attempts[-1], partial(Decision, Action.STOP)
+    last = attempts[-1]
+    stop = partial(Decision, Action.STOP)
     if last.state is JobState.DONE:
         return Decision(Action.DONE, "finished")
     if last.state in (JobState.CANCELLED, JobState.UNKNOWN):
@@ -176,11 +189,14 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
         return stop(f"{last.failure}: it would happen again")
     if twin := next((one for one in attempts[:-1] if one.failed_like(last)), None):
         both = f"{twin.job} and {last.job}: {last.failure}"
-        return stop(f"the same failure twice at step {last.failing_step} ({both}): this is no accident")
+        return stop(
+            f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
+        )
     made_a_step = last.began_at is not None and last.reached > last.began_at
     if last.state is JobState.FAILED and last.failure not in (KILLED, HANG) and not made_a_step:
         return stop("it failed before its first step, and would again")
-    furthest, idle = 0, 0
+    furthest = 0
+    idle = 0
     for one in attempts:
         idle = 0 if one.reached > furthest else idle + 1
         furthest = max(furthest, one.reached)
@@ -191,20 +207,29 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
 
 def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Path) -> Attempt:
     """How a job ended, from its status, its own words and the run's files."""
-    happened, name = read_lines(events), folder.path.name
-    submitted = [n for n, one in enumerate(happened) if one.get("event") == "submitted" and one.get("job") == name]
+    happened = read_lines(events)
+    name = folder.path.name
+    submitted = [
+        n
+        for n, one in enumerate(happened)
+        if one.get("event") == "submitted" and one.get("job") == name
+    ]
     own = happened[submitted[-1] :] if submitted else []
     started = next((one for one in reversed(own) if one.get("event") == "started"), None)
     began = int(started.get("from_iteration", 0)) if started else None
     reached = began or 0
     for row in iterate_lines(metrics):
-        if isinstance(row.get("iteration"), int) and (not started or row.get("segment") == started.get("segment")):
+        if isinstance(row.get("iteration"), int) and (
+            not started or row.get("segment") == started.get("segment")
+        ):
             reached = int(row["iteration"])
     ended = (name, status.state, status.exit_code, status.reason)
     return Attempt(*ended, began, reached, *_find_failure(folder, status, own))
 
 
-def _find_failure(folder: JobFolder, status: JobStatus, events: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+def _find_failure(
+    folder: JobFolder, status: JobStatus, events: Sequence[Mapping[str, Any]]
+) -> tuple[str, str, str]:
     if status.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
         return "", "", ""
     if hang := next((one for one in events if one.get("event") == "hang"), None):
@@ -242,7 +267,10 @@ def note_start(open_phase: OpenPhase, digest: str) -> None:
 
 def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
     """What makes it another training, whatever its plan: our version of the phase, and the tokens."""
-    return {"version": VERSIONS[open_phase.phase], "data": checksums_of_step(open_phase.folder, "02-data--tokenize")}
+    return {
+        "version": VERSIONS[open_phase.phase],
+        "data": checksums_of_step(open_phase.folder, "02-data--tokenize"),
+    }
 
 
 def _started_phase(open_phase: OpenPhase) -> PhasePlan | None:
@@ -261,15 +289,21 @@ def why_continued(open_phase: OpenPhase) -> str:
     # The one phase that may be prolonged: a smoke test is judged from its first step on.
     if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
         return ""
-    before, now = _started_phase(open_phase), open_phase.phase_plan
+    before = _started_phase(open_phase)
+    now = open_phase.phase_plan
     checkpoints = open_phase.folder / now.checkpoint.folder
     names = [path.name for path in checkpoints.glob("iter_*/")]
     saved = max((int(name[5:]) for name in names if re.fullmatch(r"iter_\d{7,}", name)), default=0)
     if before is None or not same_training(before, now) or not 0 < saved < now.duration.iterations:
         return ""
-    old, new = _shown_values(before), _shown_values(now)
-    changed = ", ".join(f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name])
-    sentences = [f"The training goes on from its checkpoint of iteration {saved:,}: {changed or 'replanned'}."]
+    old = _shown_values(before)
+    new = _shown_values(now)
+    changed = ", ".join(
+        f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]
+    )
+    sentences = [
+        f"The training goes on from its checkpoint of iteration {saved:,}: {changed or 'replanned'}."
+    ]
     if before.duration.iterations != now.duration.iterations:
         try:
             metadata = json.loads((checkpoints / f"iter_{saved:07d}" / "metadata.json").read_text())
@@ -278,7 +312,9 @@ def why_continued(open_phase: OpenPhase) -> str:
             consumed = saved * now.batch.global_
         sentences.append(_rate_text(before, now, consumed))
     if before.engine != now.engine:
-        sentences.append("Each engine's optimizer state is its own: the weights are taken up, and Adam begins anew.")
+        sentences.append(
+            "Each engine's optimizer state is its own: the weights are taken up, and Adam begins anew."
+        )
     return " ".join([*sentences, "To begin anew instead: runbook run with --redo training."])
 
 
@@ -286,13 +322,20 @@ def _shown_values(phase_plan: PhasePlan) -> dict[str, str]:
     cut_keys = ("tensor", "pipeline", "virtual_pipeline", "data", "zero_stage")
     cut = {key: f"{getattr(phase_plan.parallel, key):,}" for key in cut_keys}
     length = {"iterations": f"{phase_plan.duration.iterations:,}"}
-    return {**length, "engine": phase_plan.engine, "micro-batch": f"{phase_plan.batch.micro:,}", **cut}
+    return {
+        **length,
+        "engine": phase_plan.engine,
+        "micro-batch": f"{phase_plan.batch.micro:,}",
+        **cut,
+    }
 
 
 def _rate_text(before: PhasePlan, now: PhasePlan, consumed: int) -> str:
     if before.learning_rate == now.learning_rate or before.learning_rate.schedule == "constant":
         return "The learning rate does not depend on the length: the losses are those of one undisturbed training."
-    old, new = (rate.at(consumed + now.batch.global_) for rate in (before.learning_rate, now.learning_rate))
+    old, new = (
+        rate.at(consumed + now.batch.global_) for rate in (before.learning_rate, now.learning_rate)
+    )
     return (
         f"The learning rate follows the new length from there: {new:.3g} in the next step, where the old plan had "
         f"{old:.3g}. The steps before were made by the old one, so the losses are not those of a training planned for "

@@ -31,7 +31,9 @@ def step_name(open_phase: OpenPhase) -> str:
 def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
     """Why the phase's training is not finished from these inputs; see `run_files.what_is_missing`."""
     digest = open_phase.fingerprint
-    return run_files.what_is_missing(open_phase.folder, step_name(open_phase), digest, by_content=by_content)
+    return run_files.what_is_missing(
+        open_phase.folder, step_name(open_phase), digest, by_content=by_content
+    )
 
 
 def launch(open_phase: OpenPhase) -> None:
@@ -53,21 +55,26 @@ def launch(open_phase: OpenPhase) -> None:
         job_rules.require_ready(open_phase)
         _go_on_or_begin(open_phase, digest)
         folder = _submit(open_phase)
-    show_text(f"{missing.capitalize()}: submitted jobs/{folder.path.name} as {scheduler.state(folder).job_id}.")
+    show_text(
+        f"{missing.capitalize()}: submitted jobs/{folder.path.name} as {scheduler.state(folder).job_id}."
+    )
 
 
 def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> bool:
     """Whether the newest job does this work or did it, which is said; an active one of other inputs is refused."""
     if not (latest := _latest(open_phase)):
         return False
-    status, is_ours = scheduler.state(latest), job_rules.was_started_from(open_phase, digest)
+    status = scheduler.state(latest)
+    is_ours = job_rules.was_started_from(open_phase, digest)
     if status.state in ACTIVE and not is_ours:
         raise JobError(
             f"{latest.path} is {status.state} ({status.reason}) with other parameters or data than these. Wait "
             f"until it has ended, or end it: runbook cancel {open_phase.settings.name}. Then launch again."
         )
     if status.state in ACTIVE:
-        show_text(f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not started again.")
+        show_text(
+            f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not started again."
+        )
         return True
     if status.state is JobState.DONE and is_ours:
         show_text(f"Job {status.job_id} finished while nobody watched; nothing is started again.")
@@ -81,7 +88,9 @@ def watch(open_phase: OpenPhase) -> None:
     if not run_files.what_is_missing(open_phase.folder, step_name(open_phase), digest):
         show_text(f"{open_phase.phase}: done, verified. Nothing to watch.")
         if latest := _latest(open_phase):
-            live_view.LiveView(open_phase).finish(get_scheduler(open_phase.settings.site).state(latest))
+            live_view.LiveView(open_phase).finish(
+                get_scheduler(open_phase.settings.site).state(latest)
+            )
         return
     attempts: list[Attempt] = []
     while True:
@@ -92,9 +101,13 @@ def watch(open_phase: OpenPhase) -> None:
         if decision.action is Action.STOP or _require_latest(open_phase).stop_requested.exists():
             raise JobError(failure_text(open_phase, status, decision))
         folder = resubmit(open_phase)
-        show_text(f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}.")
+        show_text(
+            f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}."
+        )
     version = VERSIONS[open_phase.phase]
-    run_files.write_mark(open_phase.folder, step_name(open_phase), version, digest, training_outputs(open_phase))
+    run_files.write_mark(
+        open_phase.folder, step_name(open_phase), version, digest, training_outputs(open_phase)
+    )
 
 
 def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
@@ -103,17 +116,29 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
     folder = _require_latest(open_phase)
     name = open_phase.settings.name
     actions: Actions = {
-        "Save and stop": (lambda: stop_jobs(open_phase.folder, scheduler), f"runbook cancel {name} --gently"),
-        "Cancel at once": (lambda: cancel_jobs(open_phase.folder, scheduler), f"runbook cancel {name}"),
+        "Save and stop": (
+            lambda: stop_jobs(open_phase.folder, scheduler),
+            f"runbook cancel {name} --gently",
+        ),
+        "Cancel at once": (
+            lambda: cancel_jobs(open_phase.folder, scheduler),
+            f"runbook cancel {name}",
+        ),
         "Note": (partial(add_note, open_phase.folder), f'runbook note {name} "..."'),
     }
     submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
     def enough(rows: list[dict[str, Any]]) -> bool:  # not those of a job before it that is gone
-        return bool(rows) and rows[-1].get("time", submitted) >= submitted and rows[-1]["iteration"] >= until
+        return (
+            bool(rows)
+            and rows[-1].get("time", submitted) >= submitted
+            and rows[-1]["iteration"] >= until
+        )
 
     with controls(actions):
-        return live_view.LiveView(open_phase).follow(lambda: scheduler.state(folder), enough if until else None)
+        return live_view.LiveView(open_phase).follow(
+            lambda: scheduler.state(folder), enough if until else None
+        )
 
 
 def stop_gently(open_phase: OpenPhase) -> JobStatus:
@@ -137,7 +162,8 @@ def resubmit(open_phase: OpenPhase) -> JobFolder:
 
 def training_outputs(open_phase: OpenPhase) -> list[Path]:
     """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
-    folder, phase_plan = open_phase.folder, open_phase.phase_plan
+    folder = open_phase.folder
+    phase_plan = open_phase.phase_plan
     saved = sorted((folder / phase_plan.checkpoint.folder).glob("iter_*/"))
     written = [*training_paths(folder, phase_plan), *(saved[-1].rglob("*") if saved else ())]
     return [path for path in written if path.is_file()]
@@ -146,7 +172,10 @@ def training_outputs(open_phase: OpenPhase) -> list[Path]:
 def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None) -> str:
     """Why a job failed, in its own last words, where they stand, and why it is not started again."""
     folder = _require_latest(open_phase)
-    why = f"\nNot started again: {decision.why}." if decision and decision.action is Action.STOP else ""
+    if decision and decision.action is Action.STOP:
+        why = f"\nNot started again: {decision.why}."
+    else:
+        why = ""
     return (
         f"{end_text(open_phase.phase, status, [folder])}{why}\nThe whole log: {folder.err} and {folder.out}. After "
         "mending the cause, launch again: it resumes from the newest checkpoint."
@@ -158,14 +187,27 @@ def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | Non
     if not (present := [path for path in outputs if path.exists()]):
         return None
     history = make_dated_folder(folder / "history", phase)
-    move_files(folder, {path: history / path.relative_to(folder).as_posix().replace("/", "--") for path in present})
+    move_files(
+        folder,
+        {
+            path: history / path.relative_to(folder).as_posix().replace("/", "--")
+            for path in present
+        },
+    )
     return history
 
 
 def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
     """Everything a training phase writes outside its job folders."""
     log = phase_plan.log
-    names = (log.metrics, log.rank_times, log.validation, log.samples, log.tensorboard, phase_plan.checkpoint.folder)
+    names = (
+        log.metrics,
+        log.rank_times,
+        log.validation,
+        log.samples,
+        log.tensorboard,
+        phase_plan.checkpoint.folder,
+    )
     return [folder / name for name in names]
 
 
@@ -179,21 +221,28 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
     else:
         paths = training_paths(open_phase.folder, open_phase.phase_plan)
         if moved := move_to_history(open_phase.folder, open_phase.phase, paths):
-            show_text(f"Outputs made from other inputs were moved to {moved.relative_to(open_phase.folder)}.")
+            show_text(
+                f"Outputs made from other inputs were moved to {moved.relative_to(open_phase.folder)}."
+            )
         open_phase.append_event("begun")  # what came before it belongs to another training
     job_rules.note_start(open_phase, digest)
 
 
-def note_job_end(open_phase: OpenPhase, status: JobStatus, decision: Decision, **facts: Any) -> None:
+def note_job_end(
+    open_phase: OpenPhase, status: JobStatus, decision: Decision, **facts: Any
+) -> None:
     """Add to the events how the newest job ended and what follows, for the account of the wall time."""
-    job, state, code = _require_latest(open_phase).path.name, str(status.state), status.exit_code
+    job = _require_latest(open_phase).path.name
+    state = str(status.state)
+    code = status.exit_code
     told = {"decision": str(decision.action), "why": decision.why, **facts}
     at = None if code is None else status.ended  # of a lost job only the last sign of life is known
     open_phase.append_event("ended", job=job, state=state, exit_code=code, at=at, **told)
 
 
 def _submit(open_phase: OpenPhase) -> JobFolder:
-    settings, phase = open_phase.settings, open_phase.phase
+    settings = open_phase.settings
+    phase = open_phase.phase
     folder = job_folder.next_job_folder(open_phase.folder, phase)
     python = settings.site.python or sys.executable
     write_job(folder, render_job(settings, open_phase.plan, phase, python=python))
@@ -204,11 +253,18 @@ def _submit(open_phase: OpenPhase) -> JobFolder:
 
 def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) -> Decision:
     """What follows the newest job; it is noted among the run's events, and among the attempts so far."""
-    log, run = open_phase.phase_plan.log, open_phase.folder
-    last = job_rules.read_attempt(_require_latest(open_phase), status, run / log.metrics, run / log.events)
+    log = open_phase.phase_plan.log
+    run = open_phase.folder
+    last = job_rules.read_attempt(
+        _require_latest(open_phase), status, run / log.metrics, run / log.events
+    )
     attempts.append(last)
-    decision = job_rules.decide_restart(attempts, open_phase.settings.job(open_phase.phase).restarts)
-    facts = {key: value for key in ("failure", "evidence", "remedy") if (value := getattr(last, key))}
+    decision = job_rules.decide_restart(
+        attempts, open_phase.settings.job(open_phase.phase).restarts
+    )
+    facts = {
+        key: value for key in ("failure", "evidence", "remedy") if (value := getattr(last, key))
+    }
     note_job_end(open_phase, status, decision, **facts)
     return decision
 

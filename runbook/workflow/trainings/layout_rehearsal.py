@@ -50,14 +50,21 @@ def require(open_phase: OpenPhase) -> None:
 
 def show(open_phase: OpenPhase) -> None:
     """What the rehearsal of the phase's layout counted: the kept one, or one made now where this site has a queue."""
-    name, site = open_phase.settings.name, open_phase.settings.site
+    name = open_phase.settings.name
+    site = open_phase.settings.site
     if site.scheduler == "local":
-        show_text(f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does it.")
+        show_text(
+            f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does it."
+        )
     elif has_trainer() or kept_rehearsal(open_phase):
-        check = check_layout(open_phase)  # only shown: a failure stops the phase whose job it concerns
+        check = check_layout(
+            open_phase
+        )  # only shown: a failure stops the phase whose job it concerns
         open_phase.check([replace(check, verdict="warn") if check.verdict == "fail" else check])
     else:
-        show_text(f"No trainer is installed here: {open_phase.phase} rehearses this layout by a job before its own.")
+        show_text(
+            f"No trainer is installed here: {open_phase.phase} rehearses this layout by a job before its own."
+        )
     if rehearsal := kept_rehearsal(open_phase):
         for table in rehearsal.tables():
             show_table(table)
@@ -68,7 +75,8 @@ def show(open_phase: OpenPhase) -> None:
 
 def check_layout(open_phase: OpenPhase) -> Check:
     """Whether every stage of the phase fits its device at full size; rehearsed now where that was never done."""
-    framework, rehearsal = open_phase.settings.run.training.framework, kept_rehearsal(open_phase)
+    framework = open_phase.settings.run.training.framework
+    rehearsal = kept_rehearsal(open_phase)
     rule = "one step at full size runs and every stage fits its device, or nothing is submitted"
     if is_warning := framework != "runbook":
         rule = f"a warning only: our own trainer is rehearsed with this layout, and {framework} will run"
@@ -85,16 +93,23 @@ def check_layout(open_phase: OpenPhase) -> Check:
         if not (misfits := rehearsal.misfits):
             fullest = max(rehearsal.stages, key=lambda stage: stage.peak_bytes)
             there = f" of {rehearsal.limit_bytes / 2**30:.4g}" * bool(rehearsal.limit_bytes)
-            return check("pass", f"stage {fullest.stage} is the fullest: {fullest.peak_bytes / 2**30:.4g}{there} GiB")
+            return check(
+                "pass",
+                f"stage {fullest.stage} is the fullest: {fullest.peak_bytes / 2**30:.4g}{there} GiB",
+            )
         failed = check("fail", "; ".join(misfits), rule=f"{rule}: {REMEDY}")
-    return replace(failed, verdict="warn") if is_warning else job_rules.apply_waiver(open_phase, failed, WAIVER)
+    if is_warning:
+        return replace(failed, verdict="warn")
+    return job_rules.apply_waiver(open_phase, failed, WAIVER)
 
 
 def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
     """The rehearsal of the phase's very layout that is in the run's folder, compared with the devices of now."""
     try:
         content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
-        kept = from_json(Rehearsal, content, name="the rehearsal", failure="another version wrote it:")
+        kept = from_json(
+            Rehearsal, content, name="the rehearsal", failure="another version wrote it:"
+        )
         return replace(kept, limit_bytes=usable_bytes(open_phase.settings.site))
     except (OSError, ValueError, RefusedError):  # none, or one that another version wrote
         return None
@@ -107,13 +122,17 @@ def _kept_path(open_phase: OpenPhase, ending: str = "json") -> Path:
 
 def _software(open_phase: OpenPhase) -> dict[str, str]:
     """What counts: the versions installed here, or where the job's own are."""
-    there, site = {name: version for name, version in versions().items() if name in COUNTING}, open_phase.settings.site
-    return there if has_trainer() else {**there, "image": site.container.image, "python": site.python}
+    there = {name: version for name, version in versions().items() if name in COUNTING}
+    site = open_phase.settings.site
+    if has_trainer():
+        return there
+    return {**there, "image": site.container.image, "python": site.python}
 
 
 def _rehearse(open_phase: OpenPhase) -> Rehearsal:
     """One step of the first rank of each stage, here or as a job; kept by the fingerprint of its layout."""
-    phase, done = open_phase.phase, itertools.count(1)
+    phase = open_phase.phase
+    done = itertools.count(1)
     ranks = first_ranks(open_phase.phase_plan)
     rehearse = partial(rehearse_run, str(open_phase.folder / "run.yaml"), phase=phase, ranks=ranks)
     if has_trainer():
@@ -127,7 +146,9 @@ def _rehearse(open_phase: OpenPhase) -> Rehearsal:
     return found
 
 
-def _count_in_a_job(open_phase: OpenPhase, plan: Plan, phase: str, ranks: Sequence[int]) -> Iterator[Any]:
+def _count_in_a_job(
+    open_phase: OpenPhase, plan: Plan, phase: str, ranks: Sequence[int]
+) -> Iterator[Any]:
     """The counts of these ranks, from a job of one core and no device."""
     if not asks_for_queue(open_phase.settings, JOB_PHASE):
         raise CannotRehearseError(
@@ -137,13 +158,20 @@ def _count_in_a_job(open_phase: OpenPhase, plan: Plan, phase: str, ranks: Sequen
     input, out = (_kept_path(open_phase, ending) for ending in ("plan.json", "jsonl"))
     write_text(input, json.dumps(plan.as_dict()))
     places = [path.relative_to(open_phase.folder).as_posix() for path in (input, out)]
-    words = [open_phase.settings.site.python or "python3", "-m", "runbook.training.rehearsal", places[0]]
+    words = [
+        open_phase.settings.site.python or "python3",
+        "-m",
+        "runbook.training.rehearsal",
+        places[0],
+    ]
     words += ["--phase", phase, "--ranks", ",".join(map(str, ranks)), "--out", places[1]]
     part = f"rehearsal-plan{input.name[:8]}"  # eight digits alone would be taken for the number of an attempt
     task = Task("rehearse a layout", tuple(words), in_container=True, part=part)
     try:
         task_jobs.run_tasks(replace(open_phase, phase=JOB_PHASE), [task])
     except JobError as error:
-        at_work = out.exists() and re.search(r"exit code [12]\)", str(error))  # else it lacked software, time or memory
+        at_work = out.exists() and re.search(
+            r"exit code [12]\)", str(error)
+        )  # else it lacked software, time or memory
         raise (ProgramError if at_work else CannotRehearseError)(str(error)) from error
     yield from map(json.loads, out.read_text(encoding="utf-8").splitlines())

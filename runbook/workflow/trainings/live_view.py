@@ -29,26 +29,39 @@ SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
 UNKNOWN_PEAK = "not known: no peak of this device"
 RECENT = 20
 """The time left is estimated from the median of this many steps."""
-GPU_QUESTION = ("nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits")
+GPU_QUESTION = (
+    "nvidia-smi",
+    "--query-gpu=utilization.gpu,memory.used",
+    "--format=csv,noheader,nounits",
+)
 
 
 class LiveView:
     """The view of one phase's training, read from its files at each update."""
 
     def __init__(self, open_phase: OpenPhase) -> None:
-        settings, phase_plan, folder = open_phase.settings, open_phase.phase_plan, open_phase.folder
-        self.settings, self.phase_plan = settings, phase_plan
-        self.metrics, self.events = Tail(folder / phase_plan.log.metrics), Tail(folder / phase_plan.log.events)
+        settings = open_phase.settings
+        phase_plan = open_phase.phase_plan
+        folder = open_phase.folder
+        self.settings = settings
+        self.phase_plan = phase_plan
+        self.metrics, self.events = (
+            Tail(folder / phase_plan.log.metrics),
+            Tail(folder / phase_plan.log.events),
+        )
         # By its datasheet; None on a CPU and where none is known, as 05-analysis has it.
         self.peak = peak_of(settings.site, phase_plan.precision.format)
         total = phase_plan.duration.iterations
         self.progress = Progress(phase_plan.phase, total=total, unit="iterations", timed=False)
-        self.folder, self._written = folder, 0
+        self.folder = folder
+        self._written = 0
         self._device = ""
         self._asked, self._silent_since = -math.inf, math.inf
 
     def follow(
-        self, state: Callable[[], JobStatus], enough: Callable[[list[dict[str, Any]]], bool] | None = None
+        self,
+        state: Callable[[], JobStatus],
+        enough: Callable[[list[dict[str, Any]]], bool] | None = None,
     ) -> JobStatus:
         """Show the job until it ends, or until its metrics rows are `enough`."""
         status = state()
@@ -81,12 +94,15 @@ class LiveView:
 
     def facts(self, status: JobStatus) -> Row:
         """Job and step, loss, speed, time left, use of the machine."""
-        rows, active = self.metrics.read(), status.state in ACTIVE
+        rows = self.metrics.read()
+        active = status.state in ACTIVE
         return {
             "job": status.job_id,
             "state": str(status.state),
             "queue": (status.reason or None) if status.state is JobState.PENDING else None,
-            "ran": show_duration(status.ended - status.started) if status.ended and status.started else None,
+            "ran": show_duration(status.ended - status.started)
+            if status.ended and status.started
+            else None,
             **(training_facts(rows, self.phase_plan, self.peak, active) if rows else {}),
             "in use": (self._in_use() or None) if active else None,
         }
@@ -94,7 +110,9 @@ class LiveView:
     def curve(self) -> tuple[str, list[tuple[float, float]]]:
         """Loss by iteration so far."""
         rows = thinned(self.metrics.read())
-        return "loss", [(row["iteration"], row["loss"]) for row in rows if row.get("loss") is not None]
+        return "loss", [
+            (row["iteration"], row["loss"]) for row in rows if row.get("loss") is not None
+        ]
 
     def last_events(self) -> list[str]:
         """The newest events of this phase, one line each."""
@@ -102,7 +120,9 @@ class LiveView:
             self._written = count
             write_logbook(self.folder)
         own = [row for row in rows if row.get("phase") == self.phase_plan.phase]
-        return [f"{entry.moment[11:23]} {unescape(entry.text)}" for entry in map(make_entry, own[-4:])]
+        return [
+            f"{entry.moment[11:23]} {unescape(entry.text)}" for entry in map(make_entry, own[-4:])
+        ]
 
     def _in_use(self) -> str:
         """CPU and GPU of the machine we are on, where the job runs on it; asked now and then."""
@@ -111,15 +131,23 @@ class LiveView:
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
             first = self._asked == -math.inf
             self._asked = time.monotonic()
-            cpu = psutil.cpu_percent()  # since the last question; the first one has nothing to compare with
-            gpus = [] if self.settings.site.hardware.device == "cpu" else gpus_in_use(ask_gpus)  # there they are hidden
+            cpu = (
+                psutil.cpu_percent()
+            )  # since the last question; the first one has nothing to compare with
+            gpus = (
+                [] if self.settings.site.hardware.device == "cpu" else gpus_in_use(ask_gpus)
+            )  # there they are hidden
             self._device = "; ".join([*([] if first else [f"CPU {cpu:.0f} %"]), *gpus])
         return self._device
 
 
-def training_facts(rows: Sequence[Row], phase_plan: PhasePlan, peak: float | None, active: bool) -> Row:
+def training_facts(
+    rows: Sequence[Row], phase_plan: PhasePlan, peak: float | None, active: bool
+) -> Row:
     """What the newest rows of the metrics say; `peak` is a device's TFLOP/s, where it is known."""
-    last, speed, memory = rows[-1], rows[-1].get("tflops_per_device"), rows[-1].get("memory_bytes")
+    last = rows[-1]
+    speed = rows[-1].get("tflops_per_device")
+    memory = rows[-1].get("memory_bytes")
     seconds = median_high(row["seconds"] for row in rows[-RECENT:])
     left = (phase_plan.duration.iterations - last["iteration"]) * seconds
     used = f"{speed / peak:.1%} of {peak:g} TFLOP/s" if speed is not None and peak else UNKNOWN_PEAK
@@ -160,4 +188,7 @@ def gpus_in_use(ask: Callable[[], str]) -> list[str]:
     (['GPU 0 98 %, 40536 MiB', 'GPU 1 7 %, 12 MiB'], [])
     """
     uses = [line.partition(",") for line in ask().splitlines()]
-    return [f"GPU {number} {use.strip()} %, {memory.strip()} MiB" for number, (use, _, memory) in enumerate(uses)]
+    return [
+        f"GPU {number} {use.strip()} %, {memory.strip()} MiB"
+        for number, (use, _, memory) in enumerate(uses)
+    ]

@@ -24,7 +24,9 @@ from runbook.workflow.run_files import read_plan_file, tokenizer_of
 from runbook.workflow.status import phases_table, run_folder
 from runbook.workflow.trainings.training_results import TrainingResults, read_results, sample_rows
 
-PARTS = ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
+PARTS = (
+    ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
+)
 SECTIONS = ("training", "parallel", "data", "jobs.training")
 """Where a key is looked for that is given without its section."""
 
@@ -64,13 +66,19 @@ class OpenRun:
     def results(self) -> Table:
         """The numbers of the training, each with its unit and the lines that it was computed from."""
         one = self.training
-        return run_tables.numbers_table(one.summary, title=f"{self.name}: {self.phase}", history=one.history)
+        return run_tables.numbers_table(
+            one.summary, title=f"{self.name}: {self.phase}", history=one.history
+        )
 
     @property
     def checks(self) -> CheckTable:
         """The checks in the records of all phases that were executed, each after the name of its phase."""
         twins = [twin for phase in PHASES if (twin := find_twin(self.folder, phase))]
-        return CheckTable(replace(check, name=f"{twin.phase}: {check.name}") for twin in twins for check in twin.checks)
+        return CheckTable(
+            replace(check, name=f"{twin.phase}: {check.name}")
+            for twin in twins
+            for check in twin.checks
+        )
 
     @property
     def samples(self) -> Table:
@@ -87,8 +95,14 @@ class OpenRun:
         """The loss by iteration, or with other runs theirs too, by tokens and by time: a matplotlib figure."""
         if not others:
             return self.training.loss_figure(f"Loss of {self.name}")
-        runs = [self, *(one if isinstance(one, OpenRun) else OpenRun(one, self.phase) for one in others)]
-        names = [run.name if len({run.name for run in runs}) == len(runs) else str(run.folder) for run in runs]
+        runs = [
+            self,
+            *(one if isinstance(one, OpenRun) else OpenRun(one, self.phase) for one in others),
+        ]
+        names = [
+            run.name if len({run.name for run in runs}) == len(runs) else str(run.folder)
+            for run in runs
+        ]
         histories = {name: run.training.history for name, run in zip(names, runs, strict=True)}
         return run_figures.comparison_figure(histories)
 
@@ -143,19 +157,35 @@ class OpenPlan:
         """Chosen values, sizes, memory, time and verdicts of a phase in which two plans differ."""
         mine, theirs = (one._facts(phase_name(phase)) for one in (self, other))
         rows = []
-        for what in [what for what in dict.fromkeys((*mine, *theirs)) if mine.get(what) != theirs.get(what)]:
-            before, after, change = mine.get(what), theirs.get(what), None
+        for what in [
+            what for what in dict.fromkeys((*mine, *theirs)) if mine.get(what) != theirs.get(what)
+        ]:
+            before = mine.get(what)
+            after = theirs.get(what)
+            change = None
             if isinstance(before, int | float) and isinstance(after, int | float) and before:
                 change = 100 * (after / before - 1)
             rows.append({"what": what, "before": before, "after": after, "change (%)": change})
-        return Table(rows, f"{phase_name(phase)}: {self} against {other}", () if rows else ("they do not differ",))
+        return Table(
+            rows,
+            f"{phase_name(phase)}: {self} against {other}",
+            () if rows else ("they do not differ",),
+        )
 
     def _facts(self, phase: str) -> dict[str, object]:
-        numbers = plan_tables.memory_numbers(self.plan, phase) | plan_tables.time_numbers(self.plan, phase)
-        return {**self.settings.values(), **numbers, **{check.name: check.verdict for check in self.plan.checks}}
+        numbers = plan_tables.memory_numbers(self.plan, phase) | plan_tables.time_numbers(
+            self.plan, phase
+        )
+        return {
+            **self.settings.values(),
+            **numbers,
+            **{check.name: check.verdict for check in self.plan.checks},
+        }
 
     def _full_key(self, key: str) -> str:
-        names = [f"{section}.{key}" for section in SECTIONS if f"{section}.{key}" in params.all_keys()]
+        names = [
+            f"{section}.{key}" for section in SECTIONS if f"{section}.{key}" in params.all_keys()
+        ]
         return names[0] if names else params.key_meant(key)
 
     def __str__(self) -> str:

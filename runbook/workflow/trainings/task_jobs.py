@@ -27,20 +27,31 @@ def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
     for folder in folders:
         status = _follow_task(scheduler, folder)
         if status.state is not JobState.DONE:
-            text = end_text(str(folder.path), status, element_folders(folder) or [folder], num_lines=6)
-            raise JobError(f"{text}\nAfter mending the cause, run the cell again: what is done is not done twice.")
+            text = end_text(
+                str(folder.path), status, element_folders(folder) or [folder], num_lines=6
+            )
+            raise JobError(
+                f"{text}\nAfter mending the cause, run the cell again: what is done is not done twice."
+            )
 
 
-def end_text(name: str, status: JobStatus, folders: Sequence[JobFolder], num_lines: int = 12) -> str:
+def end_text(
+    name: str, status: JobStatus, folders: Sequence[JobFolder], num_lines: int = 12
+) -> str:
     """How a job ended, in its own last words."""
     words = [
-        f"  {line}" for part in folders for log in (part.err, part.out) for line in job_folder.log_tail(log, num_lines)
+        f"  {line}"
+        for part in folders
+        for log in (part.err, part.out)
+        for line in job_folder.log_tail(log, num_lines)
     ]
     ended = f"{name} ended as {status.state} ({status.reason}). Its last words:"
     return "\n".join([ended, *(words or ["  nothing"])])
 
 
-def _submit_tasks(open_phase: OpenPhase, scheduler: QueueScheduler, tasks: Sequence[Task]) -> list[JobFolder]:
+def _submit_tasks(
+    open_phase: OpenPhase, scheduler: QueueScheduler, tasks: Sequence[Task]
+) -> list[JobFolder]:
     """All tasks or none: where one is refused, those submitted before it are cancelled again."""
     folders: list[JobFolder] = []
     submitted: list[JobFolder] = []
@@ -53,7 +64,8 @@ def _submit_tasks(open_phase: OpenPhase, scheduler: QueueScheduler, tasks: Seque
                 show_text(f"{shown}; it is watched, not started again.")
                 folders.append(latest)
                 continue
-            folder, after = job_folder.next_job_folder(open_phase.folder, name), folders[-1:]
+            folder = job_folder.next_job_folder(open_phase.folder, name)
+            after = folders[-1:]
             write_job(folder, render_task(open_phase.settings, open_phase.phase, task, PACKAGE))
             job_id = scheduler.submit(folder, after=after)
             behind = f", to begin after jobs/{after[0].path.name}" if after else ""
@@ -74,7 +86,9 @@ def _follow_task(scheduler: QueueScheduler, folder: JobFolder) -> JobStatus:
         while True:
             status = scheduler.state(folder)
             done = sum(part.exit_code.exists() for part in parts) if parts else int(status.final)
-            progress.update(done=done, job=status.job_id, state=str(status.state), why=status.reason)
+            progress.update(
+                done=done, job=status.job_id, state=str(status.state), why=status.reason
+            )
             if status.final:
                 return status
             time.sleep(live_view.POLL_SECONDS)

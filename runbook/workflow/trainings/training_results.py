@@ -33,7 +33,14 @@ from runbook.tokens.tokenizer import load_tokenizer
 from runbook.workflow.open_phase import OpenPhase
 
 RECORDED = (
-    *("world_size", "iterations", "first_loss", "last_loss", "tokens_per_second", "seconds_per_iteration"),
+    *(
+        "world_size",
+        "iterations",
+        "first_loss",
+        "last_loss",
+        "tokens_per_second",
+        "seconds_per_iteration",
+    ),
     *("tflops_per_device", "tflops_convention", "validation_loss", "segments"),
 )
 """Numbers of a summary that the record of a phase holds under these names."""
@@ -66,19 +73,29 @@ class TrainingResults:
 
     def loss_figure(self, title: str = "") -> Any:
         """The loss over all restarts, beside ln(vocabulary): a matplotlib figure, as the others."""
-        vocabulary, title = self.phase_plan.model.vocabulary, title or f"Loss of {self.phase}"
-        return run_figures.loss_figure(self.history, self.validation, vocabulary=vocabulary, title=title)
+        vocabulary = self.phase_plan.model.vocabulary
+        title = title or f"Loss of {self.phase}"
+        return run_figures.loss_figure(
+            self.history, self.validation, vocabulary=vocabulary, title=title
+        )
 
     def throughput_figure(self) -> Any:
         """Tokens per second over time, with the planned line."""
-        length, planned, title = self.phase_plan.model.sequence_length, self.planned, f"Throughput of {self.phase}"
+        length = self.phase_plan.model.sequence_length
+        planned = self.planned
+        title = f"Throughput of {self.phase}"
         return run_figures.throughput_figure(
-            self.history, sequence_length=length, planned_tokens_per_second=planned.tokens_per_second, title=title
+            self.history,
+            sequence_length=length,
+            planned_tokens_per_second=planned.tokens_per_second,
+            title=title,
         )
 
     def step_time_figure(self) -> Any:
         """The parts of each step, with the planned line."""
-        return run_figures.step_time_figure(self.history, planned_seconds=self.planned.seconds_per_iteration)
+        return run_figures.step_time_figure(
+            self.history, planned_seconds=self.planned.seconds_per_iteration
+        )
 
     def timeline_figure(self) -> Any:
         """Training, waiting for data, evaluations and saves over time."""
@@ -104,7 +121,9 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
         phase_plan,
         plan.time[phase],
         run_tables.planned_numbers(plan, phase),
-        replace(_read_history(metrics, state and (state.st_mtime_ns, state.st_size)), source=log.metrics),
+        replace(
+            _read_history(metrics, state and (state.st_mtime_ns, state.st_size)), source=log.metrics
+        ),
         read_validation(folder / log.validation),
         read_events(folder / log.events, phase),
     )
@@ -158,7 +177,12 @@ def account_view(one: TrainingResults) -> View:
         f"{counted(account.missing_steps, 'step')} missing."
     )
     title = f"Where the wall time of {one.phase} went"
-    view = View([(run_figures.goodput_figure(account, title), caption), wall_time.wall_time_table(account, title)])
+    view = View(
+        [
+            (run_figures.goodput_figure(account, title), caption),
+            wall_time.wall_time_table(account, title),
+        ]
+    )
     if account.interruptions:
         view.append(wall_time.interruptions_table(account, f"Interruptions of {one.phase}"))
     stalls = wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds)
@@ -180,30 +204,61 @@ def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row
 
 def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
     """What a reader asks first of a training: name, answer, and what stands beside it; empty before the first step."""
-    summary, planned, model, account = one.summary, one.planned, one.phase_plan.model, one.account
-    speed, seconds = summary.tokens_per_second, planned.seconds
+    summary = one.summary
+    planned = one.planned
+    model = one.phase_plan.model
+    account = one.account
+    speed = summary.tokens_per_second
+    seconds = planned.seconds
     if not speed or account is None or summary.last_loss is None:
         return []
-    beside = f"from {summary.first_loss:.4g}; untrained {one.promised['first loss (nat/token)']:.4g}"
+    beside = (
+        f"from {summary.first_loss:.4g}; untrained {one.promised['first loss (nat/token)']:.4g}"
+    )
     validation = f"; validation {summary.validation_loss:.4g}" if summary.validation_loss else ""
-    of_plan = f"{speed / planned.tokens_per_second:.0%} of the plan; " if planned.tokens_per_second else ""
+    if planned.tokens_per_second:
+        of_plan = f"{speed / planned.tokens_per_second:.0%} of the plan; "
+    else:
+        of_plan = ""
     each = f"{show_quantity('', speed / summary.world_size)} a device"
-    against = f"{account.wall_seconds / seconds:.3g} x the planned {show_duration(seconds)}; " if seconds else ""
+    if seconds:
+        against = f"{account.wall_seconds / seconds:.3g} x the planned {show_duration(seconds)}; "
+    else:
+        against = ""
     hours, _, _, money = (row for row in wall_time.cost_table(summary, account, rates))
-    spent, price = show_device_hours(hours["value"]), money["value"]
-    cost = (f"{price:.4g} {money['unit']}", spent) if price is not None else (spent, "no price is known")
+    spent = show_device_hours(hours["value"])
+    price = money["value"]
+    if price is not None:
+        cost = (f"{price:.4g} {money['unit']}", spent)
+    else:
+        cost = (spent, "no price is known")
     tokens = f"{summary.consumed_tokens:,} tokens in {counted(summary.last_iteration, 'step')}"
-    happened = {"checkpoint": len(events_named(one.events, "saved")), "evaluation": len(one.validation),
-                "loss spike": len(summary.spikes), "skipped step": summary.skipped}  # fmt: skip
+    happened = {
+        "checkpoint": len(events_named(one.events, "saved")),
+        "evaluation": len(one.validation),
+        "loss spike": len(summary.spikes),
+        "skipped step": summary.skipped,
+    }
     return [
         ("Loss", f"{summary.last_loss:.4g}", beside + validation),
         ("Speed", f"{show_quantity('', speed)} tokens/s", of_plan + each),
-        ("Time", show_duration(account.wall_seconds), f"{against}{account.goodput or 0:.0%} of it in steps that count"),
+        (
+            "Time",
+            show_duration(account.wall_seconds),
+            f"{against}{account.goodput or 0:.0%} of it in steps that count",
+        ),
         ("Cost", *cost),
-        ("Model", show_count(model.parameters), f"parameters on {counted(summary.world_size, 'device')}; {tokens}"),
-        ("What happened", counted(one.history.num_segments - 1, "restart"),
-         ", ".join(counted(number, what) for what, number in happened.items())),
-    ]  # fmt: skip
+        (
+            "Model",
+            show_count(model.parameters),
+            f"parameters on {counted(summary.world_size, 'device')}; {tokens}",
+        ),
+        (
+            "What happened",
+            counted(one.history.num_segments - 1, "restart"),
+            ", ".join(counted(number, what) for what, number in happened.items()),
+        ),
+    ]
 
 
 def plan_versus_actual(one: TrainingResults) -> Table:
@@ -218,8 +273,12 @@ def plan_versus_actual(one: TrainingResults) -> Table:
         "memory of a process (B)": memory,
     }
     both = {what: (planned.get(what), actual.get(what)) for what in reasons}
-    differing = [what for what, (plan, real) in both.items() if plan and real and abs(real / plan - 1) > 0.05]
-    return run_tables.plan_versus_actual(planned, actual, {what: reasons[what] for what in differing})
+    differing = [
+        what for what, (plan, real) in both.items() if plan and real and abs(real / plan - 1) > 0.05
+    ]
+    return run_tables.plan_versus_actual(
+        planned, actual, {what: reasons[what] for what in differing}
+    )
 
 
 def _step_reason(one: TrainingResults) -> str:
@@ -227,9 +286,12 @@ def _step_reason(one: TrainingResults) -> str:
     parts = [f"plan: {one.planned.basis}"] if one.planned.basis else []
     if summary.data_wait_share is not None and summary.data_wait_share >= 0.01:
         parts.append(f"{summary.data_wait_share:.0%} of a step waits for data")
-    low, high = summary.seconds_low, summary.seconds_high
+    low = summary.seconds_low
+    high = summary.seconds_high
     if low and high and high > 1.3 * low:
-        parts.append(f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine that others use too")
+        parts.append(
+            f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine that others use too"
+        )
     parts.append("warm-up left out")
     return "; ".join(parts)
 
@@ -237,8 +299,14 @@ def _step_reason(one: TrainingResults) -> str:
 def _wall_reason(one: TrainingResults) -> str:
     parts = list(one.account.parts.items()) if one.account else []
     wall = sum(seconds for _, seconds in parts) or 1.0
-    shares = [(name, seconds / wall) for name, seconds in parts if name != "productive" and seconds / wall >= 0.02]
-    told = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares, key=lambda pair: -pair[1]))
+    shares = [
+        (name, seconds / wall)
+        for name, seconds in parts
+        if name != "productive" and seconds / wall >= 0.02
+    ]
+    told = ", ".join(
+        f"{name} {share:.0%}" for name, share in sorted(shares, key=lambda pair: -pair[1])
+    )
     return f"of the wall time: {told}" if told else "the steps themselves: see step time"
 
 
