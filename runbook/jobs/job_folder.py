@@ -49,8 +49,12 @@ class JobFolder:
     heartbeat = _File("heartbeat")  # every few seconds: clock, seconds since the machine's start
     hostfile = _File("hostfile")  # in a queue: the hosts it was given, one a line
     rank_0 = _File("rank-0")  # in a queue, by rank 0 when its program has ended: the exit code
+    rank_signal = _File(
+        "rank-signal"
+    )  # in a queue, by the first rank whose program a signal ended: the rank and the signal
     timed_out = _File("timed_out")  # when its walltime is over
     reason = _File("reason")  # one sentence about its end
+    signal = _File("signal")  # the number of the signal that ended a rank; absent: none did
     exit_code = _File("exit_code")  # as its last act, by rename
     # Made for the job to see, on any host:
     cancelled = _File("cancelled")
@@ -111,6 +115,8 @@ class JobStatus:
     started: float | None = None
     """Unix time by the job's own machine."""
     ended: float | None = None
+    signal: int | None = None
+    """Number of the signal that ended a rank, where that decided how the job ended."""
 
     @property
     def final(self) -> bool:
@@ -235,10 +241,9 @@ def last_seen(folder: JobFolder) -> float | None:
 
 def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     """The status of a job that has written its exit code, or None."""
-    text = read_text(folder.exit_code).strip()
-    if not text.isascii() or not text.isdigit():
+    code = _whole_number(read_text(folder.exit_code))
+    if code is None:
         return None
-    code = int(text)
     if folder.cancelled.exists():
         state = JobState.CANCELLED
     elif folder.timed_out.exists():
@@ -250,7 +255,30 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     status = status_by_files(
         folder, job_id, state, read_text(folder.reason).strip() or f"exit code {code}"
     )
-    return replace(status, exit_code=code, ended=folder.exit_code.stat().st_mtime)
+    signal = _read_signal(folder, code) if state is JobState.FAILED else None
+    return replace(status, exit_code=code, ended=folder.exit_code.stat().st_mtime, signal=signal)
+
+
+def signal_of_code(code: int | None) -> int | None:
+    """The signal that a shell's exit code stands for; None where a program ended by itself.
+
+    >>> signal_of_code(137), signal_of_code(1), signal_of_code(None)
+    (9, None, None)
+    """
+    return code - 128 if code is not None and 128 < code < 256 else None
+
+
+def _read_signal(folder: JobFolder, code: int) -> int | None:
+    """Return the signal that ended a rank. Jobs of older versions wrote no such file: their codes say it."""
+    if folder.signal.exists():
+        return _whole_number(read_text(folder.signal))
+    rank_0_code = _whole_number(read_text(folder.rank_0))
+    return signal_of_code(code if rank_0_code is None else rank_0_code)
+
+
+def _whole_number(text: str) -> int | None:
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
 def status_by_files(folder: JobFolder, job_id: str, state: JobState, reason: str) -> JobStatus:

@@ -89,23 +89,27 @@ def whole_number(text: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def request_problems(asked: JobRequest, queues: Sequence[QueueLimits]) -> list[str]:
-    """Why a queue would refuse a job or let it wait for ever: what is asked, what is allowed, in the queue's words."""
+def request_problems(
+    asked: JobRequest, queues: Sequence[QueueLimits], queue_word: str = "partition"
+) -> list[str]:
+    """Return why a queue would refuse a job or let it wait for ever: what is asked and what is allowed.
+
+    `queue_word` is what the scheduler calls a partition. The queue's own words are repeated as they are.
+    """
     by_name = {queue.name: queue for queue in queues}
     names = [name for name in asked.partition.split(",") if name]
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        return [
-            f"there is no partition {', '.join(unknown)}; there are {', '.join(by_name) or 'none'}"
-        ]
+        known = ", ".join(by_name) or "none"
+        return [f"there is no {queue_word} {', '.join(unknown)}; there are {known}"]
     chosen = [by_name[name] for name in names] or [queue for queue in queues if queue.default]
-    problems = [_problems_with(asked, queue) for queue in chosen]
+    problems = [_problems_with(asked, queue, queue_word) for queue in chosen]
     return list(itertools.chain(*problems)) if all(problems) else []
 
 
-def _problems_with(asked: JobRequest, queue: QueueLimits) -> list[str]:
+def _problems_with(asked: JobRequest, queue: QueueLimits, queue_word: str) -> list[str]:
     account = f"account {asked.account} is" if asked.account else "no account is given, which is"
-    partition = f"partition {queue.name}"
+    partition = f"{queue_word} {queue.name}"
     if queue.state in ("INACTIVE", "DRAIN"):
         problems = [f"{partition} is {queue.state} and takes no jobs"]
     else:

@@ -79,9 +79,10 @@ class Queue(ABC):
         limits = self.parse_limits(
             self.answer(*self.limits_question, problem=problem, error=JobError)
         )
-        problems = job_request.request_problems(job_request.parse_job_request(script), limits)
+        asked = job_request.parse_job_request(script)
+        problems = job_request.request_problems(asked, limits, self.queue_word)
         if problems:
-            text = "; ".join(problems).replace("partition", self.queue_word)
+            text = "; ".join(problems)
             raise JobError(f"Nothing was submitted: {text}. Change jobs.<phase> in the run file.")
 
     def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
@@ -402,7 +403,8 @@ class QueueScheduler(Scheduler):
         stopped = job.state is JobState.FAILED and job.exit_code == 75
         state = JobState.STOPPED if stopped else job.state
         status = self._status(folder, number, state, ", ".join(part for part in parts if part))
-        return replace(status, exit_code=job.exit_code)
+        signal = job_folder.signal_of_code(job.exit_code) if state is JobState.FAILED else None
+        return replace(status, exit_code=job.exit_code, signal=signal)
 
     def _ask(self, number: str) -> QueueJob | None:
         now = time.monotonic()

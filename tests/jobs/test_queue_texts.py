@@ -218,3 +218,11 @@ def test_one_of_several_partitions_that_takes_the_job_is_enough():
     assert (
         request_problems(JobRequest("", nodes=8), [small, large]) == []
     )  # which one is the default is not known
+
+
+def test_a_queues_word_for_a_partition_changes_no_name():
+    asked = JobRequest("debug", account="partition-lab", nodes=1)
+    limits = [QueueLimits("debug", denied_accounts=("partition-lab",), words="partition debug")]
+    assert request_problems(asked, limits, "queue") == [
+        "account partition-lab is denied by queue debug (the queue says: partition debug)"
+    ]

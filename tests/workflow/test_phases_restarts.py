@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
+from runbook.results.log_readers.known_failures import PAGE
 from runbook.workflow.trainings.job_rules import (
-    HANG,
-    KILLED,
     Action,
     Attempt,
     decide_restart,
@@ -19,13 +19,21 @@ from runbook.workflow.trainings.job_rules import (
 
 FAILED = Attempt(
     "04-training",
-    JobState.FAILED,
-    1,
-    "rank 0 failed (exit code 1)",
-    0,
-    8,
-    "RuntimeError: no such thing",
+    JobEnd(JobState.FAILED, exit_code=1, cause=EndCause.OTHER),
+    began_at=0,
+    reached=8,
+    reason="rank 0 failed (exit code 1)",
+    failure="RuntimeError: no such thing",
 )
+
+
+def ended_as(state: JobState, exit_code: int | None = 1, cause: EndCause | None = None, **changes):
+    failure = str(cause or "")
+    return replace(FAILED, end=JobEnd(state, exit_code, cause=cause), failure=failure, **changes)
+
+
+def failed_by(cause: EndCause, **changes):
+    return ended_as(JobState.FAILED, cause=cause, **changes)
 
 
 def after(*attempts: Attempt, budget: int = 3):
@@ -35,33 +43,25 @@ def after(*attempts: Attempt, budget: int = 3):
 @pytest.mark.parametrize(
     ("attempt", "action", "why"),
     [
-        (replace(FAILED, state=JobState.DONE, exit_code=0, failure=""), Action.DONE, "finished"),
-        (
-            replace(FAILED, state=JobState.STOPPED, exit_code=75, failure=""),
-            Action.GO_ON,
-            "rank 0 failed",
-        ),
-        (
-            replace(FAILED, state=JobState.LOST, exit_code=None, failure=KILLED),
-            Action.GO_ON,
-            KILLED,
-        ),
+        (ended_as(JobState.DONE, 0), Action.DONE, "finished"),
+        (ended_as(JobState.STOPPED, 75), Action.GO_ON, "rank 0 failed"),
+        (ended_as(JobState.LOST, None, EndCause.KILLED), Action.GO_ON, "killed from outside"),
         (FAILED, Action.GO_ON, "RuntimeError"),
-        (replace(FAILED, state=JobState.CANCELLED, failure=""), Action.STOP, "a person decides"),
-        (replace(FAILED, state=JobState.UNKNOWN, failure=""), Action.STOP, "a person decides"),
-        (replace(FAILED, exit_code=2), Action.STOP, "refused"),
-        (replace(FAILED, state=JobState.TIMEOUT, exit_code=1), Action.STOP, "without having saved"),
-        (
-            replace(FAILED, state=JobState.TIMEOUT, exit_code=75, failure=""),
-            Action.GO_ON,
-            "rank 0 failed",
-        ),
-        (replace(FAILED, failure="disk full"), Action.STOP, "disk full: it would happen again"),
-        (replace(FAILED, failure="device out of memory"), Action.STOP, "it would happen again"),
+        (ended_as(JobState.CANCELLED), Action.STOP, "a person decides"),
+        (ended_as(JobState.UNKNOWN), Action.STOP, "a person decides"),
+        (ended_as(JobState.FAILED, 2, EndCause.OTHER), Action.STOP, "refused"),
+        (ended_as(JobState.TIMEOUT, 1), Action.STOP, "without having saved"),
+        (ended_as(JobState.TIMEOUT, 75), Action.GO_ON, "rank 0 failed"),
+        (failed_by(EndCause.DISK_FULL), Action.STOP, "disk full: it would happen again"),
+        (failed_by(EndCause.DEVICE_OUT_OF_MEMORY), Action.STOP, "it would happen again"),
         (replace(FAILED, began_at=None, reached=0), Action.STOP, "failed before its first step"),
         (replace(FAILED, began_at=8, reached=8), Action.STOP, "failed before its first step"),
-        (replace(FAILED, began_at=None, reached=0, failure=KILLED), Action.GO_ON, KILLED),
-        (replace(FAILED, began_at=8, reached=8, failure=HANG), Action.GO_ON, HANG),
+        (
+            failed_by(EndCause.KILLED, began_at=None, reached=0),
+            Action.GO_ON,
+            "killed from outside",
+        ),
+        (failed_by(EndCause.HUNG, began_at=8, reached=8), Action.GO_ON, "a rank hung"),
     ],
 )
 def test_what_follows_one_job(attempt, action, why):
@@ -89,7 +89,7 @@ def test_another_failure_or_another_step_is_started_again(change):
 
 
 def test_kills_at_one_step_are_bounded_by_the_budget_alone():
-    kill = replace(FAILED, failure=KILLED)
+    kill = failed_by(EndCause.KILLED)
     jobs = [replace(kill, job=f"04-training-{n}", began_at=4) for n in range(2, 9)]
     assert after(kill, jobs[0]).action is Action.GO_ON
     assert after(kill, *jobs[:3]).action is Action.GO_ON
@@ -101,7 +101,7 @@ def test_kills_at_one_step_are_bounded_by_the_budget_alone():
 
 
 def test_a_new_step_gives_the_whole_budget_back():
-    kill = replace(FAILED, failure=KILLED)
+    kill = failed_by(EndCause.KILLED)
     steps = [8, 8, 8, 9, 9, 9, 9]
     assert after(*[replace(kill, reached=step) for step in steps]).action is Action.GO_ON
     assert after(*[replace(kill, reached=step) for step in [*steps, 9]]).action is Action.STOP
@@ -114,7 +114,7 @@ def job(tmp_path):
     return folder
 
 
-def ended(job, err: str, reason: str = "rank 0 failed (exit code 1)", events=(), rows=(1, 2, 3)):
+def ended(job, err: str, signal: int | None = None, events=(), rows=(1, 2, 3)):
     job.err.write_text(err)
     lines = [
         {"event": "submitted", "job": "04-training"},
@@ -125,7 +125,8 @@ def ended(job, err: str, reason: str = "rank 0 failed (exit code 1)", events=(),
     )
     metrics = "".join(json.dumps({"iteration": n, "segment": 0}) + "\n" for n in rows)
     (job.run_folder / "metrics").write_text(metrics)
-    status = JobStatus(JobState.FAILED, "local-1", 1, reason)
+    reason = "rank 0 failed (exit code 1)"
+    status = JobStatus(JobState.FAILED, "local-1", 1, reason, signal=signal)
     return read_attempt(job, status, job.run_folder / "metrics", job.run_folder / "events")
 
 
@@ -135,6 +136,7 @@ def test_the_cause_is_told_and_not_what_its_end_did_to_the_others(job):
         "rank 1: another rank is gone: Connection closed by peer\n"
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
     )
+    assert attempt.end.cause is EndCause.DEVICE_OUT_OF_MEMORY
     assert attempt.failure == "device out of memory"
     assert attempt.evidence.startswith("torch.OutOfMemoryError")
     assert "micro_batch" in attempt.remedy
@@ -161,16 +163,24 @@ def test_a_hang_is_told_with_its_rank(job):
         "where": "data.py:9 read",
         "stacks": "/jobs/ranks/3.stack",
     }
-    attempt = ended(job, "", "rank 3 ended with exit code 137 (signal 9)", [hang])
+    attempt = ended(job, "", 9, [hang])
+    assert attempt.end.cause is EndCause.HUNG
     assert (attempt.failure, attempt.evidence) == ("a rank hung", "rank 3 on n7 in data.py:9 read")
     assert "3.stack" in attempt.remedy
 
 
 def test_a_kill_is_told_as_such_whatever_the_others_say(job):
-    attempt = ended(
-        job, "Connection closed by peer\n", "rank 1 ended with exit code 137 (signal 9)"
-    )
-    assert attempt.failure == KILLED
+    attempt = ended(job, "Connection closed by peer\n", 9)
+    assert attempt.end == JobEnd(JobState.FAILED, 1, 9, EndCause.KILLED)
+
+
+def test_words_about_a_signal_are_no_kill(job):
+    attempt = ended(job, "RuntimeError: the program said (signal 9)\n")
+    assert attempt.end.cause is EndCause.OTHER
+
+
+def test_each_cause_that_repeats_is_a_known_failure():
+    assert {cause.value for cause in WILL_REPEAT} < {failure.name for failure in PAGE}
 
 
 def test_a_job_without_a_step_of_its_own_is_where_it_began(job):

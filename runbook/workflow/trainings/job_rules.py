@@ -20,12 +20,13 @@ from runbook.core import processes
 from runbook.core.checks import judge
 from runbook.core.errors import JobError
 from runbook.core.files import iterate_lines, read_lines, write_text
+from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd, job_end
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import PhasePlan, parse
 from runbook.planning import FULL, SMOKE, Check
-from runbook.results.log_readers.known_failures import find_failures
+from runbook.results.log_readers.known_failures import Failure, find_failures
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
 
@@ -34,17 +35,10 @@ TOKENIZE = "02-data--tokenize"
 TOKENS = "token files"
 REFUSED = 2
 SAVED_AND_STOPPED = 75
-KILLED = "killed from outside"
-HANG = "a rank hung"
-WILL_REPEAT = frozenset(
-    {
-        *("device out of memory", "NaN in the loss", "loss scale at its floor", "disk full"),
-        *("module missing", "file missing", "launcher needs ssh", "wrong network interface"),
-    }
-)
-"""Known failures that a restart meets again: a person has to change something first."""
 CONSEQUENCES = frozenset({"network failure", "process killed", "collective timeout"})
-"""What the other ranks say when one of them has failed."""
+"""Known failures that the other ranks report when one of them has failed."""
+_CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT}
+"""The cause of each known failure that a restart meets again, by the failure's name."""
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
 
@@ -137,15 +131,15 @@ class Attempt:
     """One job of a phase, ended."""
 
     job: str
-    state: JobState
-    exit_code: int | None
-    reason: str
+    end: JobEnd
     began_at: int | None
     """The step after which it began; None: it did not come so far."""
     reached: int
     """The newest step of the training when it had ended."""
+    reason: str = ""
+    """The job's own sentence about its end. For people: nothing is decided by it."""
     failure: str = ""
-    """What went wrong, in words that are the same when the same goes wrong again; empty: nothing did."""
+    """Signature of the failure, equal when the same failure happens again. Empty: nothing failed."""
     evidence: str = ""
     remedy: str = ""
 
@@ -156,8 +150,10 @@ class Attempt:
 
     def failed_like(self, other: Attempt) -> bool:
         """Whether both failed alike at one step. A kill from outside is no sign of that: the budget bounds those."""
-        alike = bool(self.failure) and self.failure == other.failure and self.failure != KILLED
-        return alike and self.failing_step is not None and self.failing_step == other.failing_step
+        if self.end.cause in (None, EndCause.KILLED) or self.failing_step is None:
+            return False
+        alike = self.end.cause is other.end.cause and self.failure == other.failure
+        return alike and self.failing_step == other.failing_step
 
 
 @dataclass(frozen=True)
@@ -171,29 +167,31 @@ class Decision:
 def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
     """What follows the last of these jobs; `budget` is how many in a row may end without a new step.
 
-    >>> stopped = Attempt("04-training", JobState.STOPPED, 75, "saved and stopped", 0, 8)
+    >>> stopped = Attempt("04-training", JobEnd(JobState.STOPPED, 75), began_at=0, reached=8)
     >>> decide_restart([stopped], 3).action
     <Action.GO_ON: 'go on'>
     """
     last = attempts[-1]
+    end = last.end
     stop = partial(Decision, Action.STOP)
-    if last.state is JobState.DONE:
+    if end.state is JobState.DONE:
         return Decision(Action.DONE, "finished")
-    if last.state in (JobState.CANCELLED, JobState.UNKNOWN):
-        return stop(f"it is {last.state}: a person decides")
-    if last.state is JobState.TIMEOUT and last.exit_code != SAVED_AND_STOPPED:
+    if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
+        return stop(f"it is {end.state}: a person decides")
+    if end.state is JobState.TIMEOUT and end.exit_code != SAVED_AND_STOPPED:
         return stop("it ran into its time limit without having saved; save more often")
-    if last.exit_code == REFUSED:
+    if end.exit_code == REFUSED:
         return stop("what was asked for was refused, and would be again")
-    if last.failure in WILL_REPEAT:
-        return stop(f"{last.failure}: it would happen again")
+    if end.cause in WILL_REPEAT:
+        return stop(f"{end.cause}: it would happen again")
     if twin := next((one for one in attempts[:-1] if one.failed_like(last)), None):
         both = f"{twin.job} and {last.job}: {last.failure}"
         return stop(
             f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
         )
     made_a_step = last.began_at is not None and last.reached > last.began_at
-    if last.state is JobState.FAILED and last.failure not in (KILLED, HANG) and not made_a_step:
+    may_start_again = end.cause in (EndCause.KILLED, EndCause.HUNG)
+    if end.state is JobState.FAILED and not may_start_again and not made_a_step:
         return stop("it failed before its first step, and would again")
     furthest = 0
     idle = 0
@@ -223,29 +221,58 @@ def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Pa
             not started or row.get("segment") == started.get("segment")
         ):
             reached = int(row["iteration"])
-    ended = (name, status.state, status.exit_code, status.reason)
-    return Attempt(*ended, began, reached, *_find_failure(folder, status, own))
+    failure = _find_failure(folder, status, own)
+    return Attempt(
+        job=name,
+        end=job_end(status, failure.cause if failure else None),
+        began_at=began,
+        reached=reached,
+        reason=status.reason,
+        failure=failure.signature if failure else "",
+        evidence=failure.evidence if failure else "",
+        remedy=failure.remedy if failure else "",
+    )
+
+
+@dataclass(frozen=True)
+class _JobFailure:
+    """Why a job failed: what decides, and what a person reads."""
+
+    cause: EndCause
+    signature: str
+    """Equal when the same failure happens again."""
+    evidence: str
+    remedy: str = ""
 
 
 def _find_failure(
     folder: JobFolder, status: JobStatus, events: Sequence[Mapping[str, Any]]
-) -> tuple[str, str, str]:
+) -> _JobFailure | None:
+    """Return why a job failed, or None where nothing failed."""
     if status.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
-        return "", "", ""
+        return None
     if hang := next((one for one in events if one.get("event") == "hang"), None):
         where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
-        return HANG, where, f"See {hang.get('stacks')}."
-    if "signal 9" in status.reason or status.state is JobState.LOST:
-        return KILLED, status.reason, "If nobody did it, look for memory in the node's log (dmesg)."
+        remedy = f"See {hang.get('stacks')}."
+        return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, remedy)
+    if job_end(status).was_killed:
+        remedy = "If nobody did it, look for memory in the node's log (dmesg)."
+        return _JobFailure(EndCause.KILLED, EndCause.KILLED, status.reason, remedy)
     lines = [line for path in (folder.err, folder.out) for line in log_tail(path, 400)]
-    found = find_failures(lines)
-    if cause := next((one for one in found if one.name not in CONSEQUENCES), None):
-        return cause.name, cause.evidence, cause.remedy
-    words = next((line.strip() for line in reversed(lines) if ERROR_LINE.match(line.strip())), "")
-    if not words and found:
-        return found[0].name, found[0].evidence, found[0].remedy
-    words = words or status.reason
-    return re.sub(r"\d+", "N", words)[:200], words[:300], ""
+    known = find_failures(lines)
+    if failure := next((one for one in known if one.name not in CONSEQUENCES), None):
+        return _known_failure(failure)
+    error = next((line.strip() for line in reversed(lines) if ERROR_LINE.match(line.strip())), "")
+    if not error and known:
+        return _known_failure(known[0])
+    error = error or status.reason
+    signature = re.sub(r"\d+", "N", error)[:200]
+    return _JobFailure(EndCause.OTHER, signature, error[:300])
+
+
+def _known_failure(failure: Failure) -> _JobFailure:
+    cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
+    return _JobFailure(cause, failure.name, failure.evidence, failure.remedy)
 
 
 def started_path(folder: Path, phase: str) -> Path:

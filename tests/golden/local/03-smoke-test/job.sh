@@ -15,8 +15,8 @@ case $0 in */*) cd -- "${0%/*}" ;; esac
 job=$PWD
 cd ../..
 
-# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason and
-# exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason,
+# signal (where one ended a rank) and exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -54,6 +54,7 @@ end_leftovers() { # whatever carries the job's mark, also in another group or se
 }
 
 job_result="" job_reason="the job's script failed before the training was started"
+job_signal="" # the number of the signal that ended a rank, where that decided how the job ended
 finish() {
   local code=$?
   if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
@@ -62,6 +63,7 @@ finish() {
   end_leftovers
   echo "runbook: $job_reason" >&2 || true
   printf '%s\n' "$job_reason" >"$job/reason" || true
+  if [[ -n $job_signal ]]; then printf '%s\n' "$job_signal" >"$job/signal" || true; fi
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
@@ -166,7 +168,10 @@ case $worst in
   2) job_result=1 job_reason="rank $culprit failed (exit code 1)$by" ;;
   *) job_result=1 job_reason="rank $culprit ended with exit code ${codes[culprit]}$by" ;;
 esac
-if ((worst == 4 && codes[culprit] > 128)); then job_reason+=" (signal $((codes[culprit] - 128)))"; fi
+if ((worst == 4 && codes[culprit] > 128)); then
+  job_signal=$((codes[culprit] - 128))
+  job_reason+=" (signal $job_signal)"
+fi
 if [[ -n $was_killed ]]; then
   # A rank that TERM ended before it listened has trained nothing, and kept its peers from training.
   if ((worst != 3 && (job_result == 0 || job_result == 75))); then job_result=1 job_reason="not all ranks ended$by"; fi

@@ -32,14 +32,14 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason rank-0 stop hostfile timed_out started; do
+  for name in heartbeat exit_code reason signal rank-0 rank-signal stop hostfile timed_out started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
 again "$1"
 
-# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason and
-# exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason,
+# signal (where one ended a rank) and exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -77,6 +77,7 @@ end_leftovers() { # whatever carries the job's mark, also in another group or se
 }
 
 job_result="" job_reason="the job's script failed before the training was started"
+job_signal="" # the number of the signal that ended a rank, where that decided how the job ended
 finish() {
   local code=$?
   if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
@@ -85,6 +86,7 @@ finish() {
   end_leftovers
   echo "runbook: $job_reason" >&2 || true
   printf '%s\n' "$job_reason" >"$job/reason" || true
+  if [[ -n $job_signal ]]; then printf '%s\n' "$job_signal" >"$job/signal" || true; fi
   printf '%-3s\n' "$code" 1<>"$job/exit_code.part" && mv -f "$job/exit_code.part" "$job/exit_code"
 }
 trap finish EXIT
@@ -192,8 +194,18 @@ case $rank in
   0) job_result=0 job_reason="finished$by" ;;
   75) job_result=75 job_reason="saved and stopped$by" ;;
   2) job_result=2 job_reason="the training program refused to start (exit code 2)" ;;
-  none) job_result=1 job_reason="rank 0 was ended without an exit code$by, the starter's was $code" ;;
+  none)
+    job_result=1 job_reason="rank 0 was ended without an exit code$by, the starter's was $code"
+    # Nobody asked for the end, so the signal came from outside.
+    if [[ -z $asked ]] && ((code > 128)); then job_signal=$((code - 128)); fi
+    ;;
   *) job_result=1 job_reason="rank 0 ended with exit code $rank$by" ;;
 esac
 if ((code != 0 && job_result == 0)); then job_result=1 job_reason="rank 0 finished, but the starter ended with $code$by"; fi
+if ((job_result == 1)) && [[ $rank != none ]] && ((rank > 128)); then job_signal=$((rank - 128)); fi
+if ((job_result == 1)) && [[ -s $job/rank-signal ]]; then
+  # The first rank that a signal ended: what rank 0 says after that is a consequence.
+  read -r killed_rank job_signal <"$job/rank-signal"
+  job_reason+="; rank $killed_rank was ended by signal $job_signal"
+fi
 exit "$job_result"

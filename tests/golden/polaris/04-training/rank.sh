@@ -103,5 +103,12 @@ while kill -0 "$program" 2>/dev/null; do # a signal ends the waiting, not the pr
 done
 if [[ -n $watcher ]]; then kill -KILL "$watcher" 2>/dev/null || true; fi
 if ((RANK == 0)); then echo "$code" >"$RUNBOOK_JOB_FOLDER/rank-0"; fi
+case $code in
+  # A signal that a program does not send itself when another rank fails (ILL, BUS, FPE, KILL, SEGV): the first rank that
+  # one ended is kept for the job, since starters do not say which it was.
+  132 | 135 | 136 | 137 | 139)
+    (set -o noclobber && echo "$RANK $((code - 128))" >"$RUNBOOK_JOB_FOLDER/rank-signal") 2>/dev/null || true
+    ;;
+esac
 if ((code == 75)); then exit 0; fi
 exit "$code"

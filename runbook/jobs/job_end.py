@@ -1,0 +1,57 @@
+"""How a job ended, as numbers and names: what decisions about the next job read.
+
+Sentences for people are made from it elsewhere. Nothing here, and nothing that decides, reads a sentence.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+from enum import StrEnum
+
+from runbook.jobs.job_folder import JobState, JobStatus
+
+
+class EndCause(StrEnum):
+    """Why a job ended badly, as far as the next job depends on it."""
+
+    KILLED = "killed from outside"
+    HUNG = "a rank hung"
+    # Failures that a restart meets again. Their values are the names of known failures.
+    DEVICE_OUT_OF_MEMORY = "device out of memory"
+    NOT_FINITE = "NaN in the loss"
+    LOSS_SCALE_AT_FLOOR = "loss scale at its floor"
+    DISK_FULL = "disk full"
+    MODULE_MISSING = "module missing"
+    FILE_MISSING = "file missing"
+    LAUNCHER_NEEDS_SSH = "launcher needs ssh"
+    WRONG_NETWORK_INTERFACE = "wrong network interface"
+    # Any other failure: the same one twice at one step is no accident.
+    OTHER = "another failure"
+
+
+WILL_REPEAT = frozenset(EndCause) - {EndCause.KILLED, EndCause.HUNG, EndCause.OTHER}
+"""Causes that a restart meets again: a person has to change something first."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """The end of one job."""
+
+    state: JobState
+    exit_code: int | None = None
+    """The job's own: 0 finished, 75 saved and stopped, 2 refused, 1 failed. None: it left none."""
+    signal: int | None = None
+    """Number of the signal that ended one of its ranks. None: none did, or it is not known."""
+    cause: EndCause | None = None
+    """None: nothing went wrong."""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody or something outside the training ended it: SIGKILL, a reboot, a lost node."""
+        return self.state is JobState.LOST or self.signal == signals.SIGKILL
+
+
+def job_end(status: JobStatus, cause: EndCause | None = None) -> JobEnd:
+    """The end that a status tells, with its cause."""
+    return JobEnd(status.state, status.exit_code, status.signal, cause)
