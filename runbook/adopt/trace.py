@@ -24,6 +24,7 @@ from runbook.adopt.script import (
     not_set,
     options_of,
 )
+from runbook.core.visible_text import visible
 
 
 class LineNumbers:
@@ -173,7 +174,7 @@ def follow(
         notes += more
     places = WordLines(numbers.lines)
     return Script(
-        text="".join(f"{line}\n" for line in numbers.lines),
+        text="".join(f"{visible(line)}\n" for line in numbers.lines),
         directives=tuple(job.directives),
         commands=tuple(places.command(command) for command in seen.commands),
         settings=tuple(seen.settings),
@@ -305,6 +306,7 @@ def _assign(assignment: re.Match[str], number: int, row: str, trace: RunTrace) -
     """A traced assignment of the shell, and how it is written in its row."""
     keyword, name, index, more, value = assignment.groups()
     plain = None if value.startswith("(") or index else _unquoted(value)
+    plain = None if plain is None else visible(plain)
     if plain is None or name in ("BASH_ENV", "PATH"):
         return
     trace.values[name] = trace.values.get(name, "") + plain if more else plain
@@ -339,7 +341,7 @@ def _record(text: str, trace: RunTrace) -> None:
     if len(fields) != 6 or len(parts) != 3:
         return
     kind, path, identity, parent, _, own = fields
-    words, variables, files = (part.split("\037") for part in parts)
+    words, variables, files = (visible_parts(part) for part in parts)
     words = words[:-1]
     environment = trace.values | dict(item.partition("=")[::2] for item in variables if "=" in item)
     if kind == "unknown" and words:
@@ -367,6 +369,11 @@ def _record(text: str, trace: RunTrace) -> None:
         for setting in trace.settings:  # NAME=value before the command was for this command alone
             if setting.line == line and not setting.exported:
                 trace.values.pop(setting.name, None)
+
+
+def visible_parts(text: str) -> list[str]:
+    """The parts of a record, without the control characters that a script may put into its words."""
+    return [visible(part) for part in text.split("\037")]
 
 
 def _unquoted(text: str) -> str | None:

@@ -9,6 +9,7 @@ import click
 
 from runbook import __version__
 from runbook.core.errors import RunbookError
+from runbook.core.visible_text import protected_terminal
 
 COMMANDS = {
     "check": (
@@ -162,7 +163,15 @@ def which_extra(error: ModuleNotFoundError) -> str:
 
 
 def main() -> None:
-    """Entry point: a RunbookError is shown as its text alone, with its own exit code."""
+    """Entry point: a RunbookError is shown as its text alone, with its own exit code.
+
+    What other people wrote (scripts, notes, logs) is shown without characters that steer the terminal.
+    """
+    with protected_terminal():
+        _run_command()
+
+
+def _run_command() -> NoReturn:
     try:
         # named here, as click would name it `python -m runbook`, or `python -m pytest` where a test calls it
         sys.exit(cli.main(prog_name="runbook", standalone_mode=False) or 0)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from runbook.core.errors import ParamsError
 from runbook.params.layers import Layer, rule_of
-from runbook.params.problems import InvalidParams, Problem, marks_in, tokens_in
+from runbook.params.problems import InvalidParams, Problem, hidden_in, marks_in, tokens_in
 from runbook.params.project import shown_path, site_names
 from runbook.params.schema.entries import Dataset, Model
 from runbook.params.schema.keys import nearest
@@ -87,7 +87,7 @@ def no_such(name: str, names: list[str], where: str) -> str:
 def _read(path: Path, project: Path) -> YamlDocument:
     where = shown_path(path, project)
     text = read_text(path, where)
-    if problems := [*tokens_in(text, where), *marks_in(text, where)]:
+    if problems := [*tokens_in(text, where), *hidden_in(text, where), *marks_in(text, where)]:
         raise InvalidParams(where, problems)
     return read_mapping(text, where)
 

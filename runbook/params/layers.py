@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from runbook.core.errors import ParamsError
-from runbook.params.problems import Problem, show, token_problem
+from runbook.core.visible_text import find_hidden
+from runbook.params.problems import Problem, hidden_problem, show, token_problem
 from runbook.params.schema.keys import EXCLUSIVE, all_keys, full_path, nearest, right_name, sections
 from runbook.params.schema.run_file import Run
 from runbook.params.schema.value_types import is_name
@@ -166,8 +167,8 @@ class LayerStack:
             self._clear(layer, meaning, group)
         for key, origin in layer.leaves.items():
             self.chains.setdefault(key, []).append(origin)
-            if layer.name in GIVEN and isinstance(origin.value, str) and find_token(origin.value):
-                self.problems.append(token_problem(key, origin.where))
+            if isinstance(origin.value, str):
+                self._search_text(layer, key, origin)
         try:
             Run.model_validate(self.nested())
         except ValidationError as errors:
@@ -178,6 +179,12 @@ class LayerStack:
                     self.problems.append(
                         Problem(key, origin.where, rule_of(error, key), origin.value)
                     )
+
+    def _search_text(self, layer: Layer, key: str, origin: Origin) -> None:
+        if layer.name in GIVEN and find_token(origin.value):
+            self.problems.append(token_problem(key, origin.where))
+        if character := find_hidden(origin.value):
+            self.problems.append(hidden_problem(key, origin.where, character))
 
     def origin(self, key: str) -> Origin | None:
         """The origin of the value that wins so far; None where none was given."""

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from runbook.core.errors import ParamsError
+from runbook.core.visible_text import find_hidden, visible
 from runbook.params.secrets import find_token, mask
 from runbook.params.yaml12 import compose, scalar_value, scalars, write_scalar
 
@@ -32,7 +33,7 @@ class Problem:
         'parallel.tensor = 0 (params/x.yaml:4): must be greater than 0.'
         """
         shown = "" if self.value is ... else f" = {show(self.value)}"
-        return mask(f"{self.key}{shown} ({self.where}): {self.rule}")
+        return visible(mask(f"{self.key}{shown} ({self.where}): {self.rule}"))
 
 
 def show(value: Any) -> str:
@@ -103,10 +104,26 @@ def tokens_in(text: str, where: str) -> list[Problem]:
     """Every line of a file that holds what looks like a real secret, comments included."""
     return [
         token_problem(
-            line.partition(":")[0].strip(" #-") if ":" in line else "this line", f"{where}:{number}"
+            mask(line).partition(":")[0].strip(" #-") if ":" in line else "this line",
+            f"{where}:{number}",
         )
         for number, line in enumerate(text.splitlines(), 1)
         if find_token(line)
+    ]
+
+
+def hidden_problem(key: str, where: str, character: str) -> Problem:
+    """A character that is not seen, written as it is or as an escape."""
+    rule = f"holds {character}, which is not seen and makes the line read differently. Take it out."
+    return Problem(key, where, rule)
+
+
+def hidden_in(text: str, where: str) -> list[Problem]:
+    """Every line of a file with a character that is not seen: with it a line reads differently from what it says."""
+    return [
+        hidden_problem("this line", f"{where}:{number}", character)
+        for number, line in enumerate(text.split("\n"), 1)
+        if (character := find_hidden(line.removesuffix("\r")))
     ]
 
 

@@ -19,7 +19,14 @@ from runbook.params.layers import (
     words_layer,
 )
 from runbook.params.local_gpus import with_visible_gpus
-from runbook.params.problems import InvalidParams, Problem, differences, marks_in, tokens_in
+from runbook.params.problems import (
+    InvalidParams,
+    Problem,
+    differences,
+    hidden_in,
+    marks_in,
+    tokens_in,
+)
 from runbook.params.project import RunFile, find_run_file, shown_path
 from runbook.params.rehearsal import rehearse
 from runbook.params.schema.entries import Dataset, Model, TextShare, with_shape
@@ -141,7 +148,11 @@ class RunLoading:
     def _read(self, path: Path) -> YamlDocument:
         where = shown_path(path, self.file.project)
         text = read_text(path, where)
-        self.problems += [*tokens_in(text, where), *marks_in(text, where)]
+        self.problems += [
+            *tokens_in(text, where),
+            *hidden_in(text, where),
+            *marks_in(text, where),
+        ]
         return read_mapping(text, where)
 
     def _site(self, upper: Sequence[Layer]) -> Site | None:

@@ -1,23 +1,96 @@
-"""Secrets are named, never written: `env:NAME` and `file:PATH`."""
+"""Secrets are named, never written: `env:NAME` and `file:PATH`. What looks like a real one is found and masked."""
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from runbook.core.errors import ParamsError
 
 _REFERENCE = re.compile(r"(env):([A-Za-z_][A-Za-z0-9_]*)|(file):(\S.*)")
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
-    r"hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}"  # Hugging Face
-    r"|A(?:KIA|SIA)[0-9A-Z]{12,}"  # AWS key ids
-    r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}"  # GitHub
-    r"|glpat-[A-Za-z0-9_-]{16,}|xox[abprs]-[A-Za-z0-9-]{16,}|sk-[A-Za-z0-9_-]{20,}|AIza[0-9A-Za-z_-]{30,}"
-    r"|nvapi-[A-Za-z0-9_-]{20,}"
-    r"|https://(?:hooks\.slack\.com/|[^\s\"'/]*webhook\.office\.com/|[^\s\"'/]+/api/webhooks/)[^\s\"']{8,}"
-    r"|https://api\.telegram\.org/bot[^\s\"']{8,}"  # chats' webhooks: who knows the address may write there
-    r")|-----BEGIN [A-Z ]*PRIVATE KEY-----|(?:AccountKey|sig)=[A-Za-z0-9+/%]{30,}={0,2}"
+
+
+class TokenShape(NamedTuple):
+    """What the tokens of one service look like, by its own documentation (read 2026-11)."""
+
+    service: str
+    pattern: str
+
+
+TOKEN_SHAPES = (
+    TokenShape("Hugging Face", r"(?:hf_|api_org_|hf_oauth_)[A-Za-z0-9]{16,}"),
+    TokenShape("AWS key id", r"A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{12,}"),
+    TokenShape("GitHub", r"gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}"),
+    TokenShape("GitLab", r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|ffct)-[A-Za-z0-9_.-]{16,}"),
+    TokenShape("Slack", r"xox[abeoprs]-[A-Za-z0-9-]{16,}|xapp-[A-Za-z0-9-]{16,}"),
+    TokenShape("OpenAI, Anthropic", r"sk-[A-Za-z0-9_-]{20,}"),
+    TokenShape("Google", r"AIza[0-9A-Za-z_-]{30,}|ya29\.[0-9A-Za-z_-]{20,}|GOCSPX-[\w-]{20,}"),
+    TokenShape("NVIDIA", r"nvapi-[A-Za-z0-9_-]{20,}"),
+    TokenShape("Weights & Biases", r"wandb_v\d+_[A-Za-z0-9_]{20,}"),
+    TokenShape("Docker", r"dckr_(?:pat|oat)_[A-Za-z0-9_-]{16,}"),
+    TokenShape("PyPI, npm", r"pypi-[A-Za-z0-9_-]{30,}|npm_[A-Za-z0-9]{30,}"),
+    TokenShape("Databricks", r"dapi[0-9a-f]{32}(?:-\d+)?"),
+    TokenShape("DigitalOcean", r"do[opr]_v1_[0-9a-f]{40,}"),
+    TokenShape("HashiCorp Vault", r"hv[sbr]\.[A-Za-z0-9_-]{20,}"),
+    TokenShape("Stripe", r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
+    TokenShape("SendGrid", r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+    TokenShape("Tailscale", r"tskey-[a-z]+-[A-Za-z0-9-]{16,}"),
+    TokenShape("age", r"AGE-SECRET-KEY-1[0-9A-Z]{50,}"),
+    TokenShape("Replicate, Groq, xAI", r"r8_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{30,}|xai-\w{30,}"),
+    TokenShape("JSON web token", r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
+    TokenShape("Telegram bot", r"\d{8,10}:AA[A-Za-z0-9_-]{30,}"),
+    TokenShape("Azure client secret", r"[A-Za-z0-9_.-]{3}\dQ~[A-Za-z0-9_.~-]{30,}"),
+    TokenShape(
+        "webhook of a chat: who knows the address may write there",
+        r"https://(?:hooks\.slack\.com/|hooks\.zapier\.com/|[^\s\"'/]*webhook\.office\.com/"
+        r"|[^\s\"'/]+\.logic\.azure\.com[^\s\"'/]*/|chat\.googleapis\.com/v1/spaces/"
+        r"|[^\s\"'/]+/api/webhooks/|[^\s\"'/]+/hooks/|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/"
+        r"|oapi\.dingtalk\.com/robot/|events\.pagerduty\.com/integration/"
+        r"|api\.telegram\.org/bot)[^\s\"'<>]{8,}",
+    ),
+    TokenShape(
+        "private key with its body, which in JSON has \\n between its lines",
+        r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?:(?:[A-Za-z0-9+/=,:.\s-]|\\n)*?"
+        r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|(?:[A-Za-z0-9+/=\s]|\\n)*)",
+    ),
+    TokenShape(
+        "signature of a signed address",
+        r"(?:AccountKey|SharedAccessKey|SharedAccessSignature|sig|(?:X-(?:Amz|Goog)-)?Signature"
+        r"|X-Amz-Security-Token)=[A-Za-z0-9+/%_-]{30,}={0,2}",
+    ),
 )
+
+_NAMES_A_SECRET = (
+    r"(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|account[_-]?key"
+    r"|private[_-]?key|client[_-]?secret|credentials?)"
+)
+_HAS_DIGIT_AND_LETTER = r"(?=[^\s\"'&,;]*\d)(?=[^\s\"'&,;]*[A-Za-z])"
+_RANDOM = rf"{_HAS_DIGIT_AND_LETTER}[A-Za-z0-9+/_~.%-]{{16,}}={{0,2}}"
+"""A value that is no word and no number: long, and of letters and digits."""
+
+_AFTER_A_NAME = (
+    # HF_TOKEN=..., "api_key": "...", --token ...; a reference (env:NAME) and a path are no secrets.
+    rf"(?i:(?:(?<=[\s\"'`({{,;:?&/-])|^)[\w-]{{0,60}}{_NAMES_A_SECRET}[\"']?\s*[:=]\s*[\"']?)"
+    rf"(?!(?:env|file):|[/~$]|\w+://)(?P<random>{_RANDOM})",
+    rf"(?i:(?:(?<=[\s\"'])|^)--[\w-]{{0,60}}{_NAMES_A_SECRET}\s+[\"']?)"
+    rf"(?!(?:env|file):|[/~$]|\w+://)(?P<random>{_RANDOM})",
+    r"(?i:\b(?:password|passwd|passphrase|pwd)[\"']?\s*[:=]\s*[\"']?)"
+    r"(?!(?:env|file):|[$<{\[]|\.\.\.|(?i:none|null|true|false)\b)(?P<password>[^\s\"'&,;\\]{6,})",
+    r"(?i:\bauthorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)\s+|\bbearer\s+)"
+    r"(?P<bearer>[A-Za-z0-9._~+/-]{16,}=*)",
+    # https://user:password@host
+    r"(?<=://)[^\s/:@\"'<>]*:(?P<userinfo>[^\s/:@\"'<>]{3,})(?=@)",
+)
+
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:" + "|".join(shape.pattern for shape in TOKEN_SHAPES) + ")",
+)
+_NAMED = tuple(re.compile(pattern, re.MULTILINE) for pattern in _AFTER_A_NAME)
+_SURE = tuple(pattern for pattern in _NAMED if "password" not in pattern.groupindex)
+"""Where a value is refused for it: `password: see the wiki` is only masked."""
+Cut = Callable[[str], str]
+"""What is written instead of a secret."""
 
 
 def is_reference(value: object) -> bool:
@@ -31,16 +104,54 @@ def is_reference(value: object) -> bool:
 
 def find_token(text: str) -> re.Match[str] | None:
     """The first thing in `text` that looks like a real token."""
-    return _TOKEN.search(text)
+    found = (pattern.search(text) for pattern in (_TOKEN, *_SURE))
+    return next((match for match in found if match), None)
+
+
+def holds_secret(text: str) -> bool:
+    """Whether `text` holds what looks like a token, or a password after its name."""
+    return replace_secrets(text, lambda _: "") != text
 
 
 def mask(text: str) -> str:
-    """`text` with what looks like a token cut to its first four characters.
+    """`text` with what looks like a token cut to its first four characters, and without passwords.
 
     >>> mask("token hf_AbCdEfGhIjKlMnOpQrSt ends")
     'token hf_A... ends'
+    >>> mask("export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567; password: correct-horse")
+    'export WANDB_API_KEY=...; password: ...'
     """
-    return _TOKEN.sub(lambda found: f"{found[0][:4]}...", text)
+    return replace_secrets(text, lambda token: f"{token[:4]}..." if token else "...")
+
+
+def replace_secrets(text: str, cut: Cut) -> str:
+    """`text` with `cut(token)` in place of each token, and `cut("")` in place of what follows a secret's name."""
+    text = _TOKEN.sub(lambda match: cut(match[0]), text)
+    for pattern in _NAMED:
+        text = pattern.sub(lambda match: _without_value(match, cut), text)
+    return text
+
+
+def _without_value(match: re.Match[str], cut: Cut) -> str:
+    """The match with its named group cut; the name before it stays."""
+    start, end = match.span(match.lastgroup or 0)
+    before = match.string[match.start() : start]
+    after = match.string[end : match.end()]
+    return f"{before}{cut('')}{after}"
+
+
+def mask_value(value: Any) -> Any:
+    """A JSON value with all its texts masked, the names of keys too.
+
+    Text by text, before it is written as JSON: a key of several lines is one text there, and in JSON lines of quotes.
+    """
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):  # of the same kind: a notebook's nodes are dicts with attributes
+        return type(value)({mask(str(key)): mask_value(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return [mask_value(item) for item in value]
+    return value
 
 
 def resolve_secret(reference: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from runbook.core.errors import ParamsError
+from runbook.core.visible_text import visible
 
 try:
     from yaml import CSafeLoader as _Base  # ten times faster, same nodes
@@ -300,7 +301,8 @@ def write_scalar(value: Any) -> str:
         return text.lower()  # true and false
     if _is_bare(text):
         return text
-    return str(yaml.dump(text, default_style='"', allow_unicode=True, width=math.inf)).rstrip("\n")
+    quoted = str(yaml.dump(text, default_style='"', allow_unicode=True, width=math.inf))
+    return visible(quoted).rstrip("\n")  # its escapes are YAML's too
 
 
 def _is_bare(text: str) -> bool:

@@ -17,6 +17,8 @@ from runbook.core.files import read_lines, write_text
 from runbook.core.locks import hold_file
 from runbook.core.processes import user_name
 from runbook.core.units import in_words
+from runbook.core.visible_text import visible
+from runbook.params.secrets import mask, mask_value
 from runbook.plan_file.json_records import append_line
 from runbook.records.manifest import begins_as, note_files, read_manifest
 from runbook.records.pages.page_parts import environment
@@ -37,7 +39,11 @@ class LogbookEntry(NamedTuple):
 
 
 def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
-    """An event as people read it; one of another version says what it says, key by key."""
+    """An event as people read it; one of another version says what it says, key by key.
+
+    Tokens are masked: a message of another program may hold one.
+    """
+    event = mask_value(dict(event))
     module: Any = environment().get_template("logbook.j2").module
     try:
         text = module.words(event)
@@ -51,7 +57,7 @@ def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(event.get("time", 0)))
     around = event.get("since", 0) if event.get("metric") == "loss" else 0
     return LogbookEntry(
-        f"{moment} {event.get('phase', '')}".strip(), Markup(str(text).strip()), around
+        f"{moment} {event.get('phase', '')}".strip(), Markup(visible(str(text).strip())), around
     )
 
 
@@ -71,8 +77,12 @@ def write_logbook(run_folder: Path) -> list[LogbookEntry]:
 
 
 def add_note(run_folder: Path, text: str) -> str:
-    """Append what a person says to the events, however many write at once; what was noted."""
-    text = " ".join(text.split())
+    """Append what a person says to the events, however many write at once; what was noted.
+
+    What looks like a secret is masked before it is written anywhere.
+    """
+    written = visible(" ".join(text.split()))
+    text = mask(written)
     path = run_folder / EVENTS
     if not 0 < len(text) <= LONGEST_NOTE:
         raise RecordError(
@@ -86,4 +96,5 @@ def add_note(run_folder: Path, text: str) -> str:
         if is_whole:  # else an edit would be recorded as what it should be
             note_files(run_folder, [path])
         write_logbook(run_folder)
-    return f"Noted: {text}"
+    masked = " (what looks like a secret was cut out)" if text != written else ""
+    return f"Noted: {text}{masked}"

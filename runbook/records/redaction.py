@@ -1,4 +1,4 @@
-"""Redaction: records for people outside, with names, hosts, paths and buckets taken out.
+"""Redaction: records for people outside, with names, hosts, paths, buckets and secrets taken out.
 
     redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it is
     redactor.text(text), .value(json value), .markup(html)          the same with [user], [host], [path] ... in place
@@ -15,6 +15,8 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from runbook.params.secrets import replace_secrets
+from runbook.records.addresses import redact_addresses, redact_numbers
 from runbook.records.pages.html_rewriting import Rewriter
 
 Redact = Callable[[str], str]
@@ -108,17 +110,35 @@ def _decoded(text: str) -> bytes | None:
 
 BUCKET = re.compile(r"\b(?:s3a?|gs|abs|abfss?|wasbs?|adl|hdfs|az|oss)://[^\s\"'<>\\)\],;]+")
 MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-ADDRESS = re.compile(
-    r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|\b(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}\b"
-    r"|\b(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-f]{1,4})*::(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?"
-)
 HOST = re.compile(
     r"\b(?:ssh|pdsh|ping|hostname[:=]?|host[:=]?|node[:=])\s+([A-Za-z][\w.-]*\d[\w.-]*)"
 )
+_HOST_KEY = (
+    r"(?:master|head|main|coordinator|leader|rdzv|rendezvous|c10d|server|peer|remote|init)"
+    r"[ _-]?(?:addr(?:ess)?|endpoint|host|ip|node)"
+)
+NAMED_HOST = re.compile(
+    # MASTER_ADDR=head, --rdzv_endpoint head:29400, "master_addr": "head"
+    rf"(?i:\b(?:\w+_)?{_HOST_KEY}[\"']?\s*(?:[:=]|\s)\s*[\"']?)(?P<key>[A-Za-z][\w.-]*(?::\d+)?)(?<!\.)(?![\w:])"
+    r"|(?i:\b(?:connect(?:ed|ing|ion)?(?: refused)?(?: to| from| by)|reach|resolve)\s+)(?P<call>[A-Za-z][\w.-]*:\d{2,5})\b"
+    r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"  # as c10d writes it: [head]:29400
+    r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
+)
+"""A host that is named as one, whatever it is called, and one with a digit and a port."""
+_NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
 LIKE_A_HOST = re.compile(
-    r"\b(?:nid|cn|gpu|compute|login|node|worker|ip)-?\d{2,}[\w-]*(?:\.[\w-]+)*"  # nid004711, ip-10-0-0-1
+    r"(?<![\w.-])(?:[a-z0-9]+-)*?(?:"
+    # nid004711, ip-10-0-0-1, acme-gpu-node-17
+    r"(?:nid|cn|gpu|compute|login|node|worker|ip|srv|host|server|rack|blade|batch|pod|vm)-?\d{2,}"
+    r"|(?:dgx|hgx|bastion|jump(?:host|box)?|mgmt|slurm(?:ctld?)?|frontend|headnode|dtn|nas|nfs)-?\d+"
+    r"|(?:head|master|host|server|login|node|worker|admin|jump|bastion|storage|mds|oss)-\d+"
+    r"|(?:dgx|hgx)-?(?:a100|h100|h200|b200|gb200)-?\d+"
+    r"|(?:a100|h100|h200|b200|gb200|mi250|mi300)-(?:node|host|gpu)-?\d+"
+    r"|r\d+i\d+n\d+"  # SGI and HPE ICE: rack, unit, node
+    r")[\w-]*(?:\.[\w-]+)*"
     r"|\bx\d{3,}c\d+s\d+b\d+n\d+[\w.-]*"  # HPE Cray
-    r"|\b[\w-]+(?:\.[\w-]+)*\.(?:internal|cluster|lan|gov|edu)\b"
+    r"|\b[\w-]+(?:\.[\w-]+)*\.(?:internal|cluster|lan|gov|edu)\b",
+    re.IGNORECASE,
 )
 _PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
 _SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
@@ -131,6 +151,13 @@ QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1
 """Between quotes a path has an end, whatever its folders are called."""
 WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
 ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # as in the query of a link
+SERVER_PATH = re.compile(
+    r"(?<![\w:/])//[\w.$-]+(?:/[\w.@+%=~$-]+)+/?"  # //server/share/x
+    r"|(?<![\w\\])\\{2,4}[\w.$-]+(?:\\{1,2}[\w.@+%=~$-]+)+\\*"  # \\server\share
+    r"|(?<![\w\\])[A-Za-z]:\\{1,2}(?:[\w.@+%=~$-]+\\{0,2})+"  # C:\Users\ada
+    r"|(?<![\w.:/-])[\w-]+(?:\.[\w-]+)*:/(?:[\w.@+%=~-]+/)+[\w.@+%=~-]*"  # nfs01:/export/home
+)
+"""Paths on another machine and on Windows."""
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
@@ -220,7 +247,10 @@ class Redactor:
         return _Markup(self).rewrite(text)
 
     def _plain(self, text: str) -> str:
-        text = MAIL.sub("[address]", BUCKET.sub("[bucket]", text))
+        text = redact_addresses(BUCKET.sub("[bucket]", text))
+        text = replace_secrets(text, lambda _: "[secret]")
+        text = MAIL.sub("[address]", text)
+        text = SERVER_PATH.sub("[path]", text)
         text = self._places.sub("[path]", text)  # before other paths: a known one may hold spaces
         text = QUOTED_PATH.sub(r"\1[path]\1", text)
         # Before the words: a path is one thing, whatever stands inside.
@@ -229,7 +259,7 @@ class Redactor:
         text = self._short.sub(lambda match: f"[{self._short_kinds[match[0]]}]", text)
         text = LIKE_A_HOST.sub("[host]", HOME.sub("[path]", text))
         text = HOST.sub(lambda match: match[0].replace(match[1], "[host]"), text)
-        return ADDRESS.sub("[address]", text)
+        return redact_numbers(NAMED_HOST.sub(_named_host, text))
 
     def value(self, value: Any) -> Any:
         """A JSON value with all its texts redacted, the names of keys too."""
@@ -240,6 +270,15 @@ class Redactor:
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
         return value
+
+
+def _named_host(match: re.Match[str]) -> str:
+    """The match with `[host]` in place of the host; a port behind it stays."""
+    host = match[match.lastgroup or 0]
+    name, colon, port = host.rpartition(":") if ":" in host else (host, "", "")
+    if name.lower() in _NOT_A_HOST or not re.search(r"[A-Za-z]", name):
+        return match[0]
+    return f"{match[0][: -len(host)]}[host]{colon}{port}"
 
 
 class _Markup(Rewriter):

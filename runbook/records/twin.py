@@ -22,7 +22,7 @@ from runbook.core.checks import Check
 from runbook.core.errors import ProgramError, RecordError
 from runbook.core.files import read_json_record, write_text
 from runbook.params.schema.run_file import PHASES
-from runbook.params.secrets import mask
+from runbook.params.secrets import mask_value
 from runbook.records.engine.execution_end import ExecutionState
 
 RUNNING = "not finished: still running, or ended without a word"
@@ -151,7 +151,8 @@ def write_twin(twin: Twin, path: Path) -> None:
     """Write the twin whole or not at all; what looks like a real token is cut to its first letters."""
     write_text(
         path,
-        mask(json.dumps(twin_as_dict(twin), indent=1, ensure_ascii=False, allow_nan=False)) + "\n",
+        json.dumps(mask_value(twin_as_dict(twin)), indent=1, ensure_ascii=False, allow_nan=False)
+        + "\n",
     )
 
 
@@ -198,7 +199,7 @@ def notebook_text(notebook: Any) -> str:
     """The text of a notebook's file; what looks like a real token, typed or printed, is cut to its first letters."""
     import nbformat
 
-    return mask(str(nbformat.writes(notebook)))  # type: ignore[no-untyped-call]
+    return str(nbformat.writes(mask_value(notebook)))  # type: ignore[no-untyped-call]
 
 
 PACKAGES = (

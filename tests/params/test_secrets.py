@@ -6,7 +6,7 @@ import pytest
 
 from runbook.core.errors import ParamsError
 from runbook.params import is_reference, load, resolve_secret
-from runbook.params.secrets import mask
+from runbook.params.secrets import mask, mask_value
 
 TOKENS = [
     "hf_" + "Ab3d" * 8,
@@ -20,7 +20,34 @@ TOKENS = [
     "https://discord.com/api/webhooks/1234/" + "aB3" * 6,
     "https://api.telegram.org/bot1234:" + "aB3" * 6 + "/sendMessage",
     "sig=" + "A1%2B" * 10,
+    "xoxe-" + "1aB" * 10,
+    "npm_" + "aB3d" * 9,
+    "dckr_pat_" + "aB3d" * 6,
+    "dapi" + "0123456789abcdef" * 2,
+    "hvs." + "aB3d" * 6,
+    "ya29." + "aB3d" * 6,
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
 ]
+
+
+AFTER_A_NAME = [
+    ("WANDB_API_KEY=", "0123456789abcdef" * 2),
+    ("AWS_SECRET_ACCESS_KEY=", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+    ("--token ", "0a1b2c3d" * 4),
+    ("https://ada:", "pass-word1@git.acme.io/x"),
+]
+"""Values that only their names give away."""
+
+
+@pytest.mark.parametrize(("name", "value"), AFTER_A_NAME)
+@pytest.mark.parametrize("line", ["data: {{folder: {}}}", "# {}", "{}: 1", "extra: '{}'"])
+def test_a_value_that_its_name_gives_away_is_refused_and_not_repeated(
+    project: Path, write, name, value, line
+):
+    text = f"run: mine\nmodel: tiny\ntraining: {{iterations: 1}}\n{line.format(name + value)}\n"
+    with pytest.raises(ParamsError, match=r"mine.yaml:4\): looks like a real secret") as error:
+        load(write(text), project=project)
+    assert value.partition("@")[0] not in str(error.value)
 
 
 @pytest.mark.parametrize("token", TOKENS)
@@ -75,6 +102,33 @@ def test_ordinary_words_are_no_tokens():
     ):
         assert mask(word) == word
     assert mask(f"x {TOKENS[0]} y") == "x hf_A... y"
+
+
+def test_a_private_key_is_masked_with_its_body_and_what_follows_stays():
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAA==\n-----END OPENSSH PRIVATE KEY-----"
+    assert mask(f"{key}, then {key.partition('-----END')[0]}") == "----..., then ----..."
+    assert mask(" ".join(key.split())) == "----..."
+
+
+def test_a_password_is_masked_after_its_name_and_numbers_of_tokens_stay():
+    assert mask("password: correct-horse, pwd='x y'") == "password: ..., pwd='x y'"
+    assert mask("https://ada:pass@git.acme.io/x") == "https://ada:...@git.acme.io/x"
+    assert mask("Authorization: Bearer abcdefgh12345678") == "Authorization: Bearer ..."
+    for text in (
+        "tokens_per_second=123456.123456789012",
+        "tokenizer: /data/gpt2-tokenizer-123456789.json",
+        "token: env:HF_TOKEN",
+        "consumed_tokens 12345678901234567890",
+        "special_token=<|endoftext|>",
+        "commit 5f18fbf5b191bccf18fbf5b191bccf18fbf5b191b token",
+    ):
+        assert mask(text) == text
+
+
+def test_json_and_notebooks_are_masked_text_by_text():
+    key = "-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n"
+    masked = mask_value({"a": [f"x {key}", 3, None], f"k {TOKENS[0]}": (True,)})
+    assert masked == {"a": ["x ----...\n", 3, None], "k hf_A...": [True]}
 
 
 def test_a_reference_is_resolved_from_environment_or_file(monkeypatch, tmp_path: Path):

@@ -11,6 +11,7 @@ from runbook.cli import cli
 from runbook.core.errors import RecordError
 from runbook.records.logbook import add_note, make_entry, write_logbook
 from runbook.records.manifest import note_files, verify_run, write_manifest
+from runbook.records.pages import run_pages
 
 EVENTS = [
     (
@@ -204,3 +205,25 @@ def test_a_fast_network_is_said_without_an_exponent():
 def test_a_long_save_is_said_without_an_exponent():
     event = {"time": 0, "event": "saved", "iteration": 100, "seconds": 1234.0}
     assert str(make_entry(event).text) == "Saved: iteration 100 in 1234 s"
+
+
+def test_a_secret_in_a_note_is_written_nowhere_and_steering_characters_are_shown(run_folder):
+    secrets = [
+        "hf_AbCdEfGhIjKlMnOpQrStUv",
+        "ghp_" + "aB3d" * 9,
+        "AKIAABCDEFGHIJKLMNOP",
+        "sig=" + "aB3%2F" * 8,
+    ]
+    said = add_note(run_folder, f"took {' and '.join(secrets)} \x1b]0;owned\x07 \u202e")
+    assert said.startswith("Noted: took hf_A... and ghp_... and AKIA... and sig=...")
+    assert said.endswith(r"\u001b]0;owned\u0007 \u202e (what looks like a secret was cut out)")
+    run_pages.write_campaign(run_folder, run_pages.FrontPage(None, [], []))
+    for file in (path for path in run_folder.rglob("*") if path.is_file()):
+        text = file.read_text(errors="replace")
+        assert [secret for secret in secrets if secret in text] == [], file.name
+        assert "\x1b" not in text and "\u202e" not in text, file.name
+
+
+def test_a_secret_in_the_message_of_a_failure_is_masked_in_the_logbook(run_folder):
+    event = {"time": 0, "event": "failed", "message": "401 for hf_AbCdEfGhIjKlMnOpQrStUv"}
+    assert str(make_entry(event).text) == "Fault: 401 for hf_A..."

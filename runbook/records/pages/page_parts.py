@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from runbook.core.files import write_text
 from runbook.core.table import html_with_code
 from runbook.core.units import in_words, show_quantity
+from runbook.params.secrets import mask
 from runbook.records.twin import Twin
 from runbook.results.log_readers.known_failures import PAGE, TITLE, anchor, find_failures
 
@@ -45,8 +46,8 @@ def environment() -> Environment:
 
 
 def page(template: str, **values: Any) -> str:
-    """A page or a piece of one."""
-    return environment().get_template(template).render(**values)
+    """A page or a piece of one; what looks like a secret is masked, whatever file it comes from."""
+    return mask(environment().get_template(template).render(**values))
 
 
 def head(title: str, extra_style: str = "", script: bool = False) -> str:

@@ -1,5 +1,6 @@
 """`runbook adopt`: a job script becomes a run file, with a report of what was left over and which errors it has."""
 
+import dataclasses
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -10,10 +11,12 @@ from typing import Any
 from runbook import params
 from runbook.adopt.adoption import Adoption
 from runbook.adopt.adoption import adopt as adopt_text
+from runbook.adopt.script import Script
 from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.display import Table
+from runbook.params.secrets import mask
 from runbook.workflow.plan_commands import render_all
 
 _MOST_BYTES = 1 << 18
@@ -108,11 +111,14 @@ def adopt(scripts: Sequence[Path], out: Path | None, *, replace: bool = False) -
     other contents is refused, unless `replace`.
     """
     project = params.project_root()
-    files = [(path.name, _read(path)) for path in scripts]
+    # No secret goes into the sandbox, so that none can come out of it into the run file.
+    files = [(path.name, mask(_read(path))) for path in scripts]
+    beside, secret_files = _beside(scripts[0])
     path = out or project / "params" / f"{run_name(scripts[0])}.yaml"
     if path.suffix not in (".yaml", ".yml"):
         raise ParamsError(f"--out {path}: a run file is called NAME.yaml.")
-    found = adopt_text(files, path.stem, project, _beside(scripts[0]))
+    found = adopt_text(files, path.stem, project, beside)
+    found = dataclasses.replace(found, script=_with_notes(found.script, secret_files))
     if path.exists() and not replace and path.read_text(encoding="utf-8") != found.text:
         raise ParamsError(
             f"{path} is there and says something else. Name another with --out, or give --replace."
@@ -142,10 +148,41 @@ def _read(path: Path) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
-def _beside(script: Path) -> dict[str, str]:
-    """The small text files in the script's folder and the two levels below it, which the script may start or read."""
+_SECRET_NAME = re.compile(
+    r"(?<![a-z])(?:tokens?|secrets?|credentials?|creds?|passwords?|passwd|passphrase|api[_-]?keys?"
+    r"|keys?|id_(?:rsa|dsa|ecdsa|ed25519)|netrc|pgpass|htpasswd|kubeconfig|auth|pat)(?![a-z])",
+    re.IGNORECASE,
+)
+_CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
+"""Files that are started, whatever they are called: count_tokens.py."""
+
+
+def is_secret_file(name: str, text: str) -> bool:
+    """Whether a file is nothing but a secret, by its name or because it is one long word of letters and digits.
+
+    >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
+    (True, True, False)
+    """
+    path = Path(name)
+    if path.suffix in _CODE:
+        return False
+    one_word = re.fullmatch(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+/=_.~-]{16,}", text.strip())
+    return _SECRET_NAME.search(path.stem) is not None or one_word is not None
+
+
+def _with_notes(script: Script, secret_files: Sequence[str]) -> Script:
+    notes = [f"{name} stays outside the sandbox: it looks like a secret" for name in secret_files]
+    return dataclasses.replace(script, notes=(*script.notes, *notes))
+
+
+def _beside(script: Path) -> tuple[dict[str, str], list[str]]:
+    """The small text files in the script's folder and the two levels below it, which the script may start or read.
+
+    Tokens in them are masked. Files that are nothing but a secret are left out; the second list has their names.
+    """
     folder = script.resolve().parent
     found: dict[str, str] = {}
+    secret_files: list[str] = []
     total = 0
     for path in (
         path for pattern in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(pattern))
@@ -163,9 +200,13 @@ def _beside(script: Path) -> dict[str, str]:
         size = path.stat().st_size
         fits = size <= _MOST_BYTES and total + size <= 4 << 20 and len(found) < 300
         if fits and b"\0" not in (raw := path.read_bytes()):
-            found[inside.as_posix()] = raw.decode("utf-8", errors="replace")
+            text = raw.decode("utf-8", errors="replace")
+            if is_secret_file(path.name, text):
+                secret_files.append(inside.as_posix())
+                continue
+            found[inside.as_posix()] = mask(text)
             total += size
-    return found
+    return found, secret_files
 
 
 def _refusal(found: Adoption, project: Path) -> str:

@@ -1,0 +1,78 @@
+r"""Text that says what it holds: characters that steer a terminal or reorder a line become escapes such as `\u202e`.
+
+A job script, a note, a log or somebody's run file may hold escape sequences that rename a terminal's window, write to
+its clipboard or hide lines, and Unicode's direction marks, with which a line reads differently from what it does.
+"""
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
+"""C0 but tab and line feed, DEL, and C1, whose U+009B begins a sequence as ESC [ does."""
+_DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_UNSEEN = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+"""Soft hyphen, separators, spaces of no width, tags. The joiners U+200C and U+200D belong to words and emoji."""
+_HIDDEN = re.compile(f"[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
+_COLOUR = r"\x1b\[(?:0|1|2|4|22|24|39|3[1-7]|9[0-7])?(?:;(?:0|1|2|4|22|24|39|3[1-7]|9[0-7]))*m"
+"""Foreground colours and weights alone: concealed text (8), backgrounds and black (30) can hide words."""
+_ON_TERMINAL = re.compile(rf"({_COLOUR}|\r)|[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
+
+
+def visible(text: str) -> str:
+    r"""Text without characters that are not seen: each becomes its escape.
+
+    >>> visible("a\x1b]0;title\x07b"), visible("safe\u202edne"), visible("two\nlines\tstay")
+    ('a\\u001b]0;title\\u0007b', 'safe\\u202edne', 'two\nlines\tstay')
+    """
+    return _HIDDEN.sub(_escape, text)
+
+
+def find_hidden(text: str) -> str:
+    """The first character of a text that is not seen, as U+202E; empty where there is none."""
+    match = _HIDDEN.search(text.replace("\r\n", "\n").removeprefix("\ufeff"))
+    return f"U+{ord(match[0]):04X}" if match else ""
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def for_terminal(text: str) -> str:
+    r"""Text for a terminal: as `visible`, but colours and the carriage return of a progress line stay.
+
+    >>> for_terminal("\x1b[33mwarn\x1b[0m \x1b[8mhidden\x9b2J")
+    '\x1b[33mwarn\x1b[0m \\u001b[8mhidden\\u009b2J'
+    """
+    return _ON_TERMINAL.sub(lambda match: match[1] or _escape(match), text)
+
+
+class TerminalStream:
+    """A text stream that writes everything as `for_terminal` has it; all else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; the length is that of the text as it was given."""
+        self._stream.write(for_terminal(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def protected_terminal() -> Iterator[None]:
+    """Standard output and standard error write what `for_terminal` lets through, until the block ends."""
+    out, err = (cast(TextIO, TerminalStream(stream)) for stream in (sys.stdout, sys.stderr))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield

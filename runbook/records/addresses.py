@@ -1,0 +1,154 @@
+"""Addresses and hosts in a text, known by their shape: which are public, and which name somebody's machine."""
+
+import ipaddress
+import re
+
+PUBLIC_HOSTS = frozenset(
+    {
+        *("arxiv.org", "doi.org", "wikipedia.org", "en.wikipedia.org", "www.w3.org", "w3.org"),
+        *("pytorch.org", "docs.pytorch.org", "download.pytorch.org", "python.org"),
+        *("docs.python.org", "pypi.org", "files.pythonhosted.org", "conda.io", "docs.conda.io"),
+        *("nvidia.com", "www.nvidia.com", "docs.nvidia.com", "developer.nvidia.com"),
+        *("nvcr.io", "ngc.nvidia.com", "catalog.ngc.nvidia.com", "rocm.docs.amd.com"),
+        *("docker.io", "hub.docker.com", "mlcommons.org", "deepspeed.ai", "www.deepspeed.ai"),
+        *(
+            "slurm.schedmd.com",
+            "openpmix.github.io",
+            "docs.alcf.anl.gov",
+            "docs.lumi-supercomputer.eu",
+        ),
+        *("docs.aws.amazon.com", "aws.amazon.com", "efa-installer.amazonaws.com"),
+        *("learn.microsoft.com", "jupyter.org", "mybinder.org", "jupyterlab.readthedocs.io"),
+        *("example.org", "example.com", "example.net"),  # RFC 2606: nobody's
+    }
+)
+"""Hosts that everybody knows; an address there tells nothing of who writes it."""
+
+CODE_HOSTS = frozenset(
+    {
+        *("github.com", "www.github.com", "raw.githubusercontent.com", "api.github.com"),
+        *("gitlab.com", "huggingface.co", "hf.co", "ghcr.io", "quay.io", "zenodo.org"),
+    }
+)
+PUBLIC_OWNERS = frozenset(
+    {
+        *("nvidia", "microsoft", "deepspeedai", "pytorch", "huggingface", "eleutherai"),
+        *("bigscience-workshop", "bigscience", "argonne-lcf", "saforem2", "henkdr", "aws"),
+        *("aws-samples", "azure", "rocm", "openai", "openai-community", "karpathy"),
+        *("kellerjordan", "mlcommons", "datasets", "docs", "jupyter", "nteract", "python"),
+        *("meta-llama", "lumi-supercomputer", "facebookresearch", "triton-lang"),
+        *("togethercomputer", "monology", "allenai", "ai2", "roneneldan"),
+    }
+)
+"""On a host of everybody's code, whose code our documents, sites and data sets come from."""
+
+_ADDRESS = re.compile(
+    r"(?<![\w+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)"
+    r"(?P<user>[^\s/@\"'`<>]*@)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s/:?#\"'`<>()\[\]{},;\\]+)"
+    r"(?::\d+)?(?P<path>[/?#][^\s\"'`<>\\]*)?"
+)
+_OWN_SCHEMES = frozenset({"file", "data"})
+"""Schemes that the redactor handles by itself."""
+
+
+def redact_addresses(text: str) -> str:
+    """`scheme://...` but for public pages, `user@host:path` of ssh, registries, and hosts with a domain.
+
+    >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165, git@git.acme.io:ml/gpt.git")
+    '[address], https://arxiv.org/abs/2005.14165, [address]'
+    >>> redact_addresses("from registry.acme.com:5000/ml/gpt:1 to gitlab.company.com; model.safetensors stays")
+    'from [address] to [host]; model.safetensors stays'
+    """
+    text = _ADDRESS.sub(_public_or_address, text)
+    text = _SSH.sub("[address]", text)
+    return _DOMAIN.sub(_domain, text)
+
+
+def _public_or_address(match: re.Match[str]) -> str:
+    if match["scheme"].lower() in _OWN_SCHEMES:
+        return match[0]
+    host = match["host"].lower().rstrip(".")
+    ends = match[0][len(match[0].rstrip(".,;:!?)")) :]
+    path = (match["path"] or "").strip("/")
+    owner = path.partition("/")[0].lower()
+    is_public = host in PUBLIC_HOSTS or (host in CODE_HOSTS and owner in {*PUBLIC_OWNERS, ""})
+    if (
+        is_public
+        and match["scheme"].lower() in ("http", "https", "git+https")
+        and not match["user"]
+    ):
+        return match[0]
+    # An address of examples in texts about addresses: https://... and scheme://HOST
+    return match[0] if not re.search(r"[A-Za-z0-9\[]", host) else f"[address]{ends}"
+
+
+_SSH = re.compile(r"(?<![\w.@/])[\w.+-]+@[\w-]+(?:\.[\w-]+)*:[\w~/.][\w.@+%=~/-]*")
+_GENERIC_ENDINGS = (
+    "com|org|net|edu|gov|mil|io|ai|dev|app|cloud|tech|systems|biz|co|eu|xyz|internal|intern|intranet"
+    "|corp|lan|local|localdomain|localnet|cluster|hpc|svc|arpa|priv"
+)
+_WITH_THREE_PARTS = (
+    "int|network|info|science|home|private|test|invalid"
+    "|de|fr|uk|ch|at|nl|be|se|no|fi|dk|it|es|pt|pl|cz|gr|ie|lu|hu|ro|bg|hr|si|sk|ee|lv|lt|is|ru|ua|tr"
+    "|il|sa|ae|in|jp|cn|kr|tw|hk|sg|my|th|vn|id|ph|au|nz|ca|us|mx|br|ar|cl|za|ng|eg|ma"
+)
+_DOMAIN = re.compile(
+    r"(?<![\w.@/%$\\-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)"
+    rf"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*(?:{_GENERIC_ENDINGS})"
+    # Others end the names of keys, modules and files too (container.home, x.in): they need three parts.
+    rf"|(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+(?:{_WITH_THREE_PARTS})))"
+    r"(?![\w-]|\.\w|\()(?P<rest>:\d+)?(?P<path>/[\w.@+%=~:/-]*)?",
+    re.IGNORECASE,
+)
+
+
+def _domain(match: re.Match[str]) -> str:
+    """A host with a domain; with a path or port behind it an address, such as an image in a registry."""
+    host = match["host"].lower()
+    owner = (match["path"] or "").strip("/").partition("/")[0].lower()
+    if host in PUBLIC_HOSTS or (host in CODE_HOSTS and owner in {*PUBLIC_OWNERS, ""}):
+        return match[0]
+    if not (match["rest"] or match["path"]):
+        return "[host]"
+    ends = match[0][len(match[0].rstrip(".,;:!?)")) :]
+    return f"[address]{ends}"
+
+
+_IP4 = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
+_MAC = (
+    r"(?<![\w:-])(?:[0-9A-Fa-f]{2}:){5,19}[0-9A-Fa-f]{2}(?![\w:-])"
+    r"|(?<![\w:-])(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}(?![\w:-])"
+    r"|(?<![\w.])(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}(?![\w.])"
+)
+"""Of a network card, with 20 parts of InfiniBand, and as switches write it (0011.2233.4455)."""
+_GUID = r"\b0x[0-9A-Fa-f]{16}\b|(?<![\w:])(?:[0-9A-Fa-f]{4}:){3}[0-9A-Fa-f]{4}(?![\w:])"
+_NUMBERS = re.compile(rf"{_MAC}|{_GUID}|{_IP4}")
+_IP6 = re.compile(
+    r"(?<![\w:.])(?=[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:)[0-9A-Fa-f:.]{3,45}(?:%\w+)?(?![\w:])"
+)
+_DEVICE = re.compile(
+    r"\b(?:GPU-|MIG-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE
+)
+"""A UUID: of a GPU, a subscription, a tenant."""
+_ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
+
+
+def redact_numbers(text: str) -> str:
+    """Numbers of machines: IP and MAC addresses, InfiniBand's, UUIDs, Amazon's resource names.
+
+    >>> redact_numbers("10.0.0.7 fe80::1ff:fe23:4567:890a 00:1A:2b:3c:4d:5e at 12:30:59")
+    '[address] [address] [address] at 12:30:59'
+    """
+    text = _ARN.sub("[id]", _DEVICE.sub("[id]", text))
+    text = _IP6.sub(_if_ip6, text)
+    return _NUMBERS.sub("[address]", text)
+
+
+def _if_ip6(match: re.Match[str]) -> str:
+    number = match[0].rstrip(".")
+    try:
+        address = ipaddress.IPv6Address(number.partition("%")[0])
+    except ValueError:
+        return match[0]
+    nobody = address.is_loopback or address.is_unspecified
+    return match[0] if nobody else f"[address]{match[0][len(number) :]}"
