@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from suite.programs import shellcheck
 
 from runbook.adopt import namespaces
 from runbook.adopt.adoption import adopt
@@ -278,7 +279,7 @@ def test_stubs_are_shell_scripts_that_shellcheck_accepts():
     paths = sorted(str(path) for path in namespaces.STUBS.glob("*.sh"))
     said = shell.run(
         [
-            "shellcheck",
+            shellcheck(),
             "--shell=bash",
             "--severity=warning",
             "--exclude=SC1091,SC2034,SC2154",

@@ -1,10 +1,10 @@
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 from sites import settings_of
+from suite.programs import shellcheck
 
 from runbook.core import shell
 from runbook.core.errors import JobError, ParamsError
@@ -41,13 +41,9 @@ def test_the_script_is_the_expected_one_word_for_word(phase, make_settings, make
     assert rendered.files == {}
 
 
-@pytest.mark.skipif(
-    shutil.which("shellcheck") is None,
-    reason="shellcheck is not installed (apt-get install shellcheck)",
-)
 @pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
 def test_shellcheck_finds_nothing(phase):
-    assert shell.run(["shellcheck", str(GOLDEN / phase / "job.sh")]).out == ""
+    assert shell.run([shellcheck(), str(GOLDEN / phase / "job.sh")]).out == ""
 
 
 @pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -19,6 +18,7 @@ from sites import (
     settings_of,
     texts,
 )
+from suite.programs import shellcheck
 
 from runbook.core import shell
 from runbook.core.errors import PlanError
@@ -170,9 +170,8 @@ def test_bash_can_read_the_script(script):
     shell.run(["bash", "-n", str(script)])
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_finds_nothing():
-    assert shell.run(["shellcheck", *map(str, SCRIPTS)]).out == ""
+    assert shell.run([shellcheck(), *map(str, SCRIPTS)]).out == ""
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

@@ -2,7 +2,7 @@
 # Run golden, phase 04-training, site local: 2 processes on this machine.
 # The local scheduler starts it; by hand, from anywhere: bash job.sh
 # Ends with 0: finished, 75: saved and stopped (go on with a new job), 2: refused before the first step, 1: failed.
-# shellcheck disable=SC2016,SC2317 # values in single quotes stay as they are; traps call functions
+# shellcheck disable=SC2016,SC2317,SC2329 # values in single quotes stay as they are; traps call functions
 set -euo pipefail
 unset CDPATH
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)) || [[ ! -r /proc/uptime ]]; then

@@ -15,7 +15,7 @@
 # Run lumi-13b, phase 02-data, site lumi: 'join the shares'.
 # Submitted from its own folder, by runbook or by hand: cd jobs/02-data-join && sbatch job.sh
 # Ends with 0: finished, 75: stopped (go on with a new job), 2: refused, 1: failed.
-# shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317 # values in single quotes stay as they are; traps call functions
+# shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317,SC2329 # values in single quotes stay as they are; traps call functions
 set -euo pipefail
 unset CDPATH
 

@@ -14,7 +14,7 @@
 # Run polaris-25b, phase 03-smoke-test, site polaris: 2 nodes x 4 devices, megatron-deepspeed.
 # Submitted from its own folder, by runbook or by hand: cd jobs/03-smoke-test && qsub job.sh
 # Ends with 0: finished, 75: saved and stopped (go on with a new job), 2: refused before the first step, 1: failed.
-# shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317 # values in single quotes stay as they are; traps call functions
+# shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317,SC2329 # values in single quotes stay as they are; traps call functions
 set -euo pipefail
 unset CDPATH
 

@@ -1,0 +1,6 @@
+"""What holds for all tests: see the modules of suite/."""
+
+from suite.signals import answer_inherited_signals
+
+answer_inherited_signals()
+pytest_plugins = ["suite.rotation", "suite.report"]  # report imports rotation

@@ -1,0 +1,1 @@
+"""What all tests share: plain signals, rotation of expensive cases, the report at the end."""

