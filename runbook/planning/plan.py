@@ -191,10 +191,7 @@ def _plan(
     speeds = {
         name: estimate(choice, machine, calibrations[name]) for name, choice in by_phase.items()
     }
-    stores = {
-        name: storage(one.model.parameters, one.precision.format, one.checkpoint)
-        for name, one in phases.items()
-    }
+    stores = {name: storage(phase, by_phase[name].program) for name, phase in phases.items()}
     site = settings.site
     model = phases[FULL].model
     fact = site.facts.get("hardware.device")

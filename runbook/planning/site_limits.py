@@ -147,5 +147,8 @@ def _volume(key: str, volume: Volume, tier: str, wants: Mapping[str, int]) -> Ch
     value = f"{parts} on {show_bytes(size)} ({volume.title}{', ' + tier if tier in volume.tiers else ''})"
     if not all(wants.values()) and needed <= size:
         return Check(name, "unknown", value, rule, "02-data counts the text.")
-    remedy = f"Deploy at least {show_bytes(needed * 1.1)}, or lower training.keep_checkpoints."
+    remedy = (
+        f"Deploy at least {show_bytes(needed * 1.1)}, or keep fewer checkpoints (training.keep_checkpoints, "
+        "training.keep_every, training.save_interval)."
+    )
     return judge(name, needed <= size, value, rule, remedy, otherwise="warn")

@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runbook.plan_file.kept_checkpoints import most_at_once
 from runbook.plan_file.schema import Checkpoint, PlannedParallel, Precision, Shape
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
 from runbook.planning.cost.cpu import PROCESS_BYTES
-from runbook.planning.cost.endurance import bytes_per_parameter, checkpoint_bytes, storage
+from runbook.planning.cost.endurance import (
+    Storage,
+    bytes_per_parameter,
+    checkpoint_bytes,
+    storage,
+)
 from runbook.planning.cost.memory import (
     StageMemory,
     all_stages,
@@ -260,10 +266,50 @@ def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
     assert minutes == pytest.approx([2.122, 0.637, 0.318, 0.159], abs=6e-4)
 
 
+def disk_of(iterations: int = 100, program: str = "megatron-core", **checkpoint: int) -> Storage:
+    """Disk for a training with 1,000 parameters in bf16."""
+    phase = make_plan(build()).phases["04-training"]
+    phase = replace(
+        phase,
+        model=replace(phase.model, parameters=1000),
+        precision=replace(phase.precision, format="bf16"),
+        duration=replace(phase.duration, iterations=iterations),
+        checkpoint=Checkpoint("checkpoints", **{"interval": 10, "keep": 2} | checkpoint),
+    )
+    return storage(phase, program)
+
+
 def test_disk_holds_the_kept_checkpoints_and_the_new_one() -> None:
     assert bytes_per_parameter("fp32") == 12
-    store = storage(1000, "bf16", Checkpoint("checkpoints", interval=100, keep=2))
+    store = disk_of()
     assert (store.checkpoint_bytes, store.num_checkpoints, store.disk_bytes) == (14_000, 3, 42_000)
+
+
+def most_seen(iterations: int, interval: int, keep: int, keep_every: int) -> int:
+    """Save by save, as `seal_checkpoint` deletes: the second way to count."""
+    on_disk: list[int] = []
+    most = keep + 1
+    for iteration in range(1, iterations + 1):
+        if iteration % interval == 0 or iteration == iterations:
+            on_disk.append(iteration)
+            most = max(most, len(on_disk))
+            on_disk = [one for one in on_disk[:-keep] if one % keep_every == 0] + on_disk[-keep:]
+    return most
+
+
+@given(st.integers(1, 300), st.integers(1, 30), st.integers(1, 5), st.integers(1, 40))
+def test_disk_holds_the_checkpoints_that_are_kept_for_ever(
+    iterations: int, interval: int, keep: int, keep_every: int
+) -> None:
+    kept = Checkpoint("checkpoints", interval=interval, keep=keep, keep_every=keep_every)
+    assert most_at_once(kept, iterations) == most_seen(iterations, interval, keep, keep_every)
+
+
+def test_disk_holds_all_checkpoints_of_a_program_that_deletes_none() -> None:
+    assert disk_of(keep_every=10).num_checkpoints == 10
+    assert disk_of(program="megatron-lm").num_checkpoints == 10
+    assert disk_of(program="megatron-deepspeed", interval=0).num_checkpoints == 1
+    assert disk_of(program="nemo").num_checkpoints == 3
 
 
 OFFLOADED = {

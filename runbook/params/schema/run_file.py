@@ -209,7 +209,7 @@ class Training(Strict):
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000
     """Steps between checkpoints; 0: only at the end, and with a document's own framework none at all."""
     keep_checkpoints: Whole = 2
-    """Newest checkpoints that are kept."""
+    """Newest checkpoints that are kept. Megatron-LM and Megatron-DeepSpeed delete none."""
     keep_every: WholeOrZero = 0
     """Keep for ever each checkpoint at a multiple of this many steps as well; 0: only the newest."""
     async_save: StrictBool = False

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from runbook.core.units import four_digits, parse_duration
 from runbook.params.schema.run_file import Job
 from runbook.params.schema.site import Site
-from runbook.plan_file.schema import Checkpoint, Precision
+from runbook.plan_file.kept_checkpoints import all_saves, most_at_once
+from runbook.plan_file.schema import PhasePlan, Precision
 from runbook.planning.cost.speed import Speed
 from runbook.planning.cost.step_inputs import device_of
 from runbook.planning.layout import Choice
@@ -37,15 +38,26 @@ class Storage:
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Kept ones, and the one being written; 0 where nothing is saved."""
+    """Most at once: kept ones, and the one being written; 0 where nothing is saved."""
     disk_bytes: int
 
 
-def storage(parameters: int, precision: Precision, kept: Checkpoint) -> Storage:
-    """Disk for the kept checkpoints and the one being written: it is whole before an old one is deleted."""
-    one = checkpoint_bytes(parameters, precision)
-    copies = kept.keep + 1 if kept.saves else 0
-    return Storage(bytes_per_parameter(precision), one, copies, one * copies)
+KEEPS_ALL = ("megatron-lm", "megatron-deepspeed")
+"""Programs that delete no checkpoint: `--save-retain-interval` of Megatron-LM is off unless given, and
+Megatron-DeepSpeed has no such option."""
+
+
+def storage(phase: PhasePlan, program: str) -> Storage:
+    """Disk for the checkpoints of a phase when it is at its fullest, as `program` (an engine or framework) keeps them."""
+    size = checkpoint_bytes(phase.model.parameters, phase.precision.format)
+    count_most = all_saves if program in KEEPS_ALL else most_at_once
+    num_checkpoints = count_most(phase.checkpoint, phase.duration.iterations)
+    return Storage(
+        bytes_per_parameter=bytes_per_parameter(phase.precision.format),
+        checkpoint_bytes=size,
+        num_checkpoints=num_checkpoints,
+        disk_bytes=size * num_checkpoints,
+    )
 
 
 DEVICE_HOURS_PER_FAILURE = 50_677

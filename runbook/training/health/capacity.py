@@ -15,6 +15,7 @@ from statistics import median
 import torch
 
 from runbook.plan_file.alarms import Alarm, GrowthWatch, in_bytes
+from runbook.plan_file.kept_checkpoints import keeps_for_ever
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
@@ -169,13 +170,12 @@ def first_without_room(
 ) -> int:
     """Iteration of the first save that does not fit beside those that are kept; 0: all fit."""
     keep = spec.checkpoint.keep
-    every = spec.checkpoint.keep_every
     newest = sorted(kept)[-keep:]
     for save in saves:
         if free < num_bytes:
             return save
         newest.append(save)
         goes = newest.pop(0) if len(newest) > keep else None  # once the new one is whole
-        if goes is None or (every and goes % every == 0):
+        if goes is None or keeps_for_ever(spec.checkpoint, goes):
             free -= num_bytes
     return 0

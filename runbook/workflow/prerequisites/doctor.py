@@ -303,7 +303,8 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         sizes[file_system] += int(size)
     rule = "what the plan puts there fits: checkpoints kept and one more, token files"
     remedy = (
-        "Free space, lower training.keep_checkpoints, or name another place (jobs.stage, --runs)."
+        "Free space, keep fewer checkpoints (training.keep_checkpoints, training.keep_every), or name another place "
+        "(jobs.stage, --runs)."
     )
     if not places:
         return [

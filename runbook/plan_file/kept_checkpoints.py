@@ -1,0 +1,42 @@
+"""How many checkpoints are on the disk at once: the newest, those that are kept for ever, the one being written."""
+
+import math
+
+from runbook.plan_file.schema import Checkpoint
+
+
+def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:
+    """Whether the save of this iteration stays when newer ones push it out."""
+    return bool(checkpoint.keep_every) and iteration % checkpoint.keep_every == 0
+
+
+def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
+    """Most checkpoints at once, while the last iteration is saved: a new one is whole before an old one is deleted.
+
+    >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2), 100)
+    3
+    >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2, keep_every=20), 100)  # and 20, 40, 60
+    6
+    """
+    if not checkpoint.saves:
+        return 0
+    newest_and_new = checkpoint.keep + 1
+    if not (checkpoint.keep_every and checkpoint.interval):
+        return newest_and_new
+    saves_before_last = (iterations - 1) // checkpoint.interval
+    pushed_out = max(0, saves_before_last - checkpoint.keep)
+    last_pushed_out = pushed_out * checkpoint.interval
+    return newest_and_new + last_pushed_out // math.lcm(checkpoint.interval, checkpoint.keep_every)
+
+
+def all_saves(checkpoint: Checkpoint, iterations: int) -> int:
+    """Every save of a training whose program deletes none, as Megatron-LM and Megatron-DeepSpeed.
+
+    >>> all_saves(Checkpoint("checkpoints", interval=100, keep=2), 1500)
+    15
+    """
+    if not checkpoint.saves:
+        return 0
+    if not checkpoint.interval:
+        return 1
+    return math.ceil(iterations / checkpoint.interval)
