@@ -30,6 +30,13 @@ CONFIRMING, CONFIRMED = (
 UNEXPLAINED = (
     2.2  # times the usual loss: no odd text costs as much, and no other record is waited for
 )
+SUDDEN_SHARE = 0.10
+"""A loss so far above each of the `CONFIRMING` before it is a spike where its gradient is large as well."""
+LARGE_NORM_FACTOR = 10.0
+"""Times the usual gradient norm. Early in a training the loss falls by so much that a jump of a fifth is still below
+the median of the curve; only its gradient tells it from a batch of odd text (7.90 to 9.59 with a norm of 24)."""
+USUAL_NORMS = 5
+"""Gradient norms that tell what is usual."""
 BACK_SHARE = 0.02
 BLOCK = 20  # records whose median is the level of a metric
 RISE_SHARE = 0.04
@@ -117,11 +124,14 @@ class LossWatch:
     """Spikes, divergence and plateaus of one loss curve.
 
     Healthy trainings have single batches of odd text with up to twice the usual loss, and sometimes two in a row. So a
-    spike is three records, or one that no text explains.
+    spike is three records, or one that no text explains, or one with a gradient norm many times the usual.
     """
 
     def __init__(self) -> None:
         self._recent = deque[float](maxlen=WINDOW)  # outside jumps
+        self._last = deque[float](maxlen=CONFIRMING)
+        self._norms = deque[float](maxlen=WINDOW)
+        self._above = inf  # a sudden jump was reported, and the loss is above this
         self._inside: list[float] = []  # of the jump that goes on
         self._since, self._is_spike = (
             0,
@@ -143,8 +153,37 @@ class LossWatch:
             return 0.0
         return (loss - usual) / max(JUMP_SPREADS * spread_of(self._recent), least, 1e-9)
 
-    def look(self, iteration: int, loss: float) -> Iterator[Alarm]:
-        """What is wrong with the curve now that this loss is known."""
+    def look(self, iteration: int, loss: float, grad_norm: float = nan) -> Iterator[Alarm]:
+        """What is wrong with the curve now that this loss is known; `grad_norm` is NaN where nobody knows it."""
+        sudden = self._find_sudden(iteration, loss, grad_norm)
+        was_spike = self._is_spike
+        yield from self._look_at_curve(iteration, loss)
+        is_new = self._is_spike and not was_spike
+        if sudden and not is_new:
+            yield sudden
+
+    def _find_sudden(self, iteration: int, loss: float, grad_norm: float) -> Alarm | None:
+        """A jump above the last losses with a gradient norm many times the usual, reported once until it is over."""
+        last = [*self._last]
+        norms = [*self._norms]
+        self._last.append(loss)
+        if loss < self._above:
+            self._above = inf
+        if not isfinite(grad_norm):
+            return None
+        is_known = len(last) == CONFIRMING and len(norms) >= USUAL_NORMS
+        is_large = is_known and grad_norm > LARGE_NORM_FACTOR * median(norms)
+        if not is_large:
+            self._norms.append(grad_norm)
+            return None
+        limit = (1 + SUDDEN_SHARE) * max(last)
+        if loss <= limit or self._is_spike or self._above < inf:
+            return None
+        self._above = limit
+        what = f"it jumped, and its gradient norm {grad_norm:.4g} is {grad_norm / median(norms):.3g} times the usual"
+        return _make("spike", "loss", iteration, loss, last, what)
+
+    def _look_at_curve(self, iteration: int, loss: float) -> Iterator[Alarm]:
         if self.excess(loss) <= (CONFIRMED if self._inside else 1.0):
             self._inside = []
             self._is_spike = False
@@ -341,7 +380,8 @@ class MetricWatch:
                 "NaN", "loss", iteration, iteration, nan, nan, "the loss is no finite number"
             )
         if loss is not None and isfinite(loss):
-            yield from self.loss.look(iteration, loss)
+            norm = getattr(step, "grad_norm", None)
+            yield from self.loss.look(iteration, loss, nan if norm is None else norm)
         yield from self._look_at_times(step)
 
     def _look_at_times(self, step: Any) -> Iterator[Alarm]:

@@ -78,7 +78,7 @@ def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Che
         return [_check("model learned", False, f"{len(metrics.losses)} losses recorded", rule)]
     first, last = _means_of_ends(metrics, 50)
     fall = 1 - last / first
-    spikes = find_spikes(metrics.losses)
+    spikes = find_spikes(metrics.losses, metrics.grad_norms)
     lost = next((spike.since for spike in spikes if recovery(spike, metrics.losses) is None), None)
     after = 0 if lost is None else sum(iteration > lost for iteration, _ in metrics.losses)
     return [

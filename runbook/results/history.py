@@ -88,6 +88,8 @@ class Event:
     folder: str = ""
     same_fingerprint: bool = True
     """Of a resume: whether the checkpoint is one of this training."""
+    planned: bool = False
+    """Of a job's end: the stop that training.rehearse_stop asked for."""
     at: float | None = None
     """Of a job's end, where it was noticed later."""
     failure: str = ""
@@ -145,6 +147,15 @@ class History:
             for step in self.steps
             if step.loss is not None and math.isfinite(step.loss)
         )
+
+    @property
+    def grad_norms(self) -> dict[int, float]:
+        """Gradient norm by iteration, of every step that has a finite one."""
+        return {
+            step.iteration: step.grad_norm
+            for step in self.steps
+            if step.grad_norm is not None and math.isfinite(step.grad_norm)
+        }
 
 
 def by_segment(steps: Iterable[Step]) -> list[list[Step]]:

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -121,7 +121,7 @@ def summarize(
         last_loss=losses[-1] if losses else None,
         relative_fall=1 - losses[-1] / losses[0] if losses and losses[0] else None,
         lowest_loss=min(losses, default=None),
-        spikes=find_spikes(history.losses),
+        spikes=find_spikes(history.losses, history.grad_norms),
         skipped=sum(step.skipped for step in steps),
         nan=sum(step.nan for step in steps),
         largest_grad_norm=max(norms, default=None),
@@ -130,8 +130,10 @@ def summarize(
     )
 
 
-def find_spikes(losses: Sequence[tuple[int, float]]) -> tuple[Alarm, ...]:
-    """The spikes of a loss curve, each once.
+def find_spikes(
+    losses: Sequence[tuple[int, float]], grad_norms: Mapping[int, float] = {}
+) -> tuple[Alarm, ...]:
+    """The spikes of a loss curve, each once; gradient norms by iteration tell a jump from a batch of odd text.
 
     >>> curve = [(n, 3.0 + 0.01 * (n % 3)) for n in range(1, 60)]
     >>> curve[40] = (41, 7.5)
@@ -139,7 +141,12 @@ def find_spikes(losses: Sequence[tuple[int, float]]) -> tuple[Alarm, ...]:
     [(41, 7.5, 3.01)]
     """
     watch = LossWatch()
-    return tuple(alarm for point in losses for alarm in watch.look(*point) if alarm.kind == "spike")
+    alarms = (
+        alarm
+        for iteration, loss in losses
+        for alarm in watch.look(iteration, loss, grad_norms.get(iteration, math.nan))
+    )
+    return tuple(alarm for alarm in alarms if alarm.kind == "spike")
 
 
 def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:

@@ -37,6 +37,7 @@ from runbook.records.run_state import read_run, run_verdict
 from runbook.results import run_tables
 from runbook.results.history import PHENOMENON, read_scores
 from runbook.results.metrics import history_frame
+from runbook.results.scores import as_scores, worse
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase
 from runbook.workflow.status import active_jobs
@@ -73,7 +74,7 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
     if trained:
         rates = training_results.device_rates(params.load(str(folder / "run.yaml")))
         tiles = training_results.headline(trained[-1], rates)
-    return run_pages.FrontPage(sample, comparison, tiles)
+    return run_pages.FrontPage(sample, comparison, tiles, read_scores(folder))
 
 
 def _outcome(
@@ -124,6 +125,7 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     ]
     if scores := [row for row in read_scores(folder) if row["measure"] != PHENOMENON]:
         parts.append(Table(scores, title="Scores before and after").as_text())
+        parts += [score.worse_text() for score in worse(as_scores(scores))]
     if comparison:
         parts.append(Table(comparison, title="Plan versus actual").as_text())
     return "\n\n".join([*parts, f"Report: {folder / 'index.html'}"])

@@ -44,7 +44,7 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
     if status.state is not JobState.STOPPED:
         raise JobError(jobs.failure_text(open_phase, status))
     planned = Decision(Action.GO_ON, f"the stop that training.rehearse_stop={at} plans")
-    jobs.note_job_end(open_phase, status, planned)
+    jobs.note_job_end(open_phase, status, planned, planned=True)
     folder = jobs.resubmit(open_phase)
     stopped = stops(open_phase)
     where = f"at iteration {stopped[-1].iteration}, saved" if stopped else "before the first step"

@@ -104,6 +104,20 @@ EVENTS = [
     ),
     (
         {
+            "event": "ended",
+            "job": "04-training",
+            "state": "stopped",
+            "exit_code": 75,
+            "at": None,
+            "decision": "go on",
+            "why": "the stop that training.rehearse_stop=40 plans",
+            "planned": True,
+        },
+        "Planned stop of job 04-training: stopped, exit code 75. "
+        "Then: submitted again, because the stop that training.rehearse_stop=40 plans",
+    ),
+    (
+        {
             "event": "resumed",
             "iteration": 29000,
             "folder": "checkpoints/iter_0029000",

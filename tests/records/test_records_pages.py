@@ -319,6 +319,48 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     assert "9,001 tokens/s" in shown
 
 
+SCORES = [
+    {"what": "corpus", "measure": "bits per byte", "samples": 18, "before": 4.59, "after": 3.5},
+    {
+        "what": "all minimal pairs",
+        "measure": "right (share)",
+        "samples": 200,
+        "before": 0.44,
+        "after": 0.395,
+    },
+    {
+        "what": "participle",
+        "measure": "right of this kind (share)",
+        "samples": 20,
+        "before": 0.4,
+        "after": 0.1,
+    },
+]
+
+
+def test_scores_are_on_the_front_page_and_a_fall_is_said(tmp_path):
+    run_folder = write_run(tmp_path / "runs")
+    shown = Page(write_campaign(run_folder, FrontPage(scores=SCORES)).read_text()).text
+    card = shown.partition("Contents")[0]
+    assert "Bits per byte3.5better, from 4.59" in card
+    assert "Minimal pairs right0.395worse, from 0.44" in card
+    assert "Worse after the training: all minimal pairs, right (share), from 0.44 to 0.395" in card
+    assert card.count("Worse after") == 1 and "participle" not in card
+    assert "Scores before and after" in shown
+    assert "Scores before" not in Page(write_campaign(run_folder).read_text()).text
+
+
+def test_scores_are_in_the_index_of_all_runs(tmp_path):
+    runs = tmp_path / "runs"
+    run_folder = write_run(runs)
+    (run_folder / "evaluation").mkdir()
+    lines = "".join(json.dumps(row) + "\n" for row in SCORES)
+    (run_folder / "evaluation" / "built-in.jsonl").write_text(lines)
+    page = Page(write_runs_index(runs).read_text())
+    assert "minimal pairs right" in page.text
+    assert "0.44 → 0.395 ! worse" in page.text and "4.59 → 3.5 better" in page.text
+
+
 def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
     run_folder = write_run(tmp_path / "runs")
     assert (
@@ -432,7 +474,7 @@ def test_index_lists_every_run_newest_first_and_needs_no_server(tmp_path):
         assert word in page.text
     assert "not-a-run" not in page.text
     assert "of 6" not in page.text, "the column counts the same phases as the state"
-    assert page.tags.count("button") == 11
+    assert page.tags.count("button") == 13
     assert "No run yet" in Path(write_runs_index(tmp_path / "empty")).read_text()
 
 

@@ -10,7 +10,7 @@ from log_lines import parse_lines
 
 from runbook.cli.report import summary
 from runbook.plan_file.alarms import GrowthWatch, MetricWatch
-from runbook.results.metrics import find_alarms
+from runbook.results.metrics import find_alarms, find_spikes
 
 
 def steps(values, name="loss", **others):
@@ -125,6 +125,36 @@ def test_single_batches_of_odd_text_are_no_spike():
     odd = curve(600, 0.1)
     odd[200], odd[300], odd[301] = 1.98 * odd[200], 1.4 * odd[300], 1.2 * odd[301]
     assert find_alarms(steps(odd)) == []
+
+
+EARLY_LOSSES = (10.8, 10.4, 10.0, 9.6, 9.2, 8.9, 8.6, 8.3, 8.1, 7.9, 9.59, 9.7, 8.8, 8.2, 7.9)
+EARLY_NORMS = (3.0, 2.0, 1.6, 1.5, 1.4, 1.4, 1.4, 1.3, 1.5, 1.4, 24.0, 22.0, 6.0, 2.0, 1.4)
+
+
+def test_a_jump_below_the_median_of_a_falling_curve_is_a_spike_by_its_gradient():
+    """7.90 to 9.59 with a gradient norm of 24: half of the losses before are higher."""
+    rows = [
+        SimpleNamespace(iteration=n, loss=loss, grad_norm=norm)
+        for n, (loss, norm) in enumerate(zip(EARLY_LOSSES, EARLY_NORMS, strict=True), 1)
+    ]
+    (spike,) = find_alarms(rows)
+    assert (spike.kind, spike.since, spike.value) == ("spike", 11, 9.59)
+    assert "its gradient norm 24 is 16.6 times the usual" in spike.evidence
+    losses = [(row.iteration, row.loss) for row in rows]
+    norms = {row.iteration: row.grad_norm for row in rows}
+    assert find_spikes(losses, norms) == (spike,)
+    assert find_spikes(losses) == (), "without a gradient it may be a batch of odd text"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_odd_text_with_noisy_gradients_is_no_spike(seed):
+    source = random.Random(seed)
+    rows = []
+    for n, loss in enumerate(curve(1200, 0.1, seed), 1):
+        odd = source.uniform(1.1, 1.9) if n % 97 == 0 else 1.0
+        norm = (1.4 + 2 / n) * source.lognormvariate(0, 0.4) * (2 if odd > 1 else 1)
+        rows.append(SimpleNamespace(iteration=n, loss=odd * loss, grad_norm=norm))
+    assert [alarm for alarm in find_alarms(rows) if alarm.kind == "spike"] == []
 
 
 def test_a_loss_that_falls_no_more_is_a_plateau_and_one_that_is_none_is_told_once():

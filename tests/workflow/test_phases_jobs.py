@@ -404,9 +404,9 @@ def test_the_rehearsed_stop_happens_once(runs, queue, capsys):
     rows = [
         json.loads(line) for line in (open_phase.folder / "events.jsonl").read_text().splitlines()
     ]
-    assert [(row["job"], row["why"]) for row in rows if row["event"] == "ended"] == [
-        ("04-training", "the stop that training.rehearse_stop=3 plans")
-    ]
+    assert [
+        (row["job"], row["why"], row["planned"]) for row in rows if row["event"] == "ended"
+    ] == [("04-training", "the stop that training.rehearse_stop=3 plans", True)]
     open_phase.append_event("stopped", iteration=3, signal="SIGTERM")
     training.rehearse_stop(open_phase)
     assert len(queue.calls) == 3

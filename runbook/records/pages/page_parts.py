@@ -15,6 +15,7 @@ from runbook.core.units import in_words, show_quantity
 from runbook.params.secrets import mask
 from runbook.records.twin import Twin
 from runbook.results.log_readers.known_failures import PAGE, TITLE, anchor, find_failures
+from runbook.results.scores import show_score
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -41,6 +42,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    made.filters["score"] = show_score
     made.filters["with_code"] = lambda text: Markup(html_with_code(str(text)))
     return made
 

@@ -61,6 +61,7 @@ from runbook.records.run_state import (
     read_runs,
 )
 from runbook.records.twin import read_twin
+from runbook.results.scores import Score, as_scores, read_main_scores, show_score, worse
 
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 SHOWN_RESULTS = (
@@ -81,6 +82,7 @@ class FrontPage(NamedTuple):
     sample: tuple[str, str] | None = None  # text before and after training
     comparison: Sequence[Row] = ()  # phase, what, planned, actual, ratio, remark
     tiles: Sequence[tuple[str, str, str]] = ()  # name, value, what stands beside it
+    scores: Sequence[Row] = ()  # what, measure, samples, before and after the training
 
 
 class Chart(NamedTuple):
@@ -112,15 +114,14 @@ def write_campaign(
     run = replace(run, name=shown_as) if shown_as else run
     charts = loss_charts(run_folder, with_others=not shown_as)
     main = charts[0].points if charts else []
+    scores = as_scores(outcome.scores)
     text = page(
         "campaign.html.j2",
         head=head(f"{run.name}: report", script=bool(charts)),
         run=run,
         answer=_answer(run),
         is_alone=bool(shown_as),
-        tiles=outcome.tiles or [("Loss", f"{main[-1][1]:.4g}", f"from {main[0][1]:.4g}")]
-        if main
-        else (),
+        tiles=[*_loss_tiles(outcome, main), *_score_tiles(scores)],
         facts=_facts(run),
         spark=sparkline([loss for _, loss in main], SPARK_WIDTH),
         charts=charts,
@@ -131,6 +132,8 @@ def write_campaign(
         ),
         rows=[_phase_row(run_folder, phase) for phase in run.phases],
         sample=outcome.sample,
+        scores=scores,
+        worse=[score.worse_text() for score in worse(scores)],
         comparison=[_planned_row(row) for row in outcome.comparison or _comparison(run)],
         written=f"{utc_now()[:19].replace('T', ' ')} UTC",
     )
@@ -240,6 +243,7 @@ def write_runs_index(runs_folder: Path) -> Path:
                 for name in KEY_NUMBERS
             ],
             "changed": run.changed.isoformat(timespec="seconds"),
+            "scores": _scores_of_run(run.folder),
             "target": f"{run.name}/index.html"
             if (run.folder / "index.html").exists()
             else f"{run.name}/",
@@ -251,13 +255,48 @@ def write_runs_index(runs_folder: Path) -> Path:
         "runs.html.j2",
         head=head("Runs", script=True),
         rows=rows,
-        names=[in_words(name) for name in KEY_NUMBERS],
+        names=[*(in_words(name) for name in KEY_NUMBERS), *INDEX_SCORES.values()],
         num_phases=len(PHASES),
         written=f"{utc_now()[:19].replace('T', ' ')} UTC",
     )
     write_text(runs_folder / "index.html", text)
     write_help(runs_folder)
     return runs_folder / "index.html"
+
+
+INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pairs right"}
+"""Measures that a list of runs shows, and what its columns are called."""
+
+
+def _loss_tiles(
+    outcome: FrontPage, points: Sequence[tuple[float, float]]
+) -> Sequence[tuple[str, str, str]]:
+    """The tiles of whoever knows plan and prices, else the loss alone; none without losses."""
+    if not points:
+        return ()
+    return outcome.tiles or [("Loss", f"{points[-1][1]:.4g}", f"from {points[0][1]:.4g}")]
+
+
+def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
+    """A tile for each score that a list of runs shows too."""
+    tiles = []
+    for measure, name in INDEX_SCORES.items():
+        of_measure = [score for score in scores if score.measure == measure]
+        for score in of_measure:
+            text = f", {score.what}" if len(of_measure) > 1 else ""
+            before = f"{score.change}, from {show_score(score.before)}"
+            beside = "not measured before the training" if score.before is None else before
+            tiles.append((f"{name[0].upper()}{name[1:]}{text}", show_score(score.after), beside))
+    return tiles
+
+
+def _scores_of_run(run_folder: Path) -> list[list[Score]]:
+    """The scores of each column of the index; a run of several texts has several in one."""
+    try:
+        scores = read_main_scores(run_folder)
+    except (KeyError, TypeError):  # a file that somebody else wrote or changed
+        scores = ()
+    return [[score for score in scores if score.measure == measure] for measure in INDEX_SCORES]
 
 
 def _facts(run: RunState) -> list[tuple[str, str]]:

@@ -98,7 +98,7 @@ def loss_figure(
                 linewidth=1,
                 label=f"ln {vocabulary} = {start:.2f}",
             )
-        jumps = [(spike.since, spike.value) for spike in find_spikes(points)]
+        jumps = [(spike.since, spike.value) for spike in find_spikes(points, history.grad_norms)]
         if jumps:
             axes.plot(*_columns(jumps), "v", color=VERMILION, markersize=6, label="spike")
         without = [

@@ -255,10 +255,20 @@ def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
         ),
         (
             "What happened",
-            counted(one.history.num_segments - 1, "restart"),
+            _restarts_text(one),
             ", ".join(counted(number, what) for what, number in happened.items()),
         ),
     ]
+
+
+def _restarts_text(one: TrainingResults) -> str:
+    """Restarts, and how many of them training.rehearse_stop planned."""
+    restarts = one.history.num_segments - 1
+    text = counted(restarts, "restart")
+    num_planned = sum(event.planned for event in events_named(one.events, "ended"))
+    if not restarts or not num_planned:
+        return text
+    return f"{text}, planned" if num_planned >= restarts else f"{text}, {num_planned} planned"
 
 
 def plan_versus_actual(one: TrainingResults) -> Table:

@@ -1,0 +1,105 @@
+"""Scores of a run's weights before the training and after it, and which of them the training made worse."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from runbook.core.table import Row
+from runbook.core.units import four_digits
+from runbook.results.history import PHENOMENON, read_scores
+
+_LOWER_IS_BETTER = re.compile(r"perplexity|bits per byte|bits_per_byte|\bbrier|\bloss")
+"""Our two, and what lm-evaluation-harness marks with `higher_is_better: false`."""
+CONFIDENCE = 1.96
+"""Standard errors on both sides that 95 of 100 repetitions stay within."""
+
+
+class Change(StrEnum):
+    """What the training did to a score."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    UNKNOWN = "unknown"
+    """Nothing was measured before the training, or one of the two is no number."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One measure of one set of texts, with the first weights and with the trained ones."""
+
+    what: str
+    measure: str
+    samples: int | None
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> Change:
+        """Whether the training made it better or worse."""
+        if self.before is None or self.after is None:
+            return Change.UNKNOWN
+        if not (math.isfinite(self.before) and math.isfinite(self.after)):
+            return Change.UNKNOWN
+        if self.before == self.after:
+            return Change.SAME
+        is_lower = self.after < self.before
+        lower_is_better = _LOWER_IS_BETTER.search(self.measure) is not None
+        return Change.BETTER if is_lower == lower_is_better else Change.WORSE
+
+    @property
+    def chance(self) -> float | None:
+        """How far a share of so many samples moves by chance (95 %); None where the score is no share."""
+        if not self.is_share or self.before is None or self.after is None or not self.samples:
+            return None
+        variances = [share * (1 - share) for share in (self.before, self.after)]
+        return CONFIDENCE * math.sqrt(sum(variances) / self.samples)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it counts right answers."""
+        return "share" in self.measure or self.measure.startswith("acc")
+
+    def worse_text(self) -> str:
+        """One sentence about a score that the training made worse.
+
+        >>> Score("pairs", "right (share)", 200, 0.44, 0.395).worse_text()
+        'Worse after the training: pairs, right (share), from 0.44 to 0.395; 200 samples differ by up to 0.097 by chance.'
+        """
+        values = f"from {show_score(self.before)} to {show_score(self.after)}"
+        text = f"Worse after the training: {self.what}, {self.measure}, {values}"
+        if self.chance is None or self.before is None or self.after is None:
+            return f"{text}."
+        if abs(self.after - self.before) <= self.chance:
+            return f"{text}; {self.samples} samples differ by up to {self.chance:.2g} by chance."
+        return f"{text}; {self.samples} samples differ by at most {self.chance:.2g} by chance."
+
+
+def show_score(value: float | None) -> str:
+    """A score to four digits.
+
+    >>> show_score(4.592521504486381), show_score(52109.6), show_score(None)
+    ('4.593', '52,110', 'not measured')
+    """
+    if value is None:
+        return "not measured"
+    rounded = four_digits(value)
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:g}"
+
+
+def read_main_scores(folder: Path) -> tuple[Score, ...]:
+    """The scores of a run without the parts of the minimal pairs; empty before anything was measured."""
+    return as_scores(read_scores(folder))
+
+
+def as_scores(rows: Iterable[Row]) -> tuple[Score, ...]:
+    """Rows of `evaluation/*.jsonl` as scores; parts of the minimal pairs are left out."""
+    return tuple(Score(**row) for row in rows if row["measure"] != PHENOMENON)
+
+
+def worse(scores: Sequence[Score]) -> list[Score]:
+    """Those that the training made worse."""
+    return [score for score in scores if score.change is Change.WORSE]
