@@ -31,7 +31,7 @@ checkpoint counted in bytes (14 for each parameter: the weight in 2, its fp32 co
 unit (2.20, 0.66, 0.33 and 0.16 min) it is 7 to 8 % low.
 
 `runbook plan RUN` and notebook 00 show the same for the run's own model, `jobs.storage` chooses a tier, and the plan
-warns where data and checkpoints do not fit. `runbook render RUN --out DIR` writes `01-environment/deployment.env`
+warns where data and checkpoints do not fit. `runbook render RUN --out DIR` writes `environment/deployment.env`
 (GPU_SKU, ANF_SKU, ANF_SIZE, AMLFS_SKU, AMLFS_SIZE) for Azure and `shared-storage.yaml` for AWS.
 
 This page is written by `python tools/write_pages.py`; a test compares the two.

@@ -74,19 +74,22 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
     chain = _programs_around(command, commands)
     kinds = ("step", "container", "wrapper", "starter")
     parts = [
-        (program_name(outer.words[0]), outer.words[1 : 1 + outer.own])
+        (_starter_name(outer.words[: 1 + outer.own]), outer.words[1 : 1 + outer.own])
         for outer in chain
         if outer.kind in kinds
     ]
     if place:
-        own = words[1:place]
-        module = option(own, "m")
-        name = program_name(words[0])
-        if module and module.text in _MODULES:
-            name = "deepspeed" if module.text.startswith("deepspeed") else "torchrun"
-        parts.append((name, own))
+        parts.append((_starter_name(words[:place]), words[1:place]))
     line = (chain[0].line if chain else 0) or command.line
     return Launch(tuple(parts), script, arguments, replace(command, line=line))
+
+
+def _starter_name(words: Sequence[Word]) -> str:
+    """The program's own name; of Python with a starter's module, the starter's name."""
+    module = option(words[1:], "m")
+    if module and module.text in _MODULES:
+        return "deepspeed" if module.text.startswith("deepspeed") else "torchrun"
+    return program_name(words[0])
 
 
 def _programs_around(

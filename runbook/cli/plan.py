@@ -291,7 +291,10 @@ def why(run_name: str, key: str, set_words: tuple[str, ...]) -> None:
 )
 @SET
 def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, ...]) -> None:
-    """Write OUT/<phase>/job.sh and arguments.json for each phase of RUN that submits a job; needs no cluster."""
+    """Write OUT/jobs/<phase>/job.sh and arguments.json for each phase of RUN that submits a job; needs no cluster.
+
+    OUT has the layout of a run's folder: go to OUT/jobs/<phase> and submit job.sh from there.
+    """
     from runbook.workflow.plan_commands import render_all
 
     for path in render_all(run_name, set_words, out, placeholders=placeholders):

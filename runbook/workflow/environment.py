@@ -14,6 +14,7 @@ from runbook.core.units import show_duration
 from runbook.display import CheckTable, Progress, show_table, show_text
 from runbook.jobs.render.preparation import (
     FLEET,
+    SETUP_FOLDER,
     SetupStep,
     preparation_files,
     setup_steps,
@@ -38,8 +39,6 @@ PHASE = "01-environment"
 SETUP_VERSION = 1
 LONGEST_SECONDS = 8 * 3600.0
 """Of one step: importing a 23 GiB image, or copying 702 GiB of token files, takes its time."""
-FOLDER = "environment"
-"""The folder of the scripts that were run, and of their logs."""
 bind = binder(PHASE)
 
 
@@ -53,7 +52,7 @@ def prepare(open_phase: OpenPhase) -> None:
         show_text(f"Site {open_phase.settings.site.site} needs nothing but the package itself.")
     if open_phase.settings.site.fleet:
         show_text(
-            f"The machines cost as long as they are up. {FOLDER}/{FLEET} in the run's folder starts and stops "
+            f"The machines cost as long as they are up. {SETUP_FOLDER}/{FLEET} in the run's folder starts and stops "
             f"them where the cluster is managed, not here: bash {FLEET} start CLUSTER REGION waits until they run."
         )
     steps = [{key: row[key] for key in ("step", "state", "makes")} for row in rows]
@@ -114,7 +113,7 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
             step for step in todo if step.name != "tokenizer"
         ]  # the package's own files are used in their place
     for name, content in preparation_files(settings).items():
-        write_text(folder / FOLDER / name, content)
+        write_text(folder / SETUP_FOLDER / name, content)
     done = []
     with Progress("set-up", total=len(todo) or 1, unit="steps") as progress:
         for number, step in enumerate(todo, 1):
@@ -137,7 +136,7 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
     old = run_files.read_mark(folder, mark)
     if there and old is not None and old.fingerprint == digest and step.name != "checkout":
         return row
-    script = folder / FOLDER / f"{number}-{step.name}.sh"
+    script = folder / SETUP_FOLDER / f"{number}-{step.name}.sh"
     write_text(script, text)
     started = time.monotonic()
     finished = shell.run(["bash", str(script)], cwd=folder, timeout=LONGEST_SECONDS, check=False)

@@ -14,7 +14,11 @@ from runbook.core.files import write_text
 from runbook.core.units import show_bytes, show_duration
 from runbook.display import CheckTable, Table
 from runbook.jobs.job_folder import JobFolder
-from runbook.jobs.render.preparation import preparation_files, render_preparation
+from runbook.jobs.render.preparation import (
+    SETUP_FOLDER,
+    preparation_files,
+    render_preparation,
+)
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks, render_task
 from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_job, write_job
 from runbook.params import Settings
@@ -64,23 +68,33 @@ def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
 def render_all(
     run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False
 ) -> list[Path]:
-    """Write what would be submitted into `out`; a value nobody gave is refused, or with `placeholders` marked."""
+    """Write what would be submitted into `out`, laid out as a run's folder, so that it can be submitted from there.
+
+    A value nobody gave is refused, or with `placeholders` marked. A folder from which a job was submitted is refused.
+    """
     settings = params.load(run, set_words=set_words)
     if placeholders:
         settings = with_placeholders(settings)
     plan = machine.make_plan_here(settings)
     jobs = render_jobs(settings, plan)
-    write_plan_file(settings, plan, out)
     if asks_for_queue(settings, "02-data"):
         tasks = data_tasks(settings, sys.executable)
         jobs |= {
             task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE)
             for task in tasks
         }
+    folders = {name: JobFolder(out / "jobs" / name) for name in jobs}
+    for folder in folders.values():
+        if folder.was_submitted():
+            raise ParamsError(
+                f"{folder.path} holds a job that was submitted, and its script is kept as it ran. "
+                "Name another folder with --out."
+            )
+    write_plan_file(settings, plan, out)
     for name, job in jobs.items():
-        write_job(JobFolder(out / name), job)
+        write_job(folders[name], job)
     if settings.site.scheduler != "local":
-        preparation = out / "01-environment"
+        preparation = out / SETUP_FOLDER
         write_text(preparation / "prepare.sh", render_preparation(settings, PACKAGE), mode=0o777)
         for name, content in preparation_files(settings).items():
             write_text(preparation / name, content)

@@ -217,6 +217,18 @@ def test_nodes_come_from_the_queue_of_the_job_that_was_submitted():
     assert launches_of(found.commands)[-1].programs == ["srun", "torchrun"]
 
 
+@pytest.mark.parametrize(
+    ("module", "starter"),
+    [("torch.distributed.run", "torchrun"), ("deepspeed.launcher.runner", "deepspeed")],
+)
+def test_a_starter_that_python_runs_as_a_module_starts_its_command(module, starter):
+    rank = f"exec python3 -u {TRAIN}\n"
+    job = f"srun --nodes=2 python3 -m {module} --no_python bash rank.sh\n"
+    found = launches_of(followed(job, {"rank.sh": rank}).commands)[-1]
+    assert found.programs[:2] == ["srun", starter]
+    assert found.script.text == TRAIN.split()[0]
+
+
 def test_the_file_of_a_pbs_jobs_nodes_is_there_from_the_first_run():
     script = f"#PBS -l select=3\nhosts=$(wc -l < $PBS_NODEFILE)\nmpiexec -n $hosts python {TRAIN} --tp $hosts\n"
     assert arguments(script)[-2:] == ["--tp", "3"]

@@ -68,7 +68,7 @@ def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(
     assert "The scheduler here answered: sinfo." in said.out
     monkeypatch.chdir(tmp_path / "work")
     assert runbook("render", "oak", "--out", "scripts").code == 0
-    script = Path("scripts/04-training/job.sh").read_text()
+    script = Path("scripts/jobs/04-training/job.sh").read_text()
     asked = re.findall(r"^#SBATCH --(\S+)$", script, re.MULTILINE)
     for word in (
         *("nodes=1", "gpus-per-node=4", "ntasks-per-node=1", "cpus-per-task=64", "mem=0"),
@@ -87,7 +87,7 @@ def test_two_commands_lead_there_from_a_laptop_too(runbook, programs, tmp_path, 
     monkeypatch.chdir(tmp_path / "work")
     assert runbook("render", "oak", "--out", "scripts").code == 0
     asked = re.findall(
-        r"^#SBATCH --(\S+)$", Path("scripts/04-training/job.sh").read_text(), re.MULTILINE
+        r"^#SBATCH --(\S+)$", Path("scripts/jobs/04-training/job.sh").read_text(), re.MULTILINE
     )
     assert {"nodes=1", "gpus-per-node=4", "cpus-per-task=64", "mem=0", "time=01:00:00"} < set(asked)
     assert not [word for word in asked if word.startswith("partition")]
@@ -245,7 +245,7 @@ def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, proj
         runbook("render", "elm", "--out", "scripts", "--set", "jobs.training.partition=debug").code
         == 0
     )
-    script = Path("scripts/04-training/job.sh").read_text()
+    script = Path("scripts/jobs/04-training/job.sh").read_text()
     assert re.search(r"^#PBS -l select=1:ncpus=64:ngpus=4$", script, re.MULTILINE)
     assert "#PBS -q debug" in script
 

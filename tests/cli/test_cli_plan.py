@@ -202,10 +202,10 @@ def test_render_writes_what_would_be_submitted_and_nothing_else(runbook, project
     written = sorted(set(everything()) - set(before))
     assert {"rendered/run.yaml", "rendered/plan.json"} < set(written)
     for phase in ("03-smoke-test", "04-training"):
-        assert f"rendered/{phase}/job.sh" in written
-        arguments = json.loads((project / f"rendered/{phase}/arguments.json").read_text())
+        assert f"rendered/jobs/{phase}/job.sh" in written
+        arguments = json.loads((project / f"rendered/jobs/{phase}/arguments.json").read_text())
         assert "runbook.training" in arguments or any("plan.json" in word for word in arguments)
-        assert (project / f"rendered/{phase}/job.sh").read_text().startswith("#!/")
+        assert (project / f"rendered/jobs/{phase}/job.sh").read_text().startswith("#!/")
     assert [str(project / name) for name in written] == said.out.split()
     assert not (project / "runs").exists()
     again = runbook("render", "local", "--out", project / "rendered")

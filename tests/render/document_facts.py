@@ -41,7 +41,7 @@ def ours(name):
     step = re.search(
         r"^export RUNBOOK_SECONDS_LEFT=.*?\n((?:srun|mpiexec) .*?)</dev/null", script, re.M | re.S
     )
-    words = shlex.split(step[1].replace("\\\n", " "))
+    words = _with_starter_names(shlex.split(step[1].replace("\\\n", " ")))
     at = next(
         place for place, word in enumerate(words) if word in ("torchrun", "deepspeed", "bash")
     )
@@ -63,6 +63,16 @@ def ours(name):
         base = sample(settings.run.run, "")["arguments"]
         found["arguments"] = {**base, **_plain_hydra(found["arguments"])}
     return found
+
+
+def _with_starter_names(words):
+    """The words with `python3 -m MODULE` of a starter as the program that the documents call."""
+    names = {"torch.distributed.run": "torchrun", "deepspeed.launcher.runner": "deepspeed"}
+    for module, name in names.items():
+        if module in words:
+            at = words.index(module)
+            return [*words[: at - 2], name, *words[at + 1 :]]
+    return words
 
 
 def differences(theirs, own):

@@ -174,7 +174,7 @@ def test_a_group_that_is_not_there_is_named_with_those_that_are():
 
 def test_the_deepspeed_launcher_is_for_one_node():
     _, _, job = rendered("slurm-oscar:single-node", "04-training")
-    assert "  deepspeed \\\n  --num_gpus=8 \\\n" in job.script
+    assert "  python3 -m deepspeed.launcher.runner \\\n  --num_gpus=8 \\\n" in job.script
     with pytest.raises(
         Exception, match="the deepspeed launcher reaches other nodes by ssh without a password"
     ):

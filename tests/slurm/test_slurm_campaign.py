@@ -55,7 +55,8 @@ def test_the_smoke_test_ran_on_both_nodes_inside_what_pyxis_was_asked_for(tested
     assert [row["iteration"] for row in metrics] == [1, 2, 3, 4, 5, 6]
     assert {row["world_size"] for row in metrics} == {2}
     script = (folder / "job.sh").read_text()
-    assert "--container-image='registry.example.org#nothing:1'" in script and "torchrun" in script
+    assert "--container-image='registry.example.org#nothing:1'" in script
+    assert "python3 -m torch.distributed.run" in script
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +75,7 @@ def test_the_same_smoke_test_by_plain_srun_gives_the_same_losses(tested: Path, b
     folder = by_srun
     script = (folder / "jobs" / "03-smoke-test" / "job.sh").read_text()
     assert (
-        "torchrun" not in script
+        "torch.distributed.run" not in script
         and "SLURM_PROCID" in (folder / "jobs" / "03-smoke-test" / "rank.sh").read_text()
     )
     losses = [

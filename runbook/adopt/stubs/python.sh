@@ -16,6 +16,14 @@ for word in "$@"; do
   esac
 done
 case "$*" in *torch.distributed* | *accelerate.commands* | *deepspeed.launcher*) script=launcher ;; esac
+case "$script: $* " in
+  launcher:*" --no_python "* | launcher:*" --no-python "*) # as starter.sh: the command that it starts on a rank runs once
+    kind=step
+    own_words "$@"
+    record starter "$own" "$@"
+    shift "$own"
+    start "$@" ;;
+esac
 record python "$#" "$@"
 trains='(pretrain|train|finetune|pretraining)[A-Za-z0-9_-]*\.py$'
 if [ -z "$real" ] || [[ " $* " == *" -m "* ]] || [ "$script" = launcher ]; then

@@ -109,9 +109,14 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 
 
 def _starter(settings: Settings, job: Job) -> list[str]:
+    """Words that start a node's ranks: of torchrun or deepspeed, by the interpreter that has the trainer.
+
+    The bare names `torchrun` and `deepspeed` are another installation's where PATH has one.
+    """
+    python = quote(settings.site.python or "python3")
     if settings.site.launcher == "torchrun":
         return [
-            "torchrun",
+            f"{python} -m torch.distributed.run",
             f"--nnodes={job.nodes}",
             f"--nproc-per-node={job.devices_per_node}",
             '--rdzv-id="$job_number"',
@@ -125,8 +130,13 @@ def _starter(settings: Settings, job: Job) -> list[str]:
                 f"jobs asks for {job.nodes} nodes, but the deepspeed launcher reaches other nodes by ssh without a "
                 "password, which queues do not give. Set the site's launcher to torchrun, or nodes to 1."
             )
-        argv = ["deepspeed", f"--num_gpus={job.devices_per_node}", '--master_port="$MASTER_PORT"']
-        return [*argv, "--no_local_rank", "--no_python bash"]
+        return [
+            f"{python} -m deepspeed.launcher.runner",
+            f"--num_gpus={job.devices_per_node}",
+            '--master_port="$MASTER_PORT"',
+            "--no_local_rank",
+            "--no_python bash",
+        ]
     return ["bash"]
 
 

@@ -89,6 +89,8 @@ def _secret(reference: str) -> str:
     return f"secret=$(<{quote(str(Path(place).expanduser()))})"
 
 
+SETUP_FOLDER = "environment"
+"""The folder, in a run's own, of the scripts that set a site up, and of their logs."""
 FLEET = "fleet.sh"
 """Starts and stops the machines of a rented cluster, from the computer it is managed from."""
 

@@ -176,7 +176,7 @@ srun \
   --pwd "$PWD" \
   --no-home \
   "${SIF}" \
-  torchrun \
+  python3 -m torch.distributed.run \
   --nnodes=2 \
   --nproc-per-node=8 \
   --rdzv-id="$job_number" \

@@ -138,7 +138,7 @@ srun \
   --container-workdir="$PWD" \
   --no-container-mount-home \
   --container-env=CUDA_DEVICE_MAX_CONNECTIONS,MASTER_ADDR,MASTER_PORT,OMP_NUM_THREADS,PYTHONUNBUFFERED,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER,RUNBOOK_SECONDS_LEFT \
-  torchrun \
+  python3 -m torch.distributed.run \
   --nnodes=2 \
   --nproc-per-node=8 \
   --rdzv-id="$job_number" \
