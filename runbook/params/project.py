@@ -1,5 +1,6 @@
 """The parameter files of a project: run files, sites, variants."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,16 +9,39 @@ from runbook.params.schema.keys import nearest
 from runbook.params.yaml12 import read_file
 
 
+PROJECT_VARIABLE = "RUNBOOK_PROJECT"
+"""The project's folder, for commands and kernels whose working folder is not inside it."""
+
+
 def project_root(start: Path | None = None) -> Path:
-    """The nearest folder upwards from `start` (default: here) that holds params/models.yaml."""
-    first = (start or Path.cwd()).resolve()
+    """Return the nearest folder upwards from `start` that holds params/models.yaml.
+
+    Without `start`: from $RUNBOOK_PROJECT where it is set, else from the working folder.
+    """
+    named = os.environ.get(PROJECT_VARIABLE, "") if start is None else ""
+    first = (start or Path(named or os.curdir)).resolve()
     for folder in (first, *first.parents):
         if (folder / "params" / "models.yaml").is_file():
             return folder
+    where = f"{PROJECT_VARIABLE}={named}" if named else str(first)
     raise ParamsError(
-        f"{first} is not inside a project: neither it nor a folder above it holds params/models.yaml. "
-        "Go to the clone, name the run file by its path, or make a project with: runbook init DIR"
+        f"{where} is not inside a project: neither it nor a folder above it holds params/models.yaml. Go to the clone, "
+        f"set {PROJECT_VARIABLE} to its folder, name the run file by its path, or make a project with: runbook init DIR"
     )
+
+
+def remember_project(project: Path) -> None:
+    """Let this process, and those that it starts, find a project that its working folder does not lead to.
+
+    A kernel of papermill works in the folder that papermill was started in. Later cells read files of the run, which
+    name models and sites of the project.
+    """
+    try:
+        is_found = project_root() == project
+    except ParamsError:
+        is_found = False
+    if not is_found:
+        os.environ[PROJECT_VARIABLE] = str(project)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
     """The gap of a training by its log; what the log does not say is taken from a run's settings, where given."""
     facts = facts_of_run(full_choice(settings)) if settings else {}
     log = parse_files([path])
-    catalogue = read_models(project_root())
+    catalogue = read_models(settings.project if settings else project_root())
     with open_log(path) as stream:  # arguments and sentences are looked for in its first 4 MiB
         text = stream.read(1 << 22).decode("utf-8", "replace")
     facts |= read_facts(text, log.arguments) | read_words(set_words)

@@ -18,7 +18,7 @@ from runbook.display.output_place import Place, where_we_are
 from runbook.params import Settings
 from runbook.params.layers import GIVEN_BEFORE
 from runbook.params.parameters_cell import refuse_edits_below_papermill
-from runbook.params.project import shown_path
+from runbook.params.project import remember_project, shown_path
 from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file
 from runbook.plan_file.identity import step_inputs
@@ -101,6 +101,7 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     value is wrong, when values do not fit together, or when the run's folder was made with other parameters.
     """
     settings = with_values_given_before(partial(params.bind, namespace), show_text)
+    remember_project(settings.project)
     if where_we_are() is not Place.BROWSER:
         refuse_edits_below_papermill(namespace, f"notebooks/{phase}.ipynb")
     open_phase = open_run_phase(settings, phase)

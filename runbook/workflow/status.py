@@ -17,6 +17,7 @@ from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import element_folders, read_job_request
 from runbook.jobs.queue import QueueScheduler
+from runbook.params.project import find_run_file
 from runbook.params.schema.run_file import PHASES
 from runbook.records.run_state import RunState, read_run, read_runs
 from runbook.workflow.open_phase import runs_folder
@@ -28,15 +29,22 @@ LIVING = (*ACTIVE, JobState.UNKNOWN)
 
 def run_folder(name: str, runs: Path | None = None) -> Path:
     """The folder of a run given as its name, `RUN:VARIANT`, or a path; the nearest names where there is none."""
-    root = runs or runs_folder(params.project_root())
+    if (Path(name) / "run.yaml").exists():
+        return Path(name).absolute()
+    root = runs or runs_folder(_project_of(name))
     stem = name.removesuffix(".yaml").rpartition("/")[2].replace(":", "--")
-    for folder in (Path(name), root / stem):
-        if (folder / "run.yaml").exists():
-            return folder.absolute()
+    if (root / stem / "run.yaml").exists():
+        return (root / stem).absolute()
     names = [path.parent.name for path in sorted(root.glob("*/run.yaml"))]
     near = difflib.get_close_matches(stem, names) or names
     there = f"; there are {', '.join(near)}" if near else "; there are no runs yet"
     raise ParamsError(f"{root / stem} is not a run's folder{there}. runbook run {stem} makes it.")
+
+
+def _project_of(name: str) -> Path:
+    """The project that a run file given by its path belongs to; else the one found from here."""
+    is_run_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
+    return find_run_file(name).project if is_run_file else params.project_root()
 
 
 def job_folders(folder: Path) -> list[JobFolder]:

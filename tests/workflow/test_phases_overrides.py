@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import pytest
 from toy_run import PROJECT, TOY
 
+import runbook
 from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.params import PARAMETERS
+from runbook.params.project import PROJECT_VARIABLE
 from runbook.records.engine.execute import Outcome
 from runbook.workflow import open_phase as phases
 from runbook.workflow import run
 from runbook.workflow.run import RunRequest
+from runbook.workflow.status import run_folder
 
 GIVEN = {
     "model": "tiny",
@@ -34,8 +38,59 @@ def project(tmp_path: Path, runs: Path, monkeypatch) -> Path:
     return root
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch) -> Path:
+    """A working folder outside of any project, as that of a kernel which papermill started there."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(PROJECT_VARIABLE, "")
+    monkeypatch.delenv(PROJECT_VARIABLE)
+    return folder
+
+
 def bind(phase: str, **given: Any) -> phases.OpenPhase:
     return phases.bind_phase(phase, {**PARAMETERS, **given})
+
+
+def test_a_kernel_in_another_folder_opens_the_run_that_it_bound(project, elsewhere):
+    open_phase = bind("00-plan", run=str(project / "params" / "local.yaml"))
+    assert not open_phase.folder.is_relative_to(project)
+    opened = runbook.open(open_phase.folder).plan
+    assert opened.settings.project == project
+    assert opened.plan.model == open_phase.plan.model
+    assert os.environ[PROJECT_VARIABLE] == str(project), "processes that it starts find it too"
+
+
+def test_a_kernel_inside_the_project_needs_no_variable(project, elsewhere, monkeypatch):
+    monkeypatch.chdir(project / "notebooks")
+    bind("00-plan")
+    assert PROJECT_VARIABLE not in os.environ
+
+
+def test_a_kernel_in_another_project_reads_the_models_of_its_own(project, elsewhere):
+    shutil.copytree(project / "params", elsewhere / "params")
+    bind("00-plan", run=str(project / "params" / "local.yaml"))
+    assert params.project_root() == project
+
+
+def test_a_run_file_named_by_its_path_leads_to_its_runs_from_anywhere(
+    project, elsewhere, monkeypatch
+):
+    monkeypatch.delenv(phases.RUNS_VARIABLE)
+    file = str(project / "params" / "local.yaml")
+    folder = bind("00-plan", run=file).folder
+    monkeypatch.delenv(PROJECT_VARIABLE)
+    assert run_folder(file) == folder == project / "runs" / "local"
+    assert runbook.open(file).folder == folder
+
+
+def test_a_folder_that_is_no_runs_is_not_taken_for_a_run_file(project, elsewhere):
+    os.environ[PROJECT_VARIABLE] = str(project)
+    with pytest.raises(ParamsError) as refused:
+        runbook.open(elsewhere)
+    assert "is not a run's folder" in str(refused.value)
+    assert "is not a file" not in str(refused.value)
 
 
 def test_the_next_notebook_goes_on_with_what_the_first_one_was_given(project, capsys):

@@ -40,6 +40,8 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
+            if Path(run).is_dir():  # a folder is no run file either
+                raise
             try:  # a run that was never started can be planned
                 settings = params.load(str(run))
             except ParamsError as no_file:
