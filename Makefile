@@ -1,8 +1,9 @@
-# One command each: make run (clone to report), make test, make check. Needs Python 3.11 or newer and make.
+# One command each: make run (clone to report), make test, make check. Needs make and Python 3.11, 3.12 or 3.13.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# An environment that is there decides about its Python.
+INSTALLER := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 # What is seen here: nvidia, rocm, else cpu. GPU=1 also brings Transformer Engine, GPU=0 takes PyTorch for the CPU.
 SEEN   := $(shell if nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then echo nvidia; \
   elif { rocminfo; rocm-smi --showproductname; } 2>/dev/null | grep -Eq 'Name: +gfx|^GPU\['; then echo rocm; else echo cpu; fi)
@@ -12,7 +13,6 @@ KIND   := $(if $(filter 0,$(GPU)),cpu,$(if $(filter nvidia rocm,$(GPU)),$(GPU),$
 # of ROCm or CUDA, which TORCH_INDEX names: always for ROCm; for NVIDIA where the driver is too old for PyPI's build.
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
-TORCH  := "$$(grep -o '^torch==[0-9.]*' requirements.lock)"
 ROCM   := $(shell grep -o '^[0-9]*\.[0-9]*' /opt/rocm/.info/version 2>/dev/null || echo X.Y)
 NO_ROCM := an AMD GPU is meant, and PyPI has no PyTorch for ROCm. Name the index of your ROCm (https://pytorch.org/get-started): \
   make setup GPU=rocm TORCH_INDEX=https://download.pytorch.org/whl/rocm$(ROCM)
@@ -26,7 +26,7 @@ export DS_BUILD_OPS := 0
 # What an executed notebook carries and a master must not; the same words as in .pre-commit-config.yaml.
 STRIPPED := metadata.papermill cell.metadata.papermill metadata.widgets metadata.runbook metadata.language_info.version cell.metadata.execution
 
-.PHONY: help setup run test check format sites bench docs screenshots lock clean
+.PHONY: help setup run test check format sites pythons bench docs screenshots lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -34,22 +34,8 @@ help:  ## show the targets
 setup: $(READY)  ## create .venv, install what requirements.lock pins; GPU=1: also Transformer Engine
 
 $(READY): requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-ifeq ($(KIND),cpu)
-	$(PIP) install -q --no-deps --retries 0 --timeout 10 --index-url $(TORCH_CPU_INDEX) $(TORCH) 2>/dev/null \
-	  || $(PIP) install -q --no-deps $(TORCH)
-else
-	! $(PIP) freeze | grep -q '^torch==.*+cpu' || $(PIP) uninstall -qy torch
-	$(PIP) install -q $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-endif
-ifeq ($(KIND),rocm)
-	grep -v '^triton==' requirements.lock >$(VENV)/rocm.lock
-	$(PIP) install -q --no-deps -r $(VENV)/rocm.lock
-else
-	$(PIP) install -q --no-deps -r requirements.lock
-endif
-	$(PIP) install -q --no-deps -e .
+	@$(INSTALLER) tools/find_python.py
+	@$(INSTALLER) tools/set_up.py --venv $(VENV) --kind $(KIND) --cpu-index $(TORCH_CPU_INDEX) $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 ifeq ($(KIND)$(GPU),nvidia1)
 	bash tools/transformer_engine.sh $(BIN)/python
 endif
@@ -81,6 +67,12 @@ test: check  ## check, then the whole test suite
 
 sites: setup  ## the five documents' run files, rehearsed here and on a Slurm of two nodes (root, Debian's slurm)
 	$(BIN)/pytest --timeout=1200 tests/sites/rehearse_sites.py
+
+# all, rotate (one of them, by the commit) or one such as 3.13; in environments of their own in build/pythons.
+PYTHONS ?= all
+
+pythons: setup  ## the trainer and all phases on each other supported Python: some GB each
+	PYTHONS=$(PYTHONS) $(BIN)/pytest -s tests/pythons/run_on_pythons.py
 
 # How many broken files of each kind, and random layouts.
 FUZZ_INPUTS   ?= 10000

@@ -13,10 +13,10 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
-from megatron.core.utils import get_batch_on_this_cp_rank
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, Source
+from runbook.training.context_parallel import slice_sequences
 from runbook.training.engines.engine import DATA, StepClock
 from runbook.training.process_groups import device, run_long_on_first_rank
 from runbook.training.token_files import DataParallelShare, shuffled_epochs
@@ -224,7 +224,7 @@ class BatchReader:
                 f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the model's vocabulary "
                 f"is {self._vocabulary}: the data was tokenized with another vocabulary"
             )
-        return dict(get_batch_on_this_cp_rank(batch))
+        return slice_sequences(batch)
 
 
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")

@@ -15,10 +15,10 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.utils import get_batch_on_this_cp_rank
 
 from runbook.plan_file.schema import PhasePlan
 from runbook.training import cpu
+from runbook.training.context_parallel import slice_sequences
 from runbook.training.engines import engine, gpt_model
 from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, OwnedState, State
 
@@ -114,7 +114,7 @@ class MegatronEngine(engine.TrainingEngine):
         positions = torch.arange(ids.shape[1], device=ids.device).clamp_(
             max=self.spec.model.positions - 1
         )
-        batch = get_batch_on_this_cp_rank({"tokens": ids, "position_ids": positions.unsqueeze(0)})
+        batch = slice_sequences({"tokens": ids, "position_ids": positions.unsqueeze(0)})
         # The interleaved schedule takes micro-batches by groups of as many as there are stages.
         count = self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
         shape = {"seq_length": ids.shape[1], "micro_batch_size": 1}

@@ -1,0 +1,24 @@
+"""The pieces of each sequence that a context-parallel rank computes, in every supported megatron-core."""
+
+import inspect
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.utils import get_batch_on_this_cp_rank
+
+_HAS_HYBRID_GROUPS = "is_hybrid_cp" in inspect.signature(get_batch_on_this_cp_rank).parameters
+"""Whether megatron-core asks for context-parallel groups of different sizes: 0.18 and newer do."""
+
+
+def slice_sequences(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return this rank's pieces of each sequence; whole sequences without context parallelism.
+
+    The group is named because megatron-core 0.18 and newer take all ranks of the job when it is not, so that
+    data-parallel ranks would each train on pieces of their sequences without an error.
+    """
+    group = parallel_state.get_context_parallel_group()
+    if _HAS_HYBRID_GROUPS:
+        pieces = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
+    else:
+        pieces = get_batch_on_this_cp_rank(batch, cp_group=group)
+    return dict(pieces)

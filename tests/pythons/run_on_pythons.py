@@ -1,0 +1,135 @@
+"""`make pythons`: the trainer and all phases on every other supported Python, in environments that `make setup` makes.
+
+PYTHONS=all (or nothing) takes each of them, PYTHONS=3.13 that one, and PYTHONS=rotate one that the commit decides: CI has
+time for one. The first and the last line of the output say which were run. Called by name, as it takes minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from find_python import SUPPORTED, find_interpreters, version_text
+from python_choice import chosen_versions, summary
+
+CLONE = Path(__file__).parents[2]
+OWN = sys.version_info[:2]
+OTHERS = [version for version in SUPPORTED if version != OWN]
+
+TRAINER_TESTS = (
+    "test_deepspeed.py",
+    "test_engines.py",
+    "test_layouts.py",
+    "test_order.py",
+    "test_resume.py",
+    "test_tuning.py",
+)
+
+# Every phase of params/local.yaml, with a tiny model and few steps.
+SMALL = (
+    "model=tiny",
+    "training.smoke.model=tiny",
+    "training.iterations=8",
+    "training.rehearse_stop=3",
+    "training.save_interval=4",
+    "training.eval_interval=4",
+    "training.smoke.iterations=6",
+    "jobs.training.walltime=00:10:00",
+    "jobs.smoke.walltime=00:10:00",
+)
+PHASES = (
+    "00-plan",
+    "01-environment",
+    "02-data",
+    "03-smoke-test",
+    "04-training",
+    "05-analysis",
+    "06-evaluation",
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of one Python version, set up from requirements.lock."""
+
+    version: tuple[int, int]
+    folder: Path
+
+    @property
+    def program(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+
+def head() -> str:
+    asked = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(asked, cwd=CLONE, capture_output=True, text=True, check=True).stdout
+
+
+CHOSEN = chosen_versions(os.environ.get("PYTHONS", "all"), OTHERS, head)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def say_what_is_run():
+    """Say first and last which Pythons are run, so that a log shows what it proves."""
+    text = summary(OWN, OTHERS, CHOSEN)
+    print(f"\n{text}", flush=True)
+    yield
+    print(f"\n{text}", flush=True)
+
+
+@pytest.fixture(scope="module", params=CHOSEN, ids=version_text)
+def environment(request):
+    """An environment in build/pythons, which a second run finds there."""
+    version = request.param
+    interpreter = find_interpreters().get(version)
+    assert interpreter, f"no Python {version_text(version)} on PATH or in pyenv's folder"
+    folder = CLONE / "build" / "pythons" / version_text(version)
+    make = ["make", "--no-print-directory", "setup", "GPU=0", f"VENV={folder}"]
+    subprocess.run([*make, f"PYTHON={interpreter}"], cwd=CLONE, check=True)
+    return Environment(version, folder)
+
+
+def losses_with(python: str, folder: Path) -> dict[str, list[float]]:
+    path = folder / "losses.json"
+    program = CLONE / "tests" / "pythons" / "train_layouts.py"
+    subprocess.run([python, str(program), str(path)], check=True)
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def own_losses(tmp_path_factory):
+    """Losses of this environment's Python, on this machine: another processor rounds differently."""
+    return losses_with(sys.executable, tmp_path_factory.mktemp("own"))
+
+
+def test_each_engine_and_layout_has_the_losses_of_the_other_python(
+    environment, own_losses, tmp_path
+):
+    losses = losses_with(environment.program, tmp_path)
+    assert losses.keys() == own_losses.keys()
+    for layout, expected in own_losses.items():
+        assert losses[layout] == pytest.approx(expected, rel=1e-6), layout
+
+
+def test_the_tests_of_the_trainer_pass(environment):
+    files = [f"tests/training/{name}" for name in TRAINER_TESTS]
+    pytest_ = [environment.program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    subprocess.run(pytest_, cwd=CLONE, check=True)
+
+
+def test_every_phase_of_local_is_done(environment, tmp_path):
+    words = [word for change in SMALL for word in ("--set", change)]
+    runbook = str(environment.folder / "bin" / "runbook")
+    command = [runbook, "run", "local", "--as", "small", "--runs", str(tmp_path), *words]
+    subprocess.run(command, cwd=CLONE, check=True)
+    records = sorted((tmp_path / "local--small" / "records").glob("*.json"))
+    contents = {path.stem: json.loads(path.read_text()) for path in records}
+    states = {phase: record["state"] for phase, record in contents.items()}
+    assert states == dict.fromkeys(PHASES, "done")
+    python = contents["04-training"]["versions"]["python"]
+    assert python.startswith(version_text(environment.version))

@@ -1,0 +1,287 @@
+"""`make setup`: create the virtual environment and install what requirements.lock pins, step by step.
+
+Each step says what it installs, from where and how large it is. On a terminal a status line follows pip; elsewhere
+(CI, nohup) a line comes every half minute. All that pip says is in `set-up.log` in the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+CLONE = Path(__file__).parents[1]
+LOCK = CLONE / "requirements.lock"
+LOG_NAME = "set-up.log"
+
+CUDA_BUILD = (
+    "on Linux it comes with CUDA: 2.7 GB to download, 4.8 GB on disk (x86-64, torch 2.13.0)"
+)
+"""Sum of the wheels that `pip install torch==2.13.0` took on Python 3.12, 2026-11-26."""
+
+CPU_BUILD = "0.2 GB to download, 0.7 GB on disk"
+"""torch-2.13.0+cpu for Python 3.11, 2026-11-26."""
+
+SECONDS_BETWEEN_LINES = 30
+LINES_OF_PIP_SHOWN = 15
+
+
+class SetUpError(Exception):
+    """A step that pip could not do."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the Makefile was asked for and has seen on this machine."""
+
+    venv: Path
+    kind: str
+    """cpu, nvidia or rocm: the build of PyTorch."""
+    torch_index: str
+    """Index of PyTorch's builds for a GPU; empty: pip's own."""
+    cpu_index: str
+
+    @property
+    def python(self) -> str:
+        """The environment's interpreter."""
+        return str(self.venv / "bin" / "python")
+
+
+def torch_pin(lock: str) -> str:
+    """Return the requirement of PyTorch in the text of requirements.lock."""
+    pin = re.search(r"^torch==[0-9.]+", lock, re.MULTILINE)
+    if pin is None:
+        raise SetUpError("requirements.lock does not pin torch")
+    return pin.group()
+
+
+@dataclass
+class PipProgress:
+    """How far pip is, read from its output."""
+
+    packages: int = 0
+    current: str = ""
+    downloaded_mb: float = 0.0
+    to_install: int = 0
+    last_lines: list[str] = field(default_factory=list)
+
+    def read(self, line: str) -> None:
+        """Take in one line of `pip install`."""
+        self.last_lines = [*self.last_lines, line][-LINES_OF_PIP_SHOWN:]
+        if line.startswith("Collecting "):
+            self.packages += 1
+            self.current = re.split(r"[=<>!~ \[(;]", line.removeprefix("Collecting "))[0]
+        elif download := re.search(r"Downloading \S+ \(([\d.]+) ([kMG]?)B\)", line):
+            scale = {"": 1e-6, "k": 1e-3, "M": 1.0, "G": 1e3}[download[2]]
+            self.downloaded_mb += float(download[1]) * scale
+        elif line.startswith("Installing collected packages: "):
+            self.to_install = line.count(",") + 1
+
+    def text(self, seconds: float) -> str:
+        """Return the status as one line."""
+        elapsed = f"{seconds:.0f} s"
+        downloaded = f"{self.downloaded_mb:,.0f} MB downloaded"
+        if self.to_install:
+            return f"unpacking {self.to_install} packages, {downloaded}, {elapsed}"
+        if self.packages:
+            return f"package {self.packages}: {self.current}, {downloaded}, {elapsed}"
+        return f"pip starts, {elapsed}"
+
+
+def run_pip(choices: Choices, *arguments: str) -> None:
+    """Run `pip install` and show how far it is. Raise SetUpError with its last lines where it fails."""
+    command = [choices.python, "-m", "pip", "--disable-pip-version-check", "install"]
+    command += ["--progress-bar", "off", *arguments]
+    progress = PipProgress()
+    status = StatusLine(sys.stdout)
+    start = time.monotonic()
+    with (choices.venv / LOG_NAME).open("a", encoding="utf-8") as log:
+        log.write(f"$ {shlex.join(command)}\n")
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        for line in _lines_and_ticks(process):
+            if line:
+                log.write(line)
+                progress.read(line.rstrip())
+            status.show(progress.text(time.monotonic() - start))
+    status.clear()
+    if process.wait():
+        raise SetUpError("\n".join(progress.last_lines))
+
+
+def _lines_and_ticks(process: subprocess.Popen[str]) -> Iterator[str]:
+    """Yield each line of the process, and an empty one in every second without any."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=1)
+        except queue.Empty:
+            yield ""
+            continue
+        if line is None:
+            return
+        yield line
+
+
+class StatusLine:
+    """One line that is written over on a terminal; elsewhere a line every half minute."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._on_terminal = stream.isatty()
+        self._last = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Show the status, unless a line is not due yet."""
+        if self._on_terminal:
+            self._stream.write(f"\r\033[K      {text}"[:110])
+        elif time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
+            return
+        else:
+            self._stream.write(f"      {text}\n")
+        self._last = time.monotonic()
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line from a terminal."""
+        if self._on_terminal:
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+
+
+def say(text: str) -> None:
+    """Print a line at once, also where output goes to a file."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def install_torch(choices: Choices) -> None:
+    """Install the pinned PyTorch in the build that the machine needs."""
+    pin = torch_pin(LOCK.read_text())
+    if choices.kind == "cpu":
+        _install_cpu_torch(choices, pin)
+        return
+    _remove_cpu_torch(choices)
+    if choices.torch_index:
+        say(f"[2/4] {pin} for {choices.kind} from {choices.torch_index}: some GB")
+        # That index has few versions of other packages, so the lock cannot constrain them here.
+        run_pip(choices, "--index-url", choices.torch_index, pin)
+    else:
+        say(f"[2/4] {pin} from pip's index; {CUDA_BUILD}")
+        run_pip(choices, "--constraint", str(LOCK), pin)
+
+
+def _install_cpu_torch(choices: Choices, pin: str) -> None:
+    """Install PyTorch's CPU build; where its index cannot be reached, the build of pip's own index.
+
+    The latter has CUDA on Linux and cannot be imported without CUDA's libraries, so its dependencies come with it.
+    """
+    say(f"[2/4] {pin} for the CPU from {choices.cpu_index}: {CPU_BUILD}")
+    quick = ("--no-deps", "--retries", "0", "--timeout", "10")
+    try:
+        run_pip(choices, *quick, "--index-url", choices.cpu_index, pin)
+    except SetUpError as error:
+        say(f"      not to be had there: {_reason(str(error))}")
+        say(f"      {pin} from pip's own index instead; {CUDA_BUILD}.")
+        say("      If you have a mirror of the CPU builds: make setup TORCH_CPU_INDEX=URL")
+        run_pip(choices, "--constraint", str(LOCK), pin)
+
+
+def _reason(last_lines: str) -> str:
+    """Return the line of pip that says most about a failure."""
+    lines = last_lines.splitlines()
+    for mark in ("WARNING: Retrying", "ERROR: Could not", "ERROR:", "WARNING:"):
+        for line in lines:
+            if mark in line:
+                return line[:160]
+    return lines[-1][:160] if lines else "pip failed without a message"
+
+
+def _remove_cpu_torch(choices: Choices) -> None:
+    """Uninstall a CPU build: 2.13.0+cpu counts as 2.13.0, and pip would keep it."""
+    pip = [choices.python, "-m", "pip", "--disable-pip-version-check"]
+    installed = subprocess.run([*pip, "freeze"], capture_output=True, text=True).stdout
+    if re.search(r"^torch==.*\+cpu", installed, re.MULTILINE):
+        subprocess.run([*pip, "uninstall", "-qy", "torch"], check=True)
+
+
+def install_lock(choices: Choices) -> None:
+    """Install every other package of requirements.lock, in exactly the pinned version."""
+    lines = LOCK.read_text().splitlines(keepends=True)
+    if choices.kind == "rocm":  # whose PyTorch brings a triton of its own
+        lines = [line for line in lines if not line.startswith("triton==")]
+    pins = choices.venv / "pins.lock"
+    pins.write_text("".join(lines))
+    count = sum("==" in line for line in lines)
+    say(f"[3/4] the packages of requirements.lock, {count} lines: 0.5 GB to download")
+    run_pip(choices, "--no-deps", "-r", str(pins))
+
+
+def install_project(choices: Choices) -> None:
+    """Install this project, editable, and import PyTorch once."""
+    say("[4/4] gpt3-runbook itself, editable")
+    run_pip(choices, "--no-deps", "-e", str(CLONE))
+    imported = subprocess.run(
+        [choices.python, "-c", "import torch"], capture_output=True, text=True
+    )
+    if imported.returncode:
+        raise SetUpError(
+            f"{imported.stderr.strip()}\nPyTorch is installed but cannot be imported. Remove the "
+            f"environment (make clean) and type make setup again."
+        )
+
+
+def set_up(choices: Choices) -> None:
+    """Do every step."""
+    start = time.monotonic()
+    version = ".".join(map(str, sys.version_info[:3]))
+    say(f"[1/4] {choices.venv} with Python {version} ({sys.executable})")
+    if not os.access(choices.python, os.X_OK):
+        subprocess.run([sys.executable, "-m", "venv", str(choices.venv)], check=True)
+    install_torch(choices)
+    install_lock(choices)
+    install_project(choices)
+    say(f"Set up in {time.monotonic() - start:.0f} s.")
+
+
+def main() -> int:
+    """Read the Makefile's choices; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--venv", type=Path, required=True)
+    parser.add_argument("--kind", choices=("cpu", "nvidia", "rocm"), required=True)
+    parser.add_argument("--torch-index", default="")
+    parser.add_argument("--cpu-index", required=True)
+    choices = Choices(**vars(parser.parse_args()))
+    try:
+        set_up(choices)
+    except SetUpError as error:
+        say(f"{error}\n\nSetting up failed. All that pip said is in {choices.venv / LOG_NAME}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
