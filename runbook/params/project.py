@@ -8,7 +8,6 @@ from runbook.core.errors import ParamsError
 from runbook.params.schema.keys import nearest
 from runbook.params.yaml12 import read_file
 
-
 PROJECT_VARIABLE = "RUNBOOK_PROJECT"
 """The project's folder, for commands and kernels whose working folder is not inside it."""
 
