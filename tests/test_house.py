@@ -113,7 +113,7 @@ def test_every_package_has_its_place_in_the_order():
 
 def test_the_extras_are_the_promised_ones_and_only_train_brings_torch():
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == EXTRAS | TRACKERS | {"all"}
+    assert set(extras) == EXTRAS | TRACKERS | {"all", "ftfy"}
     assert {requirement_name(one) for one in PROJECT["project"]["dependencies"]} == BASE
     with_torch = {name for name, group in extras.items() if "torch" in map(requirement_name, group)}
     assert with_torch == {"train"}

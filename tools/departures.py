@@ -57,17 +57,42 @@ class Departure(Strict):
                 yield kind, name, given[name] if isinstance(given, Mapping) else None
 
 
+class DataDeparture(Strict):
+    """Some things about the text and its tokens that are not as in the document, for one reason."""
+
+    why: str
+    """The reason, as a sentence."""
+
+    what: Mapping[str, ValuePair] = {}
+    """The document's value and ours by name, as tests/samples/documents/data.json and the run have them."""
+
+    prose: list[str] = []
+    """What the document's programs do that has no value to compare."""
+
+
 class DepartureFile(Strict):
     """A file of params/differs."""
 
     differs: list[Departure]
 
+    data: list[DataDeparture] = []
+    """The same for the text that is trained on."""
+
 
 def read_departures(run: str, project: Path) -> list[Departure]:
     """The list of a run's document (or of every document), in the file's order."""
+    return _read(run, project).differs
+
+
+def read_data_departures(run: str, project: Path) -> list[DataDeparture]:
+    """The list of what is not as in a run's document about its text, in the file's order."""
+    return _read(run, project).data
+
+
+def _read(run: str, project: Path) -> DepartureFile:
     where = f"params/differs/{run}.yaml"
     try:
-        return DepartureFile.model_validate(read_file(project / where, where).values).differs
+        return DepartureFile.model_validate(read_file(project / where, where).values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from departures import EVERY_DOCUMENT, read_departures
+from departures import EVERY_DOCUMENT, read_data_departures, read_departures
 from lumi_table import judged_table, lumi_rows
 
 from runbook import params
@@ -61,6 +61,14 @@ This page is written from `params/differs` by `python tools/write_pages.py`; a t
 """
 
 
+DATA_HEAD = """## The text
+
+What each document's own programs make of the text, and what 02-data makes of it: sources, repairs, order, joining,
+tokens, places. `tests/samples/documents/data.json` has what theirs do, read from them; a test compares it with each run
+and fails on anything that is not listed here. `data.keep_sources`, `data.drop_sources` and `data.fix_text` change ours.
+"""
+
+
 def departures_page() -> str:
     """docs/departures.md: every departure from a document with its reason, by run."""
     lines = [DEPARTURES_HEAD]
@@ -79,7 +87,19 @@ def departures_page() -> str:
                 but = ""
             lines.append(f"| {what} | {departure.why}{only}{but} |")
         lines.append("")
+    lines += [DATA_HEAD, "| Run | What | Why |", "| --- | --- | --- |"]
+    for name in runs:
+        for entry in read_data_departures(name, PROJECT):
+            pairs = [_pair(what, pair) for what, pair in entry.what.items()]
+            what = "<br>".join([*entry.prose, *pairs])
+            lines.append(f"| {name} | {what} | {entry.why} |")
+    lines.append("")
     return "\n".join(lines)
+
+
+def _pair(name: str, pair: tuple[str | None, str | None]) -> str:
+    theirs, ours = ("not given" if value is None else f"`{value}`" for value in pair)
+    return f"{name}: {theirs} → {ours}"
 
 
 def _shown(kind: str, name: str, pair: tuple[str | None, str | None] | None) -> str:

@@ -77,11 +77,25 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     help="Dotted key that names a record's source.",
 )
 @click.option(
+    "--keep-source",
+    "keep_sources",
+    multiple=True,
+    metavar="NAME",
+    help="Only this source; may be repeated.",
+)
+@click.option(
     "--drop-source",
     "drop_sources",
     multiple=True,
     metavar="NAME",
     help="Without this source; may be repeated.",
+)
+@click.option(
+    "--fix-text",
+    default="none",
+    show_default=True,
+    type=click.Choice(["none", "ftfy"]),
+    help="ftfy: repair wrongly decoded characters first, as NeMo does.",
 )
 @click.option(
     "--encoder",
@@ -108,7 +122,7 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
     """
     from runbook.core.units import show_bytes, show_duration
     from runbook.display import Progress
-    from runbook.tokens.pipeline.options import TokenizeOptions
+    from runbook.tokens.pipeline.options import TokenizeOptions, unknown_sources_text
     from runbook.tokens.pipeline.tokenize import prepare, prepare_share
 
     options = TokenizeOptions(**chosen)  # type: ignore[arg-type]
@@ -143,6 +157,8 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
     if manifest.reused_shards and not manifest.reused:
         done += f", {manifest.reused_shards} of {len(manifest.shards)} shards from an earlier run"
     click.echo(f"{done}: {manifest.documents:,} documents, {manifest.tokens:,} tokens -> {files}")
+    if warning := unknown_sources_text(manifest):
+        click.echo(f"warning: {warning}", err=True)
     if left_out := manifest.skipped_records + manifest.skipped_files:
         click.echo(
             f"left out: {manifest.skipped_records:,} records, {manifest.skipped_files:,} files",

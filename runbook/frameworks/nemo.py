@@ -104,6 +104,8 @@ OPTIONS = (
         _max_time,
         "limits.exit_duration_seconds",
     ),
+    # The launcher's base_results_dir, which NeMo's file puts in here, is not known to a program started alone.
+    Option("run.results_dir", write="checkpoint.folder"),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),
     Option("exp_manager.resume_if_exists", write=lambda run: run.phase.checkpoint.interval > 0),

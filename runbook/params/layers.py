@@ -13,7 +13,15 @@ from pydantic import ValidationError
 from runbook.core.errors import ParamsError
 from runbook.core.visible_text import find_hidden
 from runbook.params.problems import Problem, hidden_problem, show, token_problem
-from runbook.params.schema.keys import EXCLUSIVE, all_keys, full_path, nearest, right_name, sections
+from runbook.params.schema.keys import (
+    EXCLUSIVE,
+    all_keys,
+    document_name,
+    full_path,
+    nearest,
+    right_name,
+    sections,
+)
 from runbook.params.schema.run_file import Run
 from runbook.params.schema.value_types import is_name
 from runbook.params.secrets import find_token
@@ -121,7 +129,9 @@ class Layer:
         """Note a key that is none, with the one that was meant."""
         ours, near = right_name(path)
         parent = ".".join(path[:-1])
-        if ours:
+        if explained := document_name(path[-1]):
+            rule = f"{path[-1]} is a name of the documents. {explained.meaning}"
+        elif ours:
             rule = f"{path[-1]} is a name of the documents; here it is {ours}."
         elif near:
             rule = f"there is no such key. Did you mean {near}?"

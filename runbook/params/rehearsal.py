@@ -106,6 +106,8 @@ def _jobs(changes: _Changes) -> None:
             )
         if changes.site.scheduler == "local":
             changes.put(f"{key}.array", 0, "it has no queue")
+    if changes.site.scheduler == "local":
+        changes.put("jobs.data.nodes", 1, "it has no queue")
     for name in ("account", "stage", "image", "switch", "launcher"):
         changes.put(f"jobs.{name}", changes.own(f"jobs.{name}"), "it belongs to the other site")
 
@@ -155,6 +157,10 @@ def _data(changes: _Changes, texts: Sequence[Dataset]) -> None:
         changes.put("data.folder", "", "the text is not here")
         changes.put("data.bucket", "", "nothing is copied")
         changes.put("data.text_key", "text", "the shipped corpus is read")
+        changes.put("data.source_key", "auto", "the shipped corpus is read")
+        for name in ("keep_sources", "drop_sources"):
+            changes.put(f"data.{name}", "", "the sources are those of the other text")
+        changes.put("data.fix_text", "none", "the shipped corpus has nothing to repair")
         changes.put("data.held_out", 0, "the corpus has too few files; data.split cuts each")
         changes.put(
             "data.split", "949,50,1", "the corpus is small, and needs text to validate with"

@@ -41,6 +41,7 @@ from runbook.planning.token_files import (
     check_epochs,
     data_work,
     plan_data,
+    text_on_site,
 )
 
 SCHEMA = 1
@@ -173,7 +174,8 @@ def make_plan(
         raise_if_failed(checks)
     plan = _plan(settings, data, (smoke, full), machine, measured or Calibrations(""))
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
-    checks += check_volumes(settings, {"checkpoints": checkpoints, "data": data.estimated_bytes})
+    wants = {"checkpoints": checkpoints, "data": data.estimated_bytes}
+    checks += check_volumes(settings, wants, text_on_site(settings))
     raise_if_failed(checks)
     return replace(plan, checks=tuple(checks), memory=memories)
 

@@ -115,8 +115,14 @@ def chosen_tier(site: Site, wanted: str) -> tuple[str, Tier | None]:
     return next(iter(tiers.items()), ("", None))
 
 
-def check_volumes(settings: Settings, wants: Mapping[str, int]) -> list[Check]:
-    """Each shared file system against what is put there; one that is too small is warned of, since it can grow."""
+def check_volumes(
+    settings: Settings, wants: Mapping[str, int], texts: Mapping[str, int]
+) -> list[Check]:
+    """Each shared file system against what is put there; one that is too small is warned of, since it can grow.
+
+    `wants` has bytes by what a volume holds, `texts` those of each text that is fetched to the folder for data. 0 is
+    unknown.
+    """
     wanted = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, wanted)
     checks = []
@@ -130,14 +136,17 @@ def check_volumes(settings: Settings, wants: Mapping[str, int]) -> list[Check]:
         )
     for key, volume in settings.site.volumes.items():
         if kinds := [kind for kind in volume.holds if kind in wants]:
-            checks.append(_volume(key, volume, name, {kind: wants[kind] for kind in kinds}))
+            sizes = {kind: wants[kind] for kind in kinds}
+            if "data" in kinds:
+                sizes |= {f"text {text}": size for text, size in texts.items()}
+            checks.append(_volume(key, volume, name, sizes))
     return checks
 
 
 def _volume(key: str, volume: Volume, tier: str, wants: Mapping[str, int]) -> Check:
     size = volume.size or (volume.tiers[tier].size if tier in volume.tiers else 0)
     name = f"volume {key}"
-    rule = "data and kept checkpoints fit, the one being written too"
+    rule = "text, token files and kept checkpoints fit, the one being written too"
     parts = " + ".join(
         f"{show_bytes(count) if count else UNKNOWN} of {kind}" for kind, count in wants.items()
     )

@@ -11,7 +11,8 @@ from runbook.core.checks import Check, judge
 from runbook.core.files import natural_key
 from runbook.core.units import four_digits, show_count
 from runbook.params.schema.entries import TOKENIZED, Dataset, TextShare
-from runbook.params.settings import Settings
+from runbook.params.schema.value_types import parse_names
+from runbook.params.settings import STAGE, Settings
 from runbook.plan_file.json_records import OMIT_DEFAULT
 from runbook.plan_file.schema import Source
 from runbook.plan_file.token_index import index_bytes, token_bytes
@@ -155,6 +156,46 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
     )
 
 
+def text_place(settings: Settings, text: TextShare) -> str:
+    """Return the folder of a text's files, relative to the project or absolute.
+
+    What is fetched goes to the site's folder for data, where the run has such a place, beside its token files.
+    """
+    dataset = text.dataset
+    if text.folder:
+        return text.folder
+    shared = _shared_folder(settings)
+    if shared and dataset.url and not PurePosixPath(dataset.folder).is_absolute():
+        return f"{shared}/{text.name}"
+    return dataset.folder
+
+
+def _shared_folder(settings: Settings) -> str:
+    """Return the site's folder for data, which may still begin with {stage}; empty where the site has none."""
+    folder = settings.site.paths.get("data", "").rstrip("/")
+    return folder if folder.startswith(("/", STAGE)) else ""
+
+
+def fetched_bytes(dataset: Dataset) -> int:
+    """Return the bytes of a text's files as they are fetched; 0: not known."""
+    known = dataset.download_bytes or sum(file.bytes for file in dataset.files)
+    return known or round(_record_bytes(dataset) * COMPRESSED_SHARE)
+
+
+def text_on_site(settings: Settings) -> dict[str, int]:
+    """Return the bytes of each text that is fetched to the site's folder for data; 0: not known."""
+    shared = _shared_folder(settings)
+    return {
+        text.name: fetched_bytes(text.dataset)
+        for text in settings.texts
+        if shared and text.dataset.url and text_place(settings, text).startswith(f"{shared}/")
+    }
+
+
+def _record_bytes(dataset: Dataset) -> int:
+    return dataset.record_bytes or round(dataset.text_bytes * RECORD_SHARE)
+
+
 def _train_share(num_files: int, held_out: int, split: str) -> float:
     if held_out:
         return max(0, num_files - 2 * held_out) / num_files if num_files else 0.0
@@ -194,7 +235,13 @@ def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
     if plan.mock:
         return []
     files = _held_out(plan) if plan.held_out else _split(settings, plan)
-    return [files, *_blend(plan.parts), *_tokenizer(settings)]
+    return [
+        files,
+        *_blend(plan.parts),
+        *_sources(settings),
+        *_data_job(settings),
+        *_tokenizer(settings),
+    ]
 
 
 def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
@@ -242,6 +289,49 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
         f"{shares} of the samples" + (f"; {', '.join(twice)} twice" if twice else ""),
         "each file is in the blend once",
         "Take one of the datasets that share a file out of data.blend, and add its weight to the other's.",
+    )
+
+
+def _data_job(settings: Settings) -> Iterator[Check]:
+    """Nodes, tasks and arrays are a queue's; a machine without one has data.workers."""
+    job = settings.run.jobs.data
+    asked = {"nodes": job.nodes, "tasks_per_node": job.tasks_per_node, "array": job.array}
+    shared = [f"jobs.data.{name}={count}" for name, count in asked.items() if count > 1]
+    if not shared:
+        return
+    yield judge(
+        "shares of the text",
+        settings.site.scheduler != "local",
+        ", ".join(shared),
+        "only a queue starts several jobs or tasks that share the text",
+        f"Leave {', '.join(shared)} out here; data.workers says how many processes tokenize.",
+    )
+
+
+def _sources(settings: Settings) -> Iterator[Check]:
+    """Sources are kept or dropped, not both, and only of text that is tokenized here."""
+    data = settings.run.data
+    keep = parse_names(data.keep_sources)
+    drop = parse_names(data.drop_sources)
+    if not keep and not drop:
+        return
+    value = f"kept: {', '.join(keep) or 'all'}; dropped: {', '.join(drop) or 'none'}"
+    both = sorted(set(keep) & set(drop))
+    yield judge(
+        "sources of the text",
+        not both,
+        value,
+        "a source is kept or dropped, not both",
+        f"Take {', '.join(both)} out of data.keep_sources or of data.drop_sources.",
+    )
+    ready = [text.name for text in settings.texts if text.dataset.kind == TOKENIZED]
+    yield judge(
+        "sources can be chosen",
+        not ready,
+        f"{', '.join(ready)} is tokens already" if ready else "all text is tokenized in 02-data",
+        "sources are chosen while text becomes tokens",
+        "Leave data.keep_sources and data.drop_sources out, or tokenize the text here.",
+        otherwise="warn",
     )
 
 
@@ -380,13 +470,10 @@ def data_work(
     datasets = [text.dataset for text in settings.texts if text.dataset.kind != TOKENIZED]
     if data.mock or not datasets:
         return ()
-    sizes = [one.record_bytes or round(one.text_bytes * RECORD_SHARE) for one in datasets]
+    sizes = [_record_bytes(dataset) for dataset in datasets]
     if not all(sizes) or not data.estimated_bytes:
         return ONE_PASS, THREE_STEPS
-    named = [one.download_bytes or sum(file.bytes for file in one.files) for one in datasets]
-    packed = sum(
-        known or round(size * COMPRESSED_SHARE) for known, size in zip(named, sizes, strict=True)
-    )
+    packed = sum(fetched_bytes(dataset) for dataset in datasets)
     records = sum(sizes)
     cores = _cores(settings, machine)
     bandwidth = max(settings.site.write_bandwidth.values(), default=0.0) * 1e9
@@ -413,7 +500,7 @@ def _cores(settings: Settings, machine: Machine | None) -> int:
     if machine:
         return machine.cores
     job = settings.run.jobs.data
-    per_node = (
-        job.tasks_per_node * (job.cpus_per_task or 1) or settings.site.hardware.cores_per_node
-    )
+    per_node = settings.site.hardware.cores_per_node
+    if job.cpus_per_task:
+        per_node = max(1, job.tasks_per_node) * job.cpus_per_task
     return per_node * job.nodes * max(1, job.array)

@@ -26,15 +26,26 @@ from runbook.display import (
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import FULL, Check
-from runbook.planning.sizes import same_fields
 from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
 from runbook.results.figures import formulas
 from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.run_tables import plan_versus_actual
 from runbook.tokens.indexed_files import IndexedReader
-from runbook.tokens.pipeline.options import Manifest, TokenFiles, TokenizeOptions, read_manifest
+from runbook.tokens.pipeline.options import (
+    Manifest,
+    TokenFiles,
+    read_manifest,
+    unknown_sources_text,
+)
 from runbook.tokens.pipeline.tokenize import prepare
-from runbook.tokens.sources.dataset_files import dataset_folder, file_fault, token_prefixes
+from runbook.tokens.sources.dataset_files import (
+    expected_files,
+    file_fault,
+    has_every_file,
+    holds_dataset,
+    place_of,
+    token_prefixes,
+)
 from runbook.tokens.sources.download import download
 from runbook.tokens.verification import sample_documents
 from runbook.tokens.verification import verify as verify_tokens
@@ -44,7 +55,9 @@ from runbook.workflow.prerequisites.token_files import (
     input_files,
     link_ready_tokens,
     ready_pairs,
+    text_home,
     token_groups,
+    tokenize_options,
 )
 from runbook.workflow.report import finish as finish
 from runbook.workflow.trainings import task_jobs
@@ -90,21 +103,39 @@ def show_source(open_phase: OpenPhase) -> CheckTable:
 
 def fetch(open_phase: OpenPhase) -> None:
     """Download what is not there, where the catalogue says from where; each file is checked."""
-    settings = open_phase.settings
-    if not (
-        remote := [text.dataset for text in settings.texts if text.dataset.url and not text.folder]
-    ):
+    remote = [text for text in open_phase.settings.texts if text.dataset.url]
+    if not remote:
         show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
-    for dataset in remote:
-        with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
-            found = download(
-                dataset,
-                project=settings.project,
-                progress=lambda now: progress.update(**now.as_facts()),
-            )
+    for text in remote:
+        _fetch_text(open_phase, text)
+
+
+def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
+    """Download what is missing of one text, unless its folder is the run's own and has all of it or other text."""
+    dataset = text.dataset
+    home = text_home(open_phase.settings, text)
+    if text.folder and has_every_file(home, dataset):
+        show_text(f"Nothing is fetched: {home}, which data.folder names, has every file.")
+        return
+    promised = [place_of(home, file) for file in expected_files(dataset)]
+    is_begun = any(path.exists() for path in promised)
+    if text.folder and holds_dataset(home, dataset) and not is_begun:
         show_text(
-            f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {found.fetched:,} fetched now"
+            f"Nothing is fetched: {home}, which data.folder names, holds other files than {text.name}'s; "
+            "they are read as they are."
         )
+        return
+    with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
+        summary = download(
+            dataset,
+            project=open_phase.settings.project,
+            folder=str(home),
+            progress=lambda now: progress.update(**now.as_facts()),
+        )
+    show_text(
+        f"{summary.files:,} files, {show_bytes(summary.bytes)} in {summary.folder}: "
+        f"{summary.fetched:,} fetched now"
+    )
 
 
 def tokenize(open_phase: OpenPhase) -> None:
@@ -127,7 +158,7 @@ def tokenize(open_phase: OpenPhase) -> None:
     if groups and asks_for_queue(settings, PHASE):
         task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
     elif groups:
-        options = TokenizeOptions(**same_fields(TokenizeOptions, settings.run.data))
+        options = tokenize_options(settings)
         with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
             for inputs, prefix in groups:
                 prepare(
@@ -161,6 +192,11 @@ def verify(open_phase: OpenPhase) -> CheckTable:
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
     readers = [IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
     manifests = [read_manifest(prefix) for prefix in found if prefix not in ready]
+    if warning := unknown_sources_text(*manifests):
+        rule = "every source that data.keep_sources and data.drop_sources name is in the text"
+        verdicts = CheckTable(
+            [*verdicts, *open_phase.check([Check("sources", "warn", warning, rule)])]
+        )
     if manifests:
         counted_keys: tuple[str, ...] = (
             "documents",
@@ -186,7 +222,8 @@ def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
     if dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
     if dataset.kind == TOKENIZED:
-        prefixes = token_prefixes(dataset, project=settings.project, folder=text.folder)
+        home = text_home(settings, text)
+        prefixes = token_prefixes(dataset, project=settings.project, folder=str(home))
         sizes = {prefix.name: TokenFiles.existing(prefix).bin.stat().st_size for prefix in prefixes}
         return [
             Check(name, "pass", show_bytes(size), "each .bin has its .idx")
@@ -196,7 +233,7 @@ def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
         rule = "there is text; its checksums are not known beforehand"
         files = input_files(settings, text)
         return [Check(path.name, "pass", show_bytes(path.stat().st_size), rule) for path in files]
-    home = dataset_folder(dataset, project=settings.project)
+    home = text_home(settings, text)
     rule = "the file is there with the promised size and checksum"
     faults = [(one, file_fault(home, one)) for one in dataset.files]
     return [
@@ -355,8 +392,18 @@ def _manifest_facts(found: list[Manifest]) -> list[tuple[str, str]]:
             "left out as bad",
             f"{total('skipped_records'):,} records, {total('skipped_files'):,} files",
         ),
-        ("left out by choice", f"{total('dropped'):,} documents"),
+        ("left out by choice", _left_out_by_choice(found)),
     ]
+
+
+def _left_out_by_choice(manifests: list[Manifest]) -> str:
+    """Return how many documents were left out, and of which sources."""
+    sources: Counter[str] = Counter()
+    for manifest in manifests:
+        sources.update(manifest.dropped_sources)
+    whole = sum(manifest.dropped for manifest in manifests)
+    named = ", ".join(f"{count:,} of {name}" for name, count in sources.most_common())
+    return f"{whole:,} documents" + (f": {named}" if named else "")
 
 
 def _source_rows(found: list[Manifest]) -> list[Row]:

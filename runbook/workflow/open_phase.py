@@ -34,6 +34,15 @@ RUNS_VARIABLE = "RUNBOOK_RUNS"
 VERSIONS = dict.fromkeys(PHASES, 1)
 """Raised for a phase when what it makes changes: its fingerprint changes with it, and it is done again."""
 
+YOUNGER_KEYS = {
+    "data.blend": "",
+    "data.keep_sources": "",
+    "data.drop_sources": "",
+    "data.source_key": "auto",
+    "data.fix_text": "none",
+}
+"""Keys of the data that came after runs had fingerprints, with the value that leaves those as they were."""
+
 
 @dataclass
 class OpenPhase:
@@ -239,16 +248,14 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
             "data": {
                 key: value
                 for key, value in settings.subset(["data"]).items()
-                if key != "data.blend" or value
+                if YOUNGER_KEYS.get(key, ...) != value
             },
-            "dataset": settings.dataset.model_dump(mode="json"),
+            "dataset": settings.dataset.identity(),
             "vocabulary": settings.model.vocabulary,
             "text": token_files.text_identity(settings, folder),
         }
         if settings.blend:  # a run of one text was fingerprinted before there were several
-            inputs["texts"] = {
-                one.name: one.dataset.model_dump(mode="json") for one in settings.texts
-            }
+            inputs["texts"] = {one.name: one.dataset.identity() for one in settings.texts}
     elif phase in (SMOKE, FULL):
         inputs = {
             "spec": step_inputs(plan.phases[phase]),

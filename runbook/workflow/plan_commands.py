@@ -25,6 +25,7 @@ from runbook.params import Settings
 from runbook.params.catalogues import read_models
 from runbook.params.problems import differences
 from runbook.params.project import find_run_file, project_root
+from runbook.params.schema.keys import document_name
 from runbook.params.settings import with_placeholders
 from runbook.params.yaml12 import read_text
 from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
@@ -145,7 +146,13 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
 def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
     """A value's chain of origins, and what the plan derives from it."""
     settings, plan = load_plan(run, set_words)
-    name = params.key_meant(key)
+    if explained := document_name(key):
+        keys = [_why_key(settings, plan, name) for name in explained.keys]
+        return "\n".join([f"{key}: {explained.meaning}", *keys])
+    return _why_key(settings, plan, params.key_meant(key))
+
+
+def _why_key(settings: Settings, plan: Plan, name: str) -> str:
     derived = _derived_text(name, plan)
     return params.why(settings, name) + (
         "\n  the plan makes of it: " + "; ".join(derived) if derived else ""
@@ -157,7 +164,9 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
     model = phase_plan.model
     parallel = phase_plan.parallel
     duration = phase_plan.duration
-    name = key.rpartition(".")[2]
+    section, _, name = key.rpartition(".")
+    if section == "training.shape":
+        return [f"{getattr(model, name):,}, of model {model.name}"]
     if name == "model":
         return [f"{model.parameters:,} parameters", f"{model.layers} layers x {model.hidden}"]
     if key.startswith("parallel.") or name in ("nodes", "devices_per_node", "tensor", "pipeline"):

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from runbook import params
+from runbook.core.errors import ParamsError
+from runbook.params.schema.keys import DOCUMENT_NAMES, all_keys
 from runbook.planning import make_plan
+from runbook.workflow.plan_commands import why_text
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.run_files import write_plan_file
 
+CLONE = Path(__file__).parents[2]
+STAGE = ("jobs.stage=/stage", "jobs.account=project")
 COMMANDS = {
     "check": ("check", "{run}"),
     "plan": ("plan", "{run}"),
@@ -193,6 +198,33 @@ def test_why_answers_a_name_of_the_documents_and_the_nearest_of_ours(runbook):
     assert (
         said.err == "Error: There is no key training.iteration. Did you mean training.iterations?\n"
     )
+
+
+def test_why_explains_a_name_that_no_key_has_with_the_same_value():
+    said = why_text("polaris-25b", "GAS", STAGE)
+    assert said.splitlines()[0] == f"GAS: {DOCUMENT_NAMES['gas'].meaning}"
+    assert "\ntraining.global_batch = 1\n" in said
+    assert "\ntraining.micro_batch = 1\n" in said
+    assert "\ntraining.attention = flash2\n" in why_text("polaris-25b", "USE_FLASH_ATTN_V2", STAGE)
+    assert "\nmodel = gpt25b\n" in why_text("polaris-25b", "GPT25B", STAGE)
+    nemo = why_text("azure-175b", "SQUASHED_NEMO_IMAGE", STAGE)
+    assert nemo.startswith("SQUASHED_NEMO_IMAGE: No NeMo image is used")
+    assert "jobs.image =" not in nemo
+
+
+def test_why_says_the_models_own_number_where_the_shape_is_left_at_0():
+    said = why_text("azure-175b", "NUM_LAYERS", STAGE)
+    assert said.startswith("training.shape.layers = 0\n")
+    assert said.endswith("the plan makes of it: 96, of model 175b")
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENT_NAMES))
+def test_set_answers_a_documents_name_with_what_to_write(name):
+    explained = DOCUMENT_NAMES[name]
+    assert set(explained.keys) <= all_keys().keys()
+    with pytest.raises(ParamsError) as error:
+        params.load("local", set_words=[f"{name.upper()}=1"], project=CLONE)
+    assert f"{name.upper()} is a name of the documents. {explained.meaning}" in str(error.value)
 
 
 def test_render_writes_what_would_be_submitted_and_nothing_else(runbook, project: Path, everything):

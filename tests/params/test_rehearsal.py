@@ -30,6 +30,7 @@ def test_each_change_says_what_was_asked_and_why():
     told = load("azure-175b", set_words=["site=local", "model=tiny"], project=CLONE).rehearsed()
     assert told == {
         "data.dataset": "slimpajama does not fit site local: the text is not here; the shipped corpus is",
+        "data.drop_sources": "RedPajamaBook does not fit site local: the sources are those of the other text",
         "data.held_out": "15 does not fit site local: the corpus has too few files; data.split cuts each",
         "jobs.smoke.nodes": "2 does not fit site local: it has no more nodes",
         "jobs.training.nodes": "16 does not fit site local: it has no more nodes",

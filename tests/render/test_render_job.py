@@ -10,8 +10,9 @@ from runbook.core import shell
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.files import write_text
 from runbook.jobs.job_folder import JobFolder
-from runbook.jobs.render.task_job import Task, render_task
+from runbook.jobs.render.task_job import Task, asks_for_queue, data_tasks, num_shares, render_task
 from runbook.jobs.render.training_job import RenderedJob, render_job, write_job
+from runbook.workflow.prerequisites.tokenize_share import share_of, workers_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "local"
 ENVIRONMENT = {
@@ -150,3 +151,71 @@ def test_a_users_umask_holds_for_the_files_of_a_job(tmp_path):
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "job").iterdir()}
     assert modes == {"job.sh": 0o700, "arguments.json": 0o600, "run.env": 0o600, "job.json": 0o600}
+
+
+@pytest.mark.parametrize(
+    ("words", "directives", "starter", "shares"),
+    [
+        (
+            ["nodes=4", "tasks_per_node=32"],
+            {"--nodes=4", "--ntasks-per-node=32"},
+            "srun --nodes=4 --ntasks=128 --ntasks-per-node=32 --kill-on-bad-exit=0 --cpu-bind=none ",
+            128,
+        ),
+        (
+            ["nodes=2", "array=3", "tasks_per_node=8", "cpus_per_task=4"],
+            {"--nodes=2", "--ntasks-per-node=8", "--cpus-per-task=4", "--array=0-2"},
+            "srun --nodes=2 --ntasks=16 --ntasks-per-node=8 --kill-on-bad-exit=0 --cpus-per-task=4 ",
+            48,
+        ),
+    ],
+)
+def test_nodes_and_tasks_of_the_data_job_share_the_text(words, directives, starter, shares):
+    settings = settings_of("azure-175b", *(f"jobs.data.{word}" for word in words))
+    assert asks_for_queue(settings, "02-data")
+    assert num_shares(settings.run.jobs.data) == shares
+    share, join = data_tasks(settings, "python3")
+    script = render_task(settings, "02-data", share, Path("/project")).script
+    given = {line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line}
+    assert directives <= given
+    assert f"\n{starter}python3 -m runbook.workflow.prerequisites.tokenize_share" in script
+    joining = render_task(settings, "02-data", join, Path("/project")).script
+    assert "RUNBOOK_TASKS" in script
+    assert "RUNBOOK_TASKS" not in joining
+    assert "srun" not in joining
+    assert "#SBATCH --nodes=1" in joining
+
+
+def test_pbs_starts_the_tasks_of_the_data_job_by_mpiexec():
+    words = ["jobs.data.nodes=2", "jobs.data.tasks_per_node=4", "jobs.data.partition=debug"]
+    settings = settings_of("polaris-25b", *words)
+    share = data_tasks(settings, "python3")[0]
+    script = render_task(settings, "02-data", share, Path("/project")).script
+    assert '\nmpiexec -n 8 --ppn 4 --hostfile "$job/hostfile" python3 -m' in script
+    assert "export RUNBOOK_TASKS=8\n" in script
+
+
+def test_each_task_of_each_element_has_a_share_of_its_own():
+    elements = [{"RUNBOOK_ELEMENT": str(number), "RUNBOOK_ELEMENTS": "3"} for number in range(3)]
+    shares = [
+        share_of(element | {"RUNBOOK_TASKS": "4", variable: str(rank)})
+        for element, variable in zip(
+            elements, ("SLURM_PROCID", "PMI_RANK", "PALS_RANKID"), strict=True
+        )
+        for rank in range(4)
+    ]
+    assert shares == [(index, 12) for index in range(12)]
+    assert share_of({}) is None
+    assert share_of(elements[2]) == (2, 3)
+    with pytest.raises(JobError, match=r"one of 4 tasks.*jobs\.data\.array"):
+        share_of({"RUNBOOK_TASKS": "4"})
+
+
+def test_tasks_on_one_node_divide_its_cores():
+    def workers(*words):
+        return workers_of(settings_of("azure-175b", *words))
+
+    assert workers() == 0
+    assert workers("jobs.data.tasks_per_node=10000") == 1
+    assert workers("jobs.data.tasks_per_node=2", "jobs.data.cpus_per_task=7") == 7
+    assert workers("jobs.data.tasks_per_node=2", "data.workers=3") == 3

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from runbook.core.errors import JobError
 from runbook.jobs import queue
 from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder
 from runbook.jobs.queue import QueueScheduler
-from runbook.jobs.render.task_job import Task, render_task
+from runbook.jobs.render.task_job import Task, data_tasks, render_task
 from runbook.jobs.render.training_job import write_job
 from runbook.jobs.slurm import Slurm
 from runbook.params import load
@@ -302,6 +304,29 @@ def test_what_waits_for_an_array_starts_after_all_of_it_and_never_after_a_failur
     assert slurm.state(bad).state is JobState.FAILED
     assert slurm.state(bad).reason == "element-1: ended with exit code 1"
     assert slurm.state(never).state is JobState.CANCELLED and not never.started.exists()
+
+
+SHARES = """
+import os, sys
+from runbook.workflow.prerequisites.tokenize_share import share_of
+print(os.uname().nodename, *share_of(os.environ), len(os.sched_getaffinity(0)), flush=True)
+"""
+
+
+def test_each_task_of_each_node_gets_a_share_of_the_text(slurm, run_folder, project):
+    words = ["jobs.data.nodes=2", "jobs.data.tasks_per_node=2", "jobs.data.array=0"]
+    settings = load("queued", set_words=words, project=project.root)
+    folder = next_job_folder(run_folder, "02-data")
+    shares = data_tasks(settings, sys.executable)[0]
+    shares = replace(shares, argv=(sys.executable, "-c", SHARES))
+    write_job(folder, render_task(settings, "02-data", shares, Path(__file__).parents[2]))
+    slurm.submit(folder)
+    wait_until(lambda: slurm.state(folder).final, "its end")
+    lines = [line.split() for line in folder.out.read_text().splitlines()]
+    assert slurm.state(folder).state is JobState.DONE, folder.err.read_text()
+    assert sorted(line[1:3] for line in lines) == [[str(number), "4"] for number in range(4)]
+    assert {line[0] for line in lines if line[1] in "01"} == {"node1"}
+    assert {line[0] for line in lines if line[1] in "23"} == {"node2"}
 
 
 def test_every_node_runs_a_program_that_is_meant_for_each(slurm, run_folder, settings):

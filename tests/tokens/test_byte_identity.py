@@ -10,7 +10,7 @@ import pytest
 from backports import zstd
 
 from runbook.core.errors import DataError
-from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.options import TokenizeOptions, unknown_sources
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.verification import verify
 
@@ -133,7 +133,8 @@ def test_dropping_a_source_that_no_record_names_is_refused(tmp_path: Path) -> No
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["one"]))
     with pytest.raises(
-        DataError, match=r"in\.jsonl names no source that could be dropped; give --source-key"
+        DataError,
+        match=r"in\.jsonl names no source that could be kept or dropped; give --source-key",
     ):
         prepare([source], tmp_path / "out", TokenizeOptions(drop_sources=("book",)))
 
@@ -150,7 +151,35 @@ def test_sources_are_counted_and_chosen(tmp_path: Path) -> None:
     assert manifest.sources["book"]["documents"] == 1
     chosen = prepare([source], tmp_path / "some", TokenizeOptions(drop_sources=("book",)))
     assert made(tmp_path / "some") == expected(["one", "three"])
-    assert chosen.dropped == 1
+    assert (chosen.dropped, chosen.dropped_sources) == (1, {"book": 1})
+    kept = prepare([source], tmp_path / "kept", TokenizeOptions(keep_sources=("book",)))
+    assert made(tmp_path / "kept") == expected(["two words"])
+    assert (kept.dropped, kept.dropped_sources) == (2, {"web": 2})
+
+
+def test_a_source_is_kept_or_dropped_but_not_both() -> None:
+    with pytest.raises(DataError, match=r"^a is both kept and dropped"):
+        TokenizeOptions(keep_sources=("a", "b"), drop_sources=("a",))
+
+
+def test_a_chosen_source_that_no_record_names_is_warned_of(tmp_path: Path) -> None:
+    first = tmp_path / "first.jsonl"
+    second = tmp_path / "second.jsonl"
+    first.write_bytes(json_lines(["one"], meta={"source": "web"}))
+    second.write_bytes(json_lines(["two"], meta={"source": "book"}))
+    options = TokenizeOptions(drop_sources=("book", "boks"), workers=1)
+    both = prepare([first, second], tmp_path / "out", options)
+    assert unknown_sources([both]) == ["boks"]
+    # Over several pairs of files a source counts as seen where any of them has it.
+    web = prepare([first], tmp_path / "web", options)
+    assert unknown_sources([web]) == ["book", "boks"]
+    assert unknown_sources([web, both]) == ["boks"]
+
+
+def test_without_a_choice_finished_work_keeps_the_fingerprint_it_always_had() -> None:
+    younger = {"keep_sources", "fix_text"}
+    assert not younger & TokenizeOptions().choices().keys()
+    assert younger <= TokenizeOptions(keep_sources=("a",), fix_text="ftfy").choices().keys()
 
 
 def test_other_key_for_the_text(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runbook.core.errors import DataError
+from runbook.tokens import huge_text
+from runbook.tokens.huge_text import TextCut, cut_of, cut_text, is_exact
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.sources import documents, input_files
 from runbook.tokens.sources.documents import HugeText, decode_plain
-from runbook.tokens.tokenizer import load_tokenizer
+from runbook.tokens.tokenizer import Tokenizer, load_tokenizer
 
 from .reference import EDGE_TEXTS, encoded, expected, json_lines, made
 
@@ -28,6 +30,9 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_files, "HUGE", 1000)
     monkeypatch.setattr(input_files, "BLOCK", 300)
     monkeypatch.setattr(documents, "PIECE", 50)
+    monkeypatch.setattr(huge_text, "FAST_PIECE", 50)
+    monkeypatch.setattr(huge_text, "PIECE", 50)
+    monkeypatch.setattr(huge_text, "WINDOW", 40)
 
 
 WORDS = (
@@ -76,7 +81,7 @@ def test_a_border_is_a_border_of_tokens(parts: list[str]) -> None:
     before = documents.PIECE
     documents.PIECE = 3
     try:
-        pieces = list(HugeText(memoryview(text.encode()), decode_plain).pieces(cut=True))
+        pieces = list(HugeText(memoryview(text.encode()), decode_plain).pieces())
     finally:
         documents.PIECE = before
     assert "".join(pieces) == text
@@ -117,8 +122,132 @@ def test_bad_huge_record_leaves_nothing(
     assert manifest.skipped_records == 1
 
 
+def gpt2_with(tmp_path: Path, **changes: object) -> Tokenizer:
+    """GPT-2's tokenizer.json with some of its parts replaced."""
+    content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content | changes))
+    return load_tokenizer(str(path), encoder="tokenizers")
+
+
+def sentencepiece_tokenizer(tmp_path: Path, kind: str, **options: object) -> Tokenizer:
+    """A SentencePiece model of 300 pieces, trained on the edge texts."""
+    import sentencepiece
+
+    words = [" ".join([text, WORDS]) for text in EDGE_TEXTS if text.strip()] * 3
+    lines = [line for text in words for line in text.splitlines() if line.strip()]
+    options |= {"model_type": kind, "vocab_size": 400, "hard_vocab_limit": False}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_prefix=str(tmp_path / kind),
+        minloglevel=2,
+        byte_fallback=True,
+        **options,
+    )
+    return load_tokenizer(str(tmp_path / f"{kind}.model"))
+
+
+def assert_exact(tokenizer: Tokenizer) -> None:
+    """The ids of the pieces of a text, which comes in parts, are those of the whole; and there are many pieces."""
+    cut = cut_of(tokenizer)
+    text = WORDS * 60
+    parts = [text[start : start + 77] for start in range(0, len(text), 77)]
+    pieces = list(cut_text(parts, tokenizer.encoder, cut))
+    assert [token for piece in pieces for token in tokenizer.encode(piece)] == tokenizer.encode(
+        text
+    )
+    assert len(pieces) > 20
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    ("prefix", "strips", "cut"),
+    [
+        (True, True, TextCut.BEFORE_SPACE),  # SentencePiece's own default
+        (True, False, TextCut.INSTEAD_OF_SPACE),  # Llama
+        (False, False, TextCut.BEFORE_SPACE),
+        (False, True, TextCut.NEVER),  # a space at the beginning of a piece would be lost
+    ],
+)
+def test_sentencepiece_models_are_cut(
+    tmp_path: Path, kind: str, prefix: bool, strips: bool, cut: TextCut
+) -> None:
+    tokenizer = sentencepiece_tokenizer(
+        tmp_path, kind, add_dummy_prefix=prefix, remove_extra_whitespaces=strips
+    )
+    assert cut_of(tokenizer) is cut
+    if cut is not TextCut.NEVER:
+        assert_exact(tokenizer)
+
+
+def test_a_tokenizer_that_puts_a_space_before_every_text_gets_none_of_ours(tmp_path: Path) -> None:
+    tokenizer = gpt2_with(
+        tmp_path,
+        normalizer={
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": "\u2581"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+            ],
+        },
+        pre_tokenizer=None,
+        decoder=None,
+        model={
+            "type": "BPE",
+            "vocab": {chr(code): code - 32 for code in range(32, 127)}
+            | {"\u2581": 95, "\u2581a": 96},
+            "merges": ["\u2581 a"],
+        },
+        added_tokens=[],
+    )
+    assert cut_of(tokenizer) is TextCut.INSTEAD_OF_SPACE
+    assert_exact(tokenizer)
+
+
+def test_a_normalizer_does_not_hinder_a_cut(tmp_path: Path) -> None:
+    tokenizer = gpt2_with(tmp_path, normalizer={"type": "NFC"})
+    assert cut_of(tokenizer) is TextCut.BEFORE_SPACE
+    assert_exact(tokenizer)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [{"content": "went home"}, {"content": "<x>", "lstrip": True}],
+    ids=["with a space", "with white space"],
+)
+def test_a_tokenizer_whose_tokens_reach_over_a_border_is_not_cut(
+    tmp_path: Path, added: dict[str, object]
+) -> None:
+    content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
+    tokens = [*content["added_tokens"], content["added_tokens"][0] | {"id": 50257} | added]
+    tokenizer = gpt2_with(tmp_path, added_tokens=tokens)
+    assert cut_of(tokenizer) is TextCut.NEVER
+    assert list(cut_text(["They all ", "went home"], tokenizer.encoder, TextCut.NEVER)) == [
+        "They all went home"
+    ]
+
+
+def test_a_border_that_changes_an_id_is_passed_over() -> None:
+    """The window around each border is encoded whole and apart, whatever the vocabulary promises."""
+
+    class Glues:
+        """Makes one token of `so on`, and one of each other word."""
+
+        name = "glues"
+
+        def encode_batch(self, texts):  # type: ignore[no-untyped-def]
+            words = [word for text in texts for word in text.replace("so on", "so_on").split()]
+            return np.array([len(word) for word in words]), np.array([0])
+
+    encoder = Glues()
+    assert not is_exact(encoder, TextCut.BEFORE_SPACE, "and so", " on it")  # type: ignore[arg-type]
+    pieces = list(cut_text(["and so on " * 100], encoder, TextCut.BEFORE_SPACE))  # type: ignore[arg-type]
+    assert len(pieces) > 5
+    assert not any(piece.endswith("so") for piece in pieces)
+
+
 def test_other_tokenizers_get_the_whole(tmp_path: Path) -> None:
-    """Their words may reach over a border: with a normalizer, another splitter, a token with a space in it."""
+    """Their words may reach over a border: a token with a space in it."""
     content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
     content["added_tokens"].append(
         content["added_tokens"][0] | {"id": 50257, "content": "went home"}
@@ -137,28 +266,36 @@ def test_other_tokenizers_get_the_whole(tmp_path: Path) -> None:
 PROGRAM = """
 import resource, sys
 from pathlib import Path
+tokenizer = sys.argv.pop(1)
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 sizes = []
 for source in sys.argv[1:]:
-    prepare([Path(source)], Path(source).with_suffix(".out"), TokenizeOptions(workers=1))
+    options = TokenizeOptions(workers=1, tokenizer=tokenizer, append_eod=tokenizer == "gpt2")
+    prepare([Path(source)], Path(source).with_suffix(".out"), options)
     sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 print(*sizes)
 """
 
 
-def test_one_huge_document_needs_less_than_three_times_its_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "times"), [("gpt2", 800_000), ("sentencepiece", 250_000)])
+def test_one_huge_document_needs_less_than_three_times_its_size(
+    tmp_path: Path, kind: str, times: int
+) -> None:
     """With curly quotes and an emoji, for which a str takes four bytes a character."""
     small = tmp_path / "small.jsonl"
     large = tmp_path / "large.jsonl"
     small.write_bytes(json_lines(["one"]))
     text = (
         "It was \u201cthe best\u201d of times, it was the worst of times \U0001f600 and so on. "
-        * 800_000
+        * times
     )
+    tokenizer = "gpt2"
+    if kind == "sentencepiece":
+        tokenizer = sentencepiece_tokenizer(tmp_path, "bpe").name
     large.write_bytes(json.dumps({"text": text}, ensure_ascii=False).encode())
     out = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(small), str(large)],
+        [sys.executable, "-c", PROGRAM, tokenizer, str(small), str(large)],
         capture_output=True,
         text=True,
         check=True,

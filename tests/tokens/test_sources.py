@@ -67,7 +67,7 @@ def test_every_wrong_file_is_named(tmp_path: Path) -> None:
         f"3 of 4 files of the dataset 'Tests' are missing or not the ones that the catalogue names, in "
         f"{tmp_path / 'texts'}:\n  b.txt: 4 bytes, 5 expected\n  c.txt: 4 bytes, 3 expected\n"
         "  d.txt: missing\n"
-        "Fetch these again (runbook data download), or correct the catalogue."
+        f"Fetch these again (runbook data download NAME --folder {tmp_path / 'texts'}), or correct the catalogue."
     )
     wrong_sum = SourceFile(path="c.txt", sha256="0" * 64)
     assert file_fault(tmp_path / "texts", listed[0]) == ""

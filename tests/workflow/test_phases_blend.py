@@ -112,15 +112,28 @@ def test_mock_data_needs_no_token_files(project):
     assert job_rules.data_check(train).verdict == "pass"
 
 
-def test_a_blend_that_is_not_asked_for_leaves_the_fingerprint_of_the_data_as_it_was(project):
+YOUNGER = (
+    "data.blend",
+    "data.keep_sources",
+    "data.drop_sources",
+    "data.source_key",
+    "data.fix_text",
+)
+"""Keys that came after there were fingerprints."""
+
+
+def test_what_is_not_asked_for_leaves_the_fingerprint_of_the_data_as_it_was(project):
     open_phase = opened(project, "data.dataset=fruit")
+    dataset = open_phase.settings.dataset.model_dump(mode="json")
+    assert dataset.pop("parts_order") == "listed"
+    assert not (dataset["files"] or dataset["groups"] or dataset["parts"])
     inputs = {
         "data": {
             key: value
             for key, value in open_phase.settings.subset(["data"]).items()
-            if key != "data.blend"
+            if key not in YOUNGER
         },
-        "dataset": open_phase.settings.dataset.model_dump(mode="json"),
+        "dataset": dataset,
         "vocabulary": open_phase.settings.model.vocabulary,
         "text": text_identity(open_phase.settings, open_phase.folder),
     }

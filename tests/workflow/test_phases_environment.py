@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -358,6 +359,11 @@ def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
         and f"free at {tmp_path}, " in space.value
         and "TiB wanted" in space.value
     )
+    wanted = 2**40 * float(re.search(r"([\d.]+) TiB wanted", space.value)[1])
+    # Two trainings' checkpoints, the token files, and the 895 GB of text.
+    plan = make_plan(settings)
+    checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
+    assert wanted == pytest.approx(checkpoints + plan.data.estimated_bytes + 895e9, rel=0.002)
     (tmp_path / "pytorch+25.03+py3.sqsh").write_bytes(b"not an image")
     assert "neither SquashFS nor SIF" in image_check(settings).value
 

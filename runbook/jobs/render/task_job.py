@@ -23,7 +23,8 @@ class Task:
     on_each_node: bool = False
     """Once on each of the job's nodes, not only on the first."""
     is_array: bool = False
-    """As many jobs as `jobs.<phase>.array` says; each finds its number in RUNBOOK_ELEMENT."""
+    """As many jobs as `jobs.<phase>.array` says; each finds its number in RUNBOOK_ELEMENT. Each job starts
+    `tasks_per_node` tasks on each of `nodes` nodes; RUNBOOK_TASKS says how many, srun or mpiexec which one."""
     in_container: bool = False
     """With the trainer's own Python, modules and image instead of the Python that submits; one core is enough."""
     part: str = ""
@@ -35,17 +36,30 @@ class Task:
 
 
 def asks_for_queue(settings: Settings, phase: str) -> bool:
-    """Whether a phase that could run here is to go through the queue: its job names a partition, a time or an array."""
+    """Return whether a phase that could run here goes through the queue.
+
+    It does where its job names a partition, a time, an array, several nodes or several tasks.
+    """
     if settings.site.scheduler == "local" or phase not in TASK_PHASES:
         return False
     job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
-    return bool(job.partition or job.walltime or job.array)
+    return bool(job.partition or job.walltime or job.array or _tasks(job) > 1)
+
+
+def _tasks(job: Job) -> int:
+    """Return the tasks of one job: `nodes` x `tasks_per_node`, 1 where the latter is left open."""
+    return job.nodes * max(1, job.tasks_per_node)
+
+
+def num_shares(job: Job) -> int:
+    """Return into how many shares jobs.data cuts the text: array x nodes x tasks_per_node."""
+    return max(1, job.array) * _tasks(job)
 
 
 def data_tasks(settings: Settings, python: str) -> list[Task]:
-    """The jobs that tokenize: an array with a share of the shards each, then one that joins; or one job for all."""
+    """Return the jobs that tokenize: one with a share for each task, then one that joins; or one job for all."""
     argv = (python, "-m", "runbook.workflow.prerequisites.tokenize_share", str(settings.project))
-    if settings.job("02-data").array < 2:
+    if num_shares(settings.run.jobs.data) < 2:
         return [Task("tokenize", argv)]
     return [
         Task("tokenize a share each", argv, is_array=True),
@@ -54,32 +68,28 @@ def data_tasks(settings: Settings, python: str) -> list[Task]:
 
 
 def render_task(settings: Settings, phase: str, task: Task, package: Path) -> RenderedJob:
-    """The script of such a job; its program works in the run's folder."""
+    """Return the script of such a job; its program works in the run's folder."""
     site = settings.site
-    job = settings.job(phase)
+    asked: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     folder = task.folder(phase)
-    slurm = site.scheduler == "slurm"
-    nodes = job.nodes if task.on_each_node else 1
-    elements = job.array if task.is_array and job.array > 1 else 0
-    # All cores of a node. Slurm's data jobs take what their partition gives: its nodes may be of another kind.
-    cores = site.hardware.cores_per_node if phase == "01-environment" or not slurm else 0
-    cpus = getattr(settings.run.jobs, JOB_SECTIONS[phase]).cpus_per_task or (
-        1 if task.in_container else cores
+    nodes = asked.nodes if task.on_each_node or task.is_array else 1
+    tasks_per_node = max(1, asked.tasks_per_node) if task.is_array else 1
+    elements = asked.array if task.is_array and asked.array > 1 else 0
+    job = settings.job(phase).model_copy(
+        update={
+            "nodes": nodes,
+            "tasks_per_node": tasks_per_node,
+            "array": elements,
+            "cpus_per_task": _cores(settings, phase, task, tasks_per_node),
+        }
     )
-    job = job.model_copy(
-        update={"nodes": nodes, "tasks_per_node": 1, "array": elements, "cpus_per_task": cpus}
-    )
-    starter = []
-    if task.on_each_node and slurm:
-        starter = [
-            "srun",
-            f"--nodes={nodes}",
-            f"--ntasks={nodes}",
-            "--ntasks-per-node=1",
-            "--kill-on-bad-exit=0",
-        ]
-    elif task.on_each_node:
-        starter = ["mpiexec", f"-n {nodes}", "--ppn 1", '--hostfile "$job/hostfile"']
+    num_tasks = nodes * tasks_per_node
+    starter = _starter(site.scheduler, job) if task.on_each_node or num_tasks > 1 else []
+    if task.in_container:
+        mounts = [*site.container.mounts, str(package)]
+        command = single_command(settings, task.argv, mounts)
+    else:
+        command = " ".join([*starter, *map(quote, task.argv)])
     script = fill(
         "task.sh.j2",
         **queue_values(settings, folder, job, devices=task.on_each_node),
@@ -87,11 +97,46 @@ def render_task(settings: Settings, phase: str, task: Task, package: Path) -> Re
         what=task.what,
         folder=folder,
         elements=elements,
+        tasks=num_tasks if task.is_array else 1,
         package=str(package),
         modules=site.modules if task.in_container else [],
         setup=site_commands(site.setup, settings) if task.in_container else [],
-        command=single_command(settings, task.argv, [*site.container.mounts, str(package)])
-        if task.in_container
-        else " ".join([*starter, *map(quote, task.argv)]),
+        command=command,
     )
     return RenderedJob(script, list(task.argv))
+
+
+def _cores(settings: Settings, phase: str, task: Task, tasks_per_node: int) -> int:
+    """Return the cores asked for each task; 0 asks for none by number.
+
+    Slurm's data jobs take what their partition gives, because its nodes may be of another kind than those that train.
+    """
+    asked: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
+    if asked.cpus_per_task:
+        return asked.cpus_per_task
+    if task.in_container:
+        return 1
+    if phase == "02-data" and settings.site.scheduler == "slurm":
+        return 0
+    return settings.site.hardware.cores_per_node // tasks_per_node
+
+
+def _starter(scheduler: str, job: Job) -> list[str]:
+    """Return the words that start a program as each of the job's tasks."""
+    num_tasks = job.nodes * job.tasks_per_node
+    if scheduler != "slurm":
+        return [f"mpiexec -n {num_tasks} --ppn {job.tasks_per_node}", '--hostfile "$job/hostfile"']
+    words = [
+        "srun",
+        f"--nodes={job.nodes}",
+        f"--ntasks={num_tasks}",
+        f"--ntasks-per-node={job.tasks_per_node}",
+        "--kill-on-bad-exit=0",
+    ]
+    if job.tasks_per_node > 1 and job.cpus_per_task:
+        # Since Slurm 22.05 srun takes no cpus-per-task over from sbatch.
+        words.append(f"--cpus-per-task={job.cpus_per_task}")
+    elif not job.cpus_per_task:
+        # Without a number of cores Slurm binds each task to one; the tasks divide the node among themselves.
+        words.append("--cpu-bind=none")
+    return words

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runbook.params.schema.value_types import Bytes, Positive, Strict, Whole, WholeOrZero
+from runbook.params.schema.value_types import (
+    Bytes,
+    PartsOrder,
+    Positive,
+    Strict,
+    Whole,
+    WholeOrZero,
+)
 
 
 class SourceFile(Strict):
@@ -16,6 +23,8 @@ class SourceFile(Strict):
     """Its size; 0: not known."""
     sha256: str = ""
     """Its checksum; empty: not known."""
+    also: str = ""
+    """Another path at which the file is accepted, such as the name that a document's own script gives it; empty: none."""
 
 
 class FileGroup(Strict):
@@ -27,6 +36,8 @@ class FileGroup(Strict):
     """The first number."""
     last: WholeOrZero
     """The last number."""
+    also: str = ""
+    """As `also` of a file, with {number} in it."""
 
     @property
     def paths(self) -> list[str]:
@@ -60,6 +71,8 @@ class Dataset(Strict):
     """The numbered files that are fetched, where `groups` names what several of them become together."""
     parts_together: WholeOrZero = 0
     """So many parts, in their order, become one pair of token files where files are held out."""
+    parts_order: PartsOrder = "listed"
+    """listed, or names: by their other names (`also`), byte by byte, as a shell's * lists them in the C locale."""
 
     @property
     def paths(self) -> list[str]:
@@ -86,6 +99,15 @@ class Dataset(Strict):
     """Bytes of all files as they are fetched; 0: the sum of `files`, where they are named."""
     tokens: WholeOrZero = 0
     """GPT-2 tokens without end-of-document tokens; 0: not known."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a fingerprint holds of it: without other names of files, and as before there were any."""
+        content = self.model_dump(mode="json")
+        for file in [*content["files"], *content["groups"], *content["parts"]]:
+            del file["also"]
+        if self.parts_order == "listed":
+            del content["parts_order"]
+        return content
 
 
 @dataclass(frozen=True)

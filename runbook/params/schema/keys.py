@@ -40,6 +40,57 @@ class Key:
     """What the five documents call it."""
 
 
+@dataclass(frozen=True)
+class DocumentName:
+    """A name of the documents that is no key of ours under another name: its value reads otherwise, or we need none."""
+
+    keys: tuple[str, ...]
+    """The keys that say the same; none where nothing here does."""
+    meaning: str
+    """What to write instead, as a sentence."""
+
+
+DOCUMENT_NAMES = {
+    "squashed_nemo_image": DocumentName(
+        (),
+        "No NeMo image is used: the runbook's own programs download, join and tokenize (docs/departures.md). "
+        "jobs.image is the image of the training.",
+    ),
+    "gas": DocumentName(
+        ("training.global_batch", "training.micro_batch"),
+        "GAS is training.global_batch / (training.micro_batch x data-parallel replicas): set training.global_batch.",
+    ),
+    "sp_type": DocumentName(
+        ("parallel.sequence", "parallel.context"),
+        "SP_TYPE=megatron is parallel.sequence: true; SP_TYPE=ds is parallel.context above 1.",
+    ),
+    "use_flash_attn_v1": DocumentName(
+        ("training.attention",), "USE_FLASH_ATTN_V1=1 is training.attention: flash1."
+    ),
+    "use_flash_attn_v2": DocumentName(
+        ("training.attention",), "USE_FLASH_ATTN_V2=1 is training.attention: flash2."
+    ),
+    "use_flash_attn_triton": DocumentName(
+        ("training.attention",), "USE_FLASH_ATTN_TRITON=1 is training.attention: flash-triton."
+    ),
+    "num_gpus": DocumentName(
+        ("jobs.training.nodes", "jobs.training.devices_per_node"),
+        "num_gpus is jobs.training.nodes x jobs.training.devices_per_node.",
+    ),
+    "gpt25b": DocumentName(("model",), "GPT25B is a value of MODEL_SIZE_KEY: write model: gpt25b."),
+}
+"""Such names in lower case; a name that one key of ours stands for, with the same value, is an alias of that key."""
+
+
+def document_name(word: str) -> DocumentName | None:
+    """Return what is known of a name of the documents that is no key of ours under another name.
+
+    >>> document_name("parallel.GAS").keys
+    ('training.global_batch', 'training.micro_batch')
+    """
+    return DOCUMENT_NAMES.get(_plain(word.strip().rpartition(".")[2]))
+
+
 @cache
 def all_keys() -> dict[str, Key]:
     """Every key by its dotted name, in the schema's order."""

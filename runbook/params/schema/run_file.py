@@ -10,6 +10,7 @@ from runbook.params.schema.value_types import (
     BadRecords,
     BelowOne,
     Count,
+    FixText,
     Fraction,
     Framework,
     LauncherChoice,
@@ -22,6 +23,7 @@ from runbook.params.schema.value_types import (
     Whole,
     WholeOrZero,
     blend_text,
+    names_text,
 )
 from runbook.plan_file.schema import (
     Engine,
@@ -250,11 +252,20 @@ class Data(Strict):
     blend: Annotated[str, AfterValidator(blend_text)] = ""
     """Several datasets with weights (corpus 0.7, articles 0.3), data.dataset among them; empty: data.dataset alone."""
     folder: Annotated[str, Aliases("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
-    """Folder of the text, or where it is downloaded to; empty: what the dataset or the site says."""
+    """Folder of the text. Files that the dataset's source has are downloaded to it where they are missing; other text that
+    lies there is read as it is. Empty: the site's folder for data, or what the dataset says."""
     bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
     """Bucket and prefix (s3://name/folder) the ready token files are copied from, where the site copies them."""
     text_key: str = "text"
     """Key of the text in each JSON record."""
+    keep_sources: Annotated[str, AfterValidator(names_text), Aliases("approved_sources")] = ""
+    """Only documents of these sources (RedPajamaC4, RedPajamaArXiv), by each record's own word; empty: all."""
+    drop_sources: Annotated[str, AfterValidator(names_text)] = ""
+    """No documents of these sources (RedPajamaBook); empty: none is left out."""
+    source_key: str = "auto"
+    """Key in which a record names its source (meta.redpajama_set_name); auto: a known one that the first record has."""
+    fix_text: Annotated[FixText, Aliases("apply_ftfy")] = "none"
+    """ftfy repairs wrongly decoded characters first, as NeMo's data preparation does: pip install 'gpt3-runbook[ftfy]'."""
     append_eod: StrictBool = True
     """Put the end-of-document token after each document; without it documents run together."""
     tokenizer: str = "gpt2"
@@ -318,7 +329,7 @@ class Job(Strict):
     """What one phase asks of the scheduler; empty or 0 means what the site says."""
 
     nodes: Annotated[Whole, Aliases("NNODES", "num_node", "NODES", "num_nodes")] = 1
-    """Machines."""
+    """Machines; in jobs.data each tokenizes its share."""
     devices_per_node: Annotated[
         WholeOrZero, Aliases("num_gpus_pernode", "N_GPUS", "gpus_per_node", "gpus-per-node")
     ] = 0
@@ -326,7 +337,7 @@ class Job(Strict):
     tasks_per_node: Annotated[
         WholeOrZero, Aliases("TASKS_PER_NODE", "ntasks_per_node", "ntasks-per-node")
     ] = 0
-    """Tasks the scheduler starts on each node; 0: what the site's launcher needs."""
+    """Tasks the scheduler starts on each node; 0: what the site's launcher needs, and one for jobs.data."""
     cpus_per_task: Annotated[WholeOrZero, Aliases("cpus-per-task")] = 0
     """Cores of each task; 0: what the site says."""
     memory: str = ""
@@ -342,7 +353,7 @@ class Job(Strict):
     reservation: str = ""
     """Name of a reservation."""
     array: WholeOrZero = 0
-    """Elements of an array job; 0: a single job."""
+    """Elements of an array job; 0: a single job. In jobs.data, array x nodes x tasks_per_node share the text."""
     restarts: WholeOrZero = 3
     """Jobs in a row that may end without a new step before a person is asked; one with a step resets the count."""
 
@@ -360,7 +371,7 @@ class Jobs(Strict):
     """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it {stage}."""
     image: Annotated[
         str,
-        Aliases("IMAGE", "CONTAINER_IMAGE", "SIF", "SQUASHED_PYTORCH_IMAGE", "SQUASHED_NEMO_IMAGE"),
+        Aliases("IMAGE", "CONTAINER_IMAGE", "SIF", "SQUASHED_PYTORCH_IMAGE"),
     ] = ""
     """Container image (file or registry reference) used instead of the site's."""
     storage: Annotated[str, Aliases("AMLFS_SKU")] = ""

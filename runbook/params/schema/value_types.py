@@ -91,8 +91,35 @@ Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
 """Which kernel computes the attention."""
 BadRecords = Literal["stop", "skip", "quarantine"]
 """What the data phase does with a record it cannot read."""
+FixText = Literal["none", "ftfy"]
+"""What repairs wrongly decoded characters before a text becomes tokens."""
+PartsOrder = Literal["listed", "names"]
+"""In which order a dataset's parts are joined."""
 LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
 """What starts one process for each device, where it is not what the site says."""
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names of a list with commas, none for an empty text; `ValueError` says which part is wrong.
+
+    >>> parse_names("RedPajamaBook, RedPajamaC4"), parse_names("")
+    (('RedPajamaBook', 'RedPajamaC4'), ())
+    """
+    if not text.strip():
+        return ()
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise ValueError(f"{text!r} has an empty name: write names with commas between them")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is named twice: name it once")
+    return names
+
+
+def names_text(text: str) -> str:
+    """Return the text as it is; `ValueError` where it is not a list of names."""
+    parse_names(text)
+    return text
 
 
 def parse_blend(text: str) -> tuple[tuple[str, float], ...]:

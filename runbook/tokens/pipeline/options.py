@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,12 @@ class TokenizeOptions:
     """stop, skip (left out and counted), or quarantine (left out, counted and kept in PREFIX.quarantine)."""
     source_key: str = "auto"
     """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first record."""
+    keep_sources: tuple[str, ...] = ()
+    """Only documents of these sources; empty: all."""
     drop_sources: tuple[str, ...] = ()
     """No documents of these sources."""
+    fix_text: str = "none"
+    """none, or ftfy: repair wrongly decoded characters first, as NeMo's --apply-ftfy does."""
     workers: int = 0
     """Processes; 0: one for each core this process may use."""
     encoder: str = "auto"
@@ -41,10 +46,34 @@ class TokenizeOptions:
     check_space: bool = True
     """Refuse to begin when the disk is too small for the estimate."""
 
+    def __post_init__(self) -> None:
+        """Raise `DataError` where a source is both kept and dropped."""
+        if both := sorted(set(self.keep_sources) & set(self.drop_sources)):
+            raise DataError(
+                f"{', '.join(both)} is both kept and dropped: name it in keep_sources or in drop_sources"
+            )
+
+    @property
+    def chooses_sources(self) -> bool:
+        """Whether some sources are left out."""
+        return bool(self.keep_sources or self.drop_sources)
+
+    def wants(self, source: str) -> bool:
+        """Return whether documents of a source are wanted."""
+        if self.keep_sources and source not in self.keep_sources:
+            return False
+        return source not in self.drop_sources
+
     def choices(self) -> dict[str, Any]:
         """The options that decide which bytes come out."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
-        choices = {name: value for name, value in vars(self).items() if name not in others}
+        # Younger than the first manifests: where they choose nothing, finished work keeps its fingerprint.
+        younger = {"keep_sources": (), "fix_text": "none"}
+        choices = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in others and younger.get(name, ...) != value
+        }
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in choices.items()
@@ -129,6 +158,7 @@ class Manifest(Counts):
     workers: int
     made: str  # when, in UTC
     versions: dict[str, str]
+    dropped_sources: dict[str, int] = field(default_factory=dict)  # documents left out by source
     reused_shards: int = 0  # shards that an earlier, interrupted call had done
     schema: int = MANIFEST_SCHEMA
     reused: bool = field(
@@ -139,6 +169,26 @@ class Manifest(Counts):
     def text_tokens(self) -> int:
         """Tokens without the end-of-document ones."""
         return self.tokens - self.end_of_document_tokens
+
+
+def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
+    """Return the sources that were to be kept or dropped and that no record of any of these names."""
+    seen = {name for one in manifests for name in (*one.sources, *one.dropped_sources)}
+    chosen = [
+        name
+        for key in ("keep_sources", "drop_sources")
+        for name in dict.fromkeys(name for one in manifests for name in one.options.get(key, ()))
+    ]
+    return [name for name in chosen if name not in seen]
+
+
+def unknown_sources_text(*manifests: Manifest) -> str:
+    """Return a warning of chosen sources that no record names, most likely typing errors; empty where there is none."""
+    unknown = unknown_sources(manifests)
+    if not unknown:
+        return ""
+    seen = sorted({name for one in manifests for name in (*one.sources, *one.dropped_sources)})
+    return f"no record is of source {', '.join(unknown)}; the records' sources: {', '.join(seen)}"
 
 
 def read_manifest(prefix: Path) -> Manifest:

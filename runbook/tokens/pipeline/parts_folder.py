@@ -115,6 +115,7 @@ class ShardCounts(Counts):
     sources: dict[str, dict[str, int]] = field(
         default_factory=dict
     )  # documents, text_bytes, tokens by source
+    dropped_sources: dict[str, int] = field(default_factory=dict)  # documents left out by source
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def add(self, other: ShardCounts) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
+import functools
 import itertools
 import json
 import operator
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.core.errors import DataError
 from runbook.plan_file.token_index import DTYPES, dtype_code
+from runbook.tokens.huge_text import TextCut, cut_of, cut_text
 from runbook.tokens.pipeline.bin_writer import ShardSink
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
@@ -23,9 +25,11 @@ from runbook.tokens.sources.documents import (
     BadRecord,
     BadTextError,
     DocumentBatch,
+    HugeText,
     Parser,
     read_documents,
 )
+from runbook.tokens.sources.fixed_text import fixed_pieces
 from runbook.tokens.sources.input_files import BrokenFileError, Segment, Shard, kind_of, line_number
 from runbook.tokens.tokenizer import Tokenizer
 
@@ -99,6 +103,9 @@ class ShardMaker:
                 self._encode_huge(batch, segment, work)
                 continue
             self._drop_unwanted(batch, work)
+            if self._options.fix_text == "ftfy":
+                with work.timed("parse"):
+                    batch.texts = ["".join(fixed_pieces([text])) for text in batch.texts]
             if batch.texts:
                 self._encode(batch, work)
             self._report(counts)
@@ -132,14 +139,13 @@ class ShardMaker:
         huge = batch.huge
         batch.huge = None
         assert huge is not None
-        if batch.sources and batch.sources[0] in self._options.drop_sources:
-            work.counts.dropped += 1
+        if self._is_dropped(batch, work):
             return
         before = work.sink.length
         tokens = 0
         text_bytes = 0
         try:
-            for piece in huge.pieces(cut=self._tokenizer.name == "gpt2"):
+            for piece in self._pieces(huge):
                 with work.timed("encode"):
                     ids, _ = self._tokenizer.encoder.encode_batch([piece])
                 if not text_bytes:
@@ -160,12 +166,33 @@ class ShardMaker:
             tokens += 1
         work.add(np.array([tokens]), [text_bytes], batch.sources)
 
+    @functools.cached_property
+    def _cut(self) -> TextCut:
+        """How huge documents are cut; found once, at the first of them."""
+        return cut_of(self._tokenizer)
+
+    def _pieces(self, huge: HugeText) -> Iterator[str]:
+        parts = huge.pieces()
+        if self._options.fix_text == "ftfy":
+            parts = fixed_pieces(parts)
+        return cut_text(parts, self._tokenizer.encoder, self._cut)
+
+    def _is_dropped(self, batch: DocumentBatch, work: _Work) -> bool:
+        """Return whether a huge document is of a source that is not wanted, and count it then."""
+        if not batch.sources or self._options.wants(batch.sources[0]):
+            return False
+        work.count_dropped(batch.sources[0])
+        return True
+
     def _drop_unwanted(self, batch: DocumentBatch, work: _Work) -> None:
-        if self._options.drop_sources and batch.sources is not None:
-            wanted = [source not in self._options.drop_sources for source in batch.sources]
-            work.counts.dropped += wanted.count(False)
-            batch.sources = list(itertools.compress(batch.sources, wanted))
-            batch.texts = list(itertools.compress(batch.texts, wanted))
+        if not self._options.chooses_sources or batch.sources is None:
+            return
+        wanted = list(map(self._options.wants, batch.sources))
+        for source, is_wanted in zip(batch.sources, wanted, strict=True):
+            if not is_wanted:
+                work.count_dropped(source)
+        batch.sources = list(itertools.compress(batch.sources, wanted))
+        batch.texts = list(itertools.compress(batch.texts, wanted))
 
     def _encode(self, batch: DocumentBatch, work: _Work) -> None:
         import numpy as np
@@ -272,6 +299,11 @@ class _Work:
             totals["documents"] += documents
             totals["text_bytes"] += size
             totals["tokens"] += tokens
+
+    def count_dropped(self, source: str) -> None:
+        self.counts.dropped += 1
+        sources = self.counts.dropped_sources
+        sources[source] = sources.get(source, 0) + 1
 
     def set_aside(self, problem: str, record: dict[str, Any]) -> None:
         if len(self.problems) < MAX_PROBLEMS:

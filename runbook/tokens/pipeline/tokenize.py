@@ -35,6 +35,7 @@ from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
 from runbook.tokens.pipeline.shard import ShardMaker
 from runbook.tokens.pipeline.worker_pool import Pool, disk_error
 from runbook.tokens.sources.documents import DocumentBatch, Parser, find_source_key, read_documents
+from runbook.tokens.sources.fixed_text import load_ftfy
 from runbook.tokens.sources.input_files import (
     Shard,
     cut_shards,
@@ -150,10 +151,12 @@ class _Job:
         first = self._shards[0].segments[0]
         source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
         self._options = replace(options, source_key=source_key)
-        if options.drop_sources and not source_key:
+        if options.chooses_sources and not source_key:
             raise DataError(
-                f"{first.path} names no source that could be dropped; give --source-key"
+                f"{first.path} names no source that could be kept or dropped; give --source-key (data.source_key)"
             )
+        if options.fix_text == "ftfy":
+            load_ftfy()  # refuse a missing package before the work, not in a worker
         segments = {segment.path: segment for shard in self._shards for segment in shard.segments}
         self._inputs = [
             (segment.path, segment.size, segment.mtime_ns, segment.sample)
@@ -211,7 +214,7 @@ class _Job:
         options = self._options
         self._refuse_small_disk(stored)
         self.files.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
-        reporter.workers = min(options.workers or _num_cores(), max(1, len(shards)))
+        reporter.workers = min(options.workers or num_cores(), max(1, len(shards)))
         if reporter.workers > 1:
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
@@ -344,6 +347,7 @@ class _Job:
             end_of_document_tokens=totals.sequences if options.append_eod else 0,
             problems=committer.problems,
             sources=dict(sorted(totals.sources.items())),
+            dropped_sources=dict(sorted(totals.dropped_sources.items())),
             files={
                 "bin": {
                     "name": files.bin.name,
@@ -367,7 +371,7 @@ class _Job:
         )
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
     """Cores this process may use (a job often gets fewer than the node has)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -380,6 +384,7 @@ def _versions() -> dict[str, str]:
         "tokenizers",
         "msgspec",
         "backports.zstd",
+        "ftfy",
         "numpy",
     ):
         with contextlib.suppress(PackageNotFoundError):

@@ -14,7 +14,7 @@ from runbook.core.errors import DataError
 from runbook.core.files import natural_key, sha256_of
 from runbook.params.schema.entries import TOKENIZED, Dataset, SourceFile
 from runbook.tokens.pipeline.options import TokenFiles
-from runbook.tokens.sources.input_files import find_inputs, path_inside
+from runbook.tokens.sources.input_files import find_inputs, path_inside, says_its_kind
 
 HUB = "https://huggingface.co"
 """Where `HF_ENDPOINT` names no mirror."""
@@ -39,10 +39,11 @@ class RemoteFile:
     bytes: int = 0
     sha256: str = ""
     md5: str = ""  # what a bucket says of a file
+    also: str = ""  # another path below the folder at which it may be
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
-    """The files that the catalogue promises, as they are fetched; numbered ones are written out."""
+    """Return the files that the catalogue promises, as they are fetched, in the order in which they are joined."""
     files = list(dataset.files)
     for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:
@@ -50,8 +51,44 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
                 f"the dataset {dataset.title!r} has the group {group.path!r} from {group.first} to {group.last}: its "
                 "path needs {number} in it, and the last number may not be below the first"
             )
-        files += [SourceFile(path=path) for path in group.paths]
+        files += [
+            SourceFile(path=path, also=group.also.replace("{number}", str(number)))
+            for number, path in enumerate(group.paths, group.first)
+        ]
+    if dataset.parts_order == "names":
+        files.sort(key=lambda file: (file.also or file.path).encode())
     return files
+
+
+def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
+    """Return where a file lies: at its own path, or at its other one where only that is there."""
+    path = path_inside(folder, file.path)
+    if not file.also or path.exists():
+        return path
+    other = path_inside(folder, file.also)
+    return other if other.exists() else path
+
+
+def holds_dataset(folder: Path, dataset: Dataset) -> bool:
+    """Return whether a folder has any file of a dataset's kind: text, or token files where it is tokens already."""
+    if not folder.is_dir():
+        return False
+    if dataset.kind == TOKENIZED:
+        return any(folder.rglob("*.bin"))
+    return any(says_its_kind(path) for path in folder.rglob("*") if path.is_file())
+
+
+def has_every_file(folder: Path, dataset: Dataset) -> bool:
+    """Return whether all files that a dataset promises are in a folder, as far as its list says; False without a list.
+
+    Files that a document's own way made of the parts count as well.
+    """
+    ways = [expected_files(dataset)]
+    if dataset.parts:
+        ways.append([SourceFile(path=path) for path in dataset.paths])
+    return any(
+        way and all(not file_fault(folder, file, checksums=False) for file in way) for way in ways
+    )
 
 
 def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
@@ -74,7 +111,13 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
         )
     base = dataset.url.rstrip("/") + "/"
     return [
-        RemoteFile(file.path, base + urllib.parse.quote(file.path), file.bytes, file.sha256.lower())
+        RemoteFile(
+            file.path,
+            base + urllib.parse.quote(file.path),
+            file.bytes,
+            file.sha256.lower(),
+            also=file.also,
+        )
         for file in files
     ]
 
@@ -108,7 +151,10 @@ def choose_files(
             raise DataError(
                 f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: another file"
             )
-    return [replace(there, sha256=file.sha256.lower() or there.sha256) for file, there in pairs]
+    return [
+        replace(there, sha256=file.sha256.lower() or there.sha256, also=file.also)
+        for file, there in pairs
+    ]
 
 
 def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list[RemoteFile]:
@@ -171,7 +217,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     _refuse_faults(dataset, home, listed)
     if not listed:
         return find_inputs([home], dataset.pattern)
-    return find_inputs([path_inside(home, file.path) for file in listed])
+    return find_inputs([place_of(home, file) for file in listed])
 
 
 def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
@@ -206,7 +252,7 @@ def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> No
         raise DataError(
             f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or not the ones "
             f"that the catalogue names, in {home}:\n  {join_first(wrong, 20)}\n"
-            "Fetch these again (runbook data download), or correct the catalogue."
+            f"Fetch these again (runbook data download NAME --folder {home}), or correct the catalogue."
         )
 
 
@@ -221,7 +267,7 @@ def join_first(
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
     """What is wrong with one file of a list, with its name; empty where nothing is, as far as the list says."""
-    fault = content_fault(path_inside(folder, file.path), file, checksums=checksums)
+    fault = content_fault(place_of(folder, file), file, checksums=checksums)
     return fault and f"{file.path}: {fault}"
 
 

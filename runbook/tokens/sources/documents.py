@@ -24,7 +24,8 @@ from runbook.tokens.sources.input_files import (
     read_blocks,
 )
 
-PIECE = 4 << 20
+PIECE = 1 << 20
+"""Bytes of a huge document that are decoded at once."""
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
 UNKNOWN_SOURCE = "unknown"
 _WHITE = b" \t\r\n\x0b\x0c"
@@ -42,18 +43,18 @@ class HugeText:
     """The text of one document, still as bytes.
 
     Python's str takes up to four bytes a character, and encoders copy what they are given; a document of 100 MB would
-    need half a gigabyte. A piece ends only where GPT-2's pre-tokenizer ends a token whatever comes before and after:
-    after a word of ASCII letters that a space and another letter follow. The ids are those of the whole text.
+    need half a gigabyte. A piece ends after a word of ASCII letters that a space and another letter follow: such a
+    place is inside no character and no escape of JSON. `tokens.huge_text` says where the tokens may be cut.
     """
 
     content: memoryview
     decode: Callable[[bytes], str]  # a piece to text; raises BadTextError
 
-    def pieces(self, cut: bool) -> Iterator[str]:
-        """The text in pieces of a few megabytes; in one where `cut` is False, or where no border is found."""
+    def pieces(self) -> Iterator[str]:
+        """Yield the text in pieces of about a megabyte; in one where no border is found."""
         start = 0
         while start < len(self.content):
-            border = _BORDER.search(self.content, start + PIECE) if cut else None
+            border = _BORDER.search(self.content, start + PIECE)
             end = border.end() if border else len(self.content)
             yield self.decode(bytes(self.content[start:end]))
             start = end

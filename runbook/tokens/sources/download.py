@@ -38,6 +38,7 @@ from runbook.tokens.sources.dataset_files import (
     content_fault,
     dataset_folder,
     join_first,
+    place_of,
     remote_files,
 )
 from runbook.tokens.sources.input_files import path_inside
@@ -107,7 +108,7 @@ def download(
                 f"{len(tally.faults)} of {len(files)} files are missing in {home}:\n  {shown}\n"
                 "What arrived is kept: run the same command again, and it fetches only these."
             )
-        size = sum(path_inside(home, file.path).stat().st_size for file in files)
+        size = sum(place_of(home, file).stat().st_size for file in files)
         moment = tally.moment("done")
         report(moment)
         return DownloadSummary(home, len(files), size, len(missing), moment.seconds)
@@ -115,7 +116,7 @@ def download(
 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
     """Why a file is not there; it has its name only after it was checked, so its size is enough to know it again."""
-    return content_fault(path_inside(folder, file.path), file, checksums=False)
+    return content_fault(place_of(folder, file), file, checksums=False)
 
 
 def _refuse_small_disk(folder: Path, missing: list[RemoteFile]) -> None:
@@ -143,8 +144,9 @@ class _Tally:
     ) -> None:
         self._num_files, self._num_missing = len(files), len(missing)
         self._total = sum(file.bytes for file in files)
-        present = {file.path for file in files} - {file.path for file in missing}
-        self._before = sum(path_inside(folder, path).stat().st_size for path in present)
+        absent = {file.path for file in missing}
+        present = [file for file in files if file.path not in absent]
+        self._before = sum(place_of(folder, file).stat().st_size for file in present)
         self._began = time.monotonic()
         self.workers = workers
         self.received = 0

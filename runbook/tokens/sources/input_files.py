@@ -128,7 +128,7 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
     found = []
     root = folder.resolve()
     for path in sorted(folder.rglob(pattern), key=natural_key):
-        if not (path.is_file() or path.is_symlink()) or not _says_its_kind(path):
+        if not (path.is_file() or path.is_symlink()) or not says_its_kind(path):
             continue
         if not path.resolve().is_relative_to(root):
             raise DataError(
@@ -145,7 +145,8 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
     return found
 
 
-def _says_its_kind(path: Path) -> bool:
+def says_its_kind(path: Path) -> bool:
+    """Return whether a file's name is that of text, .json excepted: manifests are such."""
     with suppress(DataError):
         return kind_of(path)[0] != ".jsonl" or ".json" not in map(str.lower, path.suffixes)
     return False

@@ -21,10 +21,13 @@ from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preparation import FLEET
 from runbook.jobs.slurm import Slurm
 from runbook.params import Settings, resolve_secret
+from runbook.params.schema.entries import TextShare
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.settings import STAGE, missing_values
 from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
+from runbook.planning.token_files import fetched_bytes
+from runbook.tokens.sources.input_files import says_its_kind
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.plan_commands import load_plan
 from runbook.workflow.prerequisites import machine
@@ -35,6 +38,7 @@ from runbook.workflow.prerequisites.node_probe import (
     probe_run,
     software_check,
 )
+from runbook.workflow.prerequisites.token_files import text_home
 
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
@@ -293,6 +297,11 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         for phase, phase_plan in plan.phases.items()
     ]
     wanted.append((settings.site.paths.get("data", "data"), plan.data.estimated_bytes))
+    wanted += [
+        (str(text_home(settings, text)), _still_to_fetch(settings, text))
+        for text in settings.texts
+        if text.dataset.url
+    ]
     places: dict[int, Path] = {}
     sizes: Counter[int] = Counter()
     for place, size in (
@@ -301,7 +310,9 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         file_system = place.stat().st_dev
         places.setdefault(file_system, place)
         sizes[file_system] += int(size)
-    rule = "what the plan puts there fits: checkpoints kept and one more, token files"
+    rule = (
+        "what the plan puts there fits: checkpoints kept and one more, token files, text to fetch"
+    )
     remedy = (
         "Free space, keep fewer checkpoints (training.keep_checkpoints, training.keep_every), or name another place "
         "(jobs.stage, --runs)."
@@ -318,6 +329,18 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         name = "disk" if len(places) == 1 else f"disk at {place}"
         checks.append(judge(name, free > size, value, rule, remedy))
     return checks
+
+
+def _still_to_fetch(settings: Settings, text: TextShare) -> int:
+    """Return the bytes of a text that are not in its folder yet; 0 where its size is not known."""
+    home = text_home(settings, text)
+    whole = fetched_bytes(text.dataset)
+    if STAGE in str(home) or not whole or not home.is_dir():
+        return whole
+    there = sum(
+        path.stat().st_size for path in home.rglob("*") if path.is_file() and says_its_kind(path)
+    )
+    return max(0, whole - there)
 
 
 def locks_check(settings: Settings) -> Check:

@@ -7,10 +7,43 @@ from typing import Any
 from runbook.core.errors import DataError
 from runbook.params import Settings
 from runbook.params.schema.entries import TOKENIZED, TextShare
-from runbook.planning.token_files import DataPlan
-from runbook.tokens.pipeline.options import TokenFiles
-from runbook.tokens.sources.dataset_files import dataset_files, token_prefixes
+from runbook.params.schema.value_types import parse_names
+from runbook.planning.sizes import same_fields
+from runbook.planning.token_files import DataPlan, text_place
+from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
+from runbook.tokens.sources.dataset_files import (
+    dataset_files,
+    dataset_folder,
+    holds_dataset,
+    token_prefixes,
+)
 from runbook.tokens.sources.input_files import MOST_SAMPLED, whole_files
+
+
+def tokenize_options(settings: Settings) -> TokenizeOptions:
+    """Return how the run's text becomes tokens."""
+    data = settings.run.data
+    return TokenizeOptions(
+        **same_fields(TokenizeOptions, data)
+        | {
+            "keep_sources": parse_names(data.keep_sources),
+            "drop_sources": parse_names(data.drop_sources),
+        }
+    )
+
+
+def text_home(settings: Settings, text: TextShare) -> Path:
+    """Return the folder of a text's files.
+
+    A text that an earlier version fetched into the project's own folder is read there, and not fetched again.
+    """
+    dataset = text.dataset
+    earlier = dataset_folder(dataset, project=settings.project, folder=text.folder)
+    planned = text_place(settings, text)
+    if text.folder or planned == dataset.folder:
+        return earlier
+    home = Path(planned)
+    return earlier if holds_dataset(earlier, dataset) and not holds_dataset(home, dataset) else home
 
 
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
@@ -22,7 +55,8 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
     dataset = text.dataset
     folder = text.folder
     if not folder:
-        return dataset_files(dataset, project=settings.project)
+        home = text_home(settings, text)
+        return dataset_files(dataset, project=settings.project, folder=str(home))
     pattern = "*" if dataset.kind == "corpus" else dataset.pattern
     dataset = dataset.model_copy(update={"files": [], "pattern": pattern})
     try:
@@ -109,7 +143,8 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
         planned = _planned_prefixes(text, data)
         if any(Path(prefix).is_absolute() for prefix in planned):
             continue  # into the site's own folder for data, where the files are already
-        found = token_prefixes(text.dataset, project=settings.project, folder=text.folder)
+        home = text_home(settings, text)
+        found = token_prefixes(text.dataset, project=settings.project, folder=str(home))
         for prefix, ready in zip(planned, _match_prefixes(text, planned, found), strict=True):
             target = TokenFiles(folder / prefix, exact=True)
             source = TokenFiles.existing(ready)

@@ -17,6 +17,7 @@ arguments=(
   trainer.limit_test_batches=20
   trainer.gradient_clip_val=1.0
   trainer.enable_checkpointing=False
+  run.results_dir=/fsx/results/aws-pile-175b/checkpoints
   exp_manager.explicit_log_dir=/fsx/results/aws-pile-175b/checkpoints
   exp_manager.wandb_logger_kwargs.name=04-training
   exp_manager.resume_if_exists=False
