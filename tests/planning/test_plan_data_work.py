@@ -41,6 +41,13 @@ def test_slimpajama_takes_seven_terabytes_the_documents_way_and_two_in_one_pass(
     assert ours.hours == pytest.approx(5.34 / 2, rel=0.01)
 
 
+def test_repairing_the_text_takes_forty_times_as_long_as_its_tokens() -> None:
+    ours, theirs = ways(SLIMPAJAMA, {"data": {"fix_text": "ftfy"}})
+    assert ours.core_hours == pytest.approx(5.34 + 2.5e12 / 3.5e6 / 3600, rel=0.01)
+    assert theirs.core_hours == pytest.approx(239 + 2.5e12 / 3.5e6 / 3600, rel=0.01)
+    assert ours.disk_bytes == ways(SLIMPAJAMA)[0].disk_bytes
+
+
 def test_storage_bounds_the_hours_where_its_speed_is_known() -> None:
     assert ways(SLIMPAJAMA)[0].storage_hours is None
     tiers = {"write_bandwidth": {"slow": 1.0, "fast": 10.0}}
