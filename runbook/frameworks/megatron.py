@@ -104,6 +104,15 @@ def _in(unit: str, samples: str) -> Callable[[PhaseRun], int | None]:
     return write
 
 
+def _train_samples(run: PhaseRun) -> int | None:
+    """Return the length in samples, or None where the phase counts in iterations.
+
+    A length in tokens needs it too: Megatron-DeepSpeed makes its number of iterations from the samples, and ends at
+    whichever of the two lengths comes first.
+    """
+    return None if _unit(run) == "iters" else run.phase.duration.samples
+
+
 def _train_tokens(run: PhaseRun) -> int | None:
     return run.training.tokens if _unit(run) == "tokens" else None
 
@@ -251,7 +260,7 @@ _TRAINING = (
     Option("global-batch-size", "training.global_batch", whole, "batch.global_"),
     Option("rampup-batch-size", RAMP_KEYS, whole, lambda run: run.ramp, "batch.ramp.start"),
     Option("train-iters", "training.iterations", whole, _in("iters", "duration.samples")),
-    Option("train-samples", "training.samples", whole, _in("samples", "duration.samples")),
+    Option("train-samples", "training.samples", whole, _train_samples),
     Option("lr", "training.learning_rate", float, "learning_rate.peak"),
     Option("min-lr", "training.min_learning_rate", float, "learning_rate.minimum"),
     Option("lr-decay-style", "training.schedule", _SCHEDULES, "learning_rate.schedule"),
@@ -473,11 +482,6 @@ MEGATRON_LM = (
 MEGATRON_DEEPSPEED = (
     *_MODEL,
     *_TRAINING,
-    # A length in tokens goes with the same length in samples.
-    Option(
-        "train-samples",
-        write=lambda run: run.phase.duration.samples if _unit(run) == "tokens" else None,
-    ),
     Option("train-tokens", "training.tokens", whole, _train_tokens),
     Option(
         "lr-decay-tokens",

@@ -104,8 +104,15 @@ def chosen(name: str, key: str, read: Reader) -> Option:
 
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
     """Name and value of each option that this phase needs, in the table's order."""
-    values = {option.name: option.value(run) for option in table}
-    return {name: value for name, value in values.items() if value is not None}
+    values: dict[str, object] = {}
+    for option in table:
+        value = option.value(run)
+        if value is None:
+            continue
+        # A second row of a name would silently replace the first one's value.
+        assert option.name not in values, f"two rows of the table write {option.name}"
+        values[option.name] = value
+    return values
 
 
 def text(value: object) -> str:

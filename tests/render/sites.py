@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from runbook import params
@@ -21,16 +22,36 @@ NAMES = [
     *(f"{run}:{variant}" for run in RUNS for variant in params.variant_names(run, PROJECT)),
 ]
 
+LENGTHS = {
+    "iterations": ("training.iterations=1000", "training.samples=0", "training.tokens=0"),
+    "samples": ("training.iterations=0", "training.samples=262144", "training.tokens=0"),
+    "tokens": ("training.iterations=0", "training.samples=0", "training.tokens=1G"),
+}
+"""By the unit in which a training's length is given, the words of --set that give it so."""
+OF_EACH_FRAMEWORK = {
+    "megatron-lm": "azure-175b",
+    "megatron-deepspeed": "slurm-oscar",
+    "nemo": "aws-pile-175b",
+}
+"""By framework, one run that trains with it."""
+
 
 def settings_of(name, *words):
     """A run's settings, with required values marked."""
     return with_placeholders(params.load(name, set_words=words, project=PROJECT))
 
 
+@cache
+def planned(name, *words):
+    """Settings and plan of a run, made once: most tests of a folder ask for the same few."""
+    settings = settings_of(name, *words)
+    return settings, make_plan(settings)
+
+
+@cache
 def rendered(name, phase, *words):
     """Settings, orders and job of a run's phase."""
-    settings = settings_of(name, *words)
-    plan = make_plan(settings)
+    settings, plan = planned(name, *words)
     return settings, plan.phases[phase], render_job(settings, plan, phase, package=PACKAGE)
 
 
@@ -43,6 +64,17 @@ def data_jobs(name):
     return settings, {
         task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE) for task in tasks
     }
+
+
+def length_arguments(framework, unit):
+    """The plan of a training whose length is given in this unit, and its rendered arguments."""
+    _, phase, job = rendered(OF_EACH_FRAMEWORK[framework], "04-training", *LENGTHS[unit])
+    return phase, job.arguments
+
+
+def length_file(framework, unit):
+    """The golden file of those arguments."""
+    return GOLDEN / "lengths" / f"{framework}-{unit}.json"
 
 
 def texts(job):

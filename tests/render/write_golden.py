@@ -1,13 +1,32 @@
 """Writes tests/golden: `python -m tests.render.write_golden`. Read the diff, then commit."""
 
+import json
 import shutil
 
 from runbook.jobs.render.preparation import preparation_files, render_preparation
-from tests.render.sites import GOLDEN, PACKAGE, PHASES, RUNS, data_jobs, rendered, texts
+from tests.render.sites import (
+    GOLDEN,
+    LENGTHS,
+    OF_EACH_FRAMEWORK,
+    PACKAGE,
+    PHASES,
+    RUNS,
+    data_jobs,
+    length_arguments,
+    length_file,
+    rendered,
+    texts,
+)
 
 
 def main():
-    """One folder for each site and phase."""
+    """One folder for each site and phase, and one file for each framework and unit of length."""
+    for framework in OF_EACH_FRAMEWORK:
+        for unit in LENGTHS:
+            _, arguments = length_arguments(framework, unit)
+            path = length_file(framework, unit)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(arguments, indent=2) + "\n", encoding="utf-8")
     for run in RUNS:
         for phase in PHASES:
             settings, _, job = rendered(run, phase)
