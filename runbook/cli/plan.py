@@ -227,6 +227,11 @@ def _show(content: Any) -> None:
     metavar="CHECKOUT",
     help="Instead: start the documents' own program of this folder by the rendered rank.sh, tiny, on CPUs.",
 )
+@click.option(
+    "--installed",
+    is_flag=True,
+    help="Start that program with the packages installed here, not with the site's own versions.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was counted.")
 @click.option(
     "--pictures",
@@ -239,6 +244,7 @@ def rehearse(
     phase: str,
     ranks: str,
     checkout: Path | None,
+    installed: bool,
     as_json: bool,
     pictures: Path | None,
     set_words: tuple[str, ...],
@@ -252,7 +258,9 @@ def rehearse(
     if checkout:
         from runbook.workflow.prerequisites.upstream import start_upstream
 
-        trial = start_upstream(run_name, set_words, phase=phase, checkout=checkout, say=say)
+        trial = start_upstream(
+            run_name, set_words, phase=phase, checkout=checkout, say=say, installed=installed
+        )
         _show(trial.as_dict() if as_json else trial.as_text())
         return 0 if trial.works else 1
     from runbook.plan_file.json_records import as_json as json_of

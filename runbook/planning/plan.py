@@ -22,6 +22,7 @@ from runbook.planning.cost.speed import Calibration, Calibrations, Speed, estima
 from runbook.planning.cost.step_inputs import check_device, peak_of
 from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
+from runbook.planning.network_rules import check_network
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
 from runbook.planning.site_limits import check_queues, check_volumes
 from runbook.planning.sizes import (
@@ -156,7 +157,12 @@ def make_plan(
     data = plan_data(settings)
     smoke = smoke_choice(settings)
     full = full_choice(settings)
-    checks = [*check_data(settings, data), *check_queues(settings), *check_device(full)]
+    checks = [
+        *check_data(settings, data),
+        *check_queues(settings),
+        *check_network(settings),
+        *check_device(full),
+    ]
     computable = True
     memories = dict[str, memory.PhaseMemory]()
     for choice in (smoke, full):

@@ -305,6 +305,23 @@ def test_the_words_of_a_page_are_searched_and_its_blocks_read():
     assert {one.line for one in found.errors if one.number == 7} == {8}
 
 
+@pytest.mark.parametrize(
+    ("repository", "options", "is_found"),
+    [
+        ("microsoft/Megatron-DeepSpeed", "--append-eod --workers 8", True),
+        ("microsoft/Megatron-DeepSpeed", "--workers 8", False),
+        ("NVIDIA/Megatron-LM", "--append-eod --workers 8", False),
+    ],
+)
+def test_a_tool_whose_index_is_one_token_short_is_named(repository, options, is_found):
+    page = (
+        f"# Data\n```bash\nexport STAGE_PATH=/lustre/a\ngit clone https://github.com/{repository}\n"
+        f"python tools/preprocess_data.py --input a.jsonl {options}\nNUM_LAYERS=12 sbatch 04-gpt175B.sh\n```\n"
+    )
+    found = adopt([("page.md", page)], "mine", PROJECT)
+    assert (32 in numbers(found)) == is_found
+
+
 def test_what_starts_no_training_is_refused_with_the_rule():
     with pytest.raises(ParamsError, match=r"copy\.sh starts no training, and sets no variable"):
         adopt([("copy.sh", "#!/bin/bash\n#SBATCH --nodes=1\ncp a b\n")], "mine", PROJECT)

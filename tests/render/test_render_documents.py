@@ -24,10 +24,10 @@ def labels(name, *words):
     return {entry.model: entry for entry in make_plan(settings_of(name, *words)).labels}
 
 
-def test_all_thirty_one_are_listed_each_with_its_kind():
+def test_all_thirty_two_are_listed_each_with_its_kind():
     page = (PROJECT / "docs" / "errors-in-the-documents.md").read_text()
     rows = [line.strip("|").split(" | ") for line in page.splitlines() if re.match(r"\| \d", line)]
-    assert [int(row[0]) for row in rows] == list(range(1, 32))
+    assert [int(row[0]) for row in rows] == list(range(1, 33))
     assert {row[-1].strip() for row in rows} == {"right", "guard", "text"}
     assert {len(row) for row in rows} == {6} and all(cell.strip() for row in rows for cell in row)
 
@@ -218,7 +218,11 @@ def test_the_image_of_a_site_is_built_from_pinned_versions():
         text = preparation_files(settings)["Dockerfile"]
         assert f"ARG BASE={settings.site.container.recipe.base}\n" in text
         assert all("==" in package for package in settings.site.container.recipe.pip)
-    assert "deepspeed==0.15.4" in preparation_files(settings_of("slurm-oscar"))["Dockerfile"]
+    # The newest DeepSpeed and the newest commit that train together: tried by `rehearse --upstream`, 2026-11-26.
+    slurm = settings_of("slurm-oscar")
+    assert slurm.site.frameworks["megatron-deepspeed"].commit.startswith("6acc370a")
+    dockerfile = preparation_files(slurm)["Dockerfile"]
+    assert all(word in dockerfile for word in ("deepspeed==0.15.4", "transformers==4.46.3"))
     aws = preparation_files(settings_of("aws-pile-175b"))["Dockerfile"]
     assert all(word in aws for word in ("EFA_INSTALLER=1.19.0", "AWS_OFI_NCCL=1.4.0-aws"))
     assert "nsight" not in aws  # nor in the document's

@@ -63,13 +63,12 @@ def test_the_preparation_is_the_expected_one_word_for_word(run):
     assert render_preparation(settings, PACKAGE) == expected
 
 
-def test_preparing_twice_changes_nothing(tmp_path):
+def test_preparing_twice_changes_nothing_and_a_checkout_that_was_changed_is_refused(tmp_path):
     upstream = tmp_path / "upstream"
-    for words in (
-        ["init", "-q", str(upstream)],
-        [*GIT, str(upstream), "commit", "-q", "--allow-empty", "-m", "one"],
-    ):
-        shell.run(["git", *words])
+    shell.run(["git", "init", "-q", str(upstream)])
+    (upstream / "pretrain_gpt.py").write_text("print('as pinned')\n")
+    for words in (["add", "."], ["commit", "-q", "-m", "one"]):
+        shell.run(["git", *GIT, str(upstream), *words])
     commit = shell.run(["git", "-C", str(upstream), "rev-parse", "HEAD"]).out.strip()
     own = settings_of("azure-175b", f"jobs.stage={tmp_path}/the stage")
     checkout = own.site.frameworks["megatron-lm"].model_copy(
@@ -94,10 +93,18 @@ def test_preparing_twice_changes_nothing(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert "the checkout is there" in said and f"the PyTorch image: there, {image}" in said
     assert (tmp_path / "the stage" / "data" / "gpt2" / "merges.txt").is_file()
+    clone = tmp_path / "the stage" / "Megatron-LM"
+    (clone / "helpers.so").write_text("compiled there")
+    shell.run(["bash", str(script)])  # a new file is no change of the checkout
+    (clone / "pretrain_gpt.py").write_text("print('edited')\n")
+    edited = shell.run(["bash", str(script)], check=False)
+    assert edited.exit_code == 1
+    assert "M pretrain_gpt.py" in edited.err and "git checkout -- ." in edited.err
+    shell.run(["git", *GIT, str(clone), "checkout", "-q", "--", "."])
     shell.run(
         [
             *("git", *GIT),
-            str(tmp_path / "the stage" / "Megatron-LM"),
+            str(clone),
             "commit",
             "-q",
             "--allow-empty",

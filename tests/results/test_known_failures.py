@@ -104,3 +104,33 @@ def test_ordinary_words_are_no_failures():
         )
         == []
     )
+
+
+OWN_ERROR = [
+    "[rank0]: Traceback (most recent call last):",
+    '[rank0]:   File "transformer.py", line 731, in forward',
+    "[rank0]: RuntimeError: view size is not compatible with input tensor's size and stride.",
+]
+CLOSED = [
+    "[rank1]: Traceback (most recent call last):",
+    '[rank1]:   File "distributed_c10d.py", line 1929, in recv',
+    "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:20665",
+]
+
+
+def test_a_closed_connection_after_another_ranks_own_error_is_no_network_failure():
+    assert find_failures([*OWN_ERROR, *CLOSED]) == []
+    assert [one.name for one in find_failures([*CLOSED, *CLOSED])] == ["network failure"]
+
+
+def test_an_error_that_was_caught_hides_no_network_failure():
+    caught = "RuntimeError: printed by the program, which goes on"
+    assert [one.name for one in find_failures([caught, *CLOSED])] == ["network failure"]
+
+
+def test_an_error_with_a_name_of_its_own_stays_beside_the_closed_connection():
+    memory = [
+        OWN_ERROR[0],
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",
+    ]
+    assert [one.name for one in find_failures([*memory, *CLOSED])] == ["device out of memory"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runbook.tokens.pipeline.tokenize import prepare
-from runbook.tokens.verification import sample_documents, verify
+from runbook.tokens.verification import AGAIN, ONE_SHORT, sample_documents, verify
 
 from .reference import EDGE_TEXTS, json_lines
 
@@ -74,6 +74,22 @@ def test_index_whose_lengths_lack_the_end_of_document(prefix: Path) -> None:
     content[34 : 34 + 64] = lengths.astype("<i4").tobytes()
     part(prefix, "idx").write_bytes(content)
     assert failed(prefix) == ["offsets", "sizes", "end of document", "sha256 of .idx"]
+
+
+def test_an_index_one_token_short_for_each_document_is_explained(prefix: Path) -> None:
+    """Lengths without the end of the document, and pointers that add those up, as that tool writes both."""
+    content = bytearray(part(prefix, "idx").read_bytes())
+    lengths = np.frombuffer(content, dtype="<i4", count=16, offset=34) - 1
+    pointers = (np.cumsum(lengths) - lengths).astype("<i8") * 2
+    content[34 : 34 + 64] = lengths.astype("<i4").tobytes()
+    content[34 + 64 : 34 + 64 + 128] = pointers.tobytes()
+    part(prefix, "idx").write_bytes(content)
+    assert failed(prefix) == ["sizes", "end of document", "sha256 of .idx"]
+    sizes = next(check for check in verify(prefix) if check.name == "sizes")
+    assert sizes.remedy == ONE_SHORT
+    part(prefix, "bin").write_bytes(part(prefix, "bin").read_bytes()[:-2])
+    sizes = next(check for check in verify(prefix) if check.name == "sizes")
+    assert sizes.remedy == AGAIN  # one token fewer: another fault
 
 
 def test_odd_size_and_missing_bytes(prefix: Path) -> None:

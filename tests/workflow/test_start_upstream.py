@@ -1,8 +1,8 @@
 """`runbook rehearse --upstream`: the documents' own programs, started by the rendered rank.sh without a GPU.
 
 The real checkouts are started where UPSTREAM_MEGATRON_LM (NVIDIA/Megatron-LM e958b2ca), UPSTREAM_LUMI
-(henkdr/Megatron-Deepspeed-LUMI 635a468), UPSTREAM_MICROSOFT (microsoft/Megatron-DeepSpeed f4157be) and UPSTREAM_ALCF
-(argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders.
+(henkdr/Megatron-Deepspeed-LUMI 635a468), UPSTREAM_MICROSOFT (microsoft/Megatron-DeepSpeed 6acc370) and UPSTREAM_ALCF
+(argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders, each with its site's own versions of Python, torch and DeepSpeed.
 """
 
 import dataclasses
@@ -15,18 +15,27 @@ import pytest
 
 from runbook import params
 from runbook.cli import main
+from runbook.core import shell
 from runbook.core.errors import RunbookError
 from runbook.jobs.render.training_job import lines, render_job
 from runbook.params.settings import with_placeholders
 from runbook.planning import make_plan
-from runbook.workflow.prerequisites.upstream import small_arguments, small_script, start_upstream
+from runbook.workflow.prerequisites.upstream import (
+    check_checkout,
+    small_arguments,
+    small_script,
+    start_upstream,
+)
 
 CHECKOUTS = [
     ("UPSTREAM_MEGATRON_LM", "azure-175b", "03-smoke-test", 2),
     ("UPSTREAM_MEGATRON_LM", "azure-175b", "04-training", 4),  # TP 2 x PP 2
     ("UPSTREAM_LUMI", "lumi-13b", "03-smoke-test", 2),
+    ("UPSTREAM_LUMI", "lumi-13b", "04-training", 4),
     ("UPSTREAM_MICROSOFT", "slurm-oscar", "03-smoke-test", 2),
+    ("UPSTREAM_MICROSOFT", "slurm-oscar", "04-training", 4),
     ("UPSTREAM_ALCF", "polaris-25b", "03-smoke-test", 2),
+    ("UPSTREAM_ALCF", "polaris-25b", "04-training", 2),
 ]
 
 PROGRAM = """
@@ -84,13 +93,71 @@ def checkout(tmp_path, monkeypatch):
     (folder / "megatron").mkdir(parents=True)
     (folder / "megatron" / "words.py").write_text(f"LINE = {LINE!r}\n")
     (folder / "pretrain_gpt.py").write_text(PROGRAM)
+    git(folder, "init", "-q")
+    real = params.load
+
+    def as_pinned(*words, **options):
+        """Settings whose site pins what lies in the folder, and no versions: those of this environment are used."""
+        settings = real(*words, **options)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "--allow-empty", "-m", "as it is now")
+        pinned = {"commit": git(folder, "rev-parse", "HEAD"), "versions": None}
+        frameworks = {
+            name: checkout.model_copy(update=pinned)
+            for name, checkout in settings.site.frameworks.items()
+        }
+        site = settings.site.model_copy(update={"frameworks": frameworks})
+        return dataclasses.replace(settings, site=site)
+
+    monkeypatch.setattr(params, "load", as_pinned)
     return folder
+
+
+def git(folder, *words):
+    """What git says in this folder."""
+    who = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    return shell.run(["git", *who, "-C", str(folder), *words]).out.strip()
+
+
+def programs(folder):
+    """All files of a checkout but git's own."""
+    return sorted(path for path in folder.rglob("*") if ".git" not in path.parts)
+
+
+def test_the_checkout_is_compared_with_the_pinned_commit_and_its_changes_are_named(tmp_path):
+    pinned = params.load("azure-175b").site.frameworks["megatron-lm"]
+    assert check_checkout(tmp_path, pinned).value == "no git repository: its commit is not known"
+    git(tmp_path, "init", "-q")
+    program = tmp_path / "pretrain_gpt.py"
+    program.write_text("print(1)\n")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    other = check_checkout(tmp_path, pinned)
+    assert other.verdict == "fail" and "not at the pinned commit" in other.value
+    assert f"git checkout --detach {pinned.commit}" in other.remedy
+    here = pinned.model_copy(update={"commit": git(tmp_path, "rev-parse", "HEAD")})
+    (tmp_path / "helpers.so").write_text("compiled: no change of the checkout")
+    assert check_checkout(tmp_path, here).verdict == "pass"
+    program.write_text("print(2)\n")
+    changed = check_checkout(tmp_path, here)
+    assert changed.verdict == "fail" and changed.value.endswith("of its own: pretrain_gpt.py")
+
+
+@pytest.mark.parametrize("run", ["azure-175b", "lumi-13b", "polaris-25b", "slurm-oscar"])
+def test_the_site_pins_what_its_program_runs_with(run):
+    settings = params.load(run)
+    pinned = settings.site.frameworks[settings.run.training.framework]
+    assert pinned.versions is not None
+    assert pinned.versions.packages[0].startswith("torch==")
+    recipe = settings.site.container.recipe
+    for package in recipe.pip if recipe else []:
+        assert package in pinned.versions.packages
 
 
 @pytest.mark.training
 def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, tmp_path):
     said = []
-    before = sorted(checkout.rglob("*"))
+    before = programs(checkout)
     found = start_upstream(
         "azure-175b",
         ["training.learning_rate=7e-5"],
@@ -108,7 +175,7 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
     assert json.loads(json.dumps(found.as_dict()))["losses"] == [
         record.loss for record in found.log.records
     ]
-    assert sorted(checkout.rglob("*")) == before
+    assert programs(checkout) == before
     assert list(tmp_path.glob("upstream-*")) == []
 
 
@@ -124,11 +191,16 @@ def test_a_program_that_refuses_ends_with_exit_code_1_and_its_log_is_kept(
         main()
     out, err = capfd.readouterr()
     checks = json.loads(out)["checks"]
-    assert checks[0]["value"].startswith(
+    assert checks[1]["value"].startswith(
         "exit code 2; first error: pretrain_gpt.py: error: unrecognized arguments: --num-l"
     )
     verdicts = {check["name"]: check["verdict"] for check in checks}
-    assert verdicts == {"program ends": "fail", "training": "fail", "checkpoint": "fail"}
+    assert verdicts == {
+        "checkout": "pass",
+        "program ends": "fail",
+        "training": "fail",
+        "checkpoint": "fail",
+    }
     (kept,) = tmp_path.glob("upstream-*")
     assert f"kept in {kept}" in err
     assert "unrecognized arguments" in (kept / "log").read_text()
@@ -155,6 +227,7 @@ def test_a_site_that_names_no_places_works_in_the_runs_folder(checkout, monkeypa
     words = ["jobs.stage=/scratch/me", "jobs.account=me"]
     found = start_upstream("azure-175b", words, phase="03-smoke-test", checkout=checkout, say=str)
     assert {check.name: check.verdict for check in found.checks} == {
+        "checkout": "pass",
         "program ends": "pass",
         "training": "fail",
         "checkpoint": "pass",

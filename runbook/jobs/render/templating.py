@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runbook.core.errors import ParamsError
 from runbook.params import Settings
+from runbook.params.environment import switched_on
 from runbook.params.settings import STAGE
 
 
@@ -101,24 +102,12 @@ def expand(value: str, settings: Settings) -> str:
 
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
     """The site's groups of variables that are switched on, as words of the shell; None unsets a variable."""
-    site = settings.site
-    on = {name: name not in site.switched_off for name in site.environment}
-    for word in settings.run.jobs.switch.split():
-        sign = word[0]
-        name = word[1:]
-        if sign not in "+-" or name not in on:
-            raise ParamsError(
-                f"jobs.switch: {word!r} is not + or - and a group of site {site.site}'s environment. "
-                f"Its groups are {', '.join(on) or 'none'}."
-            )
-        on[name] = sign == "+"
     return {
         name: {
             key: None if value is None else expand(value, settings)
             for key, value in variables.items()
         }
-        for name, variables in site.environment.items()
-        if on[name]
+        for name, variables in switched_on(settings).items()
     }
 
 

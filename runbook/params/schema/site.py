@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from runbook.params.schema.value_types import (
     Bytes,
@@ -114,6 +114,8 @@ class Hardware(Strict):
     """Main memory of a node; 0: not known."""
     interconnect: str = ""
     """Network between nodes."""
+    fabric: Literal["", "cxi", "efa", "verbs"] = ""
+    """libfabric's provider for that network: cxi (Slingshot), efa (AWS), verbs (InfiniBand); empty: not known."""
     network: NonNegative = 0.0
     """What the adapters of a node carry together, in GB/s and one direction; 0: not known."""
 
@@ -145,6 +147,15 @@ class Container(Strict):
     """How the image is built, where it is not taken from a registry as it is."""
 
 
+class Versions(Strict):
+    """What a framework's program runs with on the site: `runbook rehearse --upstream` installs the same here."""
+
+    python: Annotated[str, Field(pattern=r"^3\.\d+$")]
+    """Version of Python, such as 3.10."""
+    packages: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+==[A-Za-z0-9_.]+$")]]
+    """Packages from PyPI, each `name==version`: torch first, then what the program imports."""
+
+
 class Checkout(Strict):
     """A framework of one of the documents, at a pinned commit."""
 
@@ -160,6 +171,8 @@ class Checkout(Strict):
     """The document's further options, by name without dashes; true: an option without a value, false: left out."""
     deepspeed: dict[str, Any] = {}
     """The document's further entries of the DeepSpeed file."""
+    versions: Versions | None = None
+    """What the program runs with; left out: nobody looked, and a rehearsal takes what is installed."""
 
 
 class Preparation(Strict):

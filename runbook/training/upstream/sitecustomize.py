@@ -5,6 +5,7 @@ they are. `runbook rehearse --upstream` puts it there. Each change is made right
 """
 
 import atexit
+import contextlib
 import functools
 import importlib.machinery
 import inspect
@@ -31,6 +32,7 @@ def _answer_for_gpu(torch: Any) -> None:
         "is_initialized": lambda: True,
         "device_count": lambda: int(os.environ["LOCAL_WORLD_SIZE"]),
         "current_device": lambda: 0,
+        "is_current_stream_capturing": lambda: False,
         "get_device_capability": lambda *_: (9, 0),
         "_lazy_init": lambda: None,
         "_lazy_call": lambda function, **_: function(),
@@ -57,6 +59,11 @@ def _answer_for_gpu(torch: Any) -> None:
     torch.nn.LayerNorm.__init__ = lambda self, *words, sequence_parallel=False, **options: made(
         self, *words, **options
     )
+    # A build of torch with CUDA would ask its driver for pinned memory.
+    loads = torch.utils.data.DataLoader.__init__
+    torch.utils.data.DataLoader.__init__ = lambda self, *words, **options: loads(
+        self, *words, **{**options, "pin_memory": False}
+    )
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]  # Megatron asks its nvcc for a version
     # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them after all its work.
     atexit.register(
@@ -82,7 +89,7 @@ def _tensors_on_cpu(torch: Any) -> Any:
             arguments: Sequence[Any] = (),
             options: dict[str, Any] | None = None,
         ) -> Any:
-            if function is torch.Tensor.cuda:
+            if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
                 return arguments[0]
             options = {
                 name: "cpu" if name == "device" and is_gpu(it) else it
@@ -111,6 +118,17 @@ def _keep_old_call(module: Any) -> None:
         module._write_item = functools.partial(module._write_item, serialization_format=torch_save)
 
 
+def _run_deepspeed_on_cpu(module: Any) -> None:
+    """Its CPU takes fp16, which it allows only where the processor has fast kernels, and has streams that do nothing."""
+    accelerator = module.CPU_Accelerator
+    accelerator.is_fp16_supported = lambda _: True
+    stream = inspect.getattr_static(accelerator, "Stream", None)
+    getter = getattr(stream, "fget", None)
+    # Releases before 0.16 have None in its place, and recomputation asks for one.
+    if getter is not None and getter(None) is None:
+        accelerator.Stream = property(lambda _: lambda **__: contextlib.nullcontext())
+
+
 CHANGES: dict[str, Callable[[Any], None]] = {
     "torch": _answer_for_gpu,
     # Megatron's checkpoints are written with a private function of torch, which has one more argument since 2.7.
@@ -120,10 +138,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     ),  # gone since 2.0; Megatron saves with it
     # Megatron-LM e958b2ca asks for Transformer Engine even where no weight is in fp8.
     "megatron.core.fp8_utils": _allow_no_fp8,
-    # DeepSpeed takes fp16 only where the processor has fast kernels for it.
-    "deepspeed.accelerator.cpu_accelerator": lambda module: setattr(
-        module.CPU_Accelerator, "is_fp16_supported", lambda _: True
-    ),
+    "deepspeed.accelerator.cpu_accelerator": _run_deepspeed_on_cpu,
     # Where all ranks are on one machine, it compiles a library for their sums.
     "deepspeed.ops": lambda module: module.__compatible_ops__.update(deepspeed_shm_comm=False),
 }

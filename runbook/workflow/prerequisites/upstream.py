@@ -2,6 +2,7 @@
 
 import json
 import math
+import platform
 import re
 import shutil
 import sys
@@ -19,6 +20,7 @@ from runbook.core.table import Table
 from runbook.display import CheckTable
 from runbook.jobs.render.templating import environment_groups, fill, quote
 from runbook.jobs.render.training_job import PACKAGE, RenderedJob, lines, render_job
+from runbook.params.schema.site import Checkout, Versions
 from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings, with_placeholders
 from runbook.plan_file.schema import PhasePlan
@@ -28,6 +30,7 @@ from runbook.results.log_readers.read import parse_files
 from runbook.results.log_readers.record import ParsedLog
 from runbook.tokens.indexed_files import write_index
 from runbook.tokens.tokenizer import GPT2_FOLDER, GPT2_VOCABULARY
+from runbook.workflow.prerequisites import site_versions
 
 STEPS = 5
 LENGTH = 128
@@ -42,7 +45,7 @@ _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
 _SEE = "Read its last lines: an argument it does not know, a package that is missing, token files it cannot read."
 _ERROR = re.compile(r"^(\[rank\d+\]: |)((?:\w+\.)*\w+(?:Error|Exception): .*|\S+\.py: error: .*)")
 _NOT_TRIED = (
-    "the container and its versions of torch, numpy and DeepSpeed: those installed here are used",
+    "the container: its packages come from PyPI here, not from the vendor's builds",
     "the queue's script, the starter and the binding to cores",
     "NCCL or RCCL: messages go through gloo",
     "the GPU's kernels, Transformer Engine, apex, flash attention",
@@ -58,6 +61,8 @@ class UpstreamTrial:
     phase: str
     program: str
     ranks: int
+    versions: str
+    """Python and packages that it ran with, in words."""
     changes: tuple[dict[str, str], ...]
     """Arguments that differ from the rendered ones, each with its reason."""
     log: ParsedLog
@@ -70,7 +75,13 @@ class UpstreamTrial:
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
-        head = {"run": self.run, "phase": self.phase, "program": self.program, "ranks": self.ranks}
+        head = {
+            "run": self.run,
+            "phase": self.phase,
+            "program": self.program,
+            "ranks": self.ranks,
+            "versions": self.versions,
+        }
         verdict = {"works": self.works, "checks": [asdict(check) for check in self.checks]}
         losses = [record.loss for record in self.log.records]
         return head | verdict | {"changes": self.changes, "losses": losses, "not_tried": _NOT_TRIED}
@@ -93,15 +104,27 @@ class UpstreamTrial:
             f"Read from its log ({self.log.format})",
             [f"Not tried: {what}" for what in _NOT_TRIED],
         )
-        end = f"as {self.run} starts it in {self.phase}, made small, on {self.ranks} rank(s)"
+        end = (
+            f"as {self.run} starts it in {self.phase}, made small, on {self.ranks} rank(s), "
+            f"with {self.versions}"
+        )
         end = f"{self.program} {'works' if self.works else 'DOES NOT WORK'} here: {end}."
         return "\n\n".join([read.as_text(), CheckTable(self.checks).as_text(), end])
 
 
 def start_upstream(
-    run: str, set_words: Sequence[str], *, phase: str, checkout: Path, say: Callable[[str], None]
+    run: str,
+    set_words: Sequence[str],
+    *,
+    phase: str,
+    checkout: Path,
+    say: Callable[[str], None],
+    installed: bool = False,
 ) -> UpstreamTrial:
-    """Start the program of a run's framework for a few steps; each line that it prints is handed on as it comes."""
+    """Start the program of a run's framework for a few steps; each line that it prints is handed on as it comes.
+
+    It runs with the site's own versions, or with those installed here where `installed` is set or the site has none.
+    """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
     if framework not in ("megatron-lm", "megatron-deepspeed"):
@@ -109,11 +132,18 @@ def start_upstream(
             f"{run} trains with {framework}: --upstream starts Megatron-LM and Megatron-DeepSpeed. Leave it out, or "
             "set training.framework to one of them."
         )
-    script = settings.site.frameworks[framework].script
+    pinned = settings.site.frameworks[framework]
+    script = pinned.script
     if not (checkout / script).is_file():
         raise RunbookError(
             f"{checkout} has no {script}, which the job starts. Give a checkout of {framework}."
         )
+    is_pinned = check_checkout(checkout, pinned)
+    say(
+        f"{checkout}: {is_pinned.value}" + (f". {is_pinned.remedy}" * (is_pinned.verdict != "pass"))
+    )
+    versions = None if installed else pinned.versions
+    python = site_versions.install(versions, say) if versions else Path(sys.executable)
     plan = make_plan(settings)
     spec = plan.phases[phase]
     rendered = render_job(settings, plan, phase)
@@ -121,7 +151,7 @@ def start_upstream(
     arguments, changes = small_arguments(rendered.arguments, spec, framework, folder / "root")
     note = f"paths are put below {folder}/root; all other arguments are as rendered"
     say(Table(changes, f"Changed in {phase}/rank.sh", [note]).as_text())
-    _write_files(folder, settings, rendered, arguments, checkout, _ranks(spec)[-1])
+    _write_files(folder, settings, rendered, arguments, checkout, python, _ranks(spec)[-1])
     errors: dict[str, str] = {}  # the last of each rank, in the order in which they began to fail
     with (folder / "log").open("w", encoding="utf-8", buffering=1) as log:
 
@@ -138,15 +168,55 @@ def start_upstream(
         if option == "--save"
         for word in words
     ]
-    checks = tuple(_checks(parsed, code, list(errors.values()), saves))
+    checks = (is_pinned, *_checks(parsed, code, list(errors.values()), saves))
+    ranks = _ranks(spec)[-1]
+    with_what = in_words(versions)
     trial = UpstreamTrial(
-        settings.name, phase, script, _ranks(spec)[-1], tuple(changes), parsed, checks
+        settings.name, phase, script, ranks, with_what, tuple(changes), parsed, checks
     )
     if trial.works:
         shutil.rmtree(folder)
     else:
         say(f"Its log, scripts and checkpoint are kept in {folder}")
     return trial
+
+
+def in_words(versions: Versions | None) -> str:
+    """Python and packages of a trial; None: what is installed here."""
+    if versions is None:
+        return f"Python {platform.python_version()} and the packages that are installed here"
+    return f"Python {versions.python}, {', '.join(versions.packages)}: the site's own"
+
+
+def check_checkout(checkout: Path, pinned: Checkout) -> Check:
+    """Compare a checkout with the commit that the site pins: the same commit, and no changed file."""
+    head = _git(checkout, "rev-parse", "HEAD")
+    changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
+    names = [line[3:] for line in changed.splitlines()]
+    if not head:
+        state = "no git repository: its commit is not known"
+    elif head != pinned.commit:
+        state = f"at {head[:12]}, not at the pinned commit"
+    elif names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        state = f"at the pinned commit, with changes of its own: {', '.join(names[:3])}{more}"
+    else:
+        state = f"at {head[:12]}, unchanged"
+    return judge(
+        "checkout",
+        head == pinned.commit and not names,
+        state,
+        f"{pinned.commit[:12]}, as the site's jobs check it out",
+        f"What follows is true of this checkout alone. For the job's: git checkout --detach {pinned.commit}",
+    )
+
+
+def _git(checkout: Path, *words: str) -> str:
+    """What git says of a folder; empty where it is no repository's top folder."""
+    if not (checkout / ".git").exists():
+        return ""
+    finished = shell.run(["git", "--no-optional-locks", "-C", str(checkout), *words], check=False)
+    return finished.out.rstrip() if finished.exit_code == 0 else ""
 
 
 def small_arguments(
@@ -223,6 +293,7 @@ def _write_files(
     rendered: RenderedJob,
     arguments: list[list[str]],
     checkout: Path,
+    python: Path,
     ranks: int,
 ) -> None:
     """Everything that upstream.sh finds in its folder, and itself."""
@@ -266,7 +337,7 @@ def _write_files(
         "checkout": checkout,
         "tokens": folder / "tokens",
         "gpt2": GPT2_FOLDER,
-        "python": sys.executable,
+        "python": python,
     }
     places |= {"python_path": f"{quote(own)}:{quote(PACKAGE)}"}
     lists = {use: " ".join(map(quote, paths)) for use, paths in words.items()}

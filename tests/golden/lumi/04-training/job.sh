@@ -126,13 +126,13 @@ cd "$job/../.."
 
 # Environment: rccl
 export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
-export NCCL_NET_GDR_LEVEL=3
 export NCCL_P2P_LEVEL=PHB
 
 # Environment: libfabric
 export CXI_FORK_SAFE=1
 export CXI_FORK_SAFE_HP=1
 export FI_CXI_DISABLE_CQ_HUGETLB=1
+export FI_MR_CACHE_MONITOR=userfaultfd
 
 # Environment: miopen
 export MIOPEN_USER_DB_PATH=/tmp/"$user"-miopen-"$job_number"

@@ -20,6 +20,12 @@ if [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
   say "$folder is not at $commit: check that commit out, or move the folder away" >&2
   exit 1
 fi
+changed=$(git --no-optional-locks -C "$folder" status --porcelain --untracked-files=no)
+if [[ -n $changed ]]; then
+  say "$folder has changes that are not of $commit: commit them elsewhere, or undo them with git checkout -- ." >&2
+  say "$changed" >&2
+  exit 1
+fi
 )
 
 (

@@ -6,7 +6,7 @@ say() { printf 'runbook: %s\n' "$1"; }
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
 (
-folder=/GIVE_JOBS_STAGE/Megatron-DeepSpeed commit=f4157bea69f3df8c6cb66f2ebcda66ba03d1288e
+folder=/GIVE_JOBS_STAGE/Megatron-DeepSpeed commit=6acc370a41440098031227e881bd9f1f23aa369e
 if [[ -e $folder/.git ]]; then
   say "the checkout is there: $folder"
 else
@@ -18,6 +18,12 @@ else
 fi
 if [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
   say "$folder is not at $commit: check that commit out, or move the folder away" >&2
+  exit 1
+fi
+changed=$(git --no-optional-locks -C "$folder" status --porcelain --untracked-files=no)
+if [[ -n $changed ]]; then
+  say "$folder has changes that are not of $commit: commit them elsewhere, or undo them with git checkout -- ." >&2
+  say "$changed" >&2
   exit 1
 fi
 )

@@ -1,0 +1,78 @@
+"""Network settings with which jobs of other users hung: rules for every site of a fabric, each with its source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runbook.core.checks import Check, judge
+from runbook.params.environment import switched_on
+from runbook.params.settings import Settings
+
+NOT_SET = ""
+
+
+@dataclass(frozen=True)
+class NetworkRule:
+    """Values of one variable that made jobs hang on a fabric."""
+
+    variable: str
+    fabric: str
+    """libfabric's provider, as hardware.fabric of a site names it."""
+    hangs_with: frozenset[str]
+    """Values that hung, `NOT_SET` among them where leaving it out does too."""
+    remedy: str
+    source: str
+    date: str
+    """When the source said so, YYYY-MM-DD."""
+    devices: str = ""
+    """Beginning of the accelerators' names that it is about; empty: all."""
+
+
+RULES = (
+    NetworkRule(
+        variable="FI_MR_CACHE_MONITOR",
+        fabric="cxi",
+        # libfabric's own default is memhooks.
+        hangs_with=frozenset({NOT_SET, "memhooks"}),
+        remedy="Set FI_MR_CACHE_MONITOR to userfaultfd in a group of the site's environment.",
+        source="Lumi-supercomputer/LUMI-AI-Guide pull request 118; olcf/olcf-user-docs issue 947",
+        date="2026-09-15",
+    ),
+    NetworkRule(
+        variable="NCCL_NET_GDR_LEVEL",
+        fabric="cxi",
+        # 3 is the number of PHB, 5 that of SYS in NCCL's older spelling.
+        hangs_with=frozenset({"PHB", "SYS", "3", "5"}),
+        remedy="Leave NCCL_NET_GDR_LEVEL out, at least in an image of ROCm 7: RCCL finds the level by itself.",
+        source="lumi-ai-factory/laifs-container-recipes issue 30; LUMI-AI-Guide pull request 97",
+        date="2026-05-04",
+        devices="MI",
+    ),
+)
+
+
+def check_network(settings: Settings) -> list[Check]:
+    """Compare the environment of a run's jobs with the rules of its site's fabric.
+
+    No check where the fabric is not known or has no rule. A setting that hung elsewhere is a warning, since it depends
+    on the versions of libfabric and RCCL in the image.
+    """
+    variables: dict[str, str | None] = {}
+    for group in switched_on(settings).values():
+        variables |= group
+    hardware = settings.site.hardware
+    return [
+        _check(rule, variables)
+        for rule in RULES
+        if rule.fabric == hardware.fabric and hardware.device.startswith(rule.devices)
+    ]
+
+
+def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
+    name = f"network: {rule.variable}"
+    says = f"no value with which jobs hung ({rule.source}, {rule.date})"
+    # A group that unsets NCCL_NET keeps NCCL off libfabric, whose settings then change nothing.
+    if "NCCL_NET" in variables and variables["NCCL_NET"] is None:
+        return Check(name, "pass", "NCCL_NET is unset: NCCL does not go through libfabric", says)
+    value = variables.get(rule.variable) or NOT_SET
+    shown = f"{rule.variable}={value}" if value else f"{rule.variable} is not set"
+    return judge(name, value not in rule.hangs_with, shown, says, rule.remedy, otherwise="warn")

@@ -1,0 +1,98 @@
+"""A site's own versions of Python and packages, installed once on this machine in a virtual environment."""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from runbook.core import shell
+from runbook.core.errors import RunbookError
+from runbook.core.files import write_text
+from runbook.core.locks import hold_file
+from runbook.params.schema.site import Versions
+
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""Wheels without CUDA, 0.2 GB in place of 2 to 3 GB. Tried first; the configured index has the same versions."""
+INSTALL_SECONDS = 3600.0
+_COMPLETE = "complete"
+_TRY_ONCE = ["--retries", "0", "--timeout", "10"]
+
+
+def cache_folder() -> Path:
+    """Return the folder of all such environments: XDG_CACHE_HOME/gpt3-runbook/versions, by default in ~/.cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "gpt3-runbook" / "versions"
+
+
+def environment_name(versions: Versions) -> str:
+    """Name the folder of these versions: they alone decide it, so sites with equal versions share one.
+
+    >>> environment_name(Versions(python="3.10", packages=["torch==2.3.0"]))
+    'python3.10-f03fe70b38'
+    """
+    digest = hashlib.sha256("\n".join(versions.packages).encode()).hexdigest()
+    return f"python{versions.python}-{digest[:10]}"
+
+
+def interpreter(versions: Versions) -> str:
+    """Find a Python of this version, on PATH or of pyenv. Raise `RunbookError` where there is none."""
+    name = f"python{versions.python}"
+    on_path = shutil.which(name)
+    # pyenv puts a stand-in on PATH, which refuses to start a version that is not the chosen one.
+    if on_path and Path(on_path).parent.name != "shims":
+        return on_path
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    builds = sorted(pyenv.glob(f"{versions.python}.*/bin/{name}"), key=_build_number)
+    if builds:
+        return str(builds[-1])
+    raise RunbookError(
+        f"The site's program runs with Python {versions.python}, and {name} is neither on PATH nor in {pyenv}. "
+        "Install that version, or give --installed to start the program with what is installed here."
+    )
+
+
+def _build_number(path: Path) -> tuple[int, ...]:
+    """Numbers of the version in a pyenv path, so that 3.10.13 comes after 3.10.9."""
+    return tuple(map(int, re.findall(r"\d+", path.parents[1].name)))
+
+
+def install(versions: Versions, say: Callable[[str], None]) -> Path:
+    """Return the interpreter of an environment with these versions, which is made where it is not there yet.
+
+    Raises `RunbookError` with pip's last lines where a version cannot be installed.
+    """
+    folder = cache_folder() / environment_name(versions)
+    python = folder / "bin" / "python3"
+    base = interpreter(versions)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with hold_file(folder.with_suffix(".lock"), "installing", wait_seconds=INSTALL_SECONDS):
+        if (folder / _COMPLETE).exists():
+            return python
+        say(
+            f"Installing Python {versions.python} with {', '.join(versions.packages)} into {folder}: once, "
+            "0.5 to 3 GB to download."
+        )
+        shutil.rmtree(folder, ignore_errors=True)  # of an installation that stopped halfway
+        shell.run([base, "-m", "venv", str(folder)], timeout=300)
+        for packages in (_torch(versions), versions.packages):
+            _pip(python, packages)
+        write_text(folder / _COMPLETE, "\n".join(versions.packages) + "\n")
+    return python
+
+
+def _torch(versions: Versions) -> list[str]:
+    """The pinned torch alone: its CPU wheel comes from an index of its own."""
+    return [package for package in versions.packages if package.startswith("torch==")]
+
+
+def _pip(python: Path, packages: list[str]) -> None:
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    only_torch = bool(packages) and all(package.startswith("torch==") for package in packages)
+    if only_torch:
+        command = [*pip, *_TRY_ONCE, "--index-url", TORCH_CPU_INDEX, *packages]
+        if shell.run(command, timeout=INSTALL_SECONDS, check=False).exit_code == 0:
+            return
+    if packages:
+        shell.run([*pip, *packages], timeout=INSTALL_SECONDS)
