@@ -170,7 +170,7 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
     assert [record.iteration for record in found.log.records] == [1, 2, 3, 4, 5]
     assert "rank 0 lr 7e-05 clip 1.0" in text
     assert "Killed" not in text  # of rank.sh's own watcher
-    assert "--num-layers                       12        2 " in said[0]
+    assert "--num-layers                       12        2 " in text
     assert "pretrain_gpt.py works here" in found.as_text()
     assert json.loads(json.dumps(found.as_dict()))["losses"] == [
         record.loss for record in found.log.records
