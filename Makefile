@@ -26,10 +26,10 @@ export DS_BUILD_OPS := 0
 # What an executed notebook carries and a master must not; the same words as in .pre-commit-config.yaml.
 STRIPPED := metadata.papermill cell.metadata.papermill metadata.widgets metadata.runbook metadata.language_info.version cell.metadata.execution
 
-.PHONY: help setup run test check format sites pythons bench docs screenshots lock clean
+.PHONY: help setup run test test-all check format sites pythons bench docs screenshots lock clean
 
 help:  ## show the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 setup: $(READY)  ## create .venv, install what requirements.lock pins; GPU=1: also Transformer Engine
 
@@ -62,8 +62,11 @@ format: setup  ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: check  ## check, then the whole test suite
-	$(BIN)/pytest
+test: check  ## check, then the test suite in two lanes; of expensive families a part, the next commit the next part
+	$(BIN)/python tools/run_tests.py
+
+test-all: check  ## check, then every test
+	$(BIN)/python tools/run_tests.py --all
 
 sites: setup  ## the five documents' run files, rehearsed here and on a Slurm of two nodes (root, Debian's slurm)
 	$(BIN)/pytest --timeout=1200 tests/sites/rehearse_sites.py

@@ -333,6 +333,7 @@ def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
     assert not wrong
 
 
+@pytest.mark.rotate(5, turn=0)
 def test_pip_resolves_the_lock_for_conda_in_a_fresh_environment(tmp_path):
     """With dependencies, as conda's pip does: what it would install are the pins, and what PyTorch needs for CUDA."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)

@@ -26,6 +26,7 @@ LONG = (
 
 
 @pytest.mark.parametrize("name", [name for name in DRILLS if name not in LONG])
+@pytest.mark.rotate(5)
 def test_it_ends_as_the_table_says(name, bench):
     verdict = do_drill(bench, name)
     assert (verdict.verdict, verdict.name) == ("pass", name), verdict.detail

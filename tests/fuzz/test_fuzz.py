@@ -36,6 +36,7 @@ def test_whole_files_can_be_read(kind, fuzz_targets):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.rotate(3)
 def test_changed_files_are_answered(kind, fuzz_targets):
     target = fuzz_targets[kind]
 
@@ -76,8 +77,13 @@ def test_arbitrary_bytes_are_answered(kind, fuzz_targets):
 
 
 @pytest.fixture(scope="module")
-def campaigns(tmp_path_factory):
-    """All campaigns, two at a time."""
+def campaigns(tmp_path_factory, request):
+    """The campaigns of this turn, two at a time."""
+    kinds = [
+        test.callspec.params["kind"]
+        for test in request.session.items
+        if "campaigns" in test.fixturenames
+    ]
     root = tmp_path_factory.mktemp("campaigns")
     script = str(Path(__file__).with_name("campaign.py"))
 
@@ -89,11 +95,12 @@ def campaigns(tmp_path_factory):
         return subprocess.run(command, capture_output=True, text=True, timeout=3000, cwd=folder)
 
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(MAKERS, pool.map(run, MAKERS), strict=True))
+        return dict(zip(kinds, pool.map(run, kinds), strict=True))
 
 
 @pytest.mark.skipif(not LONG, reason="the campaign of make drills (FUZZ_INPUTS=10000)")
 @pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.rotate(5)
 def test_a_campaign_that_follows_the_branches_finds_nothing(kind, campaigns):
     done = campaigns[kind]
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

@@ -18,7 +18,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.rotate(3, turn=2)]
 
 
 def extra(name):

@@ -256,6 +256,7 @@ def test_another_value_is_refused_and_named(campaign, toy: Toy):
     assert tree(campaign.folder) == before
 
 
+@pytest.mark.rotate(3, turn=0)
 def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: Toy, tmp_path):
     """The run's folder is a copy at another place: it holds nothing that names the old one."""
     folder = tmp_path / "local"

@@ -19,7 +19,7 @@ from runbook.core.files import read_lines
 from runbook.core.processes import process_tree
 from runbook.records.manifest import verify_run
 
-pytestmark = pytest.mark.notebooks
+pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=1)]
 
 
 class Campaign:

@@ -13,7 +13,7 @@ from toy_project import Toy, json_of, lines_of, losses, wait_until
 
 from runbook.records.manifest import verify_run
 
-pytestmark = pytest.mark.notebooks
+pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=0)]
 
 
 class Hand:

@@ -18,7 +18,7 @@ from runbook.records.manifest import verify_run
 from runbook.workflow.open_phase import phase_fingerprint
 from runbook.workflow.prerequisites import machine
 
-pytestmark = pytest.mark.notebooks
+pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=2)]
 
 PHASES = ("00-plan", "01-environment", "02-data")
 TIMES = {"started", "ended", "seconds", "finished", "made", "rates", "speed", "mtime_ns"}

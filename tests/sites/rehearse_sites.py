@@ -45,6 +45,7 @@ def states(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("run", RUNS)
+@pytest.mark.rotate(5)
 def test_every_phase_of_a_run_file_is_done_on_this_machine(run, project):
     project.call("run", run, "--as", "here", *words("local"), timeout=560)
     folder = project.runs / f"{run}--here"
@@ -53,6 +54,7 @@ def test_every_phase_of_a_run_file_is_done_on_this_machine(run, project):
 
 
 @pytest.mark.parametrize("run", RUNS)
+@pytest.mark.rotate(5)
 def test_the_smoke_test_of_a_run_file_is_done_on_two_nodes_of_slurm(run, project):
     rest = [
         "--set",

@@ -4,9 +4,10 @@
 and in `make test-all`, everything runs. A test takes part through its marker:
 
 - `rotate(5)`: the cases of this function are dealt to five turns, one after the other;
-- `rotate(5, together="harness")`: all tests of this name run in the same turn, because they share what is expensive.
+- `rotate(3, turn=1)`: all tests marked so run in the same turn, because they share what is expensive.
 
-Cases rotate, not properties: at least one case of each function carries no marker, unless another test holds the same.
+Cases rotate, not properties: a function has at least as many cases as its family has turns. What shares a whole campaign
+and rotates with a `turn` repeats, in another way, what tests hold that run every time.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ LEFT_OUT = pytest.StashKey[Counter[str]]()
 """Tests left to another turn, by family."""
 
 
-def turn_of(position: int, every: int, family: str) -> int:
-    """Return the turn of a family's test. Families start at different turns, so that all turns take equally long."""
-    return (zlib.crc32(family.encode()) + position) % every
+def first_turn(family: str, every: int) -> int:
+    """Return the turn of a family's first case. Families differ, so that all turns take equally long."""
+    return zlib.crc32(family.encode()) % every
 
 
 def left_to_other_turns(items: Sequence[pytest.Item], turn: int) -> dict[pytest.Item, str]:
@@ -37,11 +38,15 @@ def left_to_other_turns(items: Sequence[pytest.Item], turn: int) -> dict[pytest.
         if marker is None:
             continue
         (every,) = marker.args
-        together = marker.kwargs.get("together")
-        family = together or item.nodeid.partition("[")[0]
-        position = 0 if together else sizes[family]
-        sizes[family] += 1
-        if turn_of(position, every, family) != turn % every:
+        function = item.nodeid.partition("[")[0]
+        if "turn" in marker.kwargs:
+            family = function.partition("::")[0]
+            own_turn = marker.kwargs["turn"]
+        else:
+            family = function
+            own_turn = first_turn(family, every) + sizes[family]
+            sizes[family] += 1
+        if own_turn % every != turn % every:
             left_out[item] = family
     return left_out
 

@@ -26,7 +26,7 @@ print(subprocess.run([sys.executable, "-ISc", child], capture_output=True, text=
 class Item:
     """As much of a pytest item as the rotation looks at."""
 
-    def __init__(self, name: str, every: int = 0, **more: str) -> None:
+    def __init__(self, name: str, every: int = 0, **more: int) -> None:
         self.nodeid = f"tests/test_a.py::{name}"
         self.marker = SimpleNamespace(args=(every,), kwargs=more) if every else None
 
@@ -48,14 +48,10 @@ def test_every_case_comes_around_once_and_turns_are_equally_long():
     assert run_in(7, items) == turns[2]
 
 
-def test_what_shares_a_name_runs_in_the_same_turn_and_the_unmarked_always():
-    items = [
-        Item("test_a", 3, together="all"),
-        Item("test_b[1]", 3, together="all"),
-        Item("test_c"),
-    ]
-    turns = sorted((run_in(turn, items) for turn in range(3)), key=len)
-    assert turns == [["test_c"], ["test_c"], ["test_a", "test_b[1]", "test_c"]]
+def test_what_names_its_turn_runs_in_it_and_the_unmarked_always():
+    items = [Item("test_a", 3, turn=1), Item("test_b[1]", 3, turn=1), Item("test_c")]
+    turns = [run_in(turn, items) for turn in range(3)]
+    assert turns == [["test_c"], ["test_a", "test_b[1]", "test_c"], ["test_c"]]
 
 
 def test_signals_that_nohup_and_the_background_ignore_reach_what_is_started():

@@ -71,6 +71,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("options", SAME.values(), ids=SAME)
+@pytest.mark.rotate(3)
 def test_resuming_repeats_the_undisturbed_run_exactly(options, zygote, tmp_path, whole):
     job = whole(**options)
     assert losses(again(job, tmp_path, zygote, **options).metrics) == losses(job.metrics)[4:]
@@ -86,6 +87,7 @@ OTHER = {
 
 
 @pytest.mark.parametrize(("before", "after"), OTHER.values(), ids=OTHER)
+@pytest.mark.rotate(3)
 def test_another_layout_or_stage_goes_on_with_weights_and_optimizer(
     before, after, zygote, tmp_path, whole
 ):

@@ -77,6 +77,7 @@ def agree(metrics, expected, digits=4):
 
 
 @pytest.mark.parametrize("combination", TESTED)
+@pytest.mark.rotate(2)
 def test_losses_and_gradient_norms_agree(combination, zygote, run, expected):
     job = zygote.train(run, specs.spec(iterations=ITERATIONS, **ALL[combination]))
     assert job.code == 0, job.err
@@ -106,6 +107,7 @@ def test_rotary_gated_grouped_and_untied_models_agree_too(
     [{"zero_stage": 0, "tensor": 2}, {"zero_stage": 2, "copies": 2}, {"pipeline": 2}],
     ids=str,
 )
+@pytest.mark.rotate(3)
 def test_bf16_follows_megatron(layout, zygote, run, tmp_path_factory, corpus):
     one = zygote.train(
         prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(precision="bf16")

@@ -142,6 +142,7 @@ BOUNDARIES = (
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.rotate(3)
 def test_a_kill_at_any_moment_of_a_save_loses_nothing(boundary, zygote, run, whole):
     killed = zygote.train(
         run, content(checkpoint={"interval": 2, "keep": 1}), patch=f"training.killing:{boundary}"

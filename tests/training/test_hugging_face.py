@@ -133,6 +133,7 @@ def content(folder):
 
 
 @pytest.mark.parametrize("architecture", TRAINED)
+@pytest.mark.rotate(2)
 def test_transformers_gives_the_same_logits_and_the_weights_come_back_bit_for_bit(
     architecture, jobs, offline, zygote, tmp_path
 ):

@@ -52,6 +52,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.rotate(3)
 def test_a_layout_gives_the_losses_of_one_process(layout, zygote, run, alone):
     job = zygote.train(run, specs.spec(**LAYOUTS[layout]))
     assert job.code == 0, job.err
@@ -79,6 +80,7 @@ def test_rotary_gated_grouped_and_untied_models_agree_too(layout, zygote, run, a
 
 
 @pytest.mark.parametrize("model", [{}, MODERN], ids=["gelu with bias", "swiglu without"])
+@pytest.mark.rotate(2)
 def test_the_fused_kernels_of_a_gpu_agree_where_torch_compiles_them_for_a_cpu(
     model, zygote, run, alone
 ):

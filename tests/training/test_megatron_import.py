@@ -82,6 +82,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("model", "form", "layout"), FORMS)
+@pytest.mark.rotate(3)
 def test_every_weight_comes_over_bit_for_bit(model, form, layout, saved, offline, tmp_path):
     source = saved(model, form, **layout)
     plan = specs.write_plan(tmp_path, specs.spec(model=MODELS[model]))

@@ -85,6 +85,7 @@ def test_one_epoch_is_in_megatron_cores_own_order(data, samples, zygote, folder)
 
 
 @pytest.mark.parametrize("engine", ["megatron-core", "deepspeed"])
+@pytest.mark.rotate(2)
 def test_a_training_that_is_made_longer_has_the_losses_of_one_planned_at_that_length(
     engine, zygote, tmp_path
 ):

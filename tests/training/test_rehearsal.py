@@ -40,6 +40,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.rotate(3)
 def test_a_rehearsed_rank_counts_what_a_real_one_does(layout, zygote, tmp_path):
     content = specs.spec(mock=True, global_batch=16, **LAYOUTS[layout])
     world = content["parallel"]["world_size"]

@@ -121,6 +121,7 @@ def test_a_stop_by_signal_through_the_command_line_and_the_run_after_it(
     ],
     ids=["dp2", "dp2 zero 0", "dp2 bf16", "tp2 dropout", "pp2 swiglu"],
 )
+@pytest.mark.rotate(3)
 def test_resuming_repeats_the_undisturbed_run_exactly(options, zygote, tmp_path, run, undisturbed):
     whole = undisturbed if not options else zygote.train(run, content(**options))
     assert whole.code == 0, whole.err

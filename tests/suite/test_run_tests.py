@@ -1,0 +1,88 @@
+"""tools/run_tests.py: every test belongs to one part, and a failed part fails the suite."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import run_tests
+from run_tests import FOLDERS, Part, Suite, long_drills, summary_of
+
+from runbook.core.processes import wait_until
+
+PROJECT = Path(__file__).parents[2]
+
+
+def small_part(name: str, code: str) -> Part:
+    return Part(name, (sys.executable, "-ISc", code))
+
+
+def test_every_folder_that_is_a_part_exists_and_the_quick_part_has_all_others():
+    assert all((PROJECT / "tests" / name).is_dir() for name in FOLDERS)
+    parts = {part.name: part.command for part in run_tests.test_parts()}
+    assert set(parts) == {"quick", *FOLDERS}
+    ignored = {word.partition("=")[2] for word in parts["quick"] if word.startswith("--ignore")}
+    assert ignored == {parts[name][-1] for name in FOLDERS} == {f"tests/{name}" for name in FOLDERS}
+
+
+def test_every_long_drill_comes_around_in_five_turns():
+    from drills.test_drills_done import LONG
+
+    rotated = sorted(drill for turn in range(5) for drill in long_drills(turn))
+    assert rotated == sorted(name[:2] for name in LONG) == sorted(long_drills(None))
+
+
+def test_lanes_share_the_parts_and_a_failed_one_fails_the_suite(tmp_path, capsys):
+    parts = [small_part(str(number), f"raise SystemExit({number})") for number in range(3)]
+    suite = Suite(parts, tmp_path, 4)
+    suite.run(2)
+    assert {result.name: result.exit_code for result in suite.results} == {"0": 0, "1": 1, "2": 2}
+    lines = summary_of(suite.results, 4)
+    assert sorted(line for line in lines if line.startswith("FAILED")) == [
+        "FAILED part 1",
+        "FAILED part 2",
+    ]
+    assert "=== 0: started" in capsys.readouterr().out
+
+
+def test_the_turn_and_the_report_reach_a_part(tmp_path, capsys):
+    code = (
+        "import os; print(os.environ['RUNBOOK_TURN']);"
+        "open(os.environ['RUNBOOK_TEST_REPORT'], 'w').write("
+        '\'{"tests": {"quick": 2}, "seconds": {"quick": 1}, "skipped": {"no x": 1}, "left_out": {}, "failed": []}\')'
+    )
+    suite = Suite([small_part("one", code)], tmp_path, 41)
+    suite.run(1)
+    assert "41\n" in capsys.readouterr().out
+    assert suite.results[0].report.tests == {"quick": 2}
+    assert "skipped: 1 x no x" in summary_of(suite.results, 41)
+
+
+def test_ctrl_c_ends_every_part_also_in_the_background_of_a_script(tmp_path):
+    """A shell starts `command &` with SIGINT ignored, and the suite still passes on what it gets."""
+    code = (
+        "import sys, signal, pathlib; sys.path[:0] = ['tools']\n"
+        "import run_tests\n"
+        "part = run_tests.Part('long', (sys.executable, '-ISc', 'import time; time.sleep(300)'))\n"
+        "run_tests.test_parts = lambda: [part]\n"
+        "sys.argv = ['run_tests.py']\n"
+        "sys.exit(run_tests.main())"
+    )
+    log = tmp_path / "out"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=PROJECT,
+            env={**os.environ, "RUNBOOK_TURN": "0"},
+            stdout=output,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        )
+    assert wait_until(lambda: "long: started" in log.read_text(), 60)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 1
+    assert "FAILED part long" in log.read_text()

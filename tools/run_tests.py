@@ -1,0 +1,256 @@
+"""Run the suite as parts in parallel lanes: `make test`, `make test-all`, and .ci/run.
+
+    python tools/run_tests.py                  the tests, in as many lanes as there are processors, two at most
+    python tools/run_tests.py --ci             also the sites, the long drills and other Pythons
+    python tools/run_tests.py --all            no rotation: also what another turn would do (RUNBOOK_ALL=1)
+
+A part is one process. The longest parts start first, and a lane that is free takes the next one, so that the lanes end
+together on a fast machine and on a slow one. Nothing is tried twice. A part's output is printed when it ends; the end
+repeats what failed, and says how long each part and each marker took, what was skipped, and what another turn does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT / "tests"))
+
+from suite.report import REPORT_VARIABLE, SuiteReport, read_report  # noqa: E402
+from suite.rotation import TURN_VARIABLE  # noqa: E402
+from suite.signals import answer_inherited_signals  # noqa: E402
+
+ALL_VARIABLE = "RUNBOOK_ALL"
+LANES = min(2, os.cpu_count() or 1)
+BIN = Path(sys.executable).parent
+FOLDERS = (
+    "training",
+    "notebooks",
+    "workflow",
+    "slurm",
+    "browser",
+    "jobs",
+    "drills",
+    "fuzz",
+    "harness",
+)
+"""Folders below tests/ that are a part of their own, the longest first; all others together are the part `quick`."""
+QUICK = "quick"
+LONG_DRILLS = ("02", "09", "14", "15", "20")
+"""Drills that tests/drills leaves to `runbook drill`: one a turn."""
+NO_TESTS = 5
+"""pytest's exit code where it ran no test: all of a part were left to another turn."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of the suite."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """How a part ended."""
+
+    name: str
+    exit_code: int
+    wall_seconds: float
+    cpu_seconds: float
+    """Of the part and all processes that it waited for; what it detached is not in it."""
+    report: SuiteReport
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        nothing_to_do = self.exit_code == NO_TESTS and bool(self.report.left_out)
+        return self.exit_code == 0 or nothing_to_do
+
+
+def pytest_part(name: str, *words: str) -> Part:
+    """Return a part that is a pytest of its own."""
+    return Part(name, (str(BIN / "pytest"), "-q", "-p", "no:cacheprovider", *words))
+
+
+def test_parts() -> list[Part]:
+    """Return the parts of `make test`."""
+    parts = [pytest_part(name, f"tests/{name}") for name in FOLDERS]
+    ignored = [f"--ignore=tests/{name}" for name in FOLDERS]
+    parts.insert(1, pytest_part(QUICK, "tests", *ignored))
+    return parts
+
+
+def ci_parts(turn: int | None) -> list[Part]:
+    """Return the parts that .ci/run adds, the longest first."""
+    drill = (str(BIN / "runbook"), "drill", *long_drills(turn))
+    return [
+        pytest_part("sites", "--timeout=1200", "tests/sites/rehearse_sites.py"),
+        Part("pythons", ("make", "pythons", "PYTHONS=rotate")),
+        Part("drill", drill),
+    ]
+
+
+def long_drills(turn: int | None) -> tuple[str, ...]:
+    """Return the numbers of the long drills of this turn; all without a turn.
+
+    >>> long_drills(6), len(long_drills(None))
+    (('09',), 5)
+    """
+    if turn is None:
+        return LONG_DRILLS
+    return (LONG_DRILLS[turn % len(LONG_DRILLS)],)
+
+
+def current_turn() -> int:
+    """Return the turn of this commit: how many commits lead to it; in a shallow clone, the day of the commit."""
+    shallow = _git("rev-parse", "--is-shallow-repository")
+    if shallow == "true":
+        return int(_git("log", "-1", "--format=%ct")) // 86400
+    return int(_git("rev-list", "--count", "HEAD") or 0)
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=PROJECT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+class Suite:
+    """The parts that wait, run and have ended."""
+
+    def __init__(self, parts: Iterable[Part], folder: Path, turn: int | None) -> None:
+        self.waiting: queue.SimpleQueue[Part] = queue.SimpleQueue()
+        for part in parts:
+            self.waiting.put(part)
+        self.folder = folder
+        self.turn = turn
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.results: list[PartResult] = []
+        self.stopped = False
+        self._printing = threading.Lock()
+
+    def run(self, lanes: int) -> None:
+        """Run all parts in so many lanes."""
+        threads = [threading.Thread(target=self._run_lane, daemon=True) for _ in range(lanes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def stop(self, number: int, _frame: FrameType | None) -> None:
+        """End on a signal: pass it on to every part's process group, and start no other part."""
+        self.stopped = True
+        for process in list(self.running.values()):
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+
+    def _run_lane(self) -> None:
+        while not self.stopped:
+            try:
+                part = self.waiting.get_nowait()
+            except queue.Empty:
+                return
+            self._run_part(part)
+
+    def _run_part(self, part: Part) -> None:
+        log = self.folder / f"{part.name}.log"
+        report = self.folder / f"{part.name}.json"
+        environment = {**os.environ, REPORT_VARIABLE: str(report)}
+        if self.turn is not None:
+            environment[TURN_VARIABLE] = str(self.turn)
+        self._say(f"=== {part.name}: started")
+        began = time.monotonic()
+        with log.open("wb") as output:
+            # A session of its own: no hangup of a terminal and no Ctrl-C of a test reaches the other parts.
+            process = subprocess.Popen(
+                part.command,
+                cwd=PROJECT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self.running[part.name] = process
+            # Not Popen.wait: only wait4 tells the processor time of this one part.
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        result = PartResult(
+            name=part.name,
+            exit_code=process.returncode,
+            wall_seconds=time.monotonic() - began,
+            cpu_seconds=usage.ru_utime + usage.ru_stime,
+            report=read_report(report) if report.exists() else SuiteReport(),
+        )
+        self.results.append(result)
+        self._say(f"=== {part.name}\n{log.read_text(errors='replace')}=== {row_of(result)}")
+
+    def _say(self, text: str) -> None:
+        with self._printing:
+            print(text, flush=True)
+
+
+def row_of(result: PartResult) -> str:
+    """Return one line: the part, how it ended, and its times."""
+    ending = "passed" if result.passed else f"failed ({result.exit_code})"
+    wall = f"{result.wall_seconds:7.0f} s"
+    return f"{result.name:12}{ending:14}{wall}{result.cpu_seconds:7.0f} s of processor time"
+
+
+def summary_of(results: Sequence[PartResult], turn: int | None) -> list[str]:
+    """Return the last lines: parts, markers, rotation, skipped tests, and at the very end what failed."""
+    total = SuiteReport()
+    for result in results:
+        total.add(result.report)
+    lines = [row_of(result) for result in results]
+    lines += total.lines()
+    if turn is not None:
+        lines.append(f"turn {turn}: {TURN_VARIABLE}={turn} make test repeats it")
+    lines += [f"FAILED {name}" for name in total.failed]
+    lines += [f"FAILED part {result.name}" for result in results if not result.passed]
+    return lines
+
+
+def main() -> int:
+    """Run the parts and print the summary; return 1 if a part failed."""
+    parser = argparse.ArgumentParser(description="Run the suite as parts in parallel lanes.")
+    parser.add_argument(
+        "--ci", action="store_true", help="also the sites, the long drills and other Pythons"
+    )
+    parser.add_argument("--all", action="store_true", help="no rotation")
+    parser.add_argument("--lanes", type=int, default=LANES, help="parts at the same time")
+    parser.add_argument("parts", nargs="*", help="only these parts")
+    asked = parser.parse_args()
+    everything = asked.all or os.environ.get(ALL_VARIABLE) == "1"
+    turn = None if everything else int(os.environ.get(TURN_VARIABLE) or current_turn())
+    known = [*(ci_parts(turn) if asked.ci else []), *test_parts()]
+    if unknown := set(asked.parts) - {part.name for part in known}:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    parts = [part for part in known if not asked.parts or part.name in asked.parts]
+    answer_inherited_signals()
+    with tempfile.TemporaryDirectory(prefix="runbook-suite-") as folder:
+        suite = Suite(parts, Path(folder), turn)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, suite.stop)
+        began = time.monotonic()
+        suite.run(asked.lanes)
+    print(f"\n=== {asked.lanes} lanes, {time.monotonic() - began:.0f} s")
+    print("\n".join(summary_of(suite.results, turn)))
+    failed = suite.stopped or not all(result.passed for result in suite.results)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
