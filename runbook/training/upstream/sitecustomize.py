@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import functools
 import importlib.machinery
+import importlib.metadata
 import inspect
 import logging
 import os
@@ -122,6 +123,7 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
     """Its CPU takes fp16, which it allows only where the processor has fast kernels, and has streams that do nothing."""
     accelerator = module.CPU_Accelerator
     accelerator.is_fp16_supported = lambda _: True
+    accelerator.communication_backend_name = lambda _: "gloo"  # oneCCL in older releases
     stream = inspect.getattr_static(accelerator, "Stream", None)
     getter = getattr(stream, "fget", None)
     # Releases before 0.16 have None in its place, and recomputation asks for one.
@@ -147,12 +149,29 @@ UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
 """Imported by Megatron-DeepSpeed for what no GPT training does: an empty stand-in where they are not installed."""
 
 
+OF_OLD_DEEPSPEED = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
+"""0.10.3 and 0.14.0 start on a CPU only where both are installed; 0.15.4 and 0.19.8 do not ask (seen 2026-11-26)."""
+
+
+def stand_ins() -> tuple[str, ...]:
+    """Modules for which an empty one may stand in, for the DeepSpeed that is installed."""
+    try:
+        numbers = importlib.metadata.version("deepspeed").split(".")[:2]
+    except importlib.metadata.PackageNotFoundError:
+        return UNUSED
+    is_old = tuple(map(int, numbers)) < (0, 15)
+    return UNUSED + OF_OLD_DEEPSPEED if is_old else UNUSED
+
+
 class Changer(MetaPathFinder, Loader):
     """Finds modules as Python does, changes those of CHANGES, and is the loader of the empty ones."""
 
+    def __init__(self) -> None:
+        self.may_miss = stand_ins()
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Where a module that is changed or may be missing comes from; None for all others."""
-        may_miss = any(f"{name}.".startswith(f"{word}.") for word in UNUSED)
+        may_miss = any(f"{name}.".startswith(f"{word}.") for word in self.may_miss)
         if name in CHANGES or may_miss:
             spec = importlib.machinery.PathFinder.find_spec(name, path)
         else:

@@ -339,10 +339,17 @@ def _write_files(
         "gpt2": GPT2_FOLDER,
         "python": python,
     }
-    places |= {"python_path": f"{quote(own)}:{quote(PACKAGE)}"}
+    python_path = f"{quote(own)}:{quote(PACKAGE)}"
     lists = {use: " ".join(map(quote, paths)) for use, paths in words.items()}
     script = fill(
-        "upstream.sh.j2", **places, **lists, environment=groups, modules=[], setup=[], ranks=ranks
+        "upstream.sh.j2",
+        **places,
+        **lists,
+        python_path=python_path,
+        environment=groups,
+        modules=[],
+        setup=[],
+        ranks=ranks,
     )
     (folder / "upstream.sh").write_text(script)
 
