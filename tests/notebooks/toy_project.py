@@ -240,9 +240,10 @@ class Listener:
     def _listen(self) -> None:
         while not self._over.wait(0.1):
             self.looks += 1
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
+            # Not "[0-9]*/cmdline": glob looks at each such file, and raises where the process has just ended.
+            for folder in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
-                    line = path.read_bytes()
+                    line = (folder / "cmdline").read_bytes()
                     if self.word in line:
                         self.heard.add(line)
 
