@@ -22,6 +22,7 @@ from typing import Any
 from urllib.error import URLError
 
 from runbook.plan_file.alarms import Alarm, ExchangedTimes
+from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_allow, is_allowed
 from runbook.plan_file.json_records import append_line, as_line
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.training.ranks import Ranks
@@ -279,6 +280,10 @@ def perplexity(loss: float) -> float:
     return math.exp(min(20.0, loss))
 
 
+class NotAllowedError(Exception):
+    """A command that the person whose training this is has not allowed; its text says how to."""
+
+
 CHANNEL_SECONDS = 10.0  # for an answer
 
 
@@ -311,6 +316,12 @@ class AlertSender:
     def _send(self, key: str, channel: Any, address: str, content: dict[str, object]) -> None:
         try:
             channel(address, content)
+        except NotAllowedError as error:
+            if self._broken.setdefault(key, current_thread()) is current_thread():
+                say(
+                    f"training.{key} is not started, and the training goes on: it is in the run file, and not in "
+                    f"your own {allowed_commands_file()}. If you wrote or read it: {error}"
+                )
         except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
             if self._broken.setdefault(key, current_thread()) is current_thread():
                 # Not the error's own text: it may hold the address.
@@ -348,7 +359,9 @@ def post(reference: str, content: Mapping[str, object]) -> None:
 
 
 def pipe(command: str, content: Mapping[str, object]) -> None:
-    """Run a command with the text on its standard input."""
+    """Run a command with the text on its standard input, if this person allowed the command."""
+    if not is_allowed(command):
+        raise NotAllowedError(how_to_allow(command))
     silent, text = (
         subprocess.DEVNULL,
         f"{content['text']}\n".encode(),

@@ -28,6 +28,7 @@ from runbook.planning.plan_tables import data_table, summary_table
 from runbook.planning.prediction.search import what_if, what_if_table
 from runbook.results.figures import formulas, plan_figures
 from runbook.workflow import plan_commands, report
+from runbook.workflow.consent import command_checks
 from runbook.workflow.open_phase import OpenPhase, bind_phase, runs_folder
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.trainings import layout_rehearsal
@@ -71,7 +72,7 @@ def show_layout(open_phase: OpenPhase) -> View:
     training = open_phase.plan.phases[FULL]
     time = open_phase.plan.time[FULL]
     show_table(plan_tables.layout_table(plan))
-    open_phase.check(plan.checks)
+    open_phase.check([*command_checks(open_phase.settings), *plan.checks])
     devices = plan_figures.device_figure(training, plan.computes_on.devices_per_node)
     view = View([Formula(*formulas.batch(plan, FULL))])
     view.append((devices, f"Which device holds what: {plan_tables.devices_sum(training)}."))

@@ -40,6 +40,7 @@ from runbook.planning.prediction.search import (
     what_if_table,
 )
 from runbook.planning.schedule import duration
+from runbook.workflow.consent import command_checks, commands_table
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.run_files import write_plan_file
@@ -115,7 +116,8 @@ def plan_text(settings: Settings, plan: Plan) -> str:
         f"Changed because the run file was written for another site than {settings.site.site}",
     )
     site = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
-    tables = [*([rehearsal] if changed else []), *plan_tables.tables(plan), *site, others]
+    commands = commands_table(settings)
+    tables = [*([rehearsal] if changed else []), *commands, *plan_tables.tables(plan), *site, others]
     end = f"The scripts, word for word: runbook render {settings.run.run} --out DIR"
     return "\n\n".join([title, *(table.as_text() for table in tables), end])
 
@@ -128,7 +130,8 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
     found = differences(read_text(file.path, file.where), file.where)
     rule = "the run file means the same to readers of YAML 1.1 and 1.2"
     checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found] + [
-        *plan.checks
+        *command_checks(settings),
+        *plan.checks,
     ]
     counts = [
         (sum(check.verdict == verdict for check in checks), verdict)

@@ -1,6 +1,7 @@
 """Alarms sent elsewhere: once each, never in the training's way, and no word of an address in any log."""
 
 import json
+import subprocess
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -44,7 +45,16 @@ def webhook():
     server.server_close()
 
 
+def allow(run, command):
+    """A configuration in which this command is allowed, as a training's environment."""
+    file = run / "config" / "gpt3-runbook" / "allowed-commands"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"other words\n{command}\n")
+    return {"XDG_CONFIG_HOME": str(run / "config")}
+
+
 def train(zygote, run, alerts, **extra):
+    extra = allow(run, alerts["alarm_command"]) | extra
     job = zygote.train(run, specs.spec(iterations=8, log=alerts), extra=extra)
     assert job.code == 0, job.err
     return job
@@ -62,7 +72,9 @@ def test_an_alarm_is_posted_and_piped_once_and_a_healthy_training_is_silent(zygo
     job = zygote.train(
         run,
         specs.spec(iterations=16, log=alerts),
-        extra=SPIKE_AT_12 | {"ALARM_ADDRESS": f"{address}/secret"},
+        extra=SPIKE_AT_12
+        | {"ALARM_ADDRESS": f"{address}/secret"}
+        | allow(run, alerts["alarm_command"]),
     )
     (event,) = job.events("alarm")
     text = f"{run.name}: ALARM spike at iteration 12: {event['evidence']}"
@@ -93,6 +105,28 @@ def test_a_channel_that_fails_is_said_once_without_its_address(zygote, run, webh
     )
     assert len(said) == 2 and words in sorted(said)[1]
     assert address not in job.out + job.err and len(job.metrics) == 8
+
+
+@pytest.mark.parametrize("allowed", ["", "touch", "touch {}.other", "# touch {}"])
+def test_a_command_that_nobody_allowed_is_not_started_and_said_once(
+    tmp_path, monkeypatch, allowed
+):
+    command = f"touch {tmp_path / 'started'}"
+    for name, value in allow(tmp_path, allowed.format(tmp_path / "started")).items():
+        monkeypatch.setenv(name, value)
+    said = []
+    monkeypatch.setattr("runbook.training.report.say", said.append)
+    alerts = AlertSender(schema.parse(specs.spec(log={"alarm_command": command})))
+    for number in range(2):
+        alerts.send(f"alarm {number}", {"event": "alarm"})
+        alerts.close()
+    (line,) = said
+    assert line.startswith("training.alarm_command is not started, and the training goes on")
+    assert not (tmp_path / "started").exists()
+    subprocess.run(["bash", "-c", line.partition("read it: ")[2]], check=True)
+    alerts.send("alarm 3", {"event": "alarm"})
+    alerts.close()
+    assert (tmp_path / "started").exists(), "what the line says to do allows it"
 
 
 def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):

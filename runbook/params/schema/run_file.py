@@ -205,7 +205,7 @@ class Training(Strict):
     alarm_webhook: SecretReference = ""
     """Where an address is kept that alarms are posted to as JSON (env:NAME or file:PATH); empty: none."""
     alarm_command: str = ""
-    """A command that gets the text of each alarm on its standard input, such as: mail -s alarm ada@example.org."""
+    """A command that gets each alarm on its standard input (mail -s alarm ada@example.org), once you allowed it."""
     log_interval: Whole = 1
     """Steps between log lines."""
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000

@@ -28,6 +28,7 @@ from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.planning.token_files import fetched_bytes
 from runbook.tokens.sources.input_files import says_its_kind
+from runbook.workflow.consent import command_checks
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.plan_commands import load_plan
 from runbook.workflow.prerequisites import machine
@@ -135,6 +136,7 @@ def site_checks(settings: Settings) -> list[Check]:
     return [
         judge("required values", not lacking, ", ".join(lacking) or "all given", rule, remedy),
         *secret_checks(settings),
+        *command_checks(settings),
         modules_check(settings),
         *queue_checks(settings),
         image_check(settings),

@@ -1,0 +1,44 @@
+"""Commands that a run file wants to have started, and whether the person at this machine allowed them."""
+
+from runbook.core.checks import Check, judge
+from runbook.core.table import Table
+from runbook.params import Settings
+from runbook.plan_file.allowed_commands import (
+    allowed_commands_file,
+    how_to_allow,
+    is_allowed,
+)
+
+ALARM_COMMAND = "training.alarm_command"
+
+
+def command_checks(settings: Settings) -> list[Check]:
+    """One check for each command in the run's values, with the command as it would be started."""
+    command = settings.run.training.alarm_command
+    if not command.strip():
+        return []
+    where = settings.origins[ALARM_COMMAND][-1]
+    return [
+        judge(
+            ALARM_COMMAND,
+            is_allowed(command),
+            f"{command} ({where})",
+            f"a command of a run file is started only if you allowed it in {allowed_commands_file()}",
+            "Until then alarms are not sent to it. It runs on the training's node with your rights: if you wrote or "
+            f"read it, {how_to_allow(command)}",
+            otherwise="warn",
+        )
+    ]
+
+
+def commands_table(settings: Settings) -> list[Table]:
+    """The same for a plan; empty where the run has no command."""
+    rows = [
+        {
+            "command": settings.run.training.alarm_command,
+            "started": "at each alarm, on the training's node",
+            "allowed": "yes" if check.verdict == "pass" else f"no. {check.remedy}",
+        }
+        for check in command_checks(settings)
+    ]
+    return [Table(rows, "Commands that the run file wants to have started")] if rows else []
