@@ -38,7 +38,10 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
             raise ParamsError(
                 f"The tokenizer {tokenizer} has no end of document, with which a text begins here."
             )
-        self._folder, self._spec, self._tokenizer = folder, spec, load_tokenizer(tokenizer)
+        self._folder = folder
+        self._spec = spec
+        # A literal <|endoftext|> is the token, as `transformers` reads it for an exported folder.
+        self._tokenizer = load_tokenizer(tokenizer, special_tokens=True)
         self.iteration = 0
         """Of the checkpoint, once it has answered."""
 

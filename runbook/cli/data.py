@@ -68,6 +68,13 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     help="What to do with a record or file that cannot be read.",
 )
 @click.option(
+    "--max-record-bytes",
+    default=256 << 20,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="A longer record is one that cannot be read.",
+)
+@click.option(
     "--special-tokens", is_flag=True, help="Read a literal <|endoftext|> in a text as the token."
 )
 @click.option(

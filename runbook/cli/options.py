@@ -1,5 +1,6 @@
 """Options that several commands share, with what their values stand for: a run's folder, a phase."""
 
+import math
 from collections.abc import Callable
 from functools import update_wrapper
 from pathlib import Path
@@ -21,6 +22,19 @@ SET = click.option(
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class NumberRange(click.FloatRange):
+    """A number in a range; click's own lets `nan` through, which is in no range, and `inf`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, or wrong usage."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
 AT_LEAST_1 = click.IntRange(min=1)
 RUNS = click.option("--runs", type=FOLDER, help="Where run folders are (default: runs/).")
 

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, SET, on_run_folder, phase_option
+from runbook.cli.options import (
+    EXISTING_FILE,
+    FILE,
+    FOLDER,
+    RUNS,
+    SET,
+    NumberRange,
+    on_run_folder,
+    phase_option,
+)
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.log_readers.exports import export, write_csv, write_json, write_mllog
@@ -274,18 +283,24 @@ def verify(folder: Path) -> int:
 @phase_option("Which training is compared.")
 @click.option(
     "--slower",
+    type=NumberRange(0.0),
     default=0.05,
     show_default=True,
     help="Share of the first run's tokens/s that may be lost.",
 )
 @click.option(
     "--worse",
+    type=NumberRange(0.0),
     default=0.01,
     show_default=True,
     help="Share by which the loss may be higher at equal tokens.",
 )
 @click.option(
-    "--memory", default=0.10, show_default=True, help="Share by which the memory may grow."
+    "--memory",
+    type=NumberRange(0.0),
+    default=0.10,
+    show_default=True,
+    help="Share by which the memory may grow.",
 )
 @click.option(
     "--json",

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import click
 
-from runbook.cli.options import FOLDER, RUNS, SET, on_run_folder, phase_option
+from runbook.cli.options import FOLDER, RUNS, SET, NumberRange, on_run_folder, phase_option
 
 
 @click.command()
@@ -115,14 +115,14 @@ _ITERATION = click.option(
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(0.0, 10.0),
+    type=NumberRange(0.0, 10.0),
     default=0.7,
     show_default=True,
     help="0: the likeliest.",
 )
 @click.option(
     "--top-p",
-    type=click.FloatRange(0.0, 1.0),
+    type=NumberRange(0.0, 1.0),
     default=0.0,
     help="Draw from the likeliest tokens with this share of the probability (default: from the 40 likeliest).",
 )
@@ -181,7 +181,7 @@ def sample(
 @click.option("--out", required=True, type=FOLDER, help="Folder to write; nothing is written over.")
 @click.option(
     "--shard-gb",
-    type=click.FloatRange(0.001),
+    type=NumberRange(0.001, 1e6),
     default=5.0,
     show_default=True,
     help="The most of a file of weights.",

@@ -3,6 +3,7 @@
 What people write down is an event too. The words for each kind of event are in pages/templates/logbook.j2.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from html import unescape
@@ -25,8 +26,10 @@ from runbook.records.pages.page_parts import environment
 
 EVENTS = "events.jsonl"
 LOGBOOK = "logbook.md"
-ROUTINE = frozenset({None, "saved", "network", "reloaded"})
+ROUTINE = frozenset({"saved", "network", "reloaded"})
 """Events that are no news; they stay in events.jsonl."""
+LAST_MOMENT = 253_402_300_800.0
+"""The end of the year 9999, in seconds since 1970."""
 LONGEST_NOTE = 10_000
 
 
@@ -47,28 +50,42 @@ def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
     module: Any = environment().get_template("logbook.j2").module
     try:
         text = module.words(event)
-    except UndefinedError:
+    # Of another version, or edited: a text where a number was.
+    except (UndefinedError, TypeError, ValueError, ArithmeticError):
         facts = {
             in_words(key): value
             for key, value in event.items()
             if key not in ("time", "event", "phase")
         }
+        facts = {key: value if _is_plain(value) else str(value) for key, value in facts.items()}
         text = module.facts(in_words(str(event["event"])), facts)
-    moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(event.get("time", 0)))
-    around = event.get("since", 0) if event.get("metric") == "loss" else 0
+    moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(_time_of(event)))
+    since = event.get("since", 0)
+    around = since if event.get("metric") == "loss" and type(since) is int else 0
     return LogbookEntry(
         f"{moment} {event.get('phase', '')}".strip(), Markup(visible(str(text).strip())), around
     )
 
 
+def _is_plain(value: object) -> bool:
+    return isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _time_of(event: Mapping[str, Any]) -> float:
+    """Seconds since 1970; 0 where the event has no time, or one that no clock shows."""
+    moment = event.get("time", 0)
+    is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
+    return moment if is_number and 0 <= moment < LAST_MOMENT else 0
+
+
 def write_logbook(run_folder: Path) -> list[LogbookEntry]:
     """Write logbook.md again if anything has happened; the entries are by time over all jobs."""
     events = [
-        event for event in read_lines(run_folder / EVENTS) if event.get("event") not in ROUTINE
+        event
+        for event in read_lines(run_folder / EVENTS)
+        if isinstance(event.get("event"), str) and event["event"] not in ROUTINE
     ]
-    entries = [
-        make_entry(event) for event in sorted(events, key=lambda event: float(event.get("time", 0)))
-    ]
+    entries = [make_entry(event) for event in sorted(events, key=_time_of)]
     if entries:
         lines = [f"\n- **{entry.moment}**: {unescape(entry.text)}\n" for entry in entries]
         write_text(run_folder / LOGBOOK, "".join([f"# Logbook of {run_folder.name}\n", *lines]))

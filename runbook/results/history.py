@@ -166,7 +166,34 @@ def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
     return [segments[segment] for segment in sorted(segments)]
 
 
-_STEP_FIELDS = {field.name for field in fields(Step)}
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+}
+"""What a field of a record may be in JSON; null is a number that was none."""
+
+
+def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
+    """The types of each field's value in JSON, by the field's annotation."""
+    return {field.name: _JSON_TYPES[str(field.type).split(" ")[0]] for field in fields(kind)}
+
+
+def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
+    """Whether each value is of its field's types: a file that was edited may hold a text for a number."""
+    for key, value in values.items():
+        allowed = types[key]
+        if value is None:
+            continue
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            return False
+    return True
+
+
+_STEP_TYPES = _types_of(Step)
+_VALIDATION_TYPES = _types_of(ValidationLoss)
+_EVENT_TYPES = {name: types for name, types in _types_of(Event).items() if name != "name"}
 
 
 def parse_metrics(
@@ -202,7 +229,10 @@ def _step(line: str, number: int) -> Step | None:
     """The step in a line; None where the line is cut off, holds something else, or lacks a field."""
     try:
         values = json.loads(line)
-        return Step(**{key: values[key] for key in values.keys() & _STEP_FIELDS} | {"line": number})
+        known = {key: values[key] for key in values.keys() & _STEP_TYPES.keys()}
+        if not _fits(known, _STEP_TYPES) or None in (known.get("iteration"), known.get("seconds")):
+            return None
+        return Step(**known | {"line": number})
     except (ValueError, AttributeError, TypeError):
         return None
 
@@ -210,7 +240,7 @@ def _step(line: str, number: int) -> Step | None:
 def _rank_times(path: Path) -> Iterator[RankTimes]:
     """The lines of a rank_times.jsonl, one by one; none where there is no file."""
     for values in iterate_lines(path):
-        with contextlib.suppress(KeyError, TypeError):
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             iteration, steps, segment = (
                 int(values[key]) for key in ("iteration", "steps", "segment")
             )
@@ -233,16 +263,16 @@ def read_metrics(path: Path) -> History:
 
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
     """All evaluations, each iteration once (the last one written counts); empty where none was made."""
-    names = {field.name for field in fields(ValidationLoss)}
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
+        known = {key: value for key, value in values.items() if key in _VALIDATION_TYPES}
+        if not _fits(known, _VALIDATION_TYPES) or known.get("iteration") is None:
+            continue
         with contextlib.suppress(TypeError):  # a line that lacks a field
-            known: Any = {
-                key: math.nan if value is None else value
-                for key, value in values.items()
-                if key in names
+            numbers: Any = {
+                key: math.nan if value is None else value for key, value in known.items()
             }
-            one = ValidationLoss(**known)
+            one = ValidationLoss(**numbers)
             evaluations[one.iteration] = one
     return tuple(evaluations[n] for n in sorted(evaluations))
 
@@ -261,12 +291,11 @@ def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
     >>> event.name, event.iteration, event.stalled_seconds
     ('saved', 5, 0.1)
     """
-    names = {field.name for field in fields(Event)} - {"name"}
     for values in lines:
-        if "event" in values:
-            given = {
-                key: value for key, value in values.items() if key in names and value is not None
-            }
+        given = {
+            key: value for key, value in values.items() if key in _EVENT_TYPES and value is not None
+        }
+        if "event" in values and _fits(given, _EVENT_TYPES):
             yield Event(name=str(values["event"]), **given)
 
 
@@ -289,6 +318,20 @@ def read_scores(folder: Path) -> list[Row]:
     rows = [
         row for path in sorted((folder / "evaluation").glob("*.jsonl")) for row in read_lines(path)
     ]
-    return [
-        {key: row[key] for key in ("what", "measure", "samples", "before", "after")} for row in rows
-    ]
+    return [{key: row[key] for key in _SCORE_TYPES} for row in rows if _is_score(row)]
+
+
+_SCORE_TYPES: dict[str, tuple[type, ...]] = {
+    "what": (str,),
+    "measure": (str,),
+    "samples": (int,),
+    "before": (int, float),
+    "after": (int, float),
+}
+
+
+def _is_score(row: Mapping[str, Any]) -> bool:
+    """Whether a line has what a score has; `before` alone may be null."""
+    known = {key: row[key] for key in _SCORE_TYPES.keys() & row.keys()}
+    is_whole = len(known) == len(_SCORE_TYPES) and None not in (known["after"], known["samples"])
+    return is_whole and _fits(known, _SCORE_TYPES)

@@ -302,6 +302,12 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
 
 
 def _content(path: Path, name: str) -> bytes:
+    if (
+        path.exists() and not path.is_file()
+    ):  # to read a pipe waits for ever, and a device has no end
+        raise DataError(
+            f"tokenizer {name!r}: {path} is no plain file, but a pipe, a device or a folder."
+        )
     try:
         return path.read_bytes()
     except OSError as error:

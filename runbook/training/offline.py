@@ -67,6 +67,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
         raise RefusedError(
             f"the prompts have token {outside[0]}, and the vocabulary is {spec.model.vocabulary}"
         )
+    _check_draw(request)
     seed = spec.seed if request.seed is None else int(request.seed)
     if not 0 <= seed < 2**63:
         raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
@@ -96,6 +97,17 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
                 break
         made.append(ids[len(prompt) :])
     return {"iteration": whole.iteration, "folder": str(whole.folder), "ids": made}
+
+
+def _check_draw(request: OfflineRequest) -> None:
+    """`RefusedError` where a number that texts are drawn by is none, or out of its range."""
+    for name, value, most in (
+        ("temperature", request.temperature, 10.0),
+        ("top_p", request.top_p, 1.0),
+        ("tokens", request.tokens, 10_000),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            raise RefusedError(f"{name} {value} is not from 0 to {most:g}")
 
 
 class _Scores:

@@ -117,7 +117,13 @@ def plan_text(settings: Settings, plan: Plan) -> str:
     )
     site = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
     commands = commands_table(settings)
-    tables = [*([rehearsal] if changed else []), *commands, *plan_tables.tables(plan), *site, others]
+    tables = [
+        *([rehearsal] if changed else []),
+        *commands,
+        *plan_tables.tables(plan),
+        *site,
+        others,
+    ]
     end = f"The scripts, word for word: runbook render {settings.run.run} --out DIR"
     return "\n\n".join([title, *(table.as_text() for table in tables), end])
 

@@ -108,9 +108,7 @@ def test_a_channel_that_fails_is_said_once_without_its_address(zygote, run, webh
 
 
 @pytest.mark.parametrize("allowed", ["", "touch", "touch {}.other", "# touch {}"])
-def test_a_command_that_nobody_allowed_is_not_started_and_said_once(
-    tmp_path, monkeypatch, allowed
-):
+def test_a_command_that_nobody_allowed_is_not_started_and_said_once(tmp_path, monkeypatch, allowed):
     command = f"touch {tmp_path / 'started'}"
     for name, value in allow(tmp_path, allowed.format(tmp_path / "started")).items():
         monkeypatch.setenv(name, value)

@@ -276,6 +276,8 @@ class Data(Strict):
     """Shares of train, validation and test inside every file; used where held_out is 0."""
     held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
     """Files kept for validation, and again as many for test; more than twice as many are needed. 0: use split."""
+    max_record_bytes: Whole = 268_435_456
+    """Longest record of text; a longer one is treated as one that cannot be read, and takes no memory."""
     bad_records: BadRecords = "stop"
     """A record that cannot be read: stop, skip and count, or set aside in a quarantine file."""
     workers: WholeOrZero = 0

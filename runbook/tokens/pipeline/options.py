@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import DataError
+from runbook.tokens.sources.input_files import MAX_RECORD_BYTES
 
 MANIFEST_SCHEMA = 2
 
@@ -29,6 +30,8 @@ class TokenizeOptions:
     """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does."""
     bad_records: str = "stop"
     """stop, skip (left out and counted), or quarantine (left out, counted and kept in PREFIX.quarantine)."""
+    max_record_bytes: int = MAX_RECORD_BYTES
+    """Longest record; a longer one is a bad record. Of it only the beginning is ever in memory."""
     source_key: str = "auto"
     """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first record."""
     keep_sources: tuple[str, ...] = ()
@@ -68,7 +71,11 @@ class TokenizeOptions:
         """The options that decide which bytes come out."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
         # Younger than the first manifests: where they choose nothing, finished work keeps its fingerprint.
-        younger = {"keep_sources": (), "fix_text": "none"}
+        younger = {
+            "keep_sources": (),
+            "fix_text": "none",
+            "max_record_bytes": MAX_RECORD_BYTES,
+        }
         choices = {
             name: value
             for name, value in vars(self).items()

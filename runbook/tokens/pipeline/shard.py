@@ -52,7 +52,7 @@ class ShardMaker:
 
         self._tokenizer = tokenizer
         self._options = options
-        self._parser = Parser(options.text_key, options.source_key)
+        self._parser = Parser(options.text_key, options.source_key, options.max_record_bytes)
         self._report = report
         self._dtype = np.dtype(DTYPES[dtype_code(tokenizer.vocabulary)])
         eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None

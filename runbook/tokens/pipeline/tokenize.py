@@ -400,7 +400,8 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
     for number in sorted({0, len(shards) // 2, len(shards) - 1}):
         segment = shards[number].segments[0]
         try:
-            batch = next(read_documents(segment, Parser(options.text_key)), DocumentBatch())
+            parser = Parser(options.text_key, "", options.max_record_bytes)
+            batch = next(read_documents(segment, parser), DocumentBatch())
             measured += expansion(segment)
         except unreadable:  # the work itself will say what is wrong with the file
             continue

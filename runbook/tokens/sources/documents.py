@@ -16,8 +16,11 @@ from runbook.core.errors import DataError
 from runbook.tokens.sources import input_files
 from runbook.tokens.sources.input_files import (
     BLOCK,
+    HEAD_BYTES,
     HUGE,
+    MAX_RECORD_BYTES,
     BrokenFileError,
+    LongRecord,
     Segment,
     kind_of,
     open_segment,
@@ -97,9 +100,12 @@ class DocumentBatch:
 class Parser:
     """Takes texts, and their sources, out of JSON lines."""
 
-    def __init__(self, text_key: str, source_key: str = "") -> None:
+    def __init__(
+        self, text_key: str, source_key: str = "", max_record_bytes: int = MAX_RECORD_BYTES
+    ) -> None:
         import msgspec
 
+        self.max_record_bytes = max_record_bytes
         self.text_key = text_key
         path = source_key.split(".") if source_key else []
         if path[:1] == [text_key]:
@@ -124,7 +130,9 @@ class Parser:
     def parse(self, data: bytes | bytearray, offset: int) -> DocumentBatch:
         """Texts of a block of lines; every line that gives none is a bad record, a blank line is only counted."""
         started = time.perf_counter()
-        batch = (self._huge(data, offset) if len(data) > HUGE else None) or self._fast(data)
+        batch = None
+        if len(data) <= self.max_record_bytes:  # else one of its lines may be too long
+            batch = (self._huge(data, offset) if len(data) > HUGE else None) or self._fast(data)
         if batch is None:
             batch = DocumentBatch(sources=[] if self._sources else None)
             for line in io.BytesIO(data):
@@ -164,6 +172,10 @@ class Parser:
     def _add(self, batch: DocumentBatch, line: bytes, offset: int) -> None:
         if not line.strip(_WHITE):
             batch.blank_lines += 1
+            return
+        if len(line) > self.max_record_bytes:
+            reason = _length_problem(len(line), self.max_record_bytes)
+            batch.bad.append(BadRecord(offset, reason, line[:HEAD_BYTES]))
             return
         lines = line.rstrip(b"\r\n").split(b"\r")
         try:
@@ -253,21 +265,41 @@ def read_documents(segment: Segment, parser: Parser) -> Iterator[DocumentBatch]:
     """The documents of a segment, a few megabytes at a time."""
     kind = kind_of(Path(segment.path))[0]
     if kind == ".txt":
-        yield _one_text(segment)
+        yield _one_text(segment, parser.max_record_bytes)
     elif kind == ".parquet":
-        yield from _parquet(segment, parser.text_key)
+        yield from _parquet(segment, parser.text_key, parser.max_record_bytes)
     else:
-        for offset, data in read_blocks(segment):
+        for offset, data in read_blocks(segment, parser.max_record_bytes):
+            if isinstance(data, LongRecord):
+                yield _too_long(offset, data, parser.max_record_bytes)
+                continue
             batch = parser.parse(data, offset)
             del data  # so that a block is not kept while its texts are encoded
             yield batch
 
 
-def _one_text(segment: Segment) -> DocumentBatch:
+def _too_long(offset: int, record: LongRecord, max_record_bytes: int) -> DocumentBatch:
+    bad = BadRecord(offset, _length_problem(record.length, max_record_bytes), bytes(record))
+    return DocumentBatch(bad=[bad], records=1, read_bytes=record.length)
+
+
+def _length_problem(length: int, max_record_bytes: int) -> str:
+    return (
+        f"a record of {length:,} bytes, and at most {max_record_bytes:,} are read (data.max_record_bytes, "
+        "--max-record-bytes)"
+    )
+
+
+def _one_text(segment: Segment, max_record_bytes: int) -> DocumentBatch:
     content = bytearray()
+    length = 0
     with open_segment(segment) as stream:
         while chunk := stream.read(BLOCK):
-            content += chunk
+            length += len(chunk)
+            if length <= max_record_bytes:
+                content += chunk
+    if length > max_record_bytes:
+        return _too_long(0, LongRecord(content[:HEAD_BYTES], length), max_record_bytes)
     if not content:
         raise BrokenFileError(segment.path, 0, input_files.EMPTY, input_files.AGAIN)
     batch = DocumentBatch(records=1, read_bytes=len(content))
@@ -282,7 +314,7 @@ def _one_text(segment: Segment) -> DocumentBatch:
     return batch
 
 
-def _parquet(segment: Segment, text_key: str) -> Iterator[DocumentBatch]:
+def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator[DocumentBatch]:
     try:
         import pyarrow.parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
@@ -302,7 +334,11 @@ def _parquet(segment: Segment, text_key: str) -> Iterator[DocumentBatch]:
             for part in file.iter_batches(batch_size=1024, columns=[text_key]):
                 batch = DocumentBatch(read_bytes=int(part.nbytes), records=part.num_rows)
                 for value in part.column(0).to_pylist():
-                    if isinstance(value, str):
+                    # UTF-8 has at least a byte for each character.
+                    if isinstance(value, str) and len(value) > max_record_bytes:
+                        reason = _length_problem(len(value), max_record_bytes)
+                        batch.bad.append(BadRecord(row, reason, value[:HEAD_BYTES].encode()))
+                    elif isinstance(value, str):
                         batch.texts.append(value)
                     else:
                         reason = f"{text_key!r} is {_json_name(value)}, not a text"

@@ -245,6 +245,10 @@ BLOCK = 256 << 10
 """Text parsed and encoded at once: it and its ids stay in the core's cache (a fifth faster than 4 MiB)."""
 HUGE = 16 << 20
 """Bytes of a line, or of a text file, from which on it is read in pieces."""
+MAX_RECORD_BYTES = 256 << 20
+"""A longer record is no document: compressed, a line of 3 GB takes 91 kB on disk."""
+HEAD_BYTES = 200
+"""Of a record that is too long, for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
 """Read from the file at once: network filesystems like large reads."""
 XZ_BLOCK = 128 << 10
@@ -410,24 +414,37 @@ def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFil
     return BrokenFileError(segment.path, offset, reason, AGAIN)
 
 
-def read_blocks(segment: Segment) -> Iterator[tuple[int, bytearray]]:
+class LongRecord(bytearray):
+    """The beginning of a record that is longer than the limit, which has `length` bytes."""
+
+    def __init__(self, head: bytes | bytearray, length: int) -> None:
+        super().__init__(head)
+        self.length = length
+
+
+def read_blocks(
+    segment: Segment, max_record_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[tuple[int, bytearray]]:
     """Blocks of whole lines, each with the offset of its first byte in the file's text; a huge line is one by itself.
 
-    Memory is one block, or the longest line. The last line may lack its newline.
+    Memory is one block, or the longest line up to the limit: of a longer one its beginning comes, as a `LongRecord`.
+    The last line may lack its newline.
     """
     with open_segment(segment) as stream:
         if segment.start > 0:  # to the first line that begins there or later
             stream.seek(segment.start - 1)
-            stream.readline()
+            while (piece := stream.readline(BLOCK)) and not piece.endswith(b"\n"):
+                pass
         if (position := stream.tell()) < segment.end or segment.end == segment.size:
-            yield from _whole_lines(
-                stream, position, segment.end if segment.end < segment.size else sys.maxsize
-            )
+            end = segment.end if segment.end < segment.size else sys.maxsize
+            yield from _whole_lines(stream, position, end, max_record_bytes)
         if segment.whole and not stream.tell():
             raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
 
 
-def _whole_lines(stream: IO[bytes], position: int, end: int) -> Iterator[tuple[int, bytearray]]:
+def _whole_lines(
+    stream: IO[bytes], position: int, end: int, max_record_bytes: int
+) -> Iterator[tuple[int, bytearray]]:
     """Blocks of the lines that begin at `position` and later, but before `end`."""
     carried = bytearray()
     is_last = False
@@ -449,10 +466,27 @@ def _whole_lines(stream: IO[bytes], position: int, end: int) -> Iterator[tuple[i
                 carried = bytearray()
                 yield before, ready.pop()
         carried += memoryview(chunk)[start:]
+        if len(carried) > max_record_bytes:
+            record = _skip_record(stream, carried)
+            carried = bytearray()
+            yield position, record
+            position += record.length
+            is_last = position >= end
     if carried:
         ready = [carried]
         del carried
         yield position, ready.pop()
+
+
+def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
+    """A record that is too long, read to its end and not kept; the stream is then at the line behind it."""
+    head = carried[:HEAD_BYTES]
+    length = len(carried)
+    while piece := stream.readline(BLOCK):
+        length += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return LongRecord(head, length)
 
 
 def line_number(segment: Segment, offset: int) -> int:

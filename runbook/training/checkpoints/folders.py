@@ -5,6 +5,7 @@ renamed; the tracker `latest_checkpointed_iteration.txt` follows by rename. So a
 new checkpoint or the ones before it, and a later change of one byte is found.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from runbook.training.health import faults
@@ -137,9 +138,11 @@ def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
     problems = []
     for folder in _folders(root):
         try:
+            require_file(folder / METADATA)
             metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
             if metadata.pop("seal") != _seal(metadata):
                 raise ValueError("its seal does not match: it was changed after it was written")
+            check_metadata(metadata)
             checkpoints.append(CheckpointFolder(folder, int(metadata["iteration"]), metadata))
         except (
             OSError,
@@ -152,6 +155,46 @@ def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
         ) as error:
             problems.append(f"{folder / METADATA} cannot be used: {error}")
     return checkpoints, problems
+
+
+_COUNTS = ("iteration", "consumed_samples", "segment", "skipped", "nan")
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """`ValueError` where metadata of a checkpoint is of other types, or names a file outside the checkpoint's folder.
+
+    A seal is a checksum, which anybody can make: it tells of a change by accident.
+    """
+    for key in _COUNTS:
+        value = metadata.get(key, 0)
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{key} is {value!r}, and a whole number is needed")
+    passed_over = metadata.get("passed_over", [])
+    if not isinstance(passed_over, list) or not all(
+        isinstance(pair, list) and [type(number) for number in pair] == [int, int]
+        for pair in passed_over
+    ):
+        raise ValueError(f"passed_over is {passed_over!r}, and pairs of whole numbers are needed")
+    for key, kind in (("model", dict), ("parallel", dict), ("common", dict), ("recipe", dict)):
+        if key in metadata and not isinstance(metadata[key], kind):
+            raise ValueError(f"{key} is {metadata[key]!r}, and a mapping is needed")
+    files = metadata["files"]
+    if not isinstance(files, dict):
+        raise ValueError("files is no mapping of names to checksums")
+    for name, digest in files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name or not path.parts:
+            raise ValueError(f"it names the file {name!r}, which is not in its folder")
+        if not isinstance(digest, str):
+            raise ValueError(f"the checksum of {name!r} is {digest!r}, and a text is needed")
+
+
+def require_file(path: Path) -> None:
+    """`OSError` where a path is no plain file: to open a pipe waits for ever, and a device has no end."""
+    if path.exists() and not path.is_file():
+        raise OSError(
+            errno.EINVAL, "it is no plain file, but a pipe, a device or a folder", str(path)
+        )
 
 
 def has_checkpoints(root: Path) -> bool:
@@ -188,6 +231,7 @@ def differences(
 
 def sha256(path: Path) -> str:
     """Checksum of a file's content."""
+    require_file(path)
     with path.open("rb", buffering=0) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -27,6 +27,58 @@ _NOT_OURS = (
     "scale_attn_by_inverse_layer_idx",
 )
 """Keys that make another model where they are set."""
+_HARMLESS = frozenset(
+    {
+        *("_name_or_path", "architectures", "model_type", "torch_dtype", "dtype"),
+        *("transformers_version", "use_cache", "task_specific_params", "gradient_checkpointing"),
+        *("output_attentions", "output_hidden_states", "return_dict", "return_dict_in_generate"),
+        *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id"),
+        *("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"),
+        # how text is drawn, and heads for other tasks
+        *("temperature", "top_k", "top_p", "typical_p", "do_sample", "max_length", "min_length"),
+        *("num_beams", "num_beam_groups", "num_return_sequences", "early_stopping"),
+        *("repetition_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size"),
+        *("length_penalty", "diversity_penalty", "bad_words_ids", "begin_suppress_tokens"),
+        *("suppress_tokens", "exponential_decay_length_penalty", "remove_invalid_values"),
+        *("output_scores", "summary_type", "summary_use_proj", "summary_activation"),
+        *("summary_proj_to_labels", "summary_first_dropout", "id2label", "label2id", "num_labels"),
+        *("problem_type", "finetuning_task", "prefix", "tokenizer_class", "classifier_dropout"),
+        # dropout while it is trained, and the order of the same sums
+        *("hidden_dropout", "residual_dropout", "embedding_dropout", "pretraining_tp"),
+        *("reorder_and_upcast_attn", "chunk_size_feed_forward", "torchscript", "use_bfloat16"),
+        *("tf_legacy_loss", "max_window_layers", "scale_attn_by_inverse_layer_idx"),
+        *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "is_llama_config"),
+        *("transformers.js_config", "unsloth_version", "unsloth_fixed"),
+        *("rope_scaling", "rope_parameters", "use_sliding_window", "layer_types"),
+    }
+)
+"""Keys of config.json that do not change what a model computes, and those that are looked at by themselves."""
+_FIXED: dict[str, object] = {
+    "is_decoder": (False, True),  # matters with cross attention alone, which is refused
+    "is_encoder_decoder": (False,),
+    "tie_encoder_decoder": (False,),
+    "is_causal": (True,),
+    "use_qk_norm": (False,),
+    "pruned_heads": ({},),
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
+    "norm_type": ("layer_norm",),  # of bigcode/starcoder2
+    "mlp_type": ("default",),
+    "auto_map": (),  # code that comes with the folder
+}
+"""Keys that are accepted with these values only."""
+_ALIASES = {
+    "gpt2": {
+        "hidden_size": "n_embd",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "max_position_embeddings": "n_positions",
+        "n_ctx": "n_positions",
+    }
+}
+"""Other names of the same value, which `transformers` takes too; where both are given the last one counts."""
+_ROTARY_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
@@ -357,6 +409,7 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
     """The modules of ours that have biases there; `RefusedError` names each value that is not the plan's."""
     path = folder / "config.json"
     try:
+        folders.require_file(path)
         theirs = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RefusedError(f"{path} cannot be read as JSON: {error}") from None
@@ -370,6 +423,7 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
             f"{path} is of model_type {there}, and for the plan's model {model.name} ({needed}) only "
             f"{', '.join(kind.reads)} are read: choose or add a model of that kind"
         )
+    _refuse_unknown(path, theirs, kind)
     values = _meaning(theirs, kind, model)
     free = {"dropout", "init_std"} | (
         {"positions"} if model.position_embedding == "rope" else set()
@@ -384,9 +438,83 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
         each[key] = _SAME_ACTIVATIONS.get(str(each.get(key)), each.get(key))
     if wrong := folders.differences(values, wanted):
         raise RefusedError(f"{path} is of another model: {wrong}")
+    _refuse_two_values(path, theirs)
     return {*kind.reads[there]["biased"]}.union(
         *(modules for key, modules in kind.biases.items() if values.get(key))
     )
+
+
+def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> None:
+    """`RefusedError` where config.json has a key that nobody here knows, or two names with different values.
+
+    A key that is not known may make another model: what is known is accepted, the rest is refused.
+    """
+    there = str(theirs["model_type"])
+    aliases = _ALIASES.get(there, {})
+    known = {
+        *_HARMLESS,
+        *_NOT_OURS,
+        *kind.values,
+        *kind.constants,
+        *kind.biases,
+        *kind.reads[there]["defaults"],
+        *aliases,
+    }
+    for key, value in theirs.items():
+        if key in _FIXED:
+            if value is not None and value not in _FIXED[key]:  # type: ignore[operator]
+                raise RefusedError(f"{path} is of another model: {key} {_shown(value)}")
+        elif key not in known and value is not None:
+            raise RefusedError(
+                f"{path} has the key {key} ({_shown(value)}), which may make another model and is not known here: "
+                "remove it if the model is the same without it"
+            )
+    for alias, name in aliases.items():
+        if alias in theirs and theirs[alias] != theirs.get(name, theirs[alias]):
+            raise RefusedError(
+                f"{path} gives {name} twice: {theirs[name]}, and {theirs[alias]} as {alias}"
+            )
+    layer_types = theirs.get("layer_types")
+    if layer_types is not None and (
+        not isinstance(layer_types, list) or any(each != "full_attention" for each in layer_types)
+    ):
+        raise RefusedError(f"{path} is of another model: layer_types {_shown(layer_types)}")
+    _refuse_scaled_positions(path, theirs)
+
+
+def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
+    """`RefusedError` where either mapping of rotary positions is more than the default."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rotary = theirs.get(key)
+        if rotary is None:
+            continue
+        if not isinstance(rotary, Mapping):
+            raise RefusedError(f"{path}: {key} is {_shown(rotary)}, and a mapping is needed")
+        for name in ("rope_type", "type"):
+            if rotary.get(name, "default") not in ("default", None):
+                raise RefusedError(
+                    f"{path} is of another model: {key} has rope_type {rotary[name]} (plan: default)"
+                )
+        if unknown := sorted(map(str, rotary.keys() - _ROTARY_KEYS)):
+            raise RefusedError(f"{path} is of another model: {key} has {', '.join(unknown)}")
+
+
+def _refuse_two_values(path: Path, theirs: Mapping[str, object]) -> None:
+    """`RefusedError` where a value of the rotary positions is given in several places, and not the same."""
+    places = [theirs, theirs.get("rope_scaling"), theirs.get("rope_parameters")]
+    for name in ("rope_theta", "partial_rotary_factor"):
+        values = [
+            place[name]
+            for place in places
+            if isinstance(place, Mapping) and place.get(name) is not None
+        ]
+        if any(value != values[0] for value in values):
+            raise RefusedError(f"{path} gives {name} twice: {', '.join(map(str, values))}")
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict[str, object]:
@@ -396,6 +524,9 @@ def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict
     for key in ("rope_scaling", "rope_parameters"):
         rotary.update(theirs.get(key) or {})  # type: ignore[call-overload]
     values = {**kind.reads[there]["defaults"], **theirs, **rotary}
+    for alias, name in _ALIASES.get(there, {}).items():
+        if alias in theirs:
+            values.setdefault(name, theirs[alias])
     absent = {"n_inner": 4 * model.hidden, "num_key_value_heads": values.get("num_attention_heads")}
     for key, value in {**absent, "head_dim": model.head_size}.items():
         values[key] = value if values.get(key) is None else values[key]
@@ -403,6 +534,9 @@ def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict
         values["sliding_window"] = None
     values["rope_type"] = rotary.get("rope_type") or rotary.get("type") or "default"
     return values | {key: None for key in _NOT_OURS if not values.get(key)}
+
+
+_EIGHT_BITS = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3")
 
 
 class _SafetensorsFiles:
@@ -415,22 +549,63 @@ class _SafetensorsFiles:
             raise RefusedError(
                 "the package safetensors is not installed here: install gpt3-runbook[train]"
             ) from None
-        self._folder, self._files = folder, dict[str, Any]()
+        self._folder = folder
+        self._files: dict[str, Any] = {}
+        self._places: dict[str, str] = {}
         for path in sorted(folder.glob("*.safetensors")):
             try:
+                folders.require_file(path)
                 file: Any = safe_open(path, framework="pt")
             except (SafetensorError, OSError) as error:
                 raise RefusedError(
                     f"{path} is no safetensors file, or it is cut short: {error}"
                 ) from None
-            self._files |= {_plain(name): (file, name) for name in file.offset_keys()}
+            self._add(path, file)
         if not self._files:
             raise RefusedError(
                 f"{folder} has no .safetensors file; other formats may hold code and are not read"
             )
 
+        self._check_index(folder / "model.safetensors.index.json")
+
+    def _add(self, path: Path, file: Any) -> None:
+        """Take the names of a file; `RefusedError` where a weight is there twice, by whatever name."""
+        for name in file.offset_keys():
+            if _plain(name) in self._files:
+                raise RefusedError(
+                    f"{self._folder} has the weight {_plain(name)} twice, the second time as {name} in {path.name}: "
+                    "which one is meant, nobody can say. Keep one"
+                )
+            self._files[_plain(name)] = (file, name)
+            self._places[_plain(name)] = path.name
+
+    def _check_index(self, path: Path) -> None:
+        """`RefusedError` where the index, if there is one, says that a weight is elsewhere than it is."""
+        if not path.exists():
+            return
+        try:
+            folders.require_file(path)
+            places = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise RefusedError(f"{path} cannot be read as an index of weights: {error}") from None
+        for name, file in places.items():
+            if self._places.get(_plain(str(name))) != file:
+                raise RefusedError(
+                    f"{path} says that {name} is in {file!r}, and it is in "
+                    f"{self._places.get(_plain(str(name)), 'no file of the folder')}"
+                )
+
     def check(self, wanted: dict[str, tuple[int, ...]]) -> None:
-        """`RefusedError` where a tensor is missing, has another shape, or has no place in our model."""
+        """`RefusedError` where a tensor is missing, has another shape or format, or has no place in our model."""
+        for name in wanted:
+            if _plain(name) in self._files:
+                file, there = self._files[_plain(name)]
+                number_format = file.get_slice(there).get_dtype()
+                if number_format in ("F64", *_EIGHT_BITS):
+                    raise RefusedError(
+                        f"{self._folder}: {name} is of {number_format}, and F32, F16 and BF16 are read: convert it "
+                        "first"
+                    )
         shapes = {
             name: tuple(file.get_slice(there).get_shape())
             for name, (file, there) in self._files.items()

@@ -19,6 +19,7 @@ import functools
 import hashlib
 import itertools
 import math
+import os
 import pickle
 import re
 import zipfile
@@ -251,6 +252,8 @@ READ_ERRORS = (
     OSError,
     EOFError,
     AssertionError,
+    ArithmeticError,
+    MemoryError,
     pickle.UnpicklingError,
 )
 """What torch raises over a file that is not what its metadata says."""
@@ -387,6 +390,7 @@ class StoredShards:
         """The file of one item, and the item itself as a file."""
         path = self.folder / place.relative_path
         try:
+            folders.require_file(path)
             with path.open("rb") as stream:
                 yield stream, _create_file_view(stream, place.offset, place.length)
         except READ_ERRORS as error:
@@ -515,20 +519,36 @@ class _Unpickler(pickle.Unpickler):
         return known
 
 
+class _BoundedReads:
+    """A stream that gives no more than it has: a pickle may ask for a text of 2^40 bytes, and gets that room first."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._size = os.fstat(stream.fileno()).st_size
+        self.readline = stream.readline
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        self._check(size)
+        return self._stream.read(size)
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes, into a buffer."""
+        self._check(len(buffer))
+        return self._stream.readinto(buffer)  # type: ignore[attr-defined,no-any-return]
+
+    def _check(self, size: int) -> None:
+        if size > self._size:
+            raise EOFError(f"it asks for {size:,} bytes, and the file has {self._size:,}")
+
+
 def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
     """What `.metadata` says; refuse what is more than data, leads elsewhere, or is not in `files`, if there are any."""
     try:
+        folders.require_file(folder / ".metadata")
         with (folder / ".metadata").open("rb") as stream:
-            description = _Unpickler(stream).load()
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        AttributeError,
-        TypeError,
-        ValueError,
-        IndexError,
-        KeyError,
-    ) as error:
+            description = _Unpickler(_BoundedReads(stream)).load()
+    except READ_ERRORS as error:
         raise RefusedError(
             f"the checkpoint's .metadata cannot be read: {type(error).__name__}: {error}"
         ) from error
@@ -544,6 +564,8 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
 
 def read_pickle(path: Path) -> Any:
     """What `torch.save` wrote, its tensors where they are in the file; `RefusedError` where it is more than data."""
+    if path.exists() and not path.is_file():
+        raise RefusedError(f"{path} is no plain file, but a pipe, a device or a folder")
     known = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()  # megatron-core adds classes of its own, which would be made
     try:
@@ -590,6 +612,21 @@ def _check_shard_files(
                 f"{folder / name} has no checksum in the checkpoint's metadata.json, so nobody can say whether it is "
                 "whole: it is not read"
             )
+    for place in places.values():
+        _check_place(folder, place)
+
+
+def _check_place(folder: Path, place: Any) -> None:
+    """`RefusedError` where a tensor is said to begin or end where its file has nothing."""
+    numbers = (place.offset, place.length)
+    path = folder / str(place.relative_path)
+    size = path.stat().st_size if path.is_file() else None
+    are_numbers = all(type(number) is int and number >= 0 for number in numbers)
+    if not are_numbers or (size is not None and sum(numbers) > size):
+        raise RefusedError(
+            f"{path} holds a tensor that cannot be read: .metadata places it at byte {place.offset!r}, "
+            f"{place.length!r} bytes long, and the file has {size} bytes"
+        )
 
 
 def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
@@ -600,8 +637,13 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
             continue
         try:
             num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
-            is_shape = all(isinstance(length, int) and length >= 0 for length in tensor.size)
-        except (AttributeError, TypeError):
+            shapes = [tensor.size]
+            for chunk in tensor.chunks:
+                shapes += [chunk.offsets, chunk.sizes]
+            is_shape = all(
+                type(length) is int and length >= 0 for each in shapes for length in each
+            )
+        except (AttributeError, TypeError, OverflowError):
             is_shape = False
             num_bytes = 0
         if not is_shape or num_bytes > folder_bytes:

@@ -60,8 +60,19 @@ class WholeWeights:
                     )
 
 
+READ_FORMATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
 def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
-    """The weight; `RefusedError` where it has other values than finite floating-point numbers."""
+    """The weight; `RefusedError` where it has other values than finite floating-point numbers of 16 or 32 bits.
+
+    Those of 64 bits would be rounded, and those of 8 bits mean something only with scales that are elsewhere.
+    """
+    if weight.is_floating_point() and weight.dtype not in READ_FORMATS:
+        raise RefusedError(
+            f"{folder}: {name} is of {str(weight.dtype).removeprefix('torch.')}, and float32, float16 and bfloat16 "
+            "are read: convert it first"
+        )
     if not weight.is_floating_point() or not bool(torch.isfinite(weight.float()).all()):
         raise RefusedError(
             f"{folder}: {name} has values that are not finite floating-point numbers"

@@ -190,8 +190,12 @@ def account_view(one: TrainingResults) -> View:
 
 
 def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
-    """One row for each sample: at which iteration, the prompt, its continuation."""
-    found = {row["iteration"]: row for row in read_lines(folder / phase_plan.log.samples)}
+    """One row for each sample: at which iteration, the prompt, its continuation.
+
+    A line that the trainer did not write so is passed over: `runbook verify` says that the file was edited.
+    """
+    rows = filter(_is_sample, read_lines(folder / phase_plan.log.samples))
+    found = {row["iteration"]: row for row in rows}
     return [
         {
             "after iteration": iteration,
@@ -200,6 +204,18 @@ def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row
         }
         for iteration, row in sorted(found.items())
     ]
+
+
+def _is_sample(row: Mapping[str, object]) -> bool:
+    """Whether a line has an iteration and two lists of tokens."""
+    for key in ("prompt_ids", "ids"):
+        ids = row.get(key)
+        if not isinstance(ids, list) or not all(
+            type(token) is int and 0 <= token < 2**31 for token in ids
+        ):
+            return False
+    iteration = row.get("iteration")
+    return type(iteration) is int and iteration >= 0
 
 
 def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
