@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape
 from itertools import zip_longest
@@ -35,6 +35,7 @@ from runbook.tokens.pipeline.options import (
     Manifest,
     TokenFiles,
     read_manifest,
+    unknown_sources,
     unknown_sources_text,
 )
 from runbook.tokens.pipeline.tokenize import prepare
@@ -182,21 +183,15 @@ def verify(open_phase: OpenPhase) -> CheckTable:
         )
     found = token_prefixes_of(open_phase)
     names = {prefix: f"{prefix.name}: " if len(found) > 1 else "" for prefix in found}
-    verdicts = open_phase.check(
-        [
-            replace(check, name=name + check.name)
-            for prefix, name in names.items()
-            for check in verify_tokens(prefix)
-        ]
-    )
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
     readers = [IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
     manifests = [read_manifest(prefix) for prefix in found if prefix not in ready]
-    if warning := unknown_sources_text(*manifests):
-        rule = "every source that data.keep_sources and data.drop_sources name is in the text"
-        verdicts = CheckTable(
-            [*verdicts, *open_phase.check([Check("sources", "warn", warning, rule)])]
-        )
+    checks = [
+        replace(check, name=name + check.name)
+        for prefix, name in names.items()
+        for check in verify_tokens(prefix)
+    ]
+    verdicts = open_phase.check([*checks, *check_sources(manifests)])
     if manifests:
         counted_keys: tuple[str, ...] = (
             "documents",
@@ -213,6 +208,15 @@ def verify(open_phase: OpenPhase) -> CheckTable:
     open_phase.session.add_results(sums)
     open_phase.session.plan["tokens"] = open_phase.plan.data.estimated_tokens or None
     return verdicts
+
+
+def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
+    """Warn of sources that were to be kept or dropped and that no record names; nothing where none was chosen."""
+    if not any(unknown_sources(manifests)):
+        return []
+    rule = "every source that data.keep_sources and data.drop_sources name is in the text"
+    remedy = "Correct the name: without it the text is another than was meant."
+    return [Check("sources", "warn", unknown_sources_text(*manifests), rule, remedy)]
 
 
 def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:

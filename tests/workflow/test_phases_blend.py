@@ -97,6 +97,30 @@ def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text
     assert job_rules.data_check(opened(project, *words, phase="04-training")).verdict == "pass"
 
 
+def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(project, capsys):
+    sources = ["web", "book", "web"]
+    lines = [
+        json.dumps({"text": f"some text {number}", "kind": source})
+        for number, source in enumerate(sources)
+    ]
+    (project / "fruit" / "one.jsonl").write_text("\n".join(lines) + "\n")
+    words = ("data.dataset=fruit", "data.source_key=kind", "data.drop_sources=book, boks")
+    open_phase = opened(project, *words)
+    data.tokenize(open_phase)
+    verdicts = data.verify(open_phase)
+    warned = [check for check in verdicts.checks if check.verdict == "warn"]
+    assert [(check.name, check.value) for check in warned] == [
+        ("sources", "no record is of source boks; the records' sources: book, web")
+    ]
+    manifest = read_manifest(open_phase.folder / "data" / "fruit_text_document")
+    assert (manifest.documents, manifest.dropped_sources) == (2, {"book": 1})
+    facts = {row["what"]: row["value"] for row in data.show_what_it_is(open_phase)[0].rows}
+    assert facts["left out by choice"] == "1 documents: 1 of book"
+    other = params.load("local", set_words=[*TOY, *words[:2]], project=project)
+    arguments = (open_phase.plan, open_phase.folder, "02-data")
+    assert phases.phase_fingerprint(other, *arguments) != open_phase.fingerprint
+
+
 def test_ready_token_files_that_the_plan_does_not_know_are_refused_with_what_to_do(project):
     made_elsewhere(project, "old", "new")
     open_phase = opened(project, "data.dataset=ready")
