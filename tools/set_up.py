@@ -89,13 +89,17 @@ class PipProgress:
 
     def text(self, seconds: float) -> str:
         """Return the status as one line."""
-        elapsed = f"{seconds:.0f} s"
-        downloaded = f"{self.downloaded_mb:,.0f} MB downloaded"
+        parts = [self._activity()]
+        if self.downloaded_mb >= 1:
+            parts.append(f"{self.downloaded_mb:,.0f} MB downloaded")
+        return ", ".join([*parts, f"{seconds:.0f} s"])
+
+    def _activity(self) -> str:
         if self.to_install:
-            return f"unpacking {self.to_install} packages, {downloaded}, {elapsed}"
+            return f"unpacking {self.to_install} package{'s' * (self.to_install > 1)}"
         if self.packages:
-            return f"package {self.packages}: {self.current}, {downloaded}, {elapsed}"
-        return f"pip starts, {elapsed}"
+            return f"package {self.packages}: {self.current}"
+        return "pip starts"
 
 
 def run_pip(choices: Choices, *arguments: str) -> None:
@@ -280,6 +284,9 @@ def main() -> int:
     except SetUpError as error:
         say(f"{error}\n\nSetting up failed. All that pip said is in {choices.venv / LOG_NAME}")
         return 1
+    except KeyboardInterrupt:
+        say("Interrupted. The same command does what is left.")
+        return 130
     return 0
 
 

@@ -47,7 +47,10 @@ MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 def all_checks() -> list[Check]:
     """Python, the trainer's software, cores, memory, disk, and the tools that are used where they exist."""
     python = Check(
-        "python", "pass", platform.python_version(), "3.11 or newer; the trainer alone runs on 3.10"
+        "python",
+        "pass",
+        platform.python_version(),
+        "3.11, 3.12 or 3.13; the trainer alone runs on 3.10",
     )
     checks = [python, *software_checks(), *machine_checks(), *place_checks()]
     for program, use in (
