@@ -38,18 +38,19 @@ BIN = Path(sys.executable).parent
 FOLDERS = (
     "training",
     "notebooks",
-    "workflow",
+    "harness",
     "slurm",
     "browser",
     "jobs",
+    "workflow",
     "drills",
     "fuzz",
-    "harness",
 )
 """Folders below tests/ that are a part of their own, the longest first; all others together are the part `quick`."""
 QUICK = "quick"
 LONG_DRILLS = ("02", "09", "14", "15", "20")
 """Drills that tests/drills leaves to `runbook drill`: one a turn."""
+SECONDS_A_DAY = 86_400
 NO_TESTS = 5
 """pytest's exit code where it ran no test: all of a part were left to another turn."""
 
@@ -115,11 +116,12 @@ def long_drills(turn: int | None) -> tuple[str, ...]:
 
 
 def current_turn() -> int:
-    """Return the turn of this commit: how many commits lead to it; in a shallow clone, the day of the commit."""
-    shallow = _git("rev-parse", "--is-shallow-repository")
-    if shallow == "true":
-        return int(_git("log", "-1", "--format=%ct")) // 86400
-    return int(_git("rev-list", "--count", "HEAD") or 0)
+    """Return the turn of this commit: how many commits lead to it. Where git cannot say, the day since 1970."""
+    commits = _git("rev-list", "--count", "HEAD")
+    is_shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+    if is_shallow or not commits.isdigit():
+        return int(time.time()) // SECONDS_A_DAY
+    return int(commits)
 
 
 def _git(*words: str) -> str:

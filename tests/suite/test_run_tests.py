@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import run_tests
@@ -34,6 +35,23 @@ def test_every_long_drill_comes_around_in_five_turns():
 
     rotated = sorted(drill for turn in range(5) for drill in long_drills(turn))
     assert rotated == sorted(name[:2] for name in LONG) == sorted(long_drills(None))
+
+
+def test_the_turn_is_the_number_of_commits_or_else_the_day(monkeypatch):
+    answers = {"rev-list": "675", "rev-parse": "false"}
+    monkeypatch.setattr(run_tests, "_git", lambda *words: answers[words[0]])
+    assert run_tests.current_turn() == 675
+    today = int(time.time()) // 86400
+    for changed in ({"rev-parse": "true"}, {"rev-list": ""}):
+        answers = {"rev-list": "675", "rev-parse": "false"} | changed
+        assert run_tests.current_turn() in (today, today + 1)
+
+
+def test_a_part_of_which_all_is_left_to_another_turn_has_not_failed():
+    left_out = run_tests.SuiteReport(left_out=Counter(harness=5))
+    for report, passed in ((left_out, True), (run_tests.SuiteReport(), False)):
+        result = run_tests.PartResult("harness", 5, 1.0, 1.0, report)
+        assert result.passed is passed
 
 
 def test_lanes_share_the_parts_and_a_failed_one_fails_the_suite(tmp_path, capsys):
