@@ -178,12 +178,13 @@ def summary(log: ParsedLog) -> str:
     help="One JSON object: expected, reached, gap, parts, first_causes ...",
 )
 @SET
-def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> None:
+def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     """Say why a training is slower than expected: the gap in parts, each with its sign and what would mend it.
 
     LOG is a training's log, whole or an excerpt, also a command line, a YAML file or a question in words. What it does
     not say is taken from RUN or --set: accelerator=H100 n_accel=16 parallel.tensor=8 reached.tflops=130
-    expected.tflops=420 (or .mfu, .tokens_per_second of a device, .seconds of a step).
+    expected.tflops=420 (or .mfu, .tokens_per_second of a device, .seconds of a step). Exit code 1 if nothing was
+    found that explains anything.
     """
     from runbook import params
     from runbook.workflow.analysis import explain_log
@@ -192,6 +193,7 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> N
     click.echo(
         json.dumps(explanation.as_dict(), indent=1) if as_json else explanation.as_table().as_text()
     )
+    return 0 if explanation.parts else 1
 
 
 @click.command()
@@ -262,19 +264,27 @@ def note(folder: Path, words: tuple[str, ...]) -> None:
 @on_run_folder
 def verify(folder: Path) -> int:
     """Find every file of RUN that was changed, lost or added after it was recorded. Exit code 1 if there is one."""
-    from runbook.records.manifest import verify_run
+    from runbook.core.checks import counted
+    from runbook.records.manifest import split_unrecorded, verify_run
+    from runbook.records.run_state import read_run
 
     findings = verify_run(folder)
+    run = read_run(folder)
+    findings, unrecorded = split_unrecorded(findings, is_running=run.state == "running")
     for finding in findings:
         click.echo(str(finding))
-    click.echo(
-        f"{folder}: "
-        + (
-            f"{len(findings)} findings"
-            if findings
-            else "nothing was changed after it was recorded."
+    for finding in unrecorded:
+        click.echo(f"not recorded yet: {finding.file}")
+    if unrecorded:
+        files = counted(len(unrecorded), "file")
+        click.echo(
+            f"{folder}: {run.phase} is running, and {files} of it will be recorded when it ends. "
+            "Verify again then."
         )
-    )
+    text = "nothing was changed after it was recorded."
+    if findings:
+        text = counted(len(findings), "finding")
+    click.echo(f"{folder}: {text}")
     return 1 if findings else 0
 
 

@@ -19,6 +19,7 @@ Row = Mapping[str, Any]
 """Cells by column; a column's name carries its unit: "loss (nat)"."""
 UNKNOWN = "not known"  # what a cell of words says where a value is missing
 VALUES = ("value", "planned", "actual", "before", "after")  # columns whose unit the row tells
+_NO_TIME = 1e-9  # seconds: what is left of two equal times that were subtracted
 WIDEST_CELL = 60  # characters of a cell in text before it continues on the next line
 
 
@@ -55,7 +56,7 @@ class Table:
         a             2.5
         bc          10.25
         """
-        rows = [[_wrap(cell) for cell in cells] for cells in [self.columns, *self._cells()]]
+        rows = [[_wrap(cell) for cell in cells] for cells in [self.columns, *self._rounded_cells()]]
         widths = [
             max(width(line) for cell in column for line in cell)
             for column in zip(*rows, strict=True)
@@ -149,9 +150,6 @@ class Table:
 
     _repr_mimebundle_ = mime_bundle
 
-    def _cells(self) -> list[list[str]]:
-        return [[show_value(row.get(name)) for name in self.columns] for row in self.rows]
-
     def _rounded_cells(self) -> list[list[str]]:
         return [
             [_rounded(_quantity(name, row), row.get(name))[0] for name in self.columns]
@@ -205,12 +203,14 @@ def _quantity(column: str, row: Row) -> str:
 
 
 def _rounded(name: str, value: Any) -> tuple[str, str]:
-    """A value for a page: numbers that were measured with four digits, and all of them where the pointer rests."""
+    """A value for people: numbers that were measured with four digits, and all of them where the pointer rests."""
     if name == "unit" and value == "B":  # the number beside it is shown in a larger one
         return "", ""
     is_size = name.endswith("(B)") and isinstance(value, int) and not isinstance(value, bool)
     if not is_size and (not isinstance(value, float) or not math.isfinite(value)):
         return show_value(value), ""
+    if "(s" in name and abs(value) < _NO_TIME:
+        value = 0.0
     shown = show_quantity(name if is_size else name.replace("(s", "("), value)
     return shown, "" if shown.replace(",", "") in (
         str(value),

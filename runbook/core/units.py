@@ -101,12 +101,22 @@ def show_count(count: float) -> str:
     return _in_unit(count, {name: _COUNT[name] for name in "KMBT"}) or f"{count:.0f}"
 
 
+_NO_TIME = 1e-9
+"""Seconds: a difference of two times that is less is the rounding of a float (-5.551e-17 s)."""
+
+
 def show_duration(seconds: float) -> str:
     """A duration to two units.
 
+    >>> show_duration(-5.551e-17), show_duration(0.0004)
+    ('0 s', '0.0004 s')
     >>> show_duration(0.25), show_duration(75), show_duration(5400), show_duration(180000)
     ('0.25 s', '1 min 15 s', '1 h 30 min', '2 d 2 h')
     """
+    if abs(seconds) < _NO_TIME:
+        return "0 s"
+    if abs(seconds) < 0.01:
+        return f"{seconds:.2g} s"
     if seconds < 60:
         return f"{_three_digits(seconds)} s"
     units = [(86400, "d"), (3600, "h"), (60, "min"), (1, "s")]
@@ -197,13 +207,21 @@ def unit_of(name: str) -> str:
 
 
 def _in_unit(count: float, units: dict[str, int]) -> str:
-    """The number in the largest of these units that it reaches; empty where it reaches none."""
+    """The number in the largest of these units that it reaches, rounded; empty where it reaches none.
+
+    >>> _in_unit(999_700_000_000, {"B": 10**9, "T": 10**12}), _in_unit(999_400_000_000, {"B": 10**9, "T": 10**12})
+    ('1.00 T', '999 B')
+    """
     reached = [
         f"{_three_digits(count / size)} {name}"
         for name, size in units.items()
-        if abs(count) >= size
+        if abs(count) >= size * _REACHED
     ]
     return reached[-1] if reached else ""
+
+
+_REACHED = 0.9995
+"""Of a unit: 999.7 B would be shown with three digits as 1000 B, which is 1.00 T."""
 
 
 def _three_digits(value: float) -> str:

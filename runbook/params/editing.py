@@ -4,6 +4,7 @@ edited_text(text, where, values) -> str
 """
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 
 import yaml
@@ -31,11 +32,47 @@ def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
         if key in misread or key not in before or before[key].value != value:
             result = _put(result, where, key.split("."), value)
     layer = _layer(result, where)
-    if layer.problems or {key: origin.value for key, origin in layer.leaves.items()} != dict(
-        values
-    ):
+    if layer.problems or values_in(result, where) != dict(values):
         raise ParamsError(f"{where}: its lines cannot be edited one by one.")
     return result
+
+
+def values_in(text: str, where: str) -> dict[str, object]:
+    """The values that the text of a run file gives, by dotted key."""
+    return {key: origin.value for key, origin in _layer(text, where).leaves.items()}
+
+
+_SUM = re.compile(r"\d[\d,._]*\s*x\s|\bx\s*\d|=\s*\d|:\s*\d[\d,]{3,}")
+"""A comment that computes: 1 micro x 8 replicas x 32 steps = 256 sequences; x 512 = 1,572,864,000 tokens."""
+
+
+def without_sums(text: str, where: str) -> str:
+    r"""The text of a run file without comments that compute: with other values their sums are wrong.
+
+    A text in which a comment cannot be told from a value for sure is returned as it is.
+
+    >>> without_sums("model: tiny  # ours\ntraining:\n  iterations: 4  # x 8 = 32 samples\n", "a.yaml")
+    'model: tiny  # ours\ntraining:\n  iterations: 4\n'
+    """
+    lines = []
+    for line in text.splitlines(keepends=True):
+        before, comment = _split_comment(line)
+        if not _SUM.search(comment):
+            lines.append(line)
+        elif before.strip():
+            lines.append(before.rstrip() + "\n")
+    result = "".join(lines)
+    is_same = values_in(result, where) == values_in(text, where)
+    return result if is_same else text
+
+
+def _split_comment(line: str) -> tuple[str, str]:
+    """A line before its comment, and the comment; a # inside of quotes begins none."""
+    for match in re.finditer(r"(?:^|(?<=\s))#", line):
+        before = line[: match.start()]
+        if before.count('"') % 2 == 0 and before.count("'") % 2 == 0:
+            return before, line[match.start() :]
+    return line, ""
 
 
 def _layer(text: str, where: str) -> Layer:

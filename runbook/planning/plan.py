@@ -15,6 +15,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import fingerprint
 from runbook.plan_file.json_records import as_json, from_json
 from runbook.plan_file.schema import PhasePlan, PlannedModel, Shape
+from runbook.planning.advice import PlannedCosts, advise
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.cpu import check_cpu
 from runbook.planning.cost.endurance import Endurance, Storage, endurance, storage
@@ -180,6 +181,8 @@ def make_plan(
         raise_if_failed(checks)
     plan = _plan(settings, data, (smoke, full), machine, measured or Calibrations(""))
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
+    costs = PlannedCosts(plan.checkpoint[FULL], plan.time[FULL], plan.endurance)
+    checks += advise(full, costs)
     wants = {"checkpoints": checkpoints, "data": data.estimated_bytes}
     checks += check_volumes(settings, wants, text_on_site(settings))
     raise_if_failed(checks)

@@ -98,8 +98,7 @@ def summary_table(plan: Plan) -> Table:
         ("tokens", show_count(phase.duration.tokens), f"{phase.duration.iterations:,} steps"),
         (
             "smoke test",
-            shown(plan.time[SMOKE].seconds, show_duration),
-            "before the training, to see that all works",
+            *_smoke_test_time(plan),
         ),
         (
             "training",
@@ -131,6 +130,25 @@ def summary_table(plan: Plan) -> Table:
     return Table(
         [{"what": what, "plan": value, "beside it": beside} for what, value, beside in rows],
         "In short",
+    )
+
+
+START_UP_SECONDS = 120.0
+"""On a cluster: to load the image (74 to 200 s on 64 nodes in the Azure document), import and connect; assumed."""
+START_UP_SECONDS_ON_CPU = 15.0
+"""To import torch and megatron-core and to connect: 8 to 40 s on two cores of a machine that others use too."""
+
+
+def _smoke_test_time(plan: Plan) -> tuple[str, str]:
+    """The smoke test with the start of its processes, which takes nearly all of its time, and the steps by themselves."""
+    steps = plan.time[SMOKE].seconds
+    if steps is None:
+        return UNKNOWN, "before the training, to see that all works"
+    on_cpu = plan.computes_on.device == "cpu"
+    start_up = START_UP_SECONDS_ON_CPU if on_cpu else START_UP_SECONDS
+    return (
+        f"about {show_duration(start_up + steps)}",
+        f"{show_duration(start_up)} to start (assumed), {show_duration(steps)} of steps; queue not counted",
     )
 
 

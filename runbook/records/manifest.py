@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from html import unescape
@@ -295,6 +295,20 @@ def verify_run(run_folder: Path) -> list[Finding]:
     return sorted(
         findings + records_agree(run_folder), key=lambda finding: (finding.file, finding.kind)
     )
+
+
+def split_unrecorded(
+    findings: Sequence[Finding], *, is_running: bool
+) -> tuple[list[Finding], list[Finding]]:
+    """Findings, and apart from them the files of a running phase, which records them only when it ends."""
+    unrecorded = [
+        finding
+        for finding in findings
+        if finding.kind == "added" or (finding.kind, finding.file) == ("missing", MANIFEST_NAME)
+    ]
+    if not is_running or not unrecorded:
+        return list(findings), []
+    return [finding for finding in findings if finding not in unrecorded], unrecorded
 
 
 def records_agree(run_folder: Path) -> list[Finding]:

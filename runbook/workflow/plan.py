@@ -17,7 +17,7 @@ from runbook.display import Formula, Table, View, show_table
 from runbook.display.jupyter.widgets import Answer, Field, show_form
 from runbook.params import Settings
 from runbook.params.catalogues import read_datasets, read_models
-from runbook.params.editing import edited_text
+from runbook.params.editing import edited_text, values_in, without_sums
 from runbook.params.layers import GIVEN, REHEARSAL
 from runbook.params.problems import InvalidParams
 from runbook.params.schema.keys import all_keys
@@ -299,7 +299,10 @@ def file_text(settings: Settings, name: str) -> str:
     try:
         lines = read_text(path, path.name).splitlines(keepends=True)
         own = "".join(line for line in lines if not line.startswith(MADE_BY))
-        return head + edited_text(own, path.name, values)
+        edited = edited_text(own, path.name, values)
+        if edited == edited_text(own, path.name, values_in(own, path.name) | {"run": name}):
+            return head + edited  # only its name is another
+        return head + without_sums(edited, path.name)
     except ParamsError:  # no file of that name, or one that has to be written whole
         return head + write_tree(nest(values))
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from runbook import params
+from runbook.core.checks import counted
 from runbook.core.errors import ParamsError
 from runbook.core.files import write_text
 from runbook.core.units import show_bytes, show_duration
@@ -270,8 +271,9 @@ class RunSearch:
         """The best layouts and the growth for a terminal."""
         found = self.found
         choice = self.choice
+        nodes = counted(choice.nodes, "node")
         head = (
-            f"{self.run}: {found.looked_at:,} layouts over {choice.nodes:,} nodes of {choice.site.hardware.device}; "
+            f"{self.run}: {found.looked_at:,} layouts over {nodes} of {choice.site.hardware.device}; "
             f"{found.did_not_fit:,} do not fit the memory, {found.broke_a_rule:,} break a rule"
         )
         if found.reason:

@@ -83,7 +83,8 @@ def gate(open_phase: OpenPhase) -> Table:
     ]
     content = {"verdict": verdict, "fingerprint": open_phase.fingerprint, "checks": rows}
     write_text(open_phase.folder / GATE, json.dumps(content, indent=1) + "\n")
-    machine.keep_calibration(settings, plan, open_phase.folder, test.history)
+    warned = any(check.verdict in ("warn", "fail") for check in checks)
+    machine.keep_calibration(settings, plan, open_phase.folder, test.history, warned=warned)
     open_phase.check(checks)
     return Table(outlook(open_phase), "What this means for the training")
 

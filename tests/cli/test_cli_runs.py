@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from runbook import params
 from runbook.core.checks import Check
 from runbook.core.locks import hold
+from runbook.records import run_state
 from runbook.workflow import open_phase as phases
 from runbook.workflow import report
 from runbook.workflow.open_phase import RUNS_VARIABLE
@@ -114,6 +116,22 @@ def test_report_says_where_it_is(runbook, made):
     said = runbook("report", "local")
     assert (said.code, said.out) == (0, f"{made / 'index.html'}\n")
     assert (made / "index.html").exists()
+
+
+def test_verify_of_a_running_run_names_what_is_not_recorded_yet(runbook, made, monkeypatch):
+    (made / "extra.txt").write_text("x")
+    real = run_state.read_run
+
+    def running(folder):
+        return replace(real(folder), state="running", phase="04-training")
+
+    monkeypatch.setattr(run_state, "read_run", running)
+    said = runbook("verify", "local")
+    assert said.code == 0
+    assert said.out.startswith("not recorded yet: extra.txt\n")
+    assert "04-training is running, and 1 file of it will be recorded when it ends" in said.out
+    (made / "plan.json").write_text("{}")
+    assert runbook("verify", "local").code == 1, "what was recorded may not change"
 
 
 def test_verify_tells_each_change_and_ends_with_one(runbook, made):

@@ -57,7 +57,7 @@ def test_table_as_text_aligns_numbers_to_the_right():
         "phase                loss (nat)   tokens  note\n"
         "-------------------  ----------  -------  ----\n"
         "03-smoke-test               9.5   49,152\n"
-        "04 <training> | all     3.61803  102,400  ends\n"
+        "04 <training> | all       3.618  102,400  ends\n"
         "Source: metrics.jsonl."
     )
 

@@ -121,11 +121,13 @@ def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeyp
         [], {"msg_type": "comm_msg"}, {"comm_id": "another", "data": {"method": "update"}}
     )
     assert not _take_typed(fields, other)
-    assert (
-        plain_buttons(clicks, {"Stop": (str, "c"), "Note": (note, 'runbook note x "..."')}).count(
-            "<button"
-        )
-        == 1
+    text = plain_buttons(
+        clicks, {"Stop": (str, "c"), "Note": (note, 'runbook note x "..."')}, fields
+    )
+    assert text.count("<button") == 2 and text.count("<input") == 1
+    assert f'data-runbook-click="{[*clicks][1]}" data-runbook-text="{comm}"' in text
+    assert row.layout.flex_flow == "row wrap" and said.layout.flex == "1 1 100%", (
+        "a long answer takes a line of its own"
     )
     row.close_all()
 

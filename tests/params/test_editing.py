@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.core.errors import ParamsError
-from runbook.params.editing import edited_text
+from runbook.params.editing import edited_text, without_sums
 from runbook.params.layers import document_layer
 from runbook.params.yaml12 import read_mapping
 
@@ -28,6 +28,13 @@ jobs:
     nodes: 1
 # the end
 """
+
+
+def test_sums_in_comments_go_with_the_values_they_were_made_of():
+    text = TEXT.replace("# half an hour", "# 2 x 15 min = 30").replace("tiny", "'a # 1 x 2 = 2'")
+    assert without_sums(text, "x.yaml") == text.replace("  # 1 micro x 8 copies\n", "").replace(
+        "  # 2 x 15 min = 30", ""
+    )
 
 
 def values_of(text: str) -> dict[str, object]:

@@ -36,6 +36,10 @@ Clicks = dict[
 TextFields = dict[str, Any]  # the widget in which a text is typed, by the id of its connection
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
+WHOLE = {"width": "auto", "flex": "0 0 auto"}
+"""A button as wide as its word, whatever stands beside it."""
+ANSWER_LINE = {"flex": "1 1 100%", "width": "100%", "max_height": "9em", "overflow": "auto"}
+"""What an action says has a line of its own: a note of 10,000 characters would squeeze the buttons."""
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -49,7 +53,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     text = as_text(actions)
     handle = display_bundle(widget_bundle(row, text), updatable=True)
     # A page that is opened later can load no widget from a kernel that works: there plain buttons do the same.
-    plain = plain_buttons(by_comm, actions)
+    plain = plain_buttons(by_comm, actions, fields)
     forget = show_to_new_pages(
         handle.display_id,
         lambda: {"text/plain": text},
@@ -78,37 +82,55 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
     """A row of buttons with a line for what they say, what a click on each does, and the fields for texts."""
     import ipywidgets
 
-    said = ipywidgets.HTML("", layout={"margin": "0 0 0 1em"})
+    said = ipywidgets.HTML("", layout=ANSWER_LINE)
     widgets = []
     clicks = Clicks()
     fields = TextFields()
     for name, (action, command) in actions.items():
         button = ipywidgets.Button(
-            description=name, tooltip=f"the same as: {command}", layout={"width": "auto"}
+            description=name, tooltip=f"the same as: {command}", layout=WHOLE
         )
         field = None
         if command.endswith(TYPED):
-            field = ipywidgets.Text(placeholder=f"the same as: {command}", continuous_update=False)
+            field = ipywidgets.Text(
+                placeholder=f"the same as: {command}",
+                continuous_update=False,
+                layout={"flex": "1 1 12em"},
+            )
             fields[field.model_id] = field
             widgets.append(field)
         clicks[button.model_id] = partial(_act, action, said, field)
         button.on_click(lambda clicked: clicks[clicked.model_id]())
         widgets.append(button)
-    return ipywidgets.HBox([*widgets, said]), clicks, fields
+    row = ipywidgets.HBox([*widgets, said], layout={"flex_flow": "row wrap"})
+    return row, clicks, fields
 
 
-def plain_buttons(comms: Iterable[str], actions: Actions) -> str:
-    """Buttons for a page that joined, by the ids of the connections that hear their clicks.
+def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] = ()) -> str:
+    """Buttons for a page that joined, by the ids of the connections that hear their clicks, and fields for texts.
 
-    >>> plain_buttons(["7f"], {"Stop": (str, "runbook cancel local")}).partition(" title")[0]
-    '<button type="button" class="jupyter-button" data-runbook-click="7f"'
+    `fields`: the ids of the connections that hear what is typed, in the order of the actions that take a text.
+
+    >>> plain_buttons(["7f"], {"Stop": (str, "runbook cancel local")}).partition(" title")[0].partition("><")[2]
+    'button type="button" class="jupyter-button" data-runbook-click="7f"'
     """
-    return " ".join(
-        f'<button type="button" class="jupyter-button" data-runbook-click="{escape(name)}" '
-        f'title="the same as: {escape(command)}" style="padding:0 10px;line-height:28px">{escape(words)}</button>'
-        for name, (words, (_, command)) in zip(comms, actions.items(), strict=True)
-        if not command.endswith(TYPED)
-    )
+    of_texts = iter(fields)
+    parts = []
+    for comm, (words, (_, command)) in zip(comms, actions.items(), strict=True):
+        title = f"the same as: {command}"
+        typed = ""
+        if command.endswith(TYPED):
+            field = escape(next(of_texts, ""))
+            typed = f' data-runbook-text="{field}"'
+            parts.append(
+                f'<input type="text" class="runbook-text-{field}" placeholder="{escape(title)}" '
+                'style="flex:1 1 12em;min-width:0;line-height:26px">'
+            )
+        parts.append(
+            f'<button type="button" class="jupyter-button" data-runbook-click="{escape(comm)}"{typed} '
+            f'title="{escape(title)}" style="padding:0 10px;line-height:28px;flex:0 0 auto">{escape(words)}</button>'
+        )
+    return f'<div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(parts)}</div>'
 
 
 def _act_on_click(clicks: Clicks, message: Message) -> bool:

@@ -8,12 +8,12 @@ import contextlib
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from runbook.core.units import four_digits
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.json_records import from_json
+from runbook.plan_file.json_records import OMIT_DEFAULT, from_json
 from runbook.planning.cost import flops
 from runbook.planning.cost.cpu import FORWARD_SHARE, cpu_step
 from runbook.planning.cost.iteration import iteration
@@ -46,6 +46,8 @@ class Calibration:
     run: str
     measured: str
     """When, as an ISO date."""
+    warned: bool = field(default=False, metadata=OMIT_DEFAULT)
+    """The smoke test did not pass without a warning: it rescales no other run."""
 
     @property
     def text(self) -> str:

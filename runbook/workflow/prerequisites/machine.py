@@ -67,9 +67,12 @@ def _cpu_fact(path: Path, name: str) -> str:
 
 
 def keep_calibration(
-    settings: Settings, plan: Plan, folder: Path, history: History
+    settings: Settings, plan: Plan, folder: Path, history: History, *, warned: bool = False
 ) -> Calibration | None:
-    """Write what the smoke test measured against its plan; None where too few steps were timed or nothing planned."""
+    """Write what the smoke test measured against its plan; None where too few steps were timed or nothing planned.
+
+    `warned`: a check of the test did not pass, so that its times are no measure for other runs.
+    """
     planned = plan.time[SMOKE].seconds_per_iteration
     seconds = [step.seconds for step in history.steps]
     used = plan.calibration[SMOKE]
@@ -88,18 +91,24 @@ def keep_calibration(
         operations=flops.per_iteration[flops.convention],
         run=settings.name,
         measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        warned=warned,
     )
     write_text(folder / CALIBRATION_FILE, json.dumps(as_json(found), indent=1) + "\n")
     return found
 
 
 def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
-    """What the smoke tests of all runs in a folder measured; a file that cannot be read is passed over."""
-    found = []
+    """What the smoke tests of all runs in a folder measured; a file that cannot be read is passed over.
+
+    A test that was warned of counts for its own run only.
+    """
+    found = list[Calibration]()
     for path in sorted(runs.glob(f"*/{CALIBRATION_FILE}")):
         with contextlib.suppress(OSError, ValueError):
-            found.append(read_calibration(json.loads(path.read_text(encoding="utf-8"))))
-    return Calibrations(machine_identity(settings.site), tuple(filter(None, found)))
+            calibration = read_calibration(json.loads(path.read_text(encoding="utf-8")))
+            if calibration and (not calibration.warned or calibration.run == settings.name):
+                found.append(calibration)
+    return Calibrations(machine_identity(settings.site), tuple(found))
 
 
 def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:

@@ -13,6 +13,7 @@ from runbook.core.errors import JobError, ProgramError, RunbookError
 from runbook.core.files import write_text
 from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
+from runbook.params.settings import require_values
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import layout_inputs
 from runbook.plan_file.json_records import as_json, from_json
@@ -45,6 +46,7 @@ REMEDY = "raise parallel.tensor or parallel.pipeline, lower training.micro_batch
 def require(open_phase: OpenPhase) -> None:
     """Stop before the phase's first job on a cluster if its layout, rehearsed at full size, fails or does not fit."""
     if open_phase.settings.site.scheduler != "local":
+        require_values(open_phase.settings)
         open_phase.check([check_layout(open_phase)])
 
 
@@ -52,6 +54,7 @@ def show(open_phase: OpenPhase) -> None:
     """What the rehearsal of the phase's layout counted: the kept one, or one made now where this site has a queue."""
     name = open_phase.settings.name
     site = open_phase.settings.site
+    require_values(open_phase.settings)  # before minutes of counting, not after
     if site.scheduler == "local":
         show_text(
             f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does it."

@@ -26,7 +26,6 @@ PATIENCE_SECONDS = 300.0
 """For so long a job is waited for whose state is not known: a queue's controller is restarted now and then."""
 MOST_ROWS = 1000
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
-UNKNOWN_PEAK = "not known: no peak of this device"
 RECENT = 20
 """The time left is estimated from the median of this many steps."""
 GPU_QUESTION = (
@@ -150,13 +149,13 @@ def training_facts(
     memory = rows[-1].get("memory_bytes")
     seconds = median_high(row["seconds"] for row in rows[-RECENT:])
     left = (phase_plan.duration.iterations - last["iteration"]) * seconds
-    used = f"{speed / peak:.1%} of {peak:g} TFLOP/s" if speed is not None and peak else UNKNOWN_PEAK
+    used = {"MFU": f"{speed / peak:.1%} of {peak:g} TFLOP/s"} if speed is not None and peak else {}
     return {
         "done": last["iteration"],
         "loss": None if last["loss"] is None else four_digits(last["loss"]),
         "losses": sparkline([row["loss"] for row in thinned(rows)]),
         "tokens/s": round(last["tokens_per_second"]),
-        **({"MFU": used} if speed is not None else {}),
+        **used,
         **({"memory": show_bytes(memory)} if memory else {}),
         "left": show_duration(left) if active and left > 0 else None,
     }

@@ -52,12 +52,28 @@
     // A button of a widget that this page could not load: the kernel is told what the widget would tell it.
     click(button) {
       const kernel = button && this.kernel();
-      if (kernel) {
+      if (!kernel || (button.dataset.runbookText && !this.type(kernel, button))) {
+        return;
+      }
+      if (!button.dataset.runbookText) { // a note may be followed by another one
         button.disabled = true;
         button.textContent += ": asked";
-        const comm = kernel.createComm("jupyter.widget", button.dataset.runbookClick);
-        comm.send({ method: "custom", content: { event: "click" } });
       }
+      const comm = kernel.createComm("jupyter.widget", button.dataset.runbookClick);
+      comm.send({ method: "custom", content: { event: "click" } });
+    }
+
+    // The text in the field beside a button is told first, as the widget would; false where nothing was typed.
+    type(kernel, button) {
+      const field = button.parentElement.querySelector(".runbook-text-" + button.dataset.runbookText);
+      const text = field ? field.value.trim() : "";
+      if (!text) {
+        return false;
+      }
+      const comm = kernel.createComm("jupyter.widget", button.dataset.runbookText);
+      comm.send({ method: "update", state: { value: text }, buffer_paths: [] });
+      field.value = "";
+      return true;
     }
 
     follow(_, message) {

@@ -1,0 +1,184 @@
+"""What an expert would ask about a plan that breaks no rule: saves, evaluations, warm-up, learning rate, jobs in a row.
+
+Every answer is a warning: the run may be meant so. Each names the rule, where the rule is from, and the remedy.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from runbook.core.checks import Check, counted
+from runbook.core.units import show_bytes, show_count, show_duration
+from runbook.planning.cost.cpu import FORWARD_SHARE
+from runbook.planning.cost.endurance import Endurance, Storage
+from runbook.planning.cost.speed import Speed
+from runbook.planning.layout import Choice
+from runbook.planning.schedule import duration, learning_rate
+from runbook.planning.sizes import whole
+
+GPT3_LEARNING_RATES = (
+    (125e6, 6.0e-4),
+    (350e6, 3.0e-4),
+    (760e6, 2.5e-4),
+    (1.3e9, 2.0e-4),
+    (2.7e9, 1.6e-4),
+    (6.7e9, 1.2e-4),
+    (13e9, 1.0e-4),
+    (175e9, 0.6e-4),
+)
+"""Parameters and peak learning rate of the trainings of GPT-3 (Brown et al. 2020, arXiv:2005.14165, table 2.1)."""
+HIGH_RATE_FACTOR = 3.0
+"""Times GPT-3's rate: Llama 3 8B took 2.6 times (3e-4, arXiv:2407.21783), and is not warned of."""
+SMALL_MODEL = 1e9
+"""Parameters: smaller models bear rates many times GPT-3's."""
+FEWEST_WARMUP_STEPS = 100
+"""GPT-3 warmed up over 375 M tokens, 0.1 % of its training; Megatron-LM's examples take 0.1 to 1 %."""
+LONG_TRAINING_STEPS = 10_000
+MOST_OVERHEAD = 0.10
+"""Of the time of the steps, for saves or for evaluations; Llama 3 and BLOOM report less than 5 % for all overhead."""
+FEWEST_STEPS_TO_EVALUATE = 1_000
+"""A shorter run is a test of speed or of the set-up; its evaluations cost little."""
+MOST_JOBS = 30
+"""In a row: each waits in the queue and starts anew. BLOOM trained 3.5 months in jobs of 20 h with its own allocation."""
+DAY = 86_400.0
+FEWEST_SECONDS_BETWEEN_SAVES = 300.0
+"""Unless Daly's interval is shorter: a failure then costs five minutes at most, of a day or more."""
+
+
+@dataclass(frozen=True)
+class PlannedCosts:
+    """What the plan computed of the training, which the advice is about."""
+
+    storage: Storage
+    speed: Speed
+    endurance: Endurance
+
+
+def advise(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
+    """A warning for each thing that an expert would ask about; what is usual yields nothing."""
+    if duration(choice).iterations:
+        yield from _saves(choice, costs)
+        yield from _evaluations(choice)
+        yield from _warm_up(choice)
+        yield from _rate(choice)
+        yield from _jobs(choice, costs)
+
+
+def _warning(choice: Choice, name: str, value: str, rule: str, remedy: str) -> Check:
+    return Check(f"{choice.phase}: {name}", "warn", value, rule, remedy)
+
+
+def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
+    """Saves that take much of the time, or that come much more often than failures ask for."""
+    interval = costs.endurance.interval_seconds
+    step = costs.speed.seconds_per_iteration
+    if not interval or not step or not costs.storage.num_checkpoints:
+        return
+    size = show_bytes(costs.storage.checkpoint_bytes)
+    value = f"{size} every {show_duration(interval)} (training.save_interval={choice.training.save_interval})"
+    fastest = min(costs.endurance.saves, key=lambda save: save.write_seconds, default=None)
+    if fastest is not None and fastest.write_seconds > MOST_OVERHEAD * interval:
+        wanted = fastest.best_interval_seconds or fastest.write_seconds / MOST_OVERHEAD
+        yield _warning(
+            choice,
+            "time for saves",
+            f"{value}; a save takes at least {show_duration(fastest.write_seconds)} ({fastest.tier})",
+            f"saves take at most {MOST_OVERHEAD:.0%} of the steps' time",
+            f"Set training.save_interval to about {max(1, math.ceil(wanted / step)):,}.",
+        )
+        return
+    is_long = (costs.speed.seconds or 0.0) >= DAY
+    best = fastest.best_interval_seconds if fastest else None
+    least = min(FEWEST_SECONDS_BETWEEN_SAVES, best or FEWEST_SECONDS_BETWEEN_SAVES)
+    if is_long and interval < least:
+        yield _warning(
+            choice,
+            "time for saves",
+            f"{value}, {show_bytes(costs.storage.checkpoint_bytes / interval)}/s all the time",
+            f"in a training of days, saves are at least {show_duration(least)} apart: a failure costs no more than that",
+            f"Set training.save_interval to {math.ceil(least / step):,} or more.",
+        )
+
+
+def _evaluations(choice: Choice) -> Iterator[Check]:
+    training = choice.training
+    if not (training.eval_interval and training.eval_iterations) or choice.on_cpu:
+        return
+    share = training.eval_iterations * FORWARD_SHARE / training.eval_interval
+    if share <= MOST_OVERHEAD or duration(choice).iterations < FEWEST_STEPS_TO_EVALUATE:
+        return
+    wanted = math.ceil(training.eval_iterations * FORWARD_SHARE / MOST_OVERHEAD)
+    yield _warning(
+        choice,
+        "time for evaluations",
+        f"{training.eval_iterations:,} x a global batch every {counted(training.eval_interval, 'step')}: "
+        f"{share:.0%} of the steps' time",
+        f"evaluations take at most {MOST_OVERHEAD:.0%} of the steps' time (a batch costs {FORWARD_SHARE:.2g} of a step)",
+        f"Set training.eval_interval to {wanted:,} or more, or lower training.eval_iterations.",
+    )
+
+
+def _warm_up(choice: Choice) -> Iterator[Check]:
+    length = duration(choice)
+    rate = learning_rate(choice, length)
+    samples_per_step = length.samples / length.iterations
+    steps = rate.warmup_samples / samples_per_step
+    if length.iterations < LONG_TRAINING_STEPS or steps >= FEWEST_WARMUP_STEPS:
+        return
+    usual = max(FEWEST_WARMUP_STEPS, round(length.iterations / 1000))
+    yield _warning(
+        choice,
+        "length of the warm-up",
+        f"{steps:,.0f} of {length.iterations:,} steps",
+        f"a training of {LONG_TRAINING_STEPS:,} steps or more warms up over {FEWEST_WARMUP_STEPS} steps or more "
+        "(GPT-3: 0.1 % of its tokens, arXiv:2005.14165)",
+        f"Set {choice.keys.warmup_iterations} to about {usual:,}.",
+    )
+
+
+def gpt3_learning_rate(parameters: float) -> float:
+    """GPT-3's peak learning rate for a model of this size, between two of its models on a line in logarithms.
+
+    >>> [float(f"{gpt3_learning_rate(size):.2g}") for size in (125e6, 8e9, 175e9, 1e12)]
+    [0.0006, 0.00011, 6e-05, 6e-05]
+    """
+    table = GPT3_LEARNING_RATES
+    if parameters <= table[0][0]:
+        return table[0][1]
+    for (low, low_rate), (high, high_rate) in pairwise(table):
+        if parameters <= high:
+            part = math.log(parameters / low) / math.log(high / low)
+            return math.exp(math.log(low_rate) + part * math.log(high_rate / low_rate))
+    return table[-1][1]
+
+
+def _rate(choice: Choice) -> Iterator[Check]:
+    parameters = whole(choice.shape).total
+    if parameters < SMALL_MODEL:
+        return
+    usual = gpt3_learning_rate(parameters)
+    peak = choice.training.learning_rate
+    if peak <= HIGH_RATE_FACTOR * usual:
+        return
+    yield _warning(
+        choice,
+        "size of the learning rate",
+        f"training.learning_rate={peak:g} for {show_count(parameters)} parameters, {peak / usual:.2g} times GPT-3's",
+        f"the peak is at most {HIGH_RATE_FACTOR:g} times GPT-3's for this size (arXiv:2005.14165, table 2.1)",
+        f"Set training.learning_rate to about {usual:.1e}, and training.min_learning_rate to a tenth of it.",
+    )
+
+
+def _jobs(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
+    jobs = costs.endurance.jobs
+    if jobs is None or jobs <= MOST_JOBS:
+        return
+    limit = show_duration(costs.endurance.walltime_seconds)
+    yield _warning(
+        choice,
+        "jobs in a row",
+        f"{jobs:,} jobs of at most {limit}",
+        f"at most {MOST_JOBS} jobs in a row: each waits in the queue, starts and loads anew",
+        f"Raise {choice.keys.job}.walltime, take a partition with a longer limit, or more {choice.keys.job}.nodes.",
+    )

@@ -1,0 +1,58 @@
+"""What an expert would ask about a plan that breaks no rule: each a warning with its remedy, and none on usual plans."""
+
+import pytest
+
+from runbook.params import load
+from runbook.planning import make_plan
+from runbook.planning.plan_tables import summary_table
+
+RUN = "azure-175b"
+LLAMA = (
+    *("model=llama-3-8b", "training.iterations=238418", "training.decay_iterations=0"),
+    *("training.warmup_fraction=0", "training.warmup_iterations=2000", "parallel.tensor=1"),
+    *("parallel.pipeline=1", "parallel.sequence=false", "training.learning_rate=3e-4"),
+    *("training.min_learning_rate=3e-5", "training.precision=bf16", "training.save_interval=1000"),
+    *("training.eval_interval=1000", "training.framework=runbook", "training.recompute=full"),
+)
+
+
+def warned(*words, run=RUN):
+    plan = make_plan(load(run, set_words=[*LLAMA, *words]))
+    return {
+        check.name.partition(": ")[2]: check
+        for check in plan.checks
+        if check.verdict == "warn" and check.name.startswith("04-training: ")
+    }
+
+
+def test_a_usual_plan_is_not_warned_of():
+    assert set(warned()) <= {"text read once"}
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "value", "remedy"),
+    [
+        ("training.save_interval=1", "time for saves", "GiB every", "training.save_interval to"),
+        (
+            "training.eval_interval=12",
+            "time for evaluations",
+            "28%",
+            "training.eval_interval to 34",
+        ),
+        ("training.warmup_iterations=4", "length of the warm-up", "4 of 238,418", "about 238"),
+        ("training.learning_rate=6e-4", "size of the learning rate", "5.3 times GPT-3", "1.1e-04"),
+        ("jobs.training.walltime=01:00:00", "jobs in a row", "of at most 1 h", "walltime"),
+    ],
+)
+def test_what_an_expert_would_ask_is_a_warning(word, name, value, remedy):
+    check = warned(word)[name]
+    assert value in check.value, check.value
+    assert remedy in check.remedy, check.remedy
+    assert name not in warned(), "the usual value is not warned of"
+
+
+def test_the_smoke_test_in_short_includes_its_start():
+    rows = {row["what"]: row for row in summary_table(make_plan(load(RUN))).rows}
+    row = rows["smoke test"]
+    assert row["plan"] == "about 2 min"
+    assert "2 min to start (assumed), 0.24 s of steps" in row["beside it"]
