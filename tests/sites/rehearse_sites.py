@@ -47,7 +47,7 @@ def states(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.rotate(5)
 def test_every_phase_of_a_run_file_is_done_on_this_machine(run, project):
-    project.call("run", run, "--as", "here", *words("local"), timeout=560)
+    project.call("run", run, "--as", "here", *words("local"), timeout=1100)
     folder = project.runs / f"{run}--here"
     assert states(folder) == dict.fromkeys(PHASES, "done")
     assert lines_of(folder / "metrics.jsonl")[-1]["iteration"] == 8
