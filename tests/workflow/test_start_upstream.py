@@ -20,6 +20,7 @@ from runbook.core.errors import RunbookError
 from runbook.jobs.render.training_job import lines, render_job
 from runbook.params.settings import with_placeholders
 from runbook.planning import make_plan
+from runbook.training.upstream import sitecustomize
 from runbook.workflow.prerequisites.upstream import (
     check_checkout,
     small_arguments,
@@ -143,7 +144,7 @@ def test_the_checkout_is_compared_with_the_pinned_commit_and_its_changes_are_nam
     assert changed.verdict == "fail" and changed.value.endswith("of its own: pretrain_gpt.py")
 
 
-@pytest.mark.parametrize("run", ["azure-175b", "lumi-13b", "polaris-25b", "slurm-oscar"])
+@pytest.mark.parametrize("run", ["azure-175b", "lumi-13b", "slurm-oscar"])
 def test_the_site_pins_what_its_program_runs_with(run):
     settings = params.load(run)
     pinned = settings.site.frameworks[settings.run.training.framework]
@@ -286,6 +287,17 @@ def test_every_argument_is_as_rendered_or_named_as_changed(run, phase):
     assert "WORLD_SIZE=" not in script
     for words in arguments:
         assert f"  {shlex.join(words)}\n" in script
+
+
+@pytest.mark.parametrize(
+    ("version", "is_old"), [("0.10.3", True), ("0.14.0", True), ("0.15.4", False)]
+)
+def test_intels_packages_are_stood_in_for_where_an_old_deepspeed_wants_them(
+    version, is_old, monkeypatch
+):
+    monkeypatch.setattr(sitecustomize.importlib.metadata, "version", lambda name: version)
+    found = "intel_extension_for_pytorch" in sitecustomize.stand_ins()
+    assert found == is_old
 
 
 @pytest.mark.training

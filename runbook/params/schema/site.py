@@ -172,7 +172,7 @@ class Checkout(Strict):
     deepspeed: dict[str, Any] = {}
     """The document's further entries of the DeepSpeed file."""
     versions: Versions | None = None
-    """What the program runs with; left out: nobody looked, and a rehearsal takes what is installed."""
+    """What the program runs with; left out: a rehearsal takes what is installed."""
 
 
 class Preparation(Strict):

@@ -78,7 +78,7 @@ if [[ -e $creates ]]; then
 else
   set +u # module load and conda activate read variables that are not set
   module load LUMI partition/G PyTorch/2.3.0-rocm-6.2.0-python-3.10-singularity-20241007
-  singularity exec "$SIF" python -m pip install pybind11 nltk transformers
+  singularity exec "$SIF" python -m pip install pybind11==2.13.6 nltk==3.9.1 transformers==4.39.3
   make-squashfs
   touch /GIVE_JOBS_STAGE/.runbook/squashed
   set -u
