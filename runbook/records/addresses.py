@@ -82,7 +82,7 @@ def _public_or_address(match: re.Match[str]) -> str:
     return match[0] if not re.search(r"[A-Za-z0-9\[]", host) else f"[address]{ends}"
 
 
-_SSH = re.compile(r"(?<![\w.@/])[\w.+-]+@[\w-]+(?:\.[\w-]+)*:[\w~/.][\w.@+%=~/-]*")
+_SSH = re.compile(r"(?<![\w.@/+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*:[\w~/.][\w.@+%=~/-]*")
 _GENERIC_ENDINGS = (
     "com|org|net|edu|gov|mil|io|ai|dev|app|cloud|tech|systems|biz|co|eu|xyz|internal|intern|intranet"
     "|corp|lan|local|localdomain|localnet|cluster|hpc|svc|arpa|priv"

@@ -109,7 +109,7 @@ def _decoded(text: str) -> bytes | None:
 
 
 BUCKET = re.compile(r"\b(?:s3a?|gs|abs|abfss?|wasbs?|adl|hdfs|az|oss)://[^\s\"'<>\\)\],;]+")
-MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 HOST = re.compile(
     r"\b(?:ssh|pdsh|ping|hostname[:=]?|host[:=]?|node[:=])\s+([A-Za-z][\w.-]*\d[\w.-]*)"
 )
@@ -137,7 +137,7 @@ LIKE_A_HOST = re.compile(
     r"|r\d+i\d+n\d+"  # SGI and HPE ICE: rack, unit, node
     r")[\w-]*(?:\.[\w-]+)*"
     r"|\bx\d{3,}c\d+s\d+b\d+n\d+[\w.-]*"  # HPE Cray
-    r"|\b[\w-]+(?:\.[\w-]+)*\.(?:internal|cluster|lan|gov|edu)\b",
+    r"|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.(?:internal|cluster|lan|gov|edu)\b",
     re.IGNORECASE,
 )
 _PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"

@@ -1,11 +1,14 @@
 """Secrets are named and never written."""
 
+import base64
+import random
+import time
 from pathlib import Path
 
 import pytest
 
 from runbook.core.errors import ParamsError
-from runbook.params import is_reference, load, resolve_secret
+from runbook.params import is_reference, load, resolve_secret, secrets
 from runbook.params.secrets import mask, mask_value
 
 TOKENS = [
@@ -162,3 +165,16 @@ def test_what_cannot_be_resolved_names_the_reference_only(monkeypatch, tmp_path:
         resolve_secret(TOKENS[0])
     assert TOKENS[0] not in str(error.value)
     assert "is not a reference to a secret" in str(error.value)
+
+
+def test_every_shape_of_a_token_has_a_mark_by_which_it_is_looked_for():
+    for token in TOKENS:
+        assert any(mark in token for mark in secrets._TOKEN_MARKS), token
+        assert mask(token) != token
+
+
+def test_a_picture_is_not_searched_for_each_pattern():
+    picture = base64.b64encode(random.Random(1).randbytes(3_000_000)).decode()
+    started = time.process_time()
+    assert mask(picture) == picture
+    assert time.process_time() - started < 1.0
