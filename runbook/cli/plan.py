@@ -116,10 +116,20 @@ def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: b
     is_flag=True,
     help="Copy the masters again; copies that are there move to lab/before-TIME.",
 )
+@SET
+@click.option(
+    "--as",
+    "as_name",
+    default="",
+    metavar="NAME",
+    help="Open this set of overrides in a folder of its own, RUN--NAME.",
+)
 @RUNS
 def lab(
     run_name: str,
     words: tuple[str, ...],
+    set_words: tuple[str, ...],
+    as_name: str,
     no_browser: bool,
     copy_only: bool,
     fresh: bool,
@@ -139,7 +149,7 @@ def lab(
 
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
-    copies = make_copies(run_name, fresh=fresh)
+    copies = make_copies(run_name, set_words=set_words, as_name=as_name, fresh=fresh)
     click.echo(copies_text(copies))
     if copy_only:
         return
@@ -147,6 +157,10 @@ def lab(
 
     own = ["--Application.log_level=ERROR", *(["--no-browser"] if no_browser else [])]
     click.echo("JupyterLab starts; Ctrl-C ends it. Jobs that were launched go on without it.")
+    if os.geteuid() == 0 and "--allow-root" not in words:
+        click.echo(
+            f"You are root, as whom JupyterLab refuses to start: runbook lab {run_name} -- --allow-root"
+        )
     LabApp.launch_instance([*server_arguments(copies), *own, *words])
 
 

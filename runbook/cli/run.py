@@ -43,12 +43,14 @@ def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) ->
     from runbook.workflow.open_phase import RUNS_VARIABLE
     from runbook.workflow.report import card
     from runbook.workflow.run import RunRequest, expand_variants, run_phases
+    from runbook.workflow.run_names import named_run
 
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
     worst = 0
-    for name in expand_variants(run_name, all_variants):
-        request = RunRequest(name, **options)
+    named = named_run(run_name, options.pop("name"))
+    for name in expand_variants(named.run, all_variants):
+        request = RunRequest(name, name=named.as_name, **options)
         outcome, folder = run_phases(request, click.echo)
         worst = worst or outcome.exit_code
         click.echo(card(folder, request.phases()))

@@ -69,7 +69,9 @@ class RunState:
     name: str
     folder: Path
     state: str  # `done`, `running`, how the newest phase ended badly, `3 of 6 done`, `unreadable` or `no run.yaml`
-    phase: str  # the newest phase that was executed
+    phase: (
+        str  # the phase that `state` speaks of; of a run without one, the newest that was executed
+    )
     verdict: str  # the worst of all phases; never `pass` before every phase is done
     changed: datetime
     phases: tuple[PhaseState, ...]
@@ -97,7 +99,7 @@ def read_run(run_folder: Path) -> RunState:
     if newest is not None:
         changed = datetime.fromisoformat(newest.ended or newest.started)
     verdict = "fail" if state == "unreadable" else run_verdict(phases)
-    phase = newest.phase if newest else ""
+    phase = _deciding_phase(phases) or (newest.phase if newest else "")
     return RunState(
         run_folder.name, run_folder, state, phase, verdict, changed, phases, numbers, problem
     )
@@ -152,6 +154,14 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
         age = heartbeat_age(job)
         running = running or (age is not None and age < BEATS_FOR_SECONDS)
     return PhaseState(phase, "running" if running else str(twin.state), twin, "", files, before)
+
+
+def _deciding_phase(phases: Sequence[PhaseState]) -> str:
+    """Return the phase that runs, else the last that did not end as done; empty where all ended so."""
+    executed = [phase for phase in phases if phase.state != "not run"]
+    running = [phase.phase for phase in executed if phase.state == "running"]
+    bad = [phase.phase for phase in executed if phase.state != ExecutionState.DONE]
+    return (running or bad or [""])[-1]
 
 
 def _state(phases: Sequence[PhaseState]) -> str:

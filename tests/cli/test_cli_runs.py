@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from runbook import params
 from runbook.core.checks import Check
+from runbook.core.errors import RecordError
 from runbook.core.locks import hold
 from runbook.records import run_state
 from runbook.workflow import open_phase as phases
@@ -43,6 +45,25 @@ def test_status_of_all_and_of_one(runbook, made):
     assert said.code == 0
     assert said.out.startswith(f"{made}\n")
     assert "04-training  local-1a2b  failed  exit code 1" in said.out
+
+
+def test_status_of_all_names_the_phase_that_failed_and_not_the_newest(runbook, made):
+    settings = params.load("local", set_words=["model=tiny"])
+    failed = phases.open_run_phase(settings, "03-smoke-test")
+    failed.session.check(Check("the loss fell", "fail", "10.9 to 11.2", "lower than at first"))
+    with pytest.raises(RecordError):
+        report.finish(failed)
+    report.finish(phases.open_run_phase(settings, "00-plan"))
+    assert re.search(r"^local +03-smoke-test +interrupted ", runbook("status").out, re.MULTILINE)
+
+
+def test_a_runs_folder_is_named_to_run_as_it_is_to_status(runbook, made):
+    quick = params.load("local", set_words=["model=tiny", "as=quick"])
+    folder = phases.open_run_phase(quick, "00-plan").folder
+    assert runbook("status", "local--quick").out.startswith(f"{folder}\n")
+    said = runbook("run", "local--quick", "--set", "model=small")
+    assert said.code == 2
+    assert f"{folder} was made with other values" in said.err
 
 
 def test_status_finds_the_run_of_a_job(runbook, made):

@@ -21,6 +21,7 @@ from runbook.workflow.prerequisites.notebook_copies import (
     make_copies,
     server_arguments,
 )
+from runbook.workflow.run_names import NamedRun, named_run
 
 
 @pytest.fixture
@@ -101,6 +102,52 @@ def test_a_folder_made_with_a_name_of_its_own_is_opened_by_it(project):
     assert copies.folder == project / "runs" / "local--quick" / "lab"
     values = parameters(copies.folder / "00-plan.ipynb")
     assert (values["run"], values["overrides"]) == ('"local"', '"as=quick"')
+
+
+def test_values_and_a_name_given_to_lab_stand_in_the_parameters_cell(project):
+    copies = make_copies("local", set_words=["training.sample_prompt=Two words"], as_name="mine")
+    assert copies.folder == project / "runs" / "local--mine" / "lab"
+    values = parameters(copies.folder / "00-plan.ipynb")
+    assert values["run"] == '"local"'
+    words = "\"'training.sample_prompt=Two words' as=mine\""
+    assert values["overrides"] == words
+    again = make_copies("local", set_words=["training.sample_prompt=Two words"], as_name="mine")
+    assert (again.written, again.edited) == ((), {})
+
+
+def test_values_for_copies_that_say_others_are_refused_and_not_dropped(project):
+    folder = make_copies("local").folder
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ParamsError, match=r"--set would change nothing\. .* --fresh .* --as NAME"):
+        make_copies("local", set_words=["training.iterations=3"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    fresh = make_copies("local", set_words=["training.iterations=3"], fresh=True)
+    assert parameters(fresh.folder / "00-plan.ipynb")["overrides"] == '"training.iterations=3"'
+
+
+@pytest.mark.parametrize(
+    ("word", "as_name", "expected"),
+    [
+        ("local", "", NamedRun("local")),
+        ("local", "mine", NamedRun("local", "mine")),
+        ("local--quick", "", NamedRun("local", "quick")),
+        ("local--quick", "quick", NamedRun("local", "quick")),
+        ("lumi-13b--2n-zero2", "", NamedRun("lumi-13b:2n-zero2")),
+        ("local--other", "", NamedRun("local--other")),
+        ("params/local.yaml", "", NamedRun("params/local.yaml")),
+    ],
+)
+def test_the_name_of_a_runs_folder_is_that_of_its_run(project, word, as_name, expected):
+    words = [("local", ["model=tiny", "as=quick"]), ("lumi-13b:2n-zero2", [])]
+    for run, set_words in words:
+        settings = phases.params.load(run, set_words=set_words)
+        folder = project / "runs" / settings.name
+        folder.mkdir(parents=True)
+        (folder / "run.yaml").write_text(settings.as_yaml())
+    assert named_run(word, as_name) == expected
+    if word == "local--quick":
+        with pytest.raises(ParamsError, match="Leave --as out to go on with local--quick"):
+            named_run(word, "slow")
 
 
 def test_where_run_folders_are_elsewhere_the_run_is_named_by_the_path_of_its_file(

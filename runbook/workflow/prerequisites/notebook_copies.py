@@ -7,8 +7,9 @@ its links differ from the master's. Cells keep their ids, so a record says the s
 import json
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,12 +17,12 @@ import runbook
 from runbook import params
 from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.files import make_dated_folder, write_text
-from runbook.params.project import find_run_file, variant_names
+from runbook.params.project import find_run_file
 from runbook.params.schema.run_file import PHASES
-from runbook.params.yaml12 import read_file
 from runbook.records.manifest import COPIES
 from runbook.records.session import MasterCell, read_master
 from runbook.workflow.open_phase import runs_folder
+from runbook.workflow.run_names import named_run
 
 PACKAGE = Path(runbook.__file__).parent
 COPIED = (
@@ -83,15 +84,19 @@ class RunNotebooks:
     """Where the copies are that made room."""
 
 
-def make_copies(run: str, *, fresh: bool = False) -> RunNotebooks:
+def make_copies(
+    run: str, *, set_words: Sequence[str] = (), as_name: str = "", fresh: bool = False
+) -> RunNotebooks:
     """Copy the masters into the run's folder, with `run` set to this run; a copy that is there is never overwritten.
 
-    `run` is what `runbook run` takes, or the name of a run's folder. `fresh` moves the copies that are there aside.
+    `run` is what `runbook run` takes, or the name of a run's folder; `set_words` and `as_name` are what --set and --as
+    say, and stand in the copies' parameters cell. `fresh` moves the copies that are there aside.
     """
-    run, overrides = _run_and_overrides(run)
-    settings = params.load(run, set_words=overrides.split())
+    named = named_run(run, as_name)
+    words = [*set_words, *named.set_words]
+    settings = params.load(named.run, set_words=words)
     folder = runs_folder(settings.project) / settings.name / COPIES
-    file = find_run_file(run)
+    file = find_run_file(named.run)
     inside = (
         folder.resolve().is_relative_to(settings.project)
         and file.path.parent == settings.project / "params"
@@ -99,7 +104,10 @@ def make_copies(run: str, *, fresh: bool = False) -> RunNotebooks:
     seen = str(
         file.stem if inside else file.path
     )  # a kernel elsewhere would not find the project by itself
-    named = {"run": f"{seen}:{file.variant}" if file.variant else seen, "overrides": overrides}
+    cell = {
+        "run": f"{seen}:{file.variant}" if file.variant else seen,
+        "overrides": shlex.join(words),
+    }
     moved = None
     if fresh and (
         present := [path for phase in PHASES if (path := folder / f"{phase}.ipynb").exists()]
@@ -113,23 +121,28 @@ def make_copies(run: str, *, fresh: bool = False) -> RunNotebooks:
         name = f"{phase}.ipynb"
         master = settings.project / "notebooks" / name
         copy = folder / name
-        text = _master_text(master, named, os.path.relpath(settings.project, folder))
+        text = _master_text(master, cell, os.path.relpath(settings.project, folder))
         if not copy.exists():
             write_text(copy, text)
             written.append(name)
-        elif differing := _differing_cells(read_master(master), read_master(copy)):
+            continue
+        if set_words:
+            _refuse_other_overrides(copy, cell["overrides"])
+        if differing := _differing_cells(read_master(master), read_master(copy)):
             edited[name] = differing
     return RunNotebooks(folder, settings.project, tuple(written), edited, moved)
 
 
-def _run_and_overrides(run: str) -> tuple[str, str]:
-    """What names the run in a parameters cell; a folder of `--as NAME` is named by its run and that name."""
-    file = runs_folder(params.project_root()) / run / "run.yaml"
-    if not re.fullmatch(r"[\w.-]+--[\w.-]+", run) or not file.exists():
-        return run, ""
-    stem = str(read_file(file, str(file)).values.get("run", ""))
-    name = run.removeprefix(f"{stem}--")
-    return (f"{stem}:{name}", "") if name in variant_names(stem) else (stem, f"as={name}")
+def _refuse_other_overrides(copy: Path, overrides: str) -> None:
+    """Raise where a copy that is kept says other overrides than --set does now: they would not count."""
+    (cell,) = (cell for cell in read_master(copy) if cell.is_parameters)
+    if f"overrides: str = {json.dumps(overrides, ensure_ascii=False)}" in cell.source:
+        return
+    raise ParamsError(
+        f"{copy} is there, and its parameters cell does not say overrides = {overrides!r}: --set would change nothing. "
+        "Write the values into the cell, add --fresh to copy the notebooks again, or give this set a folder of its own "
+        "with --as NAME."
+    )
 
 
 def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str:

@@ -73,7 +73,10 @@ class LiveView:
         except KeyboardInterrupt:
             self.finish(status)
             again = f"runbook logs {self.settings.name} --follow"
-            show_text(f"Watching ended, not the job. Run this cell again, or: {again}")
+            show_text(
+                f"Watching ended, not the job. Run this cell again (after a restart of the kernel, the cells above it "
+                f"first), or: {again}"
+            )
             raise
         self.finish(status)
         return status
