@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,18 +149,23 @@ def parse_plan(text: str, source: Path) -> Plan:
 
 
 def make_plan(
-    settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None
+    settings: Settings,
+    machine: Machine | None = None,
+    measured: Calibrations | None = None,
+    given_checks: Sequence[Check] = (),
 ) -> Plan:
     """Compute everything a run needs; raise one `PlanError` that lists every rule the values break.
 
     Pure: no file, clock, network or environment. Facts of the machine at hand come in as `machine`; without them
     what depends on them is `unknown`. What smoke tests measured there (`measured`) corrects the step times.
+    `given_checks` are verdicts on files, which only the caller may read; they count as the plan's own.
     """
     data = plan_data(settings)
     smoke = smoke_choice(settings)
     full = full_choice(settings)
     checks = [
         *check_data(settings, data),
+        *given_checks,
         *check_queues(settings),
         *check_network(settings),
         *check_device(full),

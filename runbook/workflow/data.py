@@ -26,7 +26,11 @@ from runbook.display import (
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.planning import FULL, Check
-from runbook.planning.token_files import FUSED_BYTES_PER_SECOND, RECORD_SHARE
+from runbook.planning.token_files import (
+    FUSED_BYTES_PER_SECOND,
+    RECORD_SHARE,
+    check_vocabulary,
+)
 from runbook.results.figures import formulas
 from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.run_tables import plan_versus_actual
@@ -191,7 +195,8 @@ def verify(open_phase: OpenPhase) -> CheckTable:
         for prefix, name in names.items()
         for check in verify_tokens(prefix)
     ]
-    verdicts = open_phase.check([*checks, *check_sources(manifests)])
+    checks += [*check_sources(manifests), *vocabulary_checks(open_phase)]
+    verdicts = open_phase.check(checks)
     if manifests:
         counted_keys: tuple[str, ...] = (
             "documents",
@@ -217,6 +222,19 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
     rule = "every source that data.keep_sources and data.drop_sources name is in the text"
     remedy = "Correct the name: without it the text is another than was meant."
     return [Check("sources", "warn", unknown_sources_text(*manifests), rule, remedy)]
+
+
+def vocabulary_checks(open_phase: OpenPhase) -> list[Check]:
+    """Whether the tokens that were made fit both models, by each tokenizer in the manifests."""
+    tokenizers = {
+        str(manifest.tokenizer["name"]): int(manifest.tokenizer["vocabulary"])
+        for manifest in _read_manifests(open_phase)
+    }
+    return [
+        check
+        for name, size in tokenizers.items()
+        for check in check_vocabulary(open_phase.settings, size, f"the tokenizer {name}")
+    ]
 
 
 def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from runbook.core.errors import RecordError
+from runbook.core.checks import Check
+from runbook.core.errors import DataError, RecordError
 from runbook.core.files import write_text
 from runbook.params import Settings
 from runbook.params.schema.site import Site
@@ -16,7 +17,9 @@ from runbook.plan_file.json_records import as_json
 from runbook.planning import SMOKE, Calibration, Calibrations, Machine, Plan, make_plan
 from runbook.planning.cost.speed import calibrate, read_calibration
 from runbook.planning.layout import smoke_choice
+from runbook.planning.token_files import check_vocabulary
 from runbook.results.history import History
+from runbook.tokens.vocabulary_size import read_vocabulary_size
 from runbook.workflow.run_files import read_plan_file
 
 CALIBRATION_FILE = "smoke/calibration.json"
@@ -35,7 +38,30 @@ def measure_machine(site: Site) -> Machine | None:
 
 def make_plan_here(settings: Settings, measured: Calibrations | None = None) -> Plan:
     """The plan of a run, with this machine's cores and memory where the run's jobs run on it."""
-    return make_plan(settings, measure_machine(settings.site), measured)
+    checks = tokenizer_checks(settings)
+    return make_plan(settings, measure_machine(settings.site), measured, checks)
+
+
+def tokenizer_checks(settings: Settings) -> list[Check]:
+    """Whether the tokenizer's file fits both models; nothing for GPT-2, which the plan knows, and for made-up text.
+
+    A file that is not at hand, such as one on the cluster, is `unknown` here; 02-data compares again.
+    """
+    name = settings.run.data.tokenizer
+    is_mock = all(text.dataset.kind == "mock" for text in settings.texts)
+    if name == "gpt2" or is_mock:
+        return []
+    rule = "the tokenizer's file is read, and its tokens fit the model"
+    try:
+        size = read_vocabulary_size(name)
+    except DataError as error:
+        remedy = "Set data.tokenizer to gpt2, a tokenizer.json or a SentencePiece .model."
+        return [Check("vocabulary of the tokenizer", "fail", str(error), rule, remedy)]
+    if size is None:
+        value = f"data.tokenizer={name} is not on this machine"
+        remedy = "02-data compares it with the model, where the file is."
+        return [Check("vocabulary of the tokenizer", "unknown", value, rule, remedy)]
+    return check_vocabulary(settings, size, f"data.tokenizer={name}")
 
 
 def machine_identity(site: Site) -> str:

@@ -1,0 +1,97 @@
+"""The size of a tokenizer's vocabulary by its file alone: no package of tokenizers is loaded."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import DataError
+from runbook.tokens.tokenizer import GPT2_VOCABULARY, tokenizer_path
+
+_PIECES_FIELD = 1
+"""The number of `repeated SentencePiece pieces` in ModelProto (sentencepiece_model.proto)."""
+_VARINT = 0
+_FIXED_64 = 1
+_LENGTH = 2
+_FIXED_32 = 5
+
+
+def read_vocabulary_size(name: str) -> int | None:
+    """Return one more than the largest token id of a tokenizer; None where its file is not at hand.
+
+    `DataError` where the file is there and is neither a tokenizer.json nor a SentencePiece model.
+    """
+    if name == "gpt2":
+        return GPT2_VOCABULARY
+    path = tokenizer_path(name)
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if path.suffix == ".model":
+        return _count_pieces(content, path)
+    return _largest_id(content, path) + 1
+
+
+def _largest_id(content: bytes, path: Path) -> int:
+    """The largest id in a tokenizer.json, special tokens included."""
+    try:
+        document: Any = json.loads(content)
+        vocabulary = document["model"]["vocab"]
+        # BPE and WordPiece map tokens to ids; Unigram lists tokens in the order of their ids.
+        is_list = isinstance(vocabulary, list)
+        ids = range(len(vocabulary)) if is_list else vocabulary.values()
+        added = [int(token["id"]) for token in document.get("added_tokens") or ()]
+        return max([*map(int, ids), *added])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} is not a tokenizer.json of Hugging Face with model.vocab ({type(error).__name__}: {error})."
+        ) from None
+
+
+def _count_pieces(content: bytes, path: Path) -> int:
+    """The number of pieces in a SentencePiece model: a piece's id is its place."""
+    try:
+        pieces = sum(number == _PIECES_FIELD for number in _field_numbers(content))
+    except IndexError:
+        raise DataError(f"{path} is not a SentencePiece model: it ends within a field.") from None
+    if not pieces:
+        raise DataError(f"{path} is not a SentencePiece model: it holds no pieces.")
+    return pieces
+
+
+def _field_numbers(content: bytes) -> Iterator[int]:
+    """The number of each field at the top of a protobuf message; `IndexError` where it is cut off or is none."""
+    place = 0
+    while place < len(content):
+        key, place = _varint(content, place)
+        kind = key & 7
+        if kind == _VARINT:
+            _, place = _varint(content, place)
+        elif kind == _FIXED_64:
+            place += 8
+        elif kind == _LENGTH:
+            length, place = _varint(content, place)
+            place += length
+        elif kind == _FIXED_32:
+            place += 4
+        else:
+            raise IndexError(place)
+        if place > len(content):
+            raise IndexError(place)
+        yield key >> 3
+
+
+def _varint(content: bytes, place: int) -> tuple[int, int]:
+    """A number of seven bits a byte, lowest first, and the place after it."""
+    value = 0
+    shift = 0
+    while True:
+        byte = content[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+        if shift > 63:
+            raise IndexError(place)
