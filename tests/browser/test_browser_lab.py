@@ -36,7 +36,6 @@ def test_the_picture_moves_while_the_job_runs(by_hand):
         "state running",
         "loss ",
         "tokens/s ",
-        "MFU ",
         "left ",
         "in use CPU ",
         "Start: 2 processes",

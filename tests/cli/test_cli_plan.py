@@ -259,6 +259,12 @@ def test_a_bad_set_word_is_told_with_what_it_should_be(runbook, everything):
     assert everything() == before
 
 
+def test_explain_of_a_file_that_explains_nothing_ends_with_one(runbook, project):
+    log = project / "empty.log"
+    log.write_text("nothing here\n")
+    assert runbook("explain", str(log)).code == 1
+
+
 def test_explain_reads_a_log_and_takes_the_rest_from_a_run(runbook, project):
     log = project / "some.log"
     line = " iteration {}/ 9 | elapsed time per iteration (ms): 900000.0 | lm loss: 2.0E+00 |\n"
