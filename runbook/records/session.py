@@ -239,7 +239,7 @@ class Session:
         error = result.error_before_exec or result.error_in_exec
         source = result.info.raw_cell
         cell_id = getattr(result.info, "cell_id", None) or ""
-        name = self._cells.mark(source, "failed" if error else "completed", cell_id)
+        name = self._cells.mark(source, _cell_state(error), cell_id)
         self._failures.pop(
             "", None
         )  # a cell outside the master counts only until the next one runs
@@ -272,6 +272,12 @@ class Session:
         if twin.ended:
             note_files(self.run_folder, [path])
         return twin
+
+
+def _cell_state(error: BaseException | None) -> str:
+    if error is None:
+        return "completed"
+    return str(_state_and_reason(error)[0])
 
 
 def _state_and_reason(error: BaseException) -> tuple[ExecutionState, str]:

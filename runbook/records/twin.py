@@ -40,7 +40,7 @@ Moment = Annotated[str, AfterValidator(_in_utc)]
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of the master notebook: completed, failed, or pending where it was not reached."""
+    """A code cell of the master notebook: completed, failed, interrupted, or pending where it was not reached."""
 
     id: str
     state: str

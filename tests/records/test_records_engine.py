@@ -184,6 +184,22 @@ def test_twin_names_the_failed_cell_by_its_master_id(endings):
     }
 
 
+@pytest.mark.parametrize("name", ["sigint", "sigterm"])
+def test_an_interrupted_cell_is_interrupted_in_all_three_forms(endings, name):
+    ending = endings[name]
+    assert ending.twin["state"] == "interrupted"
+    states = [cell["state"] for cell in ending.twin["cells"]]
+    assert states == ["completed", "completed", "completed", "interrupted", "pending"]
+    assert [
+        cell.metadata["runbook"]["state"]
+        for cell in ending.notebook.cells
+        if "runbook" in cell.metadata
+    ] == ["interrupted"]
+    report = ending.project.record(".html").read_text()
+    assert "· interrupted" in report
+    assert "· failed" not in report
+
+
 def test_kernels_speak_over_private_sockets(endings):
     for ending in endings.values():
         assert "TCP without encryption" not in ending.log

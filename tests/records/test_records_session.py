@@ -135,6 +135,8 @@ def test_interrupted_cell_and_cell_with_a_syntax_error(tmp_path, shell):
         "unknown",
     )
     assert step.twin.ended
+    assert "interrupted" in step.states
+    assert "failed" not in step.states
     step.run(step.bind, WORK, wrong)
     assert step.twin.state is ExecutionState.FAILED
     assert step.twin.reason.startswith("SyntaxError: ")

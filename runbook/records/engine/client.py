@@ -194,6 +194,11 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         for cell in running:
             end_time = self.now().isoformat()
             cell.metadata.papermill.update(exception=True, status=self.FAILED, end_time=end_time)
+        if state is ExecutionState.INTERRUPTED:
+            # papermill has no word for it. The kernel may have ended the cell already, by a KeyboardInterrupt.
+            for cell in self.nb.cells:
+                if cell.metadata.papermill["status"] == self.FAILED:
+                    cell.metadata["runbook"] = {"state": str(state)}
         self.nb.metadata.papermill["exception"] = True
         self._add_banner(running)
         self.save()

@@ -144,7 +144,10 @@ def _ended(twin: Twin, state: ExecutionState, reason: str) -> Twin:
 
 
 def _status(cell: Any) -> str:
-    return str(cell["metadata"].get("papermill", {}).get("status", ""))
+    """Return a cell's state: ours, where papermill has no word for it, else papermill's."""
+    metadata = cell["metadata"]
+    ours = metadata.get("runbook", {}).get("state", "")
+    return str(ours or metadata.get("papermill", {}).get("status", ""))
 
 
 def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
