@@ -29,6 +29,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import wait_until
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder, read_started
+from runbook.plan_file.checkpoint_folder import saved_iterations
 from runbook.plan_file.rank_files import RANKS_FOLDER, heartbeat_stem, read_slots
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
 from runbook.workflow import run_files
@@ -334,7 +335,7 @@ class DrillRun:
     def checkpoints(self) -> list[int]:
         """Iterations of the checkpoints that are there."""
         root = self.folder / self.open_phase.phase_plan.checkpoint.folder
-        return sorted(int(path.name[5:]) for path in root.glob("iter_*") if path.name[5:].isdigit())
+        return sorted(saved_iterations(root))
 
     def tracker(self) -> Path:
         """The file that names the newest checkpoint."""

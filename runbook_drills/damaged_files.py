@@ -11,6 +11,12 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from runbook.jobs.job_folder import JobState
+from runbook.plan_file.checkpoint_folder import (
+    METADATA,
+    SHARDS,
+    checkpoint_folders,
+    folder_name,
+)
 from runbook.plan_file.token_index import INDEX_HEADER
 from runbook.workflow.open_phase import phase_fingerprint
 from runbook.workflow.prerequisites.doctor import space_checks
@@ -31,7 +37,8 @@ def kill_in_save(bench: Bench) -> DrillEnding:
         job = PHASE if number == 1 else f"{PHASE}-{number}"
         status = case.one_job(f"save:at={boundary},rank=0,number=2,job={job}")
         ending.rule(status.state is JobState.FAILED, f"{boundary}: the job ended with its rank")
-        whole = [path.parent for path in case.tracker().parent.glob("iter_*[0-9]/metadata.json")]
+        folders = checkpoint_folders(case.tracker().parent)
+        whole = [folder for folder in folders if (folder / METADATA).exists()]
         named = case.tracker().read_text().strip() if case.tracker().exists() else ""
         ending.rule(
             len(whole) == len(case.checkpoints()),
@@ -192,7 +199,7 @@ def _take_over(source: DrillRun, case: DrillRun) -> None:
 
 
 def _largest_shard(case: DrillRun, iteration: int) -> Path:
-    shards = (case.tracker().parent / f"iter_{iteration:07d}" / "torch_dist").glob("__*.distcp")
+    shards = (case.tracker().parent / folder_name(iteration) / SHARDS).glob("__*.distcp")
     return max(shards, key=lambda path: path.stat().st_size)
 
 

@@ -17,6 +17,7 @@ from runbook.core.checks import counted
 from runbook.core.errors import DataError, ParamsError
 from runbook.core.files import read_lines, write_text
 from runbook.core.table import Row, Table
+from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.planning import FULL
 from runbook.records.manifest import note_files
 from runbook.workflow import run_files
@@ -86,11 +87,10 @@ def score(run_folder: Path, wish: Wish) -> Table:
     manager = _task_manager(wish.folder)
     names = _known_names(manager, wish.tasks)
     about = {"harness": version("lm_eval"), "limit": wish.limit, "shots": wish.shots}
-    saved = sorted((run_folder / plan.phases[FULL].checkpoint.folder).glob("iter_*/"))
+    newest = newest_checkpoint(run_folder / plan.phases[FULL].checkpoint.folder)
+    checkpoint = newest.name if newest else ""
     # The second tells checkpoints of a training that still goes on apart.
-    about["training"] = (
-        f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {saved[-1].name if saved else ''}"
-    )
+    about["training"] = f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {checkpoint}"
     path = run_folder / (EXPORTED if wish.exported else OURS)
     known = read_lines(path) if path.exists() else []
     kept: list[Row] = [row for row in known if row.get("training") == about["training"]]

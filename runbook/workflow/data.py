@@ -55,7 +55,7 @@ from runbook.tokens.sources.download import download
 from runbook.tokens.verification import sample_documents
 from runbook.tokens.verification import verify as verify_tokens
 from runbook.workflow import run_files
-from runbook.workflow.open_phase import VERSIONS, OpenPhase, binder
+from runbook.workflow.open_phase import VERSIONS, OpenPhase, begin_again, binder
 from runbook.workflow.prerequisites.token_files import (
     input_files,
     link_ready_tokens,
@@ -149,7 +149,11 @@ def tokenize(open_phase: OpenPhase) -> None:
         show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
         return
     digest = open_phase.fingerprint
-    if not run_files.what_is_missing(open_phase.folder, STEP, digest):
+    status = run_files.step_status(open_phase.folder, STEP, digest)
+    if status.state is run_files.StepState.OUTPUT_CHANGED:
+        # Whole files with a manifest are not made again, so the change would be marked as what was made.
+        run_files.refuse_changed_output(STEP, status, begin_again(open_phase.settings, PHASE))
+    if status.state is run_files.StepState.DONE:
         show_text("tokenize: done, verified. Nothing is made again.")
         return
     settings = open_phase.settings

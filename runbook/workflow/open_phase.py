@@ -144,6 +144,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
     folder = runs_folder(settings.project) / settings.name
     plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
     refuse_other_parameters(settings, folder)
+    refuse_changed_results(settings, plan, folder, phase)
     with hold_run(folder, f"opening {phase}"):
         run_files.write_plan_file(settings, plan, folder)
         run_files.write_overrides(settings, folder)
@@ -231,6 +232,33 @@ def summary_rows(open_phase: OpenPhase) -> list[Row]:
         {"what": what, "value": value, "from": origins.get(key, {}).get("origin", "built-in")}
         for what, value, key in rows
     ]
+
+
+def train_step(training: str) -> str:
+    """The name of the step whose mark says that a training is done."""
+    return f"{training}--train"
+
+
+def refuse_changed_results(settings: Settings, plan: Plan, folder: Path, phase: str) -> None:
+    """Raise `ChangedOutputError` where the results of a finished training were changed that this phase reads.
+
+    It is asked before the phase's record is set aside, so that the record stays. Weights are left out: whoever has
+    exported them may delete them, and `jobs.launch` compares them.
+    """
+    for training in (SMOKE, FULL):
+        if PHASES.index(training) <= PHASES.index(phase):
+            digest = phase_fingerprint(settings, plan, folder, training)
+            step = train_step(training)
+            status = run_files.step_status(folder, step, digest, run_files.Reading.LINE_FILES)
+            run_files.refuse_changed_output(step, status, begin_again(settings, training))
+
+
+def begin_again(settings: Settings, phase: str) -> str:
+    """The remedy that does a phase again, for the end of an error."""
+    return (
+        f"Or do {phase} again, which keeps the present files in history/: "
+        f"runbook run {settings.run.run} --redo {phase}"
+    )
 
 
 def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) -> str:

@@ -18,6 +18,7 @@ from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.core.processes import identify
 from runbook.core.units import show_duration
 from runbook.jobs import get_scheduler
+from runbook.jobs.render.training_job import TRAINING_PHASES
 from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES, phase_name
 from runbook.params.settings import require_values
@@ -85,6 +86,8 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             say(taken_over)
         for name in remove_leftovers(folder):
             say(f"{name}: half-written by a process that was killed, removed")
+        if redo and redo not in TRAINING_PHASES:  # a training that is done again is moved aside
+            open_phase.refuse_changed_results(settings, plan, folder, redo)
         if redo:
             forget(settings, plan, folder, redo, say)
         run_files.write_plan_file(settings, plan, folder)
@@ -109,6 +112,7 @@ def run_phase(
     request: RunRequest, settings: Settings, plan: Plan, folder: Path, phase: str, say: Say
 ) -> Outcome:
     """One phase: nothing where it is done and unchanged, else its notebook, executed and recorded."""
+    open_phase.refuse_changed_results(settings, plan, folder, phase)
     if not (missing := why_not_done(settings, plan, folder, phase)):
         say(f"{phase:16} done, verified")
         return Outcome("done", 0, "", folder / "records" / f"{phase}.ipynb")
@@ -154,7 +158,11 @@ def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> st
     if missing := run_files.what_is_missing(folder, phase, digest):
         return missing
     for mark in sorted((folder / "steps").glob(f"{phase}--*.json")):
-        if missing := run_files.what_is_missing(folder, mark.stem):
+        status = run_files.step_status(folder, mark.stem)
+        if mark.stem == open_phase.train_step(phase):
+            remedy = open_phase.begin_again(settings, phase)
+            run_files.refuse_changed_output(mark.stem, status, remedy)
+        if missing := status.as_text():
             return missing
     state = next(one for one in read_run(folder).phases if one.phase == phase)
     if state.problem:

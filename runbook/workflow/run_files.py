@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,85 @@ def write_mark(
     write_text(mark_path(run_folder, step), json.dumps(asdict(mark), indent=1) + "\n")
 
 
+class StepState(StrEnum):
+    """Where a step stands, by its mark and the files that it made."""
+
+    DONE = "done"
+    NOT_DONE = "not done yet"
+    INPUTS_CHANGED = "its parameters or inputs changed"
+    OUTPUT_MISSING = "an output is missing"
+    OUTPUT_CHANGED = "an output was changed"
+
+
+class Reading(StrEnum):
+    """How much of a step's outputs is read to tell whether they are unchanged."""
+
+    EVERYTHING = "everything"
+    """Every byte. Terabytes of tokens or weights take hours."""
+    LINE_FILES = "line files"
+    """Every byte of the .jsonl files, which hold the results, and nothing of the others."""
+    SIZES = "sizes"
+    """No byte: the sizes of all files."""
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """Where a step stands, and the file that says so."""
+
+    state: StepState
+    file: str = ""
+    """Relative to the run's folder."""
+    bytes: int | None = None
+    """Its size now, where that is another than the step recorded."""
+    recorded_bytes: int = 0
+
+    @property
+    def lost_an_output(self) -> bool:
+        """Whether a file of the finished step is not what the step made."""
+        return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
+
+    def as_text(self) -> str:
+        """Why the step is not done; empty where it is."""
+        if self.state is StepState.DONE:
+            return ""
+        if self.state is StepState.OUTPUT_MISSING:
+            return f"{self.file} is missing"
+        if self.state is StepState.OUTPUT_CHANGED and self.bytes is not None:
+            return f"{self.file} has {self.bytes:,} bytes instead of {self.recorded_bytes:,}"
+        if self.state is StepState.OUTPUT_CHANGED:
+            return f"{self.file} was changed after it was made"
+        return str(self.state)
+
+
+def step_status(
+    run_folder: Path, step: str, digest: str = "", reading: Reading = Reading.EVERYTHING
+) -> StepStatus:
+    """Return where a step stands. Without a digest its inputs are not compared."""
+    if (mark := read_mark(run_folder, step)) is None:
+        return StepStatus(StepState.NOT_DONE)
+    if digest and mark.fingerprint != digest:
+        return StepStatus(StepState.INPUTS_CHANGED)
+    return outputs_status(run_folder, mark, reading)
+
+
+def outputs_status(
+    run_folder: Path, mark: DoneMark, reading: Reading = Reading.EVERYTHING
+) -> StepStatus:
+    """Return whether the files of a finished step are still what it made."""
+    for output in mark.outputs:
+        if reading is Reading.LINE_FILES and not output.path.endswith(".jsonl"):
+            continue
+        path = run_folder / output.path
+        if not path.exists():
+            return StepStatus(StepState.OUTPUT_MISSING, output.path)
+        size = path.stat().st_size
+        if size != output.bytes:
+            return StepStatus(StepState.OUTPUT_CHANGED, output.path, size, output.bytes)
+        if reading is not Reading.SIZES and sha256_of(path) != output.sha256:
+            return StepStatus(StepState.OUTPUT_CHANGED, output.path)
+    return StepStatus(StepState.DONE)
+
+
 def what_is_missing(
     run_folder: Path, step: str, digest: str = "", *, by_content: bool = True
 ) -> str:
@@ -181,16 +261,23 @@ def what_is_missing(
     Without a digest its inputs are not compared. Without `by_content` only the sizes of the outputs are: terabytes of
     tokens take hours to read.
     """
-    if (mark := read_mark(run_folder, step)) is None:
-        return "not done yet"
-    if digest and mark.fingerprint != digest:
-        return "its parameters or inputs changed"
-    for output in mark.outputs:
-        path = run_folder / output.path
-        if not path.exists():
-            return f"{output.path} is missing"
-        if path.stat().st_size != output.bytes:
-            return f"{output.path} has {path.stat().st_size:,} bytes instead of {output.bytes:,}"
-        if by_content and sha256_of(path) != output.sha256:
-            return f"{output.path} was changed after it was made"
-    return ""
+    reading = Reading.EVERYTHING if by_content else Reading.SIZES
+    return step_status(run_folder, step, digest, reading).as_text()
+
+
+class ChangedOutputError(RecordError):
+    """A file of a finished step is not what the step made, so nothing is computed from it."""
+
+    def __init__(self, step: str, status: StepStatus, remedy: str) -> None:
+        self.step = step
+        self.status = status
+        super().__init__(
+            f"{step} is finished, and {status.as_text()}. Nothing is computed from it: the records stay as they are, and "
+            f"nothing was started. Restore the file from a copy (its checksum is in steps/{step}.json). {remedy}"
+        )
+
+
+def refuse_changed_output(step: str, status: StepStatus, remedy: str) -> None:
+    """Raise `ChangedOutputError` where a file of the finished step is not what the step made."""
+    if status.lost_an_output:
+        raise ChangedOutputError(step, status, remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -296,6 +297,25 @@ def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: To
     assert toy.call("runbook", "verify", "local", "--runs", tmp_path).code == 0
     again = toy.run(tmp_path, *words[:4])
     assert again.verified() == list(PHASES)
+
+
+def test_a_forged_loss_stops_the_run_and_never_becomes_its_record(campaign, toy: Toy, tmp_path):
+    folder = tmp_path / "local"
+    shutil.copytree(campaign.folder, folder)
+    metrics = folder / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    last = json.loads(lines[-1])
+    lines[-1] = json.dumps(last | {"loss": last["loss"] - 1})
+    metrics.write_text("\n".join(lines) + "\n")
+    before = tree(folder)
+    forged = toy.run(tmp_path, "--to", "05-analysis")
+    assert forged.code == 1
+    assert "04-training--train is finished, and metrics.jsonl " in forged.text
+    assert forged.executed() == []
+    assert tree(folder) == before
+    redone = toy.run(tmp_path, "--redo", "05-analysis")
+    assert redone.code == 1
+    assert tree(folder) == before
 
 
 def test_the_two_runs_are_told_apart_by_status(campaign, toy: Toy):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from toy_run import events, make_ready, open_run, write_gate, write_metrics
@@ -464,14 +465,97 @@ def test_a_phase_is_not_opened_by_hand_while_runbook_run_works_on_it(open_phase,
 
 def test_the_outputs_of_a_training_are_its_metrics_and_its_newest_checkpoint(open_phase):
     write_metrics(open_phase, 2)
-    for number in (10, 20):
-        folder = open_phase.folder / "checkpoints" / f"iter_00000{number}"
+    for name in ("iter_0000010", "iter_0000020", "iter_0000030.part", "iter_0000010.old.part"):
+        folder = open_phase.folder / "checkpoints" / name
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "weights").write_text("w")
     names = [
         path.relative_to(open_phase.folder).as_posix() for path in jobs.training_outputs(open_phase)
     ]
     assert names == ["metrics.jsonl", "checkpoints/iter_0000020/deep/weights"]
+
+
+def finish_training(open_phase, queue) -> Path:
+    """A finished, watched training; its newest checkpoint."""
+    jobs.launch(open_phase)
+    write_metrics(open_phase, 6)
+    (open_phase.folder / "samples.jsonl").write_text('{"iteration": 6, "text": "a"}\n')
+    weights = open_phase.folder / "checkpoints" / "iter_0000006" / "weights"
+    weights.parent.mkdir(parents=True)
+    weights.write_text("right")
+    queue.states["04-training"] = JobState.DONE
+    jobs.watch(open_phase)
+    return weights
+
+
+def forge(path: Path) -> None:
+    """Change a file, and keep its size."""
+    text = path.read_text()
+    path.write_text(text[:-3] + "0" + text[-2:])
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "samples.jsonl", "checkpoints/iter_0000006/weights"]
+)
+@pytest.mark.parametrize("act", [jobs.launch, jobs.watch])
+def test_a_changed_output_of_a_finished_training_never_becomes_its_record(
+    act, name, open_phase, queue
+):
+    finish_training(open_phase, queue)
+    mark = run_files.mark_path(open_phase.folder, "04-training--train")
+    before = mark.read_bytes()
+    forge(open_phase.folder / name)
+    with pytest.raises(run_files.ChangedOutputError) as error:
+        act(open_phase)
+    assert error.value.status == run_files.StepStatus(run_files.StepState.OUTPUT_CHANGED, name)
+    assert f"{name} was changed after it was made" in str(error.value)
+    assert "runbook run local --redo 04-training" in str(error.value)
+    assert mark.read_bytes() == before
+    assert queue.calls == ["submit 04-training"]
+
+
+def test_deleted_weights_of_a_finished_training_are_named_and_not_left_out_of_its_record(
+    open_phase, queue
+):
+    weights = finish_training(open_phase, queue)
+    weights.unlink()
+    with pytest.raises(run_files.ChangedOutputError) as error:
+        jobs.launch(open_phase)
+    assert error.value.status.state is run_files.StepState.OUTPUT_MISSING
+
+
+@pytest.mark.parametrize("phase", ["04-training", "05-analysis", "06-evaluation"])
+def test_no_phase_is_opened_over_changed_results_and_its_record_stays(
+    phase, open_phase, queue, runs
+):
+    finish_training(open_phase, queue)
+    record = open_phase.folder / "records" / f"{phase}.json"
+    record.write_text(record.read_text() if record.exists() else "{}")
+    before = record.read_bytes()
+    forge(open_phase.folder / "metrics.jsonl")
+    with pytest.raises(run_files.ChangedOutputError):
+        open_run(phase, runs=runs, ready=False)
+    assert record.read_bytes() == before
+
+
+def test_a_training_is_not_prolonged_from_changed_weights(open_phase, queue, runs):
+    weights = finish_training(open_phase, queue)
+    longer = "training.iterations=9"
+    (open_phase.folder / "run.yaml").unlink()
+    forge(weights)
+    prolonged = open_run(PHASE, longer, runs=runs)
+    with pytest.raises(run_files.ChangedOutputError):
+        jobs.launch(prolonged)
+    weights.write_text("right")
+    jobs.launch(prolonged)
+    assert queue.calls == ["submit 04-training", "submit 04-training-2"]
+
+
+def test_a_gate_that_was_changed_after_the_smoke_test_opens_nothing(open_phase):
+    gate = write_gate(open_phase, "fail")
+    run_files.write_mark(open_phase.folder, "03-smoke-test", 1, "abc", [gate])
+    write_gate(open_phase, "pass")
+    assert job_rules.gate_check(open_phase).verdict == "fail"
 
 
 def test_training_waits_for_the_smoke_test_and_the_token_files_of_these_values(runs):

@@ -16,11 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from runbook.plan_file.checkpoint_folder import METADATA as METADATA
+from runbook.plan_file.checkpoint_folder import (
+    PART,
+    checkpoint_folders,
+    iteration_of,
+    saved_iterations,
+    unfinished_folders,
+)
+from runbook.plan_file.checkpoint_folder import SHARDS as SHARDS
+from runbook.plan_file.checkpoint_folder import TRACKER as TRACKER
+from runbook.plan_file.checkpoint_folder import folder_name as folder_name
 from runbook.training.health import faults
-
-TRACKER = "latest_checkpointed_iteration.txt"
-METADATA = "metadata.json"
-SHARDS = "torch_dist"  # folder inside a checkpoint with the state in megatron-core's own layout
 
 
 @dataclass(frozen=True)
@@ -40,15 +47,9 @@ class CheckpointFolder:
         }
 
 
-def folder_name(iteration: int) -> str:
-    """Folder name of a checkpoint, as Megatron-LM writes it."""
-    return f"iter_{iteration:07d}"
-
-
 def remove_leftovers(root: Path) -> list[str]:
     """Remove what a killed save left behind; its names."""
-    left = sorted(path for path in root.glob("iter_*.part") if path.is_dir())
-    left += root.glob(f"{TRACKER}.part")
+    left = [*unfinished_folders(root), *root.glob(f"{TRACKER}{PART}")]
     for path in left:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return [path.name for path in left]
@@ -56,7 +57,7 @@ def remove_leftovers(root: Path) -> list[str]:
 
 def begin_checkpoint(root: Path, iteration: int) -> Path:
     """An empty folder to write the shards of a new checkpoint into."""
-    part = root / f"{folder_name(iteration)}.part"
+    part = root / f"{folder_name(iteration)}{PART}"
     if part.exists():
         shutil.rmtree(part)
     (part / SHARDS).mkdir(parents=True)
@@ -85,12 +86,11 @@ def seal_checkpoint(
     faults.armed.save("tracker")
     write_tracker(root, int(metadata["iteration"]))
     faults.armed.save("pruning")
-    for old in _folders(root)[keep:]:
-        if keep_every and _iteration(old) % keep_every == 0:
+    for old in checkpoint_folders(root)[keep:]:
+        if keep_every and (iteration_of(old.name) or 0) % keep_every == 0:
             continue
-        doomed = old.rename(
-            old.with_suffix(".old.part")
-        )  # killed from here on, `remove_leftovers` ends the work
+        # Killed from here on, `remove_leftovers` ends the work.
+        doomed = old.rename(old.with_suffix(f".old{PART}"))
         shutil.rmtree(doomed)
     return final
 
@@ -116,7 +116,7 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
     tracker = root / TRACKER
     named = tracked_iteration(root)
     fault = ""
-    newest = _iteration(_folders(root)[0])
+    newest = saved_iterations(root)[0]
     if named is not None and not (root / folder_name(named)).is_dir():
         fault = f"{tracker} names {folder_name(named)}, which is not there"
     elif named is None and newest:  # weights that were imported are of iteration 0
@@ -136,7 +136,7 @@ def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
     """
     checkpoints = []
     problems = []
-    for folder in _folders(root):
+    for folder in checkpoint_folders(root):
         try:
             require_file(folder / METADATA)
             metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
@@ -199,7 +199,7 @@ def require_file(path: Path) -> None:
 
 def has_checkpoints(root: Path) -> bool:
     """Whether a checkpoint was ever finished here."""
-    return bool(_folders(root)) or (root / TRACKER).exists()
+    return bool(checkpoint_folders(root)) or (root / TRACKER).exists()
 
 
 def checksum_fault(checkpoint: CheckpointFolder, files: list[str]) -> str:
@@ -243,19 +243,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _folders(root: Path) -> list[Path]:
-    if not root.is_dir():
-        return []
-    folders = (
-        path for path in root.iterdir() if re.fullmatch(r"iter_\d{7,}", path.name) and path.is_dir()
-    )
-    return sorted(folders, key=_iteration, reverse=True)
-
-
-def _iteration(folder: Path) -> int:
-    return int(folder.name[5:])
 
 
 def _seal(metadata: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Room that runs out while a training goes on: the memory of a rank that leaks, and the disk of the checkpoints."""
 
 import os
-import re
 import shutil
 import socket
 import time
@@ -15,6 +14,7 @@ from statistics import median
 import torch
 
 from runbook.plan_file.alarms import Alarm, GrowthWatch, in_bytes
+from runbook.plan_file.checkpoint_folder import saved_iterations
 from runbook.plan_file.kept_checkpoints import keeps_for_ever
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
@@ -125,11 +125,7 @@ class DiskWatch:
         try:
             place = next(path for path in (self.folder, *self.folder.parents) if path.exists())
             usage = shutil.disk_usage(place)
-            kept = [
-                int(path.name[5:])
-                for path in self.folder.glob("iter_*")
-                if re.fullmatch(r"iter_\d+", path.name)
-            ]
+            kept = saved_iterations(self.folder)
         except OSError:  # the next save says what is wrong with the folder
             return
         saves = next_saves(self.spec, iteration)

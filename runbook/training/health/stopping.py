@@ -114,17 +114,25 @@ class BadStepPolicy:
 
     def error(self, bad: BadStep) -> TrainingError:
         """Why the training ends here."""
-        remedy = {
-            "skip": f"{self.in_a_row} such steps in a row are more than training.nan_limit {self.limit}",
-            "rollback": "there is no checkpoint to go back to"
-            if self.rollbacks <= self.limit
-            else f"{self.rollbacks - 1} rollbacks are all that training.nan_limit {self.limit} allows",
-            "stop": "training.nan_policy is stop; skip leaves such a step out, rollback goes back to the last save",
-        }[self.policy(bad)]
+        reason = self._why_stopped(bad)
         error = TrainingError(
             f"{bad.fault} is {bad.value} at iteration {bad.iteration} (samples {bad.first_sample} to "
-            f"{bad.last_sample}); nothing of this step was saved. {remedy}. Lower the learning rate or lengthen the "
+            f"{bad.last_sample}); nothing of this step was saved. {reason}. Lower the learning rate or lengthen the "
             f"warm-up and go on from the last checkpoint with training.resume_changed, or look at these samples"
         )
         error.on_all_ranks = True
         return error
+
+    def _why_stopped(self, bad: BadStep) -> str:
+        """Why the policy ends the training here. A policy that is not known here ends it too, by its name."""
+        policy = self.policy(bad)
+        if policy == "skip":
+            return (
+                f"{self.in_a_row} such steps in a row are more than training.nan_limit {self.limit}"
+            )
+        if policy == "rollback" and self.rollbacks <= self.limit:
+            return "there is no checkpoint to go back to"
+        if policy == "rollback":
+            return f"{self.rollbacks - 1} rollbacks are all that training.nan_limit {self.limit} allows"
+        options = "skip leaves such a step out, rollback goes back to the last save"
+        return f"training.{bad.key} is {policy}; {options}"

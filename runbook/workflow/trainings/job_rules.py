@@ -22,6 +22,7 @@ from runbook.core.errors import JobError
 from runbook.core.files import iterate_lines, read_lines, write_text
 from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd, job_end
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
+from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import PhasePlan, parse
@@ -100,6 +101,10 @@ def gate_check(open_phase: OpenPhase) -> Check:
     ):
         return Check(
             "smoke test", "fail", "done with other parameters", f"{rule}; run {SMOKE}.ipynb again"
+        )
+    if run_files.step_status(open_phase.folder, SMOKE).lost_an_output:
+        return Check(
+            "smoke test", "fail", "changed after it was judged", f"{rule}; run {SMOKE}.ipynb again"
         )
     return Check("smoke test", gate["verdict"], gate["verdict"], rule)
 
@@ -319,8 +324,7 @@ def why_continued(open_phase: OpenPhase) -> str:
     before = _started_phase(open_phase)
     now = open_phase.phase_plan
     checkpoints = open_phase.folder / now.checkpoint.folder
-    names = [path.name for path in checkpoints.glob("iter_*/")]
-    saved = max((int(name[5:]) for name in names if re.fullmatch(r"iter_\d{7,}", name)), default=0)
+    saved = max(saved_iterations(checkpoints), default=0)
     if before is None or not same_training(before, now) or not 0 < saved < now.duration.iterations:
         return ""
     old = _shown_values(before)
@@ -333,7 +337,7 @@ def why_continued(open_phase: OpenPhase) -> str:
     ]
     if before.duration.iterations != now.duration.iterations:
         try:
-            metadata = json.loads((checkpoints / f"iter_{saved:07d}" / "metadata.json").read_text())
+            metadata = json.loads((checkpoints / folder_name(saved) / METADATA).read_text())
             consumed = int(metadata["consumed_samples"])
         except (OSError, ValueError, KeyError, TypeError):  # the trainer judges it
             consumed = saved * now.batch.global_

@@ -12,11 +12,12 @@ from runbook.display.jupyter.widgets import Actions, controls
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.render.training_job import render_job, write_job
+from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.schema import PhasePlan
 from runbook.records.logbook import add_note
 from runbook.records.manifest import move_files
 from runbook.workflow import run_files
-from runbook.workflow.open_phase import VERSIONS, OpenPhase
+from runbook.workflow.open_phase import VERSIONS, OpenPhase, begin_again, train_step
 from runbook.workflow.status import cancel_jobs, stop_jobs
 from runbook.workflow.trainings import job_rules, layout_rehearsal, live_view
 from runbook.workflow.trainings.job_rules import Action, Attempt, Decision
@@ -25,7 +26,38 @@ from runbook.workflow.trainings.task_jobs import end_text
 
 def step_name(open_phase: OpenPhase) -> str:
     """The name under which a phase's training is marked done."""
-    return f"{open_phase.phase}--train"
+    return train_step(open_phase.phase)
+
+
+def require_unchanged(open_phase: OpenPhase, digest: str) -> run_files.StepStatus:
+    """Return where the training stands; raise `ChangedOutputError` where a file of a finished one was changed.
+
+    A finished training is never marked done again over other files: the change would become the record.
+    """
+    step = step_name(open_phase)
+    status = run_files.step_status(open_phase.folder, step, digest)
+    if status.state is run_files.StepState.INPUTS_CHANGED and not _was_submitted_since(open_phase):
+        # It is prolonged, or cut otherwise: what it goes on from is compared as well.
+        mark = run_files.read_mark(open_phase.folder, step)
+        if mark and job_rules.why_continued(open_phase):
+            before = run_files.outputs_status(open_phase.folder, mark)
+            run_files.refuse_changed_output(step, before, _begin_again(open_phase))
+    run_files.refuse_changed_output(step, status, _begin_again(open_phase))
+    return status
+
+
+def _begin_again(open_phase: OpenPhase) -> str:
+    return begin_again(open_phase.settings, open_phase.phase)
+
+
+def _was_submitted_since(open_phase: OpenPhase) -> bool:
+    """Whether a job was submitted after the training was marked done: it may have written since."""
+    mark = run_files.read_mark(open_phase.folder, step_name(open_phase))
+    latest = _latest(open_phase)
+    if mark is None or latest is None:
+        return False
+    record = job_folder.read_record(latest)
+    return record is None or record.submitted > mark.finished  # None: submitted by hand
 
 
 def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
@@ -42,7 +74,7 @@ def launch(open_phase: OpenPhase) -> None:
     A job is submitted only where the smoke test and the token files pass now, whatever an earlier cell has shown.
     """
     digest = open_phase.fingerprint
-    if not (missing := run_files.what_is_missing(open_phase.folder, step_name(open_phase), digest)):
+    if not (missing := require_unchanged(open_phase, digest).as_text()):
         show_text(f"{open_phase.phase}: done, verified. Nothing to launch.")
         return
     scheduler = get_scheduler(open_phase.settings.site)
@@ -85,7 +117,7 @@ def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> b
 def watch(open_phase: OpenPhase) -> None:
     """Follow the job to its end from its files, resuming it where it stopped; a failure is shown in its own words."""
     digest = open_phase.fingerprint
-    if not run_files.what_is_missing(open_phase.folder, step_name(open_phase), digest):
+    if require_unchanged(open_phase, digest).state is run_files.StepState.DONE:
         show_text(f"{open_phase.phase}: done, verified. Nothing to watch.")
         if latest := _latest(open_phase):
             live_view.LiveView(open_phase).finish(
@@ -164,8 +196,9 @@ def training_outputs(open_phase: OpenPhase) -> list[Path]:
     """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
     folder = open_phase.folder
     phase_plan = open_phase.phase_plan
-    saved = sorted((folder / phase_plan.checkpoint.folder).glob("iter_*/"))
-    written = [*training_paths(folder, phase_plan), *(saved[-1].rglob("*") if saved else ())]
+    newest = newest_checkpoint(folder / phase_plan.checkpoint.folder)
+    weights = newest.rglob("*") if newest else ()
+    written = [*training_paths(folder, phase_plan), *weights]
     return [path for path in written if path.is_file()]
 
 

@@ -1,0 +1,72 @@
+"""Names of checkpoints on disk: the only place that makes or reads them, for the trainer and for whoever watches it.
+
+    checkpoints/
+      iter_0000050/                            whole: renamed after its metadata.json was written
+        metadata.json  torch_dist/
+      iter_0000100.part/                       being written, or left by a save that was killed
+      latest_checkpointed_iteration.txt        the tracker
+
+Standard library only, in Python 3.10's language.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TRACKER = "latest_checkpointed_iteration.txt"
+METADATA = "metadata.json"
+SHARDS = "torch_dist"
+"""Folder inside a checkpoint with the state in megatron-core's own layout."""
+PART = ".part"
+"""End of the name of a folder that is not whole: it is being written, or being removed."""
+
+_NAME = re.compile(r"iter_(\d{7,})", re.ASCII)
+
+
+def folder_name(iteration: int) -> str:
+    """Return the folder name of a checkpoint, as Megatron-LM writes it.
+
+    >>> folder_name(50), folder_name(12345678)
+    ('iter_0000050', 'iter_12345678')
+    """
+    return f"iter_{iteration:07d}"
+
+
+def iteration_of(name: str) -> int | None:
+    """Return the iteration that a whole checkpoint's folder name says; None for any other name.
+
+    >>> iteration_of("iter_0000050"), iteration_of("iter_0000050.part"), iteration_of("iter_50")
+    (50, None, None)
+    """
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def checkpoint_folders(root: Path) -> list[Path]:
+    """Return the folders of whole checkpoints, newest first; empty where `root` is no folder."""
+    if not root.is_dir():
+        return []
+    by_iteration = {
+        iteration: path
+        for path in root.iterdir()
+        if (iteration := iteration_of(path.name)) is not None and path.is_dir()
+    }
+    return [by_iteration[iteration] for iteration in sorted(by_iteration, reverse=True)]
+
+
+def newest_checkpoint(root: Path) -> Path | None:
+    """Return the folder of the newest whole checkpoint, or None where there is none."""
+    folders = checkpoint_folders(root)
+    return folders[0] if folders else None
+
+
+def saved_iterations(root: Path) -> list[int]:
+    """Return the iterations of the whole checkpoints, newest first."""
+    numbers = (iteration_of(path.name) for path in checkpoint_folders(root))
+    return [number for number in numbers if number is not None]
+
+
+def unfinished_folders(root: Path) -> list[Path]:
+    """Return the folders that a killed save, or a killed removal, left behind."""
+    return sorted(path for path in root.glob(f"iter_*{PART}") if path.is_dir())
