@@ -357,6 +357,7 @@ class MetricWatch:
     def __init__(self) -> None:
         self._first = inf
         self._is_finite = True
+        self._is_above_zero = True
         self._saves = deque[float](maxlen=WINDOW)
         self._begin()
 
@@ -379,6 +380,11 @@ class MetricWatch:
             yield Alarm(
                 "NaN", "loss", iteration, iteration, nan, nan, "the loss is no finite number"
             )
+        was_above_zero = self._is_above_zero
+        self._is_above_zero = loss != 0.0
+        if was_above_zero and not self._is_above_zero:
+            evidence = "the loss is exactly 0: the same sample again and again, or no token counts"
+            yield Alarm("zero loss", "loss", iteration, iteration, 0.0, nan, evidence)
         if loss is not None and isfinite(loss):
             norm = getattr(step, "grad_norm", None)
             yield from self.loss.look(iteration, loss, nan if norm is None else norm)

@@ -21,6 +21,8 @@ from typing import Literal
 from runbook.core.errors import RecordError
 from runbook.core.files import free_name, name_time, read_json_record, sha256_of, write_text
 from runbook.params.schema.run_file import PHASES
+from runbook.plan_file import data_cache
+from runbook.plan_file.checkpoint_folder import METADATA, newest_checkpoint
 from runbook.records.twin import Twin, find_twin, phases_done, read_twin
 
 MANIFEST_NAME = "manifest.json"
@@ -292,9 +294,45 @@ def verify_run(run_folder: Path) -> list[Finding]:
         for name, entry in entries.items()
         if (finding := _compare(run_folder, name, entry, done))
     ]
-    return sorted(
-        findings + records_agree(run_folder), key=lambda finding: (finding.file, finding.kind)
-    )
+    findings += [*records_agree(run_folder), *cache_agrees(run_folder)]
+    return sorted(findings, key=lambda finding: (finding.file, finding.kind))
+
+
+CACHES = ("data/cache", "smoke/data/cache")
+"""Where the trainer caches the order of the text. Their files are no results, but a changed one changes a training."""
+CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
+"""Where the checkpoints lie that were saved with such a cache."""
+
+
+def cache_agrees(run_folder: Path) -> list[Finding]:
+    """Where a cached order of the text is not the one that was built, or that the newest checkpoint was saved with."""
+    findings = []
+    for cache in CACHES:
+        known = data_cache.read_checksums(run_folder / cache)
+        saved = _saved_order(run_folder / CHECKPOINTS[cache])
+        for path in sorted((run_folder / cache).glob("*.npy")):
+            name = f"{cache}/{path.name}"
+            built = known.get(path.name)
+            if built is None:  # of an older version, or being built: the next start builds it again
+                continue
+            digest = sha256_of(path)
+            wanted = saved.get(path.name, built.sha256)
+            if digest != built.sha256 or digest != wanted:
+                expected = wanted if digest != wanted else built.sha256
+                findings.append(Finding("changed", name, f"sha256 {expected}", f"sha256 {digest}"))
+    return findings
+
+
+def _saved_order(checkpoints: Path) -> dict[str, str]:
+    """Checksums of the cache in the newest checkpoint; empty where there is none, or it has none."""
+    newest = newest_checkpoint(checkpoints)
+    if newest is None:
+        return {}
+    try:
+        saved = json.loads((newest / METADATA).read_text(encoding="utf-8"))["data_cache"]
+        return {str(name): str(digest) for name, digest in saved.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def split_unrecorded(

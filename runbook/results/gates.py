@@ -76,6 +76,15 @@ def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Che
     rule = f"the last loss is at least {smallest_fall:.0%} below the first"
     if len(metrics.losses) < 2:
         return [_check("model learned", False, f"{len(metrics.losses)} losses recorded", rule)]
+    if zero := [iteration for iteration, loss in metrics.losses if loss == 0]:
+        return [
+            _check(
+                "loss above 0",
+                False,
+                f"{len(zero)} of {len(metrics.losses)} losses are exactly 0, from iteration {zero[0]} on",
+                "no text is foreseen with certainty: the samples repeat, or no token counts",
+            )
+        ]
     first, last = _means_of_ends(metrics, 50)
     fall = 1 - last / first
     spikes = find_spikes(metrics.losses, metrics.grad_norms)

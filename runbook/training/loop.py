@@ -24,9 +24,10 @@ from runbook.plan_file.alarms import (
 )
 from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError
 from runbook.plan_file.schema import PhasePlan, exchange_interval
-from runbook.training import cpu, samples, token_files
+from runbook.training import cpu, data_cache, samples, token_files
 from runbook.training.checkpoints import folders, state
 from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, TrainingProgress
+from runbook.training.data_cache import CacheCheck
 from runbook.training.engines.engine import (
     COMMUNICATION,
     COMPUTE,
@@ -96,6 +97,8 @@ class TrainingLoop:
         )
         self.progress = TrainingProgress()
         self.saved_iteration = -1
+        self.saved_order: dict[str, str] = {}
+        """Checksums of the cached order of the text, by file: of the checkpoint at first, then of this start."""
         self.pending: PendingSave | None = None
         self.stepper = Stepper(spec, self.engine, stopping)
         self.disk = DiskWatch(spec)
@@ -108,10 +111,11 @@ class TrainingLoop:
         self._start()
         spec = self.spec
         tokens = self.spec.batch.micro * self.spec.model.sequence_length
-        train, validation = samples.datasets(spec, self.tokens)
+        made = samples.datasets(spec, self.tokens)
+        self._compare_order(made.cache)
         reader = ReadAhead(self.stepper.reader, tokens, spec.duration.samples)
         with contextlib.closing(reader) as self.stepper.batches:
-            return self._train(train, validation)
+            return self._train(made.train, made.validation)
 
     def _train(self, train: Any, validation: Any) -> int:
         spec = self.spec
@@ -161,6 +165,7 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
+            self.saved_order = loaded.data_cache
             self._pass_over_again()
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
         self.report.begin(self.progress.segment)
@@ -181,6 +186,22 @@ class TrainingLoop:
         self.report.event("started", world_size=self.spec.parallel.world_size, **start)
         if loaded is not None:
             self._report_resume(loaded)
+
+    def _compare_order(self, cache: CacheCheck) -> None:
+        """Report what was built again of the cached order; refuse to go on in another order than before."""
+        if changed := cache.changed:
+            folder = self.spec.data.cache
+            self._say(f"{folder}: changed after it was built, so built again: {', '.join(changed)}")
+            self.report.event("data_cache_rebuilt", folder=folder, files=changed)
+        other = data_cache.other_order(self.saved_order, cache.checksums)
+        if other and not self.spec.checkpoint.resume_changed:
+            raise RefusedError(
+                f"the cached order of the text in {self.spec.data.cache} is another than when the checkpoint of "
+                f"iteration {self.progress.iteration} was saved: {', '.join(other)}. The training would go on with "
+                f"other samples. Delete {self.spec.data.cache}: it is built again from the token files. If they were "
+                f"changed on purpose, training.resume_changed true goes on with the new ones"
+            )
+        self.saved_order = dict(cache.checksums)
 
     def _report_resume(self, loaded: LoadedCheckpoint) -> None:
         for problem in loaded.problems:
@@ -332,7 +353,11 @@ class TrainingLoop:
             self._end_save()
             self.saved_iteration = self.progress.iteration
             self.pending = PendingSave(
-                self.spec, self.engine, self.progress, in_background=in_background
+                self.spec,
+                self.engine,
+                self.progress,
+                in_background=in_background,
+                data_cache=self.saved_order,
             )
             if not in_background:
                 self._end_save()

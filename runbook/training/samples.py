@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,16 +15,28 @@ from megatron.core import parallel_state
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 
-from runbook.plan_file.errors import RefusedError, TrainingError
+from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.schema import PhasePlan, Source
+from runbook.training import data_cache
 from runbook.training.context_parallel import slice_sequences
 from runbook.training.engines.engine import DATA, StepClock
 from runbook.training.process_groups import device, run_long_on_first_rank
 from runbook.training.token_files import DataParallelShare, shuffled_epochs
 
 
-def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> tuple[Any, Any]:
-    """Training and validation samples (None: no evaluation); rank 0 builds the caches: call it on all ranks.
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a training, in their order."""
+
+    train: Any
+    validation: Any
+    """None: no evaluation."""
+    cache: data_cache.CacheCheck
+    """What rank 0 saw of the cached order; alike on all ranks."""
+
+
+def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> Samples:
+    """Return the samples of a training; rank 0 builds the caches: call it on all ranks.
 
     `tokens`: of each file, by which the files of a text share its weight.
     """
@@ -59,15 +72,16 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> tuple[Any, Any]:
     sizes = [spec.duration.samples, spec.evaluation.iterations * spec.batch.global_, 0]
     kind = MockEpochDataset if data.mock else EpochDataset
     builder = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config)
+    cache = data_cache.CacheCheck()
     if not data.mock:
         indexes = [
             Path(f"{spec.path(source.prefix)}.idx") for source in (*data.train, *data.validation)
         ]
         timeout = spec.limits.process_group_timeout_seconds
         work = partial(_build_cache, spec.path(data.cache), indexes, builder)
-        run_long_on_first_rank(work, "building the order of the text", timeout)
+        cache = run_long_on_first_rank(work, "building the order of the text", timeout)
     train, validation, _ = builder.build()
-    return train, validation if evaluates else None
+    return Samples(train, validation if evaluates else None, cache)
 
 
 SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
@@ -123,38 +137,19 @@ class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
     """megatron-core's synthetic documents, each epoch shuffled separately."""
 
 
-def _build_cache(folder: Path, indexes: list[Path], builder: BlendedMegatronDatasetBuilder) -> None:
+def _build_cache(
+    folder: Path, indexes: list[Path], builder: BlendedMegatronDatasetBuilder
+) -> data_cache.CacheCheck:
     """Build on rank 0 what the others read: megatron-core lets them wait in a barrier, however large the text is."""
-    _prepare_cache(folder, indexes)
+    cache = data_cache.CacheFolder(folder)
+    cache.remove_faulty(indexes)
     is_initialized = torch.distributed.is_initialized
-    if torch.distributed.get_world_size() > 1:
-        torch.distributed.is_initialized = lambda: False
-        try:
-            builder.build()
-        finally:
-            torch.distributed.is_initialized = is_initialized
-
-
-def _prepare_cache(folder: Path, indexes: list[Path]) -> None:
-    """Remove cached orders that a killed run left unfinished, and those older than a token file.
-
-    megatron-core knows them by the file's path alone, and would take them for whole and for the text that is there now.
-    """
+    torch.distributed.is_initialized = lambda: False
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RefusedError(f"data.cache {folder} cannot be made: {error}") from error
-    # ctime as well: a file that was moved or copied here keeps the mtime it had elsewhere.
-    states = [path.stat() for path in indexes if path.exists()]
-    newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
-    for path in folder.glob("*.npy"):
-        try:
-            numpy.load(path, mmap_mode="r")
-            is_sound = path.stat().st_mtime_ns >= newest
-        except (ValueError, OSError):
-            is_sound = False
-        if not is_sound:
-            path.unlink()
+        builder.build()
+    finally:
+        torch.distributed.is_initialized = is_initialized
+    return data_cache.CacheCheck(cache.faults, cache.seal())
 
 
 def _weighted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -12,6 +13,7 @@ from made_run import TWIN, write_run
 
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
+from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import (
     Finding,
@@ -103,6 +105,38 @@ def test_one_flipped_bit_is_found_in_any_file(run_folder):
         assert [finding.file for finding in findings if finding.kind == "changed"] == [name]
         assert findings[0].expected.startswith("sha256 ")
         path.write_bytes(before)
+
+
+def test_a_changed_order_of_the_text_is_found_in_its_cache(run_folder):
+    cache = run_folder / "data" / "cache"
+    cache.mkdir(parents=True)
+    order = cache / "ab-train-shuffle_index.npy"
+    order.write_bytes(b"0123")
+    digest = hashlib.sha256(b"0123").hexdigest()
+    built = {order.name: CachedFile(4, digest)}
+    (cache / CHECKSUMS).write_text(checksums_text(built))
+    assert verify_run(run_folder) == []
+    order.write_bytes(b"3210")
+    (finding,) = verify_run(run_folder)
+    assert (finding.kind, finding.file) == ("changed", f"data/cache/{order.name}")
+    assert finding.expected == f"sha256 {digest}"
+
+
+def test_an_order_whose_checksum_was_changed_too_is_found_by_the_checkpoint(run_folder):
+    cache = run_folder / "data" / "cache"
+    cache.mkdir(parents=True)
+    order = cache / "ab-train-shuffle_index.npy"
+    order.write_bytes(b"3210")
+    built = {order.name: CachedFile(4, hashlib.sha256(b"3210").hexdigest())}
+    (cache / CHECKSUMS).write_text(checksums_text(built))
+    digest = hashlib.sha256(b"0123").hexdigest()
+    metadata = run_folder / "checkpoints" / "iter_0000010" / "metadata.json"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(json.dumps({"data_cache": {order.name: digest}}))
+    found = [finding for finding in verify_run(run_folder) if finding.kind == "changed"]
+    assert [(finding.file, finding.expected) for finding in found] == [
+        (f"data/cache/{order.name}", f"sha256 {digest}")
+    ]
 
 
 def test_what_is_added_lost_cut_or_unreadable_is_named(run_folder):

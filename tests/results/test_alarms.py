@@ -170,6 +170,13 @@ def test_a_loss_that_falls_no_more_is_a_plateau_and_one_that_is_none_is_told_onc
     assert kinds(find_alarms(rows)) == [("NaN", "loss", 6, 6)]
 
 
+def test_a_loss_of_exactly_zero_is_an_alarm_once():
+    rows = [SimpleNamespace(iteration=n, loss=0.0 if n > 5 else 3.0) for n in range(1, 9)]
+    assert ("zero loss", "loss", 6, 6) in kinds(find_alarms(rows))
+    zeros = [SimpleNamespace(iteration=n, loss=0.0) for n in range(1, 6)]
+    assert kinds(find_alarms(zeros)) == [("zero loss", "loss", 1, 1)]
+
+
 def rows_of(**columns):
     """Steps of 2 s each with a loss of 3, and what is given by name."""
     length = len(next(iter(columns.values())))

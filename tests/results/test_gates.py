@@ -227,3 +227,9 @@ def test_steps_that_are_gone_are_named_whether_the_run_was_resumed_or_not(make):
 
 def test_a_run_without_restart_has_no_seam_to_check(history):
     assert resume_check(history, []) == []
+
+
+@pytest.mark.parametrize("first_zero", [1, 3])
+def test_losses_of_exactly_zero_are_not_learning(first_zero, make):
+    records = [make.step(n, loss=0.0 if n >= first_zero else 4.0) for n in range(1, 6)]
+    assert verdicts(learning_check(make.history(records))) == {"loss above 0": "fail"}

@@ -26,7 +26,7 @@ def compare():
     process_groups.join_process_group(ranks_from(os.environ), 60)
     process_groups.make_parallel_groups(spec)
     engine = make_engine(spec)
-    train, _ = samples.datasets(spec, {})
+    train = samples.datasets(spec, {}).train
     reader = samples.BatchReader(spec, DataParallelShare(spec.batch.micro, 1, 0), StepClock())
     batches = list(reader.step(train, 0, spec.batch.num_microbatches))
 
@@ -218,7 +218,7 @@ def batches():
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from(os.environ), 60)
     process_groups.make_parallel_groups(spec)
-    train, _ = samples.datasets(spec, {})
+    train = samples.datasets(spec, {}).train
     share = DataParallelShare(spec.batch.micro, 1, 0)
     reader = samples.BatchReader(spec, share, StepClock())
     steps = []

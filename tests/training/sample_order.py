@@ -17,7 +17,9 @@ def write():
     spec = read_plan(plan, "04-training")
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from(os.environ), 60)
-    train, validation = samples.datasets(spec, {})
+    made = samples.datasets(spec, {})
+    train = made.train
+    validation = made.validation
     numpy.save(plan.parent / "train.npy", _rows(train, spec.duration.samples))
     if validation is not None:
         count = spec.evaluation.iterations * spec.batch.global_

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
 from runbook.plan_file import identity
+from runbook.plan_file.checkpoint_folder import PART
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import folders, torch_dist
@@ -104,13 +105,14 @@ class PendingSave:
         progress: TrainingProgress,
         *,
         in_background: bool,
+        data_cache: Mapping[str, str] | None = None,
     ) -> None:
         """Agree with all ranks on who writes what; a state that is written in the background is copied first."""
         self.spec = spec
         self.iteration = progress.iteration
         self.started = time.monotonic()
         self._part = (
-            spec.path(spec.checkpoint.folder) / f"{folders.folder_name(progress.iteration)}.part"
+            spec.path(spec.checkpoint.folder) / f"{folders.folder_name(progress.iteration)}{PART}"
         )
         self._metadata = {
             **dataclasses.asdict(progress),
@@ -121,6 +123,7 @@ class PendingSave:
             "model": model_shape(spec),
             "parallel": dataclasses.asdict(spec.parallel),
             "common": dataclasses.asdict(engine.common_state()),
+            "data_cache": dict(data_cache or {}),
             "saved_at": time.time(),
         }
         state = {**engine.sharded_state(), "random": {"state": random_state()}}
@@ -205,6 +208,7 @@ class LoadedCheckpoint:
     weights_only: bool  # whether it is another engine's, so that its optimizer state was left out
     tracker_fault: str  # what was wrong with the tracker, which is rewritten; empty: nothing
     lost_iterations: int  # how many iterations the newest checkpoint, which is not whole, was ahead
+    data_cache: dict[str, str]  # sha256 of the cached order of the text; older ones have none
 
 
 def load_checkpoint(spec: PhasePlan, engine: TrainingEngine) -> LoadedCheckpoint | None:
@@ -273,6 +277,7 @@ def _load_candidate(
         weights_only,
         tracker_fault,
         lost_iterations,
+        dict(metadata.get("data_cache", {})),
     )
 
 

@@ -1,0 +1,39 @@
+"""Checksums of the cached order of the text: `checksums.json` next to the files, read by the trainer and by `verify`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKSUMS = "checksums.json"
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """One file of the cache, as it was built."""
+
+    bytes: int
+    sha256: str
+
+
+def read_checksums(folder: Path) -> dict[str, CachedFile]:
+    """Return the cached files by name; empty where there is no list, or one that cannot be used.
+
+    Without a list every file counts as one without a checksum, and is built again.
+    """
+    try:
+        files = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))["files"]
+        return {
+            str(name): CachedFile(int(entry["bytes"]), str(entry["sha256"]))
+            for name, entry in files.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def checksums_text(files: Mapping[str, CachedFile]) -> str:
+    """Return the content of checksums.json."""
+    entries = {name: {"bytes": one.bytes, "sha256": one.sha256} for name, one in files.items()}
+    return json.dumps({"schema": 1, "files": entries}, indent=1, sort_keys=True) + "\n"
