@@ -82,7 +82,7 @@ def _newest(folder: Path) -> Path:
     if not tracker.is_file():
         return folder
     named = tracker.read_text(encoding="utf-8", errors="replace").strip()[:20]
-    newest = folder / (f"iter_{int(named):07d}" if named.isdecimal() else "release")
+    newest = folder / (folders.folder_name(int(named)) if named.isdecimal() else "release")
     if not (named.isdecimal() or named == "release") or not newest.is_dir():
         raise RefusedError(
             f"{tracker} names {named!r}, and {newest} is not the folder of that checkpoint"
