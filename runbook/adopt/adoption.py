@@ -20,10 +20,11 @@ from runbook.adopt.launches import (
     run_of,
     site_of,
 )
-from runbook.adopt.script import Script, Word, options_of
+from runbook.adopt.script import Script, Word
 from runbook.adopt.trace import follow
 from runbook.core.errors import ParamsError
 from runbook.core.units import show_clock
+from runbook.jobs.directives import options_of
 from runbook.params import Settings, load, site_names
 from runbook.params.catalogues import read_models, read_site
 from runbook.params.schema.entries import Model

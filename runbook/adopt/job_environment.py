@@ -9,9 +9,10 @@ from typing import Any
 from runbook.adopt.findings import Findings
 from runbook.adopt.launches import Launch, option
 from runbook.adopt.options import MODELS, dataset_of
-from runbook.adopt.script import Directive, Script, Word, not_set
+from runbook.adopt.script import Script, Word, not_set
 from runbook.core.units import clock_seconds, show_clock
 from runbook.frameworks.options import truth, whole
+from runbook.jobs.directives import Directive
 from runbook.params.schema.keys import all_keys
 
 _OF_A_JOB = re.compile(

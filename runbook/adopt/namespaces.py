@@ -15,9 +15,10 @@ from pathlib import Path
 
 import psutil
 
-from runbook.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, Directive, not_set
+from runbook.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, not_set
 from runbook.core import shell
 from runbook.core.errors import ProgramError
+from runbook.jobs.directives import Directive
 
 SECONDS = 10
 MOST_PROCESSES = 96

@@ -13,18 +13,16 @@ from runbook.adopt import namespaces
 from runbook.adopt.namespaces import SandboxJob, environment, filled_in, num_arguments
 from runbook.adopt.script import (
     FOLDER,
-    Directive,
     Script,
     Setting,
     StartedProgram,
     Word,
     code_blocks,
-    directives_of,
     is_prose,
     not_set,
-    options_of,
 )
 from runbook.core.visible_text import visible
+from runbook.jobs.directives import Directive, directives_of, options_of
 
 
 class LineNumbers:

@@ -200,7 +200,7 @@ def plan(
     if bool(run_name) == bool(table):
         raise click.UsageError("give either RUN or --predict FILE.csv")
     if table:
-        from runbook.workflow.plan_commands import predict_file, predictions_text
+        from runbook.tools.speed.predictions import predict_file, predictions_text
 
         predictions = predict_file(table)
         _show([one.as_dict() for one in predictions] if as_json else predictions_text(predictions))

@@ -187,7 +187,7 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> i
     found that explains anything.
     """
     from runbook import params
-    from runbook.workflow.analysis import explain_log
+    from runbook.tools.speed.gap import explain_log
 
     explanation = explain_log(log, params.load(run) if run else None, set_words)
     click.echo(

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runbook.adopt.script import directives_of
 from runbook.core.units import clock_seconds, show_duration
 from runbook.jobs import job_folder
+from runbook.jobs.directives import directives_of
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 
 

@@ -13,16 +13,12 @@ from runbook.core.files import write_text
 from runbook.core.table import Table
 from runbook.display import Formula, View
 from runbook.params import Settings
-from runbook.params.catalogues import read_models
-from runbook.params.project import project_root
 from runbook.planning import FULL, SMOKE, Check
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import full_choice
 from runbook.results import gates, metrics, run_tables, wall_time
 from runbook.results.compare import compare, read_run
-from runbook.results.explain import Explanation, explain, facts_of_run, read_facts, read_words
 from runbook.results.figures import formulas, run_figures
-from runbook.results.log_readers.read import open_log, parse_files
 from runbook.workflow import report
 from runbook.workflow.open_phase import OpenPhase, binder
 from runbook.workflow.prerequisites import machine
@@ -118,33 +114,6 @@ def show_timeline(open_phase: OpenPhase) -> View:
     return View(
         [(one.timeline_figure(), "What happened when; how long, in all, is in the tables above.")]
     )
-
-
-def show_gap(open_phase: OpenPhase) -> View:
-    """Why a step takes longer than expected, in parts that add up to the gap, each with its sign and its remedy."""
-    one = read_results(open_phase.folder, open_phase.plan, FULL)
-    settings = open_phase.settings
-    cpu = (
-        full_choice(settings).on_cpu and one.planned.seconds_per_iteration
-    )  # measured: there is no model of a step
-    words = [f"expected.seconds={one.planned.seconds_per_iteration:f}"] if cpu else []
-    explanation = explain_log(open_phase.folder / one.phase_plan.log.metrics, settings, words)
-    drawn = (
-        run_figures.gap_figure(explanation),
-        "From the expected time of a step to the one reached.",
-    )
-    return View([drawn, explanation.as_table()])
-
-
-def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
-    """The gap of a training by its log; what the log does not say is taken from a run's settings, where given."""
-    facts = facts_of_run(full_choice(settings)) if settings else {}
-    log = parse_files([path])
-    catalogue = read_models(settings.project if settings else project_root())
-    with open_log(path) as stream:  # arguments and sentences are looked for in its first 4 MiB
-        text = stream.read(1 << 22).decode("utf-8", "replace")
-    facts |= read_facts(text, log.arguments) | read_words(set_words)
-    return explain(text, log, facts, {name: catalogue.get(name) for name in catalogue.names})
 
 
 def show_cost(open_phase: OpenPhase) -> View:

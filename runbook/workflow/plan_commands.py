@@ -1,9 +1,7 @@
 """`runbook check`, `plan`, `why`, `render`: a run before it is started, forecasts and layout search included."""
 
-import csv
-import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,15 +21,13 @@ from runbook.jobs.render.preparation import (
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks, render_task
 from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_job, write_job
 from runbook.params import Settings
-from runbook.params.catalogues import read_models
 from runbook.params.problems import differences
-from runbook.params.project import find_run_file, project_root
+from runbook.params.project import find_run_file
 from runbook.params.schema.keys import document_name
 from runbook.params.settings import with_placeholders
 from runbook.params.yaml12 import read_text
 from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
 from runbook.planning.layout import Choice, full_choice
-from runbook.planning.prediction.predict import Prediction, check_columns, predict_rows
 from runbook.planning.prediction.search import (
     Candidate,
     Search,
@@ -45,8 +41,6 @@ from runbook.workflow.consent import command_checks, commands_table
 from runbook.workflow.open_phase import runs_folder
 from runbook.workflow.prerequisites import machine
 from runbook.workflow.run_files import write_plan_file
-
-MAX_BYTES = 64 * 2**20
 
 
 def load_plan(
@@ -199,42 +193,6 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
             f"warm-up over {rate.warmup_samples:,} sequences, decay over {rate.decay_samples:,}"
         ]
     return []
-
-
-def predict_file(path: Path) -> list[Prediction]:
-    """A prediction for each row of a table in the columns of published_results.csv; `ParamsError` for another file."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ParamsError(
-                f"{path} has more than {MAX_BYTES // 2**20} MiB: that is no table of results."
-            )
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
-        check_columns(reader.fieldnames)
-        rows = list(reader)
-    except csv.Error as error:
-        raise ParamsError(
-            f"{path}, line {reader.line_num}: {error}. Save the table as CSV with commas."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ParamsError(
-            f"{path} is not UTF-8 text (byte {error.start}). Save the table as CSV in UTF-8."
-        ) from error
-    except OSError as error:
-        raise ParamsError(f"{path}: {error.strerror}. Give the path of a CSV file.") from error
-    catalogue = read_models(project_root())
-    return predict_rows(rows, {name: catalogue.get(name) for name in catalogue.names})
-
-
-def predictions_text(predictions: Iterable[Prediction]) -> str:
-    """The predictions for a terminal."""
-    lines = []
-    for made in predictions:
-        row = made.row
-        speed = f"unknown: {made.reason}"
-        if made.tokens_s_per_accel is not None:
-            speed = f"{made.tokens_s_per_accel:g} tokens/s, {made.tflops_per_accel:g} TFLOP/s ({row.convention})"
-        lines.append(f"{row.number:4d}  {row.model} on {row.accelerator}: {speed}")
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True)

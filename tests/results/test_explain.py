@@ -13,7 +13,7 @@ from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.results.explain import GapPart, explain, fill, read_facts, read_words
-from runbook.results.figures.run_figures import gap_figure
+from runbook.tools.speed.gap import gap_figure
 
 LLAMA_70B = """\
 using world size: 16, data-parallel size: 1, context-parallel size: 1 tensor-model-parallel size: 8, \

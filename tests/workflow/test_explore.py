@@ -17,6 +17,7 @@ from runbook.core import table
 from runbook.core.errors import ParamsError, PlanError, RecordError
 from runbook.results.history import History, RankTimes, Step
 from runbook.results.metrics import slow_steps_table
+from runbook.tools.speed import gap
 from runbook.workflow import analysis, plan
 
 THREE_LINES = {
@@ -160,11 +161,11 @@ def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
     assert [type(figure).__name__ for figure in analysis.show_timeline(open_phase).figures] == [
         "Figure"
     ]
-    for show in (analysis.show_step_parts, analysis.show_gap):
+    for show in (analysis.show_step_parts, gap.show_gap):
         view = show(open_phase)
         assert [type(figure).__name__ for figure in view.figures] == ["Figure"]
         # Where this machine is slow just now, the plan expects a slower step than the recorded one: no gap to explain.
-        assert len(view.tables[0].to_frame()) > 0 or show is analysis.show_gap
+        assert len(view.tables[0].to_frame()) > 0 or show is gap.show_gap
         assert view._repr_html_().count("<svg") == 1
         said = repr(view)
         assert view[0][1] in said and view.tables[0].title in said

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from runbook.cli.plan import plan
 from runbook.core.errors import ParamsError
 from runbook.params.project import project_root
-from runbook.workflow.plan_commands import predict_file, predictions_text, search_run
+from runbook.tools.speed.predictions import predict_file, predictions_text
+from runbook.workflow.plan_commands import search_run
 
 ROOT = project_root(Path(__file__))
 PUBLISHED = ROOT / "runbook" / "results" / "published" / "published_results.csv"

@@ -9,7 +9,6 @@ from typing import Any
 from runbook.core.curves import Points, thin
 from runbook.core.table import Row, Table
 from runbook.core.units import show_duration
-from runbook.results.explain import Explanation
 from runbook.results.figures.drawing import (
     BLUE,
     GREEN,
@@ -221,20 +220,10 @@ def goodput_figure(account: WallTime, title: str = "Where the wall time went") -
         for name, _, seconds in bars
     ]
     scaled = [(start / scale, seconds / scale) for _, start, seconds in bars]
-    return _waterfall(title, labels, scaled, f"time ({unit})")
+    return waterfall(title, labels, scaled, f"time ({unit})")
 
 
-def gap_figure(explanation: Explanation) -> Any:
-    """A waterfall from the expected time of a step to the one that was reached."""
-    expected = explanation.expected or 0.0
-    names = ["expected", *(part.name for part in explanation.parts), "reached"]
-    seconds = [expected, *(part.seconds for part in explanation.parts), explanation.reached or 0.0]
-    bars = [*zip([0.0, *accumulate(seconds[:-2])], seconds[:-1], strict=True), (0.0, seconds[-1])]
-    labels = [f"{name}: {length:.3g} s" for name, length in zip(names, seconds, strict=True)]
-    return _waterfall("Why a step takes longer than expected", labels, bars, "time of a step (s)")
-
-
-def _waterfall(
+def waterfall(
     title: str, labels: Sequence[str], bars: Sequence[tuple[float, float]], axis: str
 ) -> Any:
     """Bars by their start and length, one a row; those between the first and the last are what was lost."""

@@ -1,0 +1,79 @@
+"""Requests to a queue as a script writes them: its #SBATCH and #PBS lines, and the options of sbatch and qsub."""
+
+import re
+import shlex
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_FLAGS = ("exclusive", "requeue", "no-requeue", "overcommit", "V", "verbose", "wait", "parsable")
+_SHORT = {
+    "N": "nodes",
+    "n": "ntasks",
+    "p": "partition",
+    "A": "account",
+    "t": "time",
+    "J": "job-name",
+    "q": "qos",
+    "c": "cpus-per-task",
+    "o": "output",
+    "e": "error",
+    "G": "gpus",
+    "C": "constraint",
+    "a": "array",
+    "d": "dependency",
+}
+
+
+@dataclass(frozen=True)
+class Directive:
+    """One request to the queue."""
+
+    queue: str
+    """slurm or pbs."""
+    name: str
+    """Without dashes; of `-l select=2` the resource."""
+    value: str
+    line: int
+
+
+def directives_of(code: str) -> list[Directive]:
+    """The #SBATCH and #PBS lines.
+
+    >>> [(directive.name, directive.value) for directive in directives_of("#PBS -l select=4:system=x,walltime=1:00:00")]
+    [('select', '4:system=x'), ('walltime', '1:00:00')]
+    """
+    found = []
+    for line, text in enumerate(code.splitlines(), 1):
+        if match := re.match(r"#(SBATCH|PBS)\s+(.*)", text):
+            try:
+                words = shlex.split(match[2], comments=True)
+            except ValueError:  # a quote that is not closed
+                words = match[2].split()
+            found += options_of("slurm" if match[1] == "SBATCH" else "pbs", words, line)
+    return found
+
+
+def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
+    """Requests given as options, of a directive or of sbatch and qsub themselves."""
+    found: list[Directive] = []
+    rest = deque(words)
+    while rest and rest[0].startswith("-"):  # the next word is the script's own name
+        word = rest.popleft()
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("--"):
+            name = word[1:2]
+            equals = word[2:]
+            value = word[2:].removeprefix("=")
+        if not equals and rest and not rest[0].startswith("-") and name not in _FLAGS:
+            value = rest.popleft()
+        if queue == "slurm":
+            found.append(Directive(queue, _SHORT.get(name, name), value, line))
+        elif name == "l":
+            parts = (part.partition("=") for part in re.split(r",(?=[a-z_]+=)", value))
+            found += [
+                Directive(queue, resource, amount.strip('"'), line) for resource, _, amount in parts
+            ]
+        else:
+            found.append(Directive(queue, name, value, line))
+    return found

@@ -1,0 +1,1 @@
+"""Speeds of other programs and of our own: predict them from a table, explain them from a log."""

@@ -1,0 +1,61 @@
+"""Why a training is slower than expected: the gap of a log or of a run, as a table and a picture."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from runbook.display import View
+from runbook.params import Settings
+from runbook.params.catalogues import read_models
+from runbook.params.project import project_root
+from runbook.planning import FULL
+from runbook.planning.layout import full_choice
+from runbook.results.explain import Explanation, explain, facts_of_run, read_facts, read_words
+from runbook.results.figures.run_figures import waterfall
+from runbook.results.log_readers.read import open_log, parse_files
+from runbook.workflow.open_phase import OpenPhase
+from runbook.workflow.trainings.training_results import read_results
+
+READ_FOR_FACTS = 4 * 2**20
+"""Bytes at a log's beginning in which arguments and sentences are looked for."""
+
+
+def show_gap(open_phase: OpenPhase) -> View:
+    """Show why a step of the run's training takes longer than expected: a picture and a table whose parts add up."""
+    training = read_results(open_phase.folder, open_phase.plan, FULL)
+    metrics = open_phase.folder / training.phase_plan.log.metrics
+    words = []
+    # On a CPU the plan's step time was measured, since no model of a step exists for one.
+    planned_seconds = training.planned.seconds_per_iteration
+    if full_choice(open_phase.settings).on_cpu and planned_seconds:
+        words.append(f"expected.seconds={planned_seconds:f}")
+    explanation = explain_log(metrics, open_phase.settings, words)
+    caption = "From the expected time of a step to the one reached."
+    return View([(gap_figure(explanation), caption), explanation.as_table()])
+
+
+def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
+    """Explain the gap of a training by its log. What the log does not say comes from the run's settings."""
+    facts = facts_of_run(full_choice(settings)) if settings else {}
+    log = parse_files([path])
+    with open_log(path) as stream:
+        text = stream.read(READ_FOR_FACTS).decode("utf-8", "replace")
+    facts |= read_facts(text, log.arguments)
+    facts |= read_words(set_words)
+    catalogue = read_models(settings.project if settings else project_root())
+    models = {name: catalogue.get(name) for name in catalogue.names}
+    return explain(text, log, facts, models)
+
+
+def gap_figure(explanation: Explanation) -> Any:
+    """Draw a waterfall from the expected time of a step to the one that was reached."""
+    parts = explanation.parts
+    names = ["expected", *(part.name for part in parts), "reached"]
+    expected = explanation.expected or 0.0
+    reached = explanation.reached or 0.0
+    seconds = [expected, *(part.seconds for part in parts), reached]
+    starts = [0.0, *accumulate(seconds[:-2])]
+    bars = [*zip(starts, seconds[:-1], strict=True), (0.0, reached)]
+    labels = [f"{name}: {length:.3g} s" for name, length in zip(names, seconds, strict=True)]
+    return waterfall("Why a step takes longer than expected", labels, bars, "time of a step (s)")
