@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runbook.results.log_readers.known_failures import PAGE, TITLE, FailureClass
+from runbook.results.failures.finder import examples_of
+from runbook.results.failures.kinds import KINDS, TITLE
+from runbook.results.failures.rule import FailureKind
 
 HEAD = f"""# {TITLE}
 
-<!-- Written by tools/write_help.py from runbook/results/log_readers/known_failures.json; change it there. -->
+<!-- Written by tools/write_help.py from runbook/results/failures; change it there. -->
 
 1. Read the last words of the cell or of the command: they name the cause, the rule and a remedy.
 2. `runbook logs RUN` shows what the newest job wrote; `runbook logs FILE...` reads any training log, also of another
@@ -20,14 +22,15 @@ HEAD = f"""# {TITLE}
 
 
 def markdown() -> str:
-    """The page: each known failure with the words it is known by and what to do about it."""
-    return "\n".join([HEAD, *[_section(one) for one in PAGE]])
+    """Return the page: each known failure with its remedy, and lines by which logs show it."""
+    return "\n".join([HEAD, *[_section(kind) for kind in KINDS]])
 
 
-def _section(one: FailureClass) -> str:
-    words = "\n".join(f"- `{pattern}`" for pattern in one.patterns)
-    remedy = one.remedy.replace("<", "&lt;")
-    return f"## {one.name}\n\n{remedy}\n\nA log shows it by one of these (regular expressions):\n\n{words}\n"
+def _section(kind: FailureKind) -> str:
+    remedy = kind.remedy.replace("<", "&lt;")
+    examples = "\n".join(f"- `{line.strip()}` ({source})" for line, source in examples_of(kind))
+    advice = f"Then: {kind.decision.advice}"
+    return f"## {kind.name}\n\n{remedy} {advice}\n\nA log shows it by lines like these:\n\n{examples}\n"
 
 
 if __name__ == "__main__":

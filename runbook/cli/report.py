@@ -4,6 +4,7 @@ import json
 import statistics
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from runbook.cli.options import (
 )
 from runbook.core.errors import DataError
 from runbook.plan_file.schema import PhasePlan
+from runbook.results.failures.finder import Failure
 from runbook.results.log_readers.exports import export, write_csv, write_json, write_mllog
 from runbook.results.log_readers.read import parse_files
 from runbook.results.log_readers.record import ParsedLog
@@ -161,11 +163,25 @@ def summary(log: ParsedLog) -> str:
     ]
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
-        lines.append(
-            f"  FAILURE {failure.name} ({failure.count} x, first at line {failure.line}): {failure.evidence}"
-        )
-        lines.append(f"    {failure.remedy}")
+        lines += failure_lines(failure, is_cause=failure is log.cause)
     return "\n".join(lines)
+
+
+def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
+    """Yield a failure for people: what it is, the line that shows it, what to do."""
+    label = "CAUSE" if is_cause else failure.level.upper()
+    if failure.overcome:
+        label = "OVERCOME"
+    who = "" if failure.rank is None else f", rank {failure.rank}"
+    where = f" on {failure.host}" if failure.host else ""
+    place = f"{failure.count} x, first at line {failure.line}{who}{where}"
+    yield f"  {label} {failure.name} ({place}): {failure.evidence}"
+    if is_cause or not failure.overcome:
+        yield f"    {failure.remedy}"
+    if is_cause:
+        yield f"    Then: {failure.decision.advice}"
+    if failure.also:
+        yield f"    Or {failure.also}: {failure.check}"
 
 
 @click.command()

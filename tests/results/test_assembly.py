@@ -204,6 +204,7 @@ def test_json_is_one_object_with_the_keys_promised(tmp_path):
         "notes",
         "unread_lines",
         "failures",
+        "cause",
         "alarms",
     ]
     assert list(found["records"][0]) == [
@@ -253,7 +254,7 @@ def test_command_summary_names_states_sources_and_failures():
     assert "megatron-lm: 4 records in 1 segment, " in text
     assert "1 x all_skipped" in text
     assert "megatron-v2.log:5)" in text
-    assert "FAILURE time limit (1 x, first at line 13)" in text
+    assert "CAUSE time limit (1 x, first at line 13)" in text
 
 
 def test_command_refuses_two_outputs():

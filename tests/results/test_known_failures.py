@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from runbook.results.log_readers.known_failures import CLASSES, find_failures
+from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
+from runbook.results.failures.kinds import BUILD_HANGS, KINDS
+from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
+from runbook.results.failures.rules import RULES
+from runbook.results.log_readers.read import parse_files
 
+SAMPLES = Path(__file__).parents[1] / "samples"
 SHOWN = {
     "device out of memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     "host out of memory": "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=77.0. Some of the step was killed",
     "collective timeout": "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)",
     "no GPU for a rank": "vm:9:9 [1] NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000",
     "wrong network interface": "node1:99:99 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
-    "network failure": "RuntimeError: [gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:3421",
+    "another rank ended first": "RuntimeError: [gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:3421",
     "launcher needs ssh": "me@nid005003: Permission denied (publickey,keyboard-interactive).",
     "NaN in the loss": "RuntimeError: Rank 5: found NaN in local forward loss calculation. Device: 1, node: n1",
     "loss scale at its floor": "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",
@@ -24,7 +31,8 @@ SHOWN = {
     "device fault": "Memory access fault by GPU node-4 (Agent handle: 0x152e220) on address (nil).",
     "port in use": "The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
     "module missing": "ModuleNotFoundError: No module named 'apex'",
-    "file missing": "FileNotFoundError: [Errno 2] No such file or directory: 'corpus.idx'",
+    "file missing": "FileNotFoundError: [Errno 2] No such file or directory: '/opt/run/start.sh'",
+    "data files": "FileNotFoundError: [Errno 2] No such file or directory: 'corpus.idx'",
     "process killed": "  exitcode  : -9 (pid: 4112)",
 }
 
@@ -72,8 +80,10 @@ def test_a_build_that_waits_for_a_dead_ones_lock_is_known_by_its_last_words():
     assert [one.name for one in find_failures(words)] == ["fused kernel build hangs"]
 
 
-def test_every_class_is_shown():
-    assert {one.name for one in CLASSES} == set(SHOWN)
+def test_every_kind_has_a_rule():
+    shown = {rule.kind.name for rule in RULES} | {BUILD_HANGS.kind.name}
+    assert {kind.name for kind in KINDS} == shown
+    assert set(SHOWN) < shown
 
 
 def test_first_line_and_count_are_kept_in_order_of_appearance():
@@ -118,14 +128,14 @@ CLOSED = [
 ]
 
 
-def test_a_closed_connection_after_another_ranks_own_error_is_no_network_failure():
+def test_a_closed_connection_after_another_ranks_own_error_is_no_lost_peer():
     assert find_failures([*OWN_ERROR, *CLOSED]) == []
-    assert [one.name for one in find_failures([*CLOSED, *CLOSED])] == ["network failure"]
+    assert [one.name for one in find_failures([*CLOSED, *CLOSED])] == ["another rank ended first"]
 
 
-def test_an_error_that_was_caught_hides_no_network_failure():
+def test_an_error_that_was_caught_hides_no_lost_peer():
     caught = "RuntimeError: printed by the program, which goes on"
-    assert [one.name for one in find_failures([caught, *CLOSED])] == ["network failure"]
+    assert [one.name for one in find_failures([caught, *CLOSED])] == ["another rank ended first"]
 
 
 def test_an_error_with_a_name_of_its_own_stays_beside_the_closed_connection():
@@ -134,3 +144,89 @@ def test_an_error_with_a_name_of_its_own_stays_beside_the_closed_connection():
         "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",
     ]
     assert [one.name for one in find_failures([*memory, *CLOSED])] == ["device out of memory"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
+def test_a_rule_recognizes_its_example_and_leaves_its_counterexample(rule):
+    before = ["Building extension module of triton"] if rule.after else []
+    (failure,) = find_failures([*before, rule.example])
+    assert failure.name == rule.kind.name
+    assert not rule.counterexample or not rule.matches(rule.counterexample)
+
+
+def test_a_rule_without_source_or_example_does_not_build():
+    kind = FailureKind(name="x", remedy="y")
+    with pytest.raises(ValueError, match="source"):
+        Rule(kind=kind, patterns=("x",), example="x", source="")
+    with pytest.raises(ValueError, match="example"):
+        Rule(kind=kind, patterns=("x",), example="", source="x")
+
+
+def test_the_cause_is_the_earliest_line_of_the_strongest_level():
+    lines = [
+        "[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout",
+        "RuntimeError: [gloo/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:3421",
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "OSError: [Errno 122] Disk quota exceeded: '/scratch/x'",
+    ]
+    cause = find_cause(find_failures(lines))
+    assert (cause.name, cause.line, cause.rank) == ("device out of memory", 3, 3)
+    assert cause.level is Level.CAUSE
+    assert cause.decision is NextStep.FIX_FIRST
+
+
+def test_torchruns_root_cause_names_the_rank_that_counts():
+    finder = FailureFinder()
+    lines = [
+        "[rank2]: AssertionError: micro batch size must divide the global batch",
+        "[rank5]: torch.OutOfMemoryError: CUDA out of memory.",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 5 (local_rank: 1)",
+        "  exitcode  : 1 (pid: 4711)",
+    ]
+    for number, line in enumerate(lines, start=1):
+        finder.look(line, number)
+    assert finder.cause().name == "device out of memory"
+
+
+def test_what_a_training_survived_is_not_its_cause():
+    finder = FailureFinder()
+    finder.look("torch.OutOfMemoryError: CUDA out of memory.", 1)
+    finder.look("RuntimeError: Connection reset by peer", 2)
+    finder.note_progress(1)
+    (failure,) = finder.found()
+    assert failure.overcome
+    assert finder.cause() is None
+    finder.look("OSError: [Errno 28] No space left on device", 3)
+    assert finder.cause().name == "disk full"
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "host"),
+    [
+        ("[rank3]: CUDA out of memory", 3, ""),
+        ("[1,7]<stdout>:CUDA out of memory", 7, ""),
+        ("15: [rank15]: CUDA out of memory", 15, ""),
+        ("(Worker pid=42, ip=10.0.0.8) CUDA out of memory", None, "10.0.0.8"),
+        ("node7: CUDA out of memory", None, "node7"),
+        ("n2:9:9 [1] NCCL WARN Cuda failure 'out of memory'", None, "n2"),
+    ],
+)
+def test_rank_and_host_are_taken_from_the_prefix(line, rank, host):
+    (failure,) = find_failures([line])
+    assert (failure.name, failure.rank, failure.host) == ("device out of memory", rank, host)
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.log")), ids=lambda path: path.stem)
+def test_healthy_logs_of_other_programs_name_no_failure(path):
+    failures = parse_files([path]).failures
+    ended = {"megatron-v2": ["time limit"]}
+    assert [failure.name for failure in failures] == ended.get(path.stem, [])
+
+
+def test_two_causes_of_one_line_are_told_apart_by_a_check():
+    (failure,) = find_failures(["OSError: [Errno 116] Stale file handle"])
+    assert failure.name == "file system fault"
+    assert failure.also == "shared compile cache"
+    assert failure.check

@@ -11,7 +11,7 @@ import torch
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import parse
-from runbook.results.log_readers.known_failures import find_failures
+from runbook.results.failures.finder import find_failures
 from runbook.training import process_groups, ranks
 from runbook.training.__main__ import train_rank
 from runbook.training.health.stopping import StopConditions

@@ -9,7 +9,7 @@ import pytest
 
 from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
-from runbook.results.log_readers.known_failures import PAGE
+from runbook.results.failures.kinds import KINDS
 from runbook.workflow.trainings.job_rules import (
     Action,
     Attempt,
@@ -180,7 +180,7 @@ def test_words_about_a_signal_are_no_kill(job):
 
 
 def test_each_cause_that_repeats_is_a_known_failure():
-    assert {cause.value for cause in WILL_REPEAT} < {failure.name for failure in PAGE}
+    assert {cause.value for cause in WILL_REPEAT} < {kind.name for kind in KINDS}
 
 
 def test_a_job_without_a_step_of_its_own_is_where_it_began(job):

@@ -14,7 +14,8 @@ from runbook.core.table import html_with_code
 from runbook.core.units import in_words, show_quantity
 from runbook.params.secrets import mask
 from runbook.records.twin import Twin
-from runbook.results.log_readers.known_failures import PAGE, TITLE, anchor, find_failures
+from runbook.results.failures.finder import anchor, examples_of, find_failures
+from runbook.results.failures.kinds import KINDS, TITLE
 from runbook.results.scores import show_score
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -115,9 +116,7 @@ HELP_NAME = "when-it-fails.html"
 def write_help(runs_folder: Path) -> Path:
     """Write the page anew where it is not the newest."""
     path = runs_folder / HELP_NAME
-    rows = [
-        (anchor(failure.name), failure.name, failure.remedy, failure.patterns) for failure in PAGE
-    ]
+    rows = [(anchor(kind.name), kind.name, kind.remedy, examples_of(kind)) for kind in KINDS]
     text = page("help.html.j2", head=head(TITLE), title=TITLE, rows=rows)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)

@@ -61,6 +61,7 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
         "notes": log.notes,
         "unread_lines": log.unread_lines,
         "failures": [asdict(failure) for failure in log.failures],
+        "cause": asdict(log.cause) if log.cause else None,
         "alarms": [
             {name: _finite(fact) for name, fact in asdict(one).items()}
             for one in find_alarms(log.records)

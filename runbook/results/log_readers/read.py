@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from runbook.core.errors import DataError
-from runbook.results.log_readers.known_failures import FailureFinder
+from runbook.results.failures.finder import FailureFinder
 from runbook.results.log_readers.megatron import Megatron
 from runbook.results.log_readers.mlperf import MARK, MlPerf
 from runbook.results.log_readers.nanogpt import LlmC, Modded, NanoGpt
@@ -233,6 +233,7 @@ class LogReader:
                 if place > 1:  # the family of this log comes first from now on
                     self.pairs.insert(1, self.pairs.pop(place))
                 return
+        self.failures.note_progress(self.num_records())
         self.failures.look(line, self.line)
         self.unread += 1
         if (
@@ -269,7 +270,9 @@ class LogReader:
         if out.records or out.validation or out is self.mlperf_out:
             log.format, log.records, log.validation = reader.name, out.records, out.validation
         log.facts, log.validation = self.mlperf.facts, self.mlperf_out.validation or log.validation
-        log.failures = self.failures.found(num_records=len(out.records))
+        self.failures.note_progress(self.num_records())
+        log.failures = self.failures.found()
+        log.cause = self.failures.cause()
         log.notes = [*self.notes, *self._notes(out)]
         return log
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from runbook.results.log_readers.known_failures import Failure
+from runbook.results.failures.finder import Failure
 
 
 @dataclass(slots=True)
@@ -111,6 +111,8 @@ class ParsedLog:
     """What the program printed of its own arguments."""
     failures: list[Failure] = field(default_factory=list)
     """Known failures that the lines between the records name."""
+    cause: Failure | None = None
+    """The failure that explains the end of the training. None: no failure is known, or it went on afterwards."""
     facts: Facts | None = None
     """None where the log has no line of MLPerf's."""
 

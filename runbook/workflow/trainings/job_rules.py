@@ -27,7 +27,9 @@ from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import PhasePlan, parse
 from runbook.planning import FULL, SMOKE, Check
-from runbook.results.log_readers.known_failures import Failure, find_failures
+from runbook.results.failures import kinds
+from runbook.results.failures.finder import Failure, find_cause, find_failures
+from runbook.results.failures.rule import Level, NextStep
 from runbook.workflow import run_files
 from runbook.workflow.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
 
@@ -36,9 +38,11 @@ TOKENIZE = "02-data--tokenize"
 TOKENS = "token files"
 REFUSED = 2
 SAVED_AND_STOPPED = 75
-CONSEQUENCES = frozenset({"network failure", "process killed", "collective timeout"})
-"""Known failures that the other ranks report when one of them has failed."""
-_CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT}
+_CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
+    kinds.DATA.name: EndCause.FILE_MISSING,
+    kinds.ABI.name: EndCause.MODULE_MISSING,
+    kinds.BUILD.name: EndCause.MODULE_MISSING,
+}
 """The cause of each known failure that a restart meets again, by the failure's name."""
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
@@ -265,14 +269,22 @@ def _find_failure(
         return _JobFailure(EndCause.KILLED, EndCause.KILLED, status.reason, remedy)
     lines = [line for path in (folder.err, folder.out) for line in log_tail(path, 400)]
     known = find_failures(lines)
-    if failure := next((one for one in known if one.name not in CONSEQUENCES), None):
-        return _known_failure(failure)
+    cause = find_cause(known)
+    if cause is not None and _is_decisive(cause):
+        return _known_failure(cause)
     error = next((line.strip() for line in reversed(lines) if ERROR_LINE.match(line.strip())), "")
-    if not error and known:
-        return _known_failure(known[0])
+    if not error and cause is not None:
+        return _known_failure(cause)
     error = error or status.reason
     signature = re.sub(r"\d+", "N", error)[:200]
     return _JobFailure(EndCause.OTHER, signature, error[:300])
+
+
+def _is_decisive(failure: Failure) -> bool:
+    """Tell whether a failure says more than the last error of the program does."""
+    if failure.level is Level.SYMPTOM:
+        return failure.decision is NextStep.FIX_FIRST
+    return failure.level is Level.CAUSE
 
 
 def _known_failure(failure: Failure) -> _JobFailure:

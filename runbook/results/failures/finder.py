@@ -1,0 +1,329 @@
+"""Finding known failures in the lines of a log, and which of them is the cause."""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from runbook.results.failures.harmless import is_harmless, is_information
+from runbook.results.failures.kinds import BUILD_HANGS, PEER_DIED
+from runbook.results.failures.log_line import LogLine, split_prefix
+from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
+from runbook.results.failures.rules import RULES
+
+CONTEXT_LINES = 10
+MAX_EVIDENCE = 300
+MAX_TEXT = 4000
+"""Longer lines are cut: no program prints an error behind so many characters."""
+MAX_LAST_LINES = 3
+"""A build hangs where at most so many lines follow the last of its words."""
+
+SIGNAL_WORDS = (
+    "error",
+    "fail",
+    "warn",
+    "abort",
+    "kill",
+    "exception",
+    "cannot",
+    "can't",
+    "couldn't",
+    "could not",
+    "unable",
+    "fatal",
+    "refused",
+    "denied",
+    "invalid",
+    "exceed",
+    "no such",
+    "not found",
+    "timed out",
+    "timeout",
+    "out of",
+    "memory",
+    "missing",
+    "died",
+    "cancel",
+    "mismatch",
+    "corrupt",
+    "undefined",
+    "unexpected",
+    "unrecogni",
+    "unknown",
+    "insufficient",
+    "unavailable",
+    "busy",
+    "already",
+    "duplicate",
+    "nan",
+    "xid",
+    "quota",
+    "space left",
+    "preempt",
+    "lost",
+    "reset",
+    "closed",
+    "not initialized",
+    "no module",
+    "assert",
+    "stale",
+    "read-only",
+    "must be",
+    "should be",
+    "not enough",
+    "oom",
+    "neither",
+    "hangs at",
+    "not meet",
+    "limit",
+    "walltime",
+    "rejected",
+    "violates",
+    "no gpu",
+    "worker_count",
+    "qosm",
+    "completion",
+    "mpi",
+    "pmi",
+    "no makefile",
+    "nosuch",
+    "no kernel",
+    "not divisible",
+    "overflows",
+    "bus ",
+    "ecc",
+    "held by",
+    "are free",
+    "unreachable",
+    "gated",
+    "offline",
+    "connect to",
+    "exists",
+    "signal",
+    "terminated",
+    "incomplete",
+    "empty list",
+    "no optimal",
+    "not a parquet",
+    "incompatible",
+    "unsupported",
+    "not supported",
+    "nothing was",
+    "returned -",
+    "status=",
+    "alloc",
+    "exit",
+    "problem",
+    "another rank",
+)
+(
+    "Every rule's lines hold one of these in lower case. Looking for words first is ten times as "
+    "fast as the rules."
+)
+
+TRACEBACK = "Traceback (most recent call last)"
+_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): \S")
+_OF_COMMUNICATION = re.compile(
+    r"Dist\w*Error|Connection|BrokenPipe|EOFError|Timeout|ChildFailed|NCCL|nccl|[Gg]loo|[Ss]ocket"
+    r"|TCPStore|[Ww]atchdog"
+)
+"""Errors that a rank raises because it no longer reaches another one."""
+
+ROOT_CAUSE = "Root Cause (first observed failure):"
+_ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
+_EXIT_STATUS = re.compile(r"exitcode\s*:")
+
+
+@dataclass
+class Failure:
+    """A known failure that a log shows."""
+
+    name: str
+    line: int
+    """The first line that shows it, counted from 1."""
+    evidence: str
+    count: int
+    remedy: str
+    level: Level
+    decision: NextStep
+    source: str
+    rank: int | None = None
+    host: str = ""
+    also: str = ""
+    """Another kind that the same line can come from."""
+    check: str = ""
+    """What tells the two apart."""
+    overcome: bool = False
+    """Whether the training made steps afterwards."""
+
+
+class FailureFinder:
+    """Looks at lines as they come. `found` and `cause` may be asked for at any time."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Failure] = {}
+        self._context: deque[str] = deque(maxlen=CONTEXT_LINES)
+        self._build: Failure | None = None
+        self._lines_since_build = 0
+        self._num_records = 0
+        self._in_traceback = False
+        self._own_error = False
+        self._in_root_cause = False
+        self._root_rank: int | None = None
+
+    def look(self, line: str, number: int) -> None:
+        """Look at one line."""
+        self._lines_since_build += 1
+        self._look_for_build(line, number)
+        self._look_for_root_cause(line)
+        self._look_for_own_error(line)
+        lowered = line[:MAX_TEXT].lower()
+        if any(word in lowered for word in SIGNAL_WORDS):
+            log_line = split_prefix(line[:MAX_TEXT])
+            rule = self._rule_of(log_line.text)
+            if rule is not None and not self._is_after_effect(rule):
+                self._keep(rule, log_line, line, number)
+        self._context.append(line[:MAX_TEXT])
+
+    def note_progress(self, num_records: int) -> None:
+        """Tell how many steps the log has shown so far. What a training survived is not why it ended."""
+        if num_records == self._num_records:
+            return
+        self._num_records = num_records
+        for name, failure in [*self._found.items()]:
+            if failure.level is Level.CAUSE:
+                failure.overcome = True
+            else:
+                del self._found[name]
+
+    def found(self) -> list[Failure]:
+        """Return all failures by first appearance. A build hangs only where it is the log's last word."""
+        nothing_else = not self._num_records and not self._found
+        if self._build is not None and nothing_else and self._lines_since_build <= MAX_LAST_LINES:
+            return [self._build]
+        return sorted(self._found.values(), key=lambda failure: failure.line)
+
+    def cause(self) -> Failure | None:
+        """Return the earliest failure of the strongest level; of equal ones, that of torchrun's root cause."""
+        return find_cause(self.found(), self._root_rank)
+
+    def _rule_of(self, text: str) -> Rule | None:
+        """Return the first rule that matches."""
+        if is_harmless(text):
+            return None
+        only_in_warnings = is_information(text)
+        for rule in RULES:
+            if only_in_warnings and not rule.in_warnings:
+                continue
+            if rule.matches(text) and self._has_context(rule):
+                return rule
+        return None
+
+    def _has_context(self, rule: Rule) -> bool:
+        if rule.context is None:
+            return True
+        return any(rule.context.search(line) for line in self._context)
+
+    def _keep(self, rule: Rule, log_line: LogLine, line: str, number: int) -> None:
+        name = rule.kind.name
+        level = rule.level or rule.kind.level
+        known = self._found.get(name)
+        if known is not None and known.level.strength >= level.strength and not known.overcome:
+            known.count += 1
+            return
+        count = 1 if known is None else known.count + 1
+        self._found[name] = Failure(
+            name=name,
+            line=number,
+            evidence=line.strip()[:MAX_EVIDENCE],
+            count=count,
+            remedy=rule.kind.remedy,
+            level=level,
+            decision=rule.decision or rule.kind.decision,
+            source=rule.source,
+            rank=log_line.rank,
+            host=log_line.host,
+            also=rule.also.name if rule.also else "",
+            check=rule.check,
+        )
+
+    def _look_for_build(self, line: str, number: int) -> None:
+        if any(words in line for words in BUILD_HANGS.words):
+            self._build = Failure(
+                name=BUILD_HANGS.kind.name,
+                line=number,
+                evidence=line.strip()[:MAX_EVIDENCE],
+                count=1,
+                remedy=BUILD_HANGS.kind.remedy,
+                level=BUILD_HANGS.kind.level,
+                decision=BUILD_HANGS.kind.decision,
+                source=BUILD_HANGS.source,
+            )
+            self._lines_since_build = 0
+        elif BUILD_HANGS.end in line:
+            self._build = None
+
+    def _is_after_effect(self, rule: Rule) -> bool:
+        """Tell whether a lost connection follows from another rank's own error, whose words no rule knows."""
+        return self._own_error and rule.kind is PEER_DIED
+
+    def _look_for_own_error(self, line: str) -> None:
+        """Note when a rank ends with an error that is not about reaching another rank.
+
+        Its process closes its connections, so what other ranks say of theirs comes after this error.
+        """
+        if TRACEBACK in line:
+            self._in_traceback = True
+        elif self._in_traceback and _ERROR.match(split_prefix(line[:MAX_TEXT]).text):
+            self._in_traceback = False
+            self._own_error = self._own_error or not _OF_COMMUNICATION.search(line)
+
+    def _look_for_root_cause(self, line: str) -> None:
+        if ROOT_CAUSE in line:
+            self._in_root_cause = True
+        elif self._in_root_cause and (rank := _ROOT_RANK.match(line)):
+            self._root_rank = int(rank[1])
+        elif _EXIT_STATUS.search(line):
+            self._in_root_cause = False
+
+
+def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
+    """Return the earliest failure of the strongest level, that of `root_rank` before others. None: there is none."""
+    last = [failure for failure in failures if not failure.overcome]
+    if not last:
+        return None
+    strongest = max(failure.level.strength for failure in last)
+    strong = [failure for failure in last if failure.level.strength == strongest]
+    of_root = [failure for failure in strong if failure.rank == root_rank]
+    candidates = of_root if root_rank is not None and of_root else strong
+    return min(candidates, key=lambda failure: failure.line)
+
+
+def find_failures(lines: Iterable[str]) -> list[Failure]:
+    """Return the failures that these lines name.
+
+    >>> lines = ["step 1", "error: *** JOB 7 CANCELLED DUE TO TIME LIMIT ***"]
+    >>> [(failure.name, failure.line) for failure in find_failures(lines)]
+    [('time limit', 2)]
+    """
+    finder = FailureFinder()
+    for number, line in enumerate(lines, start=1):
+        finder.look(line, number)
+    return finder.found()
+
+
+def anchor(name: str) -> str:
+    """Return the place of a failure on the page, as GitHub and mkdocs name it.
+
+    >>> anchor("NaN in the loss")
+    'nan-in-the-loss'
+    """
+    return name.lower().replace(" ", "-")
+
+
+def examples_of(kind: FailureKind) -> list[tuple[str, str]]:
+    """Return lines by which logs show a kind of failure, each with its source."""
+    examples = [(rule.example, rule.source) for rule in RULES if rule.kind is kind]
+    if kind is BUILD_HANGS.kind:
+        examples += [(words, BUILD_HANGS.source) for words in BUILD_HANGS.words]
+    return examples

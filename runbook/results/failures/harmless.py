@@ -1,0 +1,65 @@
+"""Lines that look like failures and are none."""
+
+import re
+
+_HARMLESS = re.compile(
+    "|".join(
+        (
+            r"destroy_process_group|process group has NOT been destroyed",
+            (
+                r"using (?:best-guess )?GPU \d+ (?:to perform|as device used by) barrier|to "
+                r"perform barrier as devices"
+            ),
+            r'Missing "(?:amd_)?iommu=',
+            r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered",
+            r"Passed unknown parameter",
+            r"Exceeded step memory limit at some point",
+            r"leaked (?:semaphore|shared_memory) ",
+            r"Unable to find hostfile",
+            r"step creation (?:temporarily|still) disabled, retrying",
+            r"OVERFLOW! Rank \d+ Skipping step|Skipping step\. Attempted loss scale",
+            (
+                r"could not find the metadata file|will not load any checkpoints and will start "
+                r"from random"
+            ),
+            r"Failed to find nccl(?:Net|CollNet|Tuner|Profiler)\w* symbol",
+            r"sent help message|orte_base_help_aggregate",
+            r"Not enough SMs to use max_autotune",
+            r"No preset parameters were found",
+            r"stripe already set",
+            r"fork\(\) support|Setting RDMAV_FORK_SAFE",
+            r"number of nan iterations:\s+0\b.*number of skipped|\(errors?: 0\)|\b0 errors?\b",
+            r"TF-TRT Warning: Could not find TensorRT",
+            r"overriding env\. variables|is deprecated",
+            r"socket\.cpp:\d+\] \[c10d\] The (?:client|server) socket .*(?:cannot be initialized|has failed to connect) "
+            r".*errno: 9[79]",
+            r"libibverbs: Warning: couldn't open config directory",
+            r"sparse_attn requires|Please specify the CUTLASS|async_io requires the dev libaio",
+            r"no version information available",
+            r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
+        )
+    )
+)
+_INFORMATION = re.compile(
+    "|".join(
+        (
+            r"(?<![\w-])INFO\b",
+            r"\b(?:DEBUG|VERBOSE)\b",
+            r"(?<!NCCL )\bWARNING\b",
+            r"\w+Warning:",
+            r"^\[?W\d* ",
+            r"\[W\d* ",
+            r"^I\d{4} |\bI tensorflow/",
+        )
+    )
+)
+
+
+def is_harmless(text: str) -> bool:
+    """Tell whether a line is known to mean nothing, whatever its words."""
+    return bool(_HARMLESS.search(text))
+
+
+def is_information(text: str) -> bool:
+    """Tell whether a program marks a line as information or as a warning."""
+    return bool(_INFORMATION.search(text))

@@ -1,0 +1,60 @@
+"""A line of a job's log: the text without the prefixes that launchers add, and the rank and host they name."""
+
+import re
+from dataclasses import dataclass
+
+_PREFIXES = (
+    # torchrun: "[rank3]: ...", "[rank3]:[E ...] ..."
+    re.compile(r"^\[rank(?P<rank>\d+)\]:\s?"),
+    # torchrun with --tee: "[trainer3]:...", "[trainer0|0]:...", "[default0]:..."
+    re.compile(r"^\[(?:trainer|default|worker)(?P<rank>\d+)(?:\|\d+)?\]:"),
+    # Open MPI: "[1,7]<stdout>:..."
+    re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:\s?"),
+    # srun --label: " 3: ..."; PALS and MPICH: "host 84: ..."
+    re.compile(r"^\s*(?P<rank>\d{1,6}):\s"),
+    re.compile(r"^(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*) (?P<rank>\d{1,6}): "),
+    # Ray: "(RayWorkerWrapper pid=1978, ip=10.0.0.8) ..."
+    re.compile(r"^\((?:[\w:. ()]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\)\s?"),
+    # pdsh and DeepSpeed's launcher: "node7: ..."
+    re.compile(r"^(?P<host>[a-zA-Z][a-zA-Z-]*\d[\w-]*): (?=\S)"),
+)
+_NCCL = re.compile(r"(?:^|\s)(?P<host>[a-zA-Z][\w.-]*):\d+:\d+ \[\d+\]")
+_PYTORCH_RANK = re.compile(r"\[(?:PG \S+(?: \S+)*? )?Rank (?P<rank>\d+)\]")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T](\d\d):(\d\d):(\d\d)")
+MAX_PREFIXES = 4
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """The text of a line, and who wrote it. `rank` is None and `host` is empty where the line does not say."""
+
+    text: str
+    rank: int | None = None
+    host: str = ""
+
+
+def split_prefix(line: str) -> LogLine:
+    """Take the prefixes of launchers from a line.
+
+    >>> split_prefix("15: [rank15]: AssertionError: no")
+    LogLine(text='AssertionError: no', rank=15, host='')
+    >>> split_prefix("c000001: FileNotFoundError: x.npy")
+    LogLine(text='FileNotFoundError: x.npy', rank=None, host='c000001')
+    """
+    text = line
+    rank: int | None = None
+    host = ""
+    for _ in range(MAX_PREFIXES):
+        match = next(filter(None, (prefix.match(text) for prefix in _PREFIXES)), None)
+        if match is None:
+            break
+        named = match.groupdict()
+        if named.get("rank"):
+            rank = int(named["rank"])
+        host = named.get("host") or host
+        text = text[match.end() :]
+    if nccl := _NCCL.search(text):
+        host = host or nccl["host"]
+    if rank is None and (named_rank := _PYTORCH_RANK.search(text)):
+        rank = int(named_rank["rank"])
+    return LogLine(text, rank, host)

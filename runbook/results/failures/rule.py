@@ -1,0 +1,104 @@
+"""The types of the failure table: a kind of failure, and a rule that recognizes it by a line of a log."""
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """How much a line says about the cause. The strongest level in a log gives the answer."""
+
+    CAUSE = "cause"
+    """The line names what went wrong."""
+    SYMPTOM = "symptom"
+    """The line shows the effect of something that may have another cause."""
+    CONSEQUENCE = "consequence"
+    """The line follows from the end of another rank or process."""
+
+    @property
+    def strength(self) -> int:
+        """Return a number that is larger for a stronger level."""
+        return _STRENGTHS[self]
+
+
+_STRENGTHS = {Level.CAUSE: 2, Level.SYMPTOM: 1, Level.CONSEQUENCE: 0}
+
+
+class NextStep(StrEnum):
+    """What to do with the job before it is submitted again."""
+
+    FIX_FIRST = "fix_first"
+    RETRY_SAME = "retry_same"
+    RETRY_OTHER_NODE = "retry_other_node"
+    RETRY_AFTER_WAIT = "retry_after_wait"
+
+    @property
+    def advice(self) -> str:
+        """Return the decision as a sentence."""
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    NextStep.FIX_FIRST: "mend this first; the same job would fail again.",
+    NextStep.RETRY_SAME: "submit the job again as it is.",
+    NextStep.RETRY_OTHER_NODE: "submit it again without the node that failed.",
+    NextStep.RETRY_AFTER_WAIT: "wait some minutes, then submit it again.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureKind:
+    """One cause of failed jobs, with its remedy."""
+
+    name: str
+    remedy: str
+    decision: NextStep = NextStep.FIX_FIRST
+    level: Level = Level.CAUSE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Lines by which logs show one kind of failure. The first rule that matches a line decides about it."""
+
+    kind: FailureKind
+    patterns: tuple[str, ...]
+    """Regular expressions. One of them must be found in the line without its prefixes."""
+    example: str
+    """A line that the rule recognizes, as a program printed it."""
+    source: str
+    """Where the line was seen: a public thread, or the program that prints it."""
+    unless: str = ""
+    """A pattern that must not be in the same line."""
+    counterexample: str = ""
+    """A line that the rule must leave alone."""
+    after: str = ""
+    """A pattern that one of the ten lines before must hold."""
+    level: Level | None = None
+    """None: the level of the kind."""
+    decision: NextStep | None = None
+    """None: the decision of the kind."""
+    also: FailureKind | None = None
+    """The other kind that the same line can come from."""
+    check: str = ""
+    """What tells the two kinds apart."""
+    in_warnings: bool = False
+    """Whether the rule also holds in lines that are marked as information or warnings."""
+    expression: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    exception: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
+    context: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compile the patterns, and refuse a rule that nobody can check."""
+        if not self.example or not self.source:
+            raise ValueError(f"the rule of {self.patterns[0]!r} needs an example and a source")
+        if bool(self.also) != bool(self.check):
+            raise ValueError(f"the rule of {self.patterns[0]!r} needs a check for its second kind")
+        object.__setattr__(self, "expression", re.compile("|".join(self.patterns)))
+        object.__setattr__(self, "exception", re.compile(self.unless) if self.unless else None)
+        object.__setattr__(self, "context", re.compile(self.after) if self.after else None)
+
+    def matches(self, text: str) -> bool:
+        """Tell whether a line shows this failure, its context apart."""
+        if not self.expression.search(text):
+            return False
+        return self.exception is None or not self.exception.search(text)

@@ -1,0 +1,21 @@
+"""All rules, specific before general: the first that matches a line decides about it."""
+
+from runbook.results.failures.rules.data import DATA_RULES
+from runbook.results.failures.rules.devices import DEVICE_RULES
+from runbook.results.failures.rules.endings import ENDING_RULES
+from runbook.results.failures.rules.jobs import JOB_RULES
+from runbook.results.failures.rules.memory import MEMORY_RULES
+from runbook.results.failures.rules.network import NETWORK_RULES
+from runbook.results.failures.rules.programs import PROGRAM_RULES
+from runbook.results.failures.rules.software import SOFTWARE_RULES
+
+RULES = (
+    *MEMORY_RULES,
+    *DEVICE_RULES,
+    *SOFTWARE_RULES,
+    *JOB_RULES,
+    *NETWORK_RULES,
+    *DATA_RULES,
+    *PROGRAM_RULES,
+    *ENDING_RULES,
+)

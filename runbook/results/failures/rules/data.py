@@ -1,0 +1,234 @@
+"""Files: file systems, training data, checkpoints."""
+
+from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DATA, FILE, STORAGE
+from runbook.results.failures.rule import NextStep, Rule
+
+DATA_RULES = (
+    Rule(
+        kind=CHECKPOINT_DAMAGE,
+        patterns=(
+            r"PytorchStreamReader failed",
+            r"failed finding central directory",
+            r"Error while deserializing header",
+            r"MetadataIncompleteBuffer",
+            r"InvalidHeaderDeserialization",
+            r"HeaderTooLarge",
+            r"incomplete metadata",
+            r"unexpected EOF, expected",
+            r"storage has wrong (?:byte )?size",
+            r"(?:pickle|unpickling).{0,60}(?:truncated|EOF|invalid load key)",
+            r"UnpicklingError: (?:invalid load key|pickle data was truncated|unpickling stack)",
+            r"BadZipFile",
+            r"not a zip ?file",
+            r"corrupt(?:ed)? (?:checkpoint|file|weights|zip)",
+            r"(?:checkpoint|weights?|safetensors).{0,60}(?:corrupt|truncated|incomplete)",
+            r"checksum .{0,40}(?:mismatch|does not match|differs)",
+            r"hash mismatch",
+            r"invalid hash value",
+            r"EOFError: Ran out of input",
+            r"CRC.?(?:32)? (?:check )?(?:fail|mismatch|error)",
+            r"file is not a database",
+            r"Unexpected end of (?:file|data|ZIP)",
+            r"invalid magic number",
+            r"cannot read .{0,40}central directory",
+            r"not enough bytes",
+        ),
+        unless=r"index|\.idx|[Pp]arquet|dataset|npy",
+        example=(
+            "safetensors_rust.SafetensorError: Error while deserializing header: "
+            "MetadataIncompleteBuffer"
+        ),
+        source="lyogavin/airllm#137",
+    ),
+    Rule(
+        kind=CHECKPOINT_FIT,
+        patterns=(
+            r"[Gg]lobal shape mismatch",
+            r"size mismatch for",
+            r"Error\(s\) in loading state_dict",
+            r"(?:Missing|Unexpected) key\(s\) in state_dict",
+            r"used a DP world size",
+            r"world size .{0,60}checkpoint",
+            r"checkpoint.{0,80}world size",
+            r"Automatic adjustment of ZeRO",
+            r"ZeRORuntimeException",
+            r"CheckpointingException",
+            r"Weights only load failed",
+            r"WeightsUnpickler error",
+            r"Unsupported (?:global|operand|class)",
+            r"_pickle\.UnpicklingError: Weights",
+            r"add_safe_globals",
+            r"(?:missing|unexpected) keys?.{0,40}(?:state|checkpoint|load)",
+            (
+                r"KeyError: '?(?:model|optimizer|module|state_dict|lr_scheduler"
+                r"|opt_param_scheduler|rng_state|checkpoint_version|args)'?"
+            ),
+            r"does not match (?:the )?(?:checkpoint|saved|loaded)",
+            r"shape .{0,60}(?:in|from) (?:the )?checkpoint",
+            (
+                r"checkpoint .{0,80}(?:not compatible|incompatible|different|does not|do not match"
+                r"|shape|was (?:saved|trained|written) with)"
+            ),
+            r"loaded state dict (?:has|contains)",
+            r"parameter group.{0,40}(?:doesn't|does not) match",
+            r"different number of parameter groups",
+            r"copying a param with shape",
+            r"invalid access pattern",
+            r"(?:tensor|pipeline)[ _-](?:model[ _-])?parallel.{0,60}(?:checkpoint|from args)",
+            r"value from checkpoint .{0,60}not equal",
+            r"is not equal to the input argument value",
+            r"Unexpected keys? in",
+            r"not found in (?:the )?checkpoint",
+            r"Missing key in checkpoint",
+        ),
+        example=(
+            "Global shape mismatch for loaded ((1024, 768)) and expected ((512, 768)) tensor for "
+            "key model.embedding.position_embeddings.weight"
+        ),
+        source="NVIDIA-NeMo/Speech#10715",
+    ),
+    Rule(
+        kind=STORAGE,
+        patterns=(
+            r"Read-only file system",
+            r"\[Errno (?:5|13|30|107|108|112|121)\]",
+            r"Input/output error",
+            r"Permission ?[Dd]enied",
+            r"PermissionError",
+            r"Transport endpoint is not connected",
+            r"Remote I/O error",
+            r"Cannot send after transport endpoint",
+            r"EROFS",
+            r"EACCES",
+            r"EIO\b",
+            r"Operation not permitted",
+            r"Host is down",
+            r"trying to write in your cache folder",
+            r"not writable",
+            r"is not a writable",
+            r"not have (?:write )?permission",
+            r"NFS.{0,40}(?:not responding|timed out|error)",
+            r"[Ll]ustre.{0,60}(?:error|evict|not responding)",
+            r"LustreError",
+            r"GPFS.{0,40}(?:error|stale|unmount)",
+            r"(?:file ?system|mount).{0,40}(?:not mounted|unavailable|hang)",
+            r"unable to open file .{0,60}(?:errno|denied)",
+            r"cannot create (?:directory|regular file)",
+            r"\[Errno 36\]",
+            r"\[Errno 40\]",
+            r"BlockingIOError",
+            r"OSError: \[Errno (?:14|22|35|38|95|524)\]",
+            r"Unable to (?:synchronously )?(?:open|create|lock) file",
+            r"unable to lock file",
+            r"No locks available",
+            r"\[Errno 37\]",
+            r"file signature not found",
+        ),
+        unless=r"publickey|pyxis|enroot|docker|ImportError",
+        example="OSError: [Errno 30] Read-only file system",
+        source="NVlabs/nvdiffrast#33",
+        in_warnings=False,
+    ),
+    Rule(
+        kind=STORAGE,
+        patterns=(
+            r"Input/output error",
+            r"\[Errno 5\]",
+        ),
+        example="OSError: [Errno 5] Input/output error: '/opt/data/private/dataset/a'",
+        source="whwu95/Text4Vis#6",
+        decision=NextStep.RETRY_AFTER_WAIT,
+    ),
+    Rule(
+        kind=STORAGE,
+        patterns=(r"There was a problem when trying to write in your cache folder",),
+        example=(
+            "There was a problem when trying to write in your cache folder "
+            "(/cache/huggingface/hub)."
+        ),
+        source="project-codeflare/codeflare-sdk#193",
+        in_warnings=True,
+    ),
+    Rule(
+        kind=DATA,
+        patterns=(
+            r"NonMatchingSplitsSizesError",
+            r"NonMatchingChecksumError",
+            r"Parquet magic bytes",
+            r"ArrowInvalid",
+            r"DatasetGenerationError",
+            r"doesn't match expected format",
+            r"(?:doc|sample|shuffle|document)_?(?:idx|index)\S*\.npy",
+            r"\.(?:bin|idx)\b.{0,60}(?:No such|not found|does not exist|missing|corrupt|mismatch)",
+            (
+                r"(?:No such|not found|does not exist|missing).{0,200}\.(?:bin|idx|npy|jsonl?"
+                r"|parquet|arrow|mds|tar|zst|gz|tfrecord|csv|txt)\b"
+            ),
+            r"[Mm]map(?:ped)? length",
+            r"mmap length is greater than",
+            r"cannot mmap an empty file",
+            r"cannot reshape array of size",
+            r"[Tt]oken.{0,40}out of (?:range|vocab)",
+            r"[Ee]mpty (?:dataset|corpus|data)",
+            r"[Dd]ata ?set.{0,60}(?:not found|is empty|missing|corrupt|does not exist)",
+            r"num_samples should be a positive",
+            (
+                r"(?:train|valid|test).{0,20}(?:data|files?).{0,30}(?:not found|missing|does not "
+                r"exist)"
+            ),
+            r"JSONDecodeError",
+            r"UnicodeDecodeError",
+            r"gzip.{0,30}(?:CRC|not a gzip|truncated)",
+            r"Not a gzipped file",
+            r"Compressed file ended",
+            r"zlib.error",
+            r"zstd.{0,30}(?:error|corrupt|incomplete)",
+            r"[Uu]nable to open (?:data|dataset)",
+            r"vocab(?:ulary)? (?:file|size).{0,40}(?:not|does|mismatch)",
+            r"Not enough (?:samples|tokens|documents)",
+            r"not enough data",
+            r"number of (?:samples|documents).{0,60}(?:mismatch|not)",
+            r"[Dd]ata (?:prefix|path|file).{0,60}(?:not|does not)",
+            r"pyarrow\.lib\.\w+",
+            r"webdataset.{0,60}(?:error|fail)",
+            r"shard .{0,40}(?:missing|corrupt|truncated)",
+            r"invalid (?:magic|index file)",
+        ),
+        unless=r"config\.json|tokenizer_config|checkpoint|\.triton",
+        example=(
+            "FileNotFoundError: [Errno 2] No such file or directory: "
+            "'/data/user/dataset/index-cache/43d5bc1477_doc_idx.npy'"
+        ),
+        source="deepspeedai/Megatron-DeepSpeed#356",
+    ),
+    Rule(
+        kind=CHECKPOINT_FIT,
+        patterns=(
+            (
+                r"(?:No such|not found|does not exist|FileNotFoundError).{0,200}(?:latest_checkpoi"
+                r"nted_iteration|mp_rank_|iter_\d{7}|global_step\d+|\.distcp|zero_pp_rank"
+                r"|checkpoint-\d+)"
+            ),
+            r"Unable to find (?:latest|checkpoint)",
+            r"no checkpoint (?:was )?found",
+            r"checkpoint .{0,60}(?:not found|does not exist)",
+        ),
+        example=(
+            "FileNotFoundError: [Errno 2] No such file or directory: "
+            "'/ckpt/iter_0000500/mp_rank_00/model_optim_rng.pt'"
+        ),
+        source="Megatron-LM, load_checkpoint with a missing rank file",
+    ),
+    Rule(
+        kind=FILE,
+        patterns=(
+            r"FileNotFoundError: ",
+            r"NotADirectoryError: ",
+            r"IsADirectoryError: ",
+            r": No such file or directory$",
+            r"can't open file",
+        ),
+        example="FileNotFoundError: [Errno 2] No such file or directory: 'corpus'",
+        source="Python, the exception's name",
+    ),
+)

@@ -1,0 +1,63 @@
+"""How processes end: what a launcher says when a rank is gone. Everything here follows from something else."""
+
+from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED
+from runbook.results.failures.rule import Level, Rule
+
+ENDING_RULES = (
+    Rule(
+        kind=KILLED,
+        patterns=(
+            r"exitcode\s*: -9\b",
+            r"Signal 9 \(SIGKILL\)",
+            r"died with <Signals\.SIGKILL",
+            r"[Kk]illed by signal 9",
+            r"exit(?:ed)? (?:with )?(?:exit )?code 137\b",
+            r"^Killed$",
+            r": Killed$",
+            r"return code -9",
+            r"exits with return code = -9",
+        ),
+        example="  exitcode  : -9 (pid: 4112)",
+        source="PyTorch, torchelastic's report of a failed rank",
+    ),
+    Rule(
+        kind=PROGRAM_ENDED,
+        patterns=(
+            r"Segmentation fault",
+            r"SIGSEGV",
+            r"signal 11\b",
+            r"exitcode\s*: -(?:11|6|4|8)\b",
+            r"Signal (?:4|6|8|11) \(SIG",
+            r"core dumped",
+            r"SIGABRT",
+            r"Fatal Python error",
+            r"exit code 13[469]\b",
+            r"\bAborted\b",
+        ),
+        unless=r"died from signal",
+        example="Fatal Python error: Segmentation fault",
+        source="Python, faulthandler",
+    ),
+    Rule(
+        kind=PEER_DIED,
+        patterns=(
+            r"ChildFailedError",
+            r"exitcode\s*: (?:-15|143|1)\b",
+            r"Sending process \d+ closing signal",
+            r"Signal 15 \(SIGTERM\)",
+            r"SignalException",
+            r"exited with exit code",
+            r"Exited with exit code",
+            r"Killing subprocess",
+            r"failed \(exitcode",
+            r"tasks? [\d,-]+: (?:Terminated|Exited|Killed|Aborted)",
+            r"mpirun noticed that process rank",
+            r"Primary job +terminated normally",
+            r"MPI_ABORT was invoked",
+            r"exits with return code",
+        ),
+        example="srun: error: nid01934: tasks 2,4-5,7: Terminated",
+        source="desihub/desitarget#628",
+        level=Level.CONSEQUENCE,
+    ),
+)

@@ -1,0 +1,403 @@
+"""What scheduler, launcher, container and notebook say about a job."""
+
+from runbook.results.failures.kinds import (
+    CANCELLED,
+    CONTAINER,
+    DISK,
+    HUB,
+    LAUNCHER,
+    NODE,
+    NOTEBOOK,
+    PREEMPTED,
+    REFUSED_JOB,
+    SSH,
+    TIME_LIMIT,
+)
+from runbook.results.failures.rule import NextStep, Rule
+
+JOB_RULES = (
+    Rule(
+        kind=DISK,
+        patterns=(
+            r"[Dd]isk quota exceeded",
+            r"[Nn]o space left on device",
+            r"\[Errno (?:27|28|122)\]",
+            r"bytes are free on its disk",
+            r"[Qq]uota (?:has been )?exceeded",
+            r"EDQUOT",
+            r"ENOSPC",
+            r"inode.{0,30}(?:exhausted|quota|limit)",
+            r"[Nn]ot enough (?:free )?(?:disk )?space",
+            r"file (?:size|count) limit exceeded",
+            r"[Ff]ile too large",
+            r"over (?:disk )?quota",
+            r"[Ii]nsufficient (?:disk )?space",
+            r"There is not enough space",
+            r"inline_container\.cc:\d+\] \. (?:unexpected pos|PytorchStreamWriter failed writing)",
+            r"PytorchStreamWriter failed writing file",
+            r"\bdisk (?:is )?full\b",
+            r"write error: No space",
+            r"filesystem full",
+            r"[Nn]o space available",
+        ),
+        example="OSError: [Errno 122] Disk quota exceeded",
+        source="ayaanzhaque/instruct-nerf2nerf#86",
+        in_warnings=True,
+    ),
+    Rule(
+        kind=NODE,
+        patterns=(r"job preempted \(node failure\)",),
+        example="job preempted (node failure)",
+        source="cBio/cbio-cluster#188",
+        also=PREEMPTED,
+        check="The scheduler's record says which: a failed node is down in sinfo or pbsnodes.",
+        decision=NextStep.RETRY_SAME,
+    ),
+    Rule(
+        kind=PREEMPTED,
+        patterns=(
+            r"DUE TO PREEMPTION",
+            r"\bPREEMPTED\b",
+            r"[Jj]ob (?:was |has been )?preempted",
+            r"being preempted",
+            r"DUE TO JOB REQUEUE",
+            r"job requeued",
+            r"[Pp]reemption (?:notice|signal)",
+            r"SIGUSR.{0,40}preempt",
+        ),
+        example=(
+            "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO "
+            "PREEMPTION ***"
+        ),
+        source="Slurm, a message of slurmstepd",
+    ),
+    Rule(
+        kind=TIME_LIMIT,
+        patterns=(
+            r"DUE TO TIME LIMIT",
+            r"walltime \S+ exceeded",
+            r"exceeded wallclock limit",
+            r"walltime .{0,20}exceeded limit",
+            r"TERM_RUNLIMIT",
+            r"[Ww]all ?time (?:limit )?(?:exceeded|reached)",
+            r"exceeded (?:the )?(?:wall ?(?:clock|time)|time) limit",
+            r"\bTIMEOUT\b.{0,30}(?:JOB|job)",
+            r"job .{0,20}hit .{0,10}time limit",
+            r"job exceeded (?:its )?(?:time|wall)",
+        ),
+        example=(
+            "slurmstepd: error: *** STEP 32233190.0 ON nid01934 CANCELLED AT 2020-07-03T02:59:56 "
+            "DUE TO TIME LIMIT ***"
+        ),
+        source="desihub/desitarget#628",
+        in_warnings=True,
+    ),
+    Rule(
+        kind=REFUSED_JOB,
+        patterns=(
+            (
+                r"(?:sbatch|srun|salloc): error: (?:Unable to allocate resources|Batch job "
+                r"submission failed|QOS|AssocMax|AssocGrp|Invalid (?:account|partition|qos)"
+                r"|invalid partition|Requested (?:node|time|partition)|Job (?:violates|request)"
+                r"|Unable to (?:submit|create job)|Memory specification|More processors|CPU count"
+                r"|Node count)"
+            ),
+            r"Batch job submission failed",
+            r"Job violates accounting/QOS policy",
+            r"Requested node configuration is not available",
+            r"Requested time limit is invalid",
+            r"Invalid account or account/partition",
+            r"QOSM(?:in|ax)\w+",
+            (
+                r"qsub: .{0,20}(?:Job (?:exceeds|violates|rejected|has|not)|would exceed|Unknown"
+                r"|Illegal|Unauthorized|Bad UID|Access|Invalid|cannot|illegally|Maximum|Queue"
+                r"|directive|No default)"
+            ),
+            r"Job rejected by all possible destinations",
+            r"Job exceeds queue (?:resource )?limits",
+            r"cannot satisfy queue",
+            r"PBS: Job rejected",
+            r"invalid (?:partition|qos|account) specified",
+            r"Unauthorized Request",
+            r"Submission rejected",
+            r"job submit limit",
+            r"bsub: .{0,60}(?:error|rejected|not)",
+            r"Node count specification invalid",
+            r"Invalid (?:qos|feature|generic resource) specification",
+            r"allocation failure: ",
+            r"Access/permission denied.{0,30}(?:job|submi)?",
+            r"Job dependency problem",
+            r"Job credential (?:revoked|expired)",
+            r"Requested partition configuration not available",
+            r"nodes are busy$",
+            r"PartitionTimeLimit",
+            r"PartitionNodeLimit",
+            r"ReqNodeNotAvail",
+            r"AssocMax\w+",
+            r"AssocGrp\w+",
+        ),
+        unless=r"retrying",
+        example=(
+            "srun: error: Unable to allocate resources: Requested time limit is invalid (missing "
+            "or exceeds some limit)"
+        ),
+        source="desihub/desitarget#628",
+    ),
+    Rule(
+        kind=REFUSED_JOB,
+        patterns=(
+            r"job submit limit",
+            r"Job violates accounting/QOS policy",
+            r"would exceed .{0,60}(?:limit|per-user)",
+            r"Resource temporarily unavailable.{0,20}sbatch",
+            r"slurm_receive_msg",
+            r"Socket timed out on send/recv",
+        ),
+        example=(
+            "Output: 'sbatch: error: Batch job submission failed: Job violates accounting/QOS "
+            "policy (job submit limit, user's size and/or time limits)'"
+        ),
+        source="mlr-org/batchtools#199",
+        decision=NextStep.RETRY_AFTER_WAIT,
+    ),
+    Rule(
+        kind=CONTAINER,
+        patterns=(
+            r"pyxis: .{0,60}(?:fail|error|couldn't|unable)",
+            r"enroot-\w+",
+            r"seccomp filter failed",
+            r"container creation failed",
+            r"\benroot\b.{0,80}(?:ERROR|rror|fail)",
+            r"could not select device driver",
+            (
+                r"(?:docker|nvidia-container-cli|nvidia-container-runtime|runc|podman|crun"
+                r"|buildah)(?:-cli)?: .{0,120}(?:rror|fail|denied)"
+            ),
+            r"OCI runtime",
+            (
+                r"(?:FATAL|ERROR): .{0,60}(?:container|image|mount|overlay|bind|squashfs"
+                r"|squashfuse|SIF|sif|unpack|build)"
+            ),
+            r"failed to (?:import|pull|start|create) .{0,30}(?:image|container)",
+            r"[Ee]rror response from daemon",
+            r"Cannot connect to the Docker daemon",
+            r"^\[ERROR\] (?:No such file|Command not found|Could not|Download|URL)",
+            r"manifest (?:for .{0,80} )?(?:unknown|not found)",
+            r"pull access denied",
+            r"toomanyrequests",
+            r"could not open image",
+            r"no such image",
+            r"unauthorized: authentication required",
+            r"spank_pyxis",
+            r"invalid (?:container )?mount",
+            r"bind (?:path|point)s? .{0,40}(?:does|do) ?n.?t exist",
+            r"destination .{0,80}doesn't exist in container",
+            r"while mounting",
+            r"(?:squashfuse|fuse|fusermount\d?).{0,60}(?:fail|not found|rror)",
+            r"[Ss]ingularity.{0,60}(?:fail|command not found)",
+            r"apptainer.{0,40}command not found",
+            r"user namespaces? .{0,40}(?:disabled|not|fail)",
+            r"newuidmap",
+            r"nv(?:idia)?-?container.{0,40}(?:fail|error)",
+            r"mksquashfs .{0,40}(?:fail|not found)",
+            r"exec format error",
+            r"image .{0,60}(?:platform|architecture).{0,40}does not match",
+            r"ImagePullBackOff",
+            r"ErrImagePull",
+            r"CrashLoopBackOff",
+        ),
+        unless=r"could not remove squashfs|Cleanup error|no space left|quota",
+        example="slurmstepd: error: pyxis: failed to import docker image",
+        source="NVIDIA/pyxis#12",
+    ),
+    Rule(
+        kind=SSH,
+        patterns=(
+            r"Permission denied \(publickey",
+            r"Host key verification failed",
+            r"pdsh@\S+: .*exited with exit code",
+            r"ssh: (?:connect to|Could not)",
+            r"Command 'ssh .{0,120}returned non-zero",
+            r"ssh_exchange_identification",
+            r"pdsh: command not found",
+            r"ssh .{0,60}(?:timed out|refused)",
+            r"Could not create directory '.{0,60}\.ssh'",
+            r"RuntimeError: launcher 'pdsh' not installed",
+        ),
+        example=(
+            "subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no "
+            "192.168.3.100 hostname' returned non-zero exit status 255."
+        ),
+        source="deepspeedai/DeepSpeed#4907",
+    ),
+    Rule(
+        kind=LAUNCHER,
+        patterns=(
+            r"not enough slots available",
+            (
+                r"(?:mpiexec|mpirun|srun|aprun|prun|palsrun)(?:\.\w+)?: .{0,30}(?:unrecognized"
+                r"|unknown|invalid|illegal|no such) (?:option|argument)"
+            ),
+            r"long invalid MPI type",
+            r"invalid MPI type",
+            r"mpi plugin",
+            r"specified plugin name for mpi",
+            r"PM[Ix2]+_Init",
+            r"PMI\d?_?Init\w* .{0,20}(?:fail|intialize)",
+            r"PMI .{0,30}(?:fail|not|error)",
+            r"OMPI was not built with",
+            r"application appears to have been direct launched",
+            r"ORTE (?:was unable|has lost|does not know)",
+            r"PRTE? .{0,40}(?:unable|lost)",
+            r"unable to (?:find|launch) the specified (?:executable|application)",
+            r"could not find the executable",
+            r"execve\(\): .{0,120}(?:No such|denied)",
+            r"(?:task|step) launch failed",
+            r"[Tt]ask launch for .{0,60}failed",
+            r"Unable to confirm allocation",
+            r"srun: fatal",
+            (
+                r"srun: error: .{0,40}(?:Unable to create step|Invalid|task launch|credential"
+                r"|_server_read|Zero Bytes)"
+            ),
+            r"Unable to create step",
+            r"More (?:tasks|processors) requested than",
+            r"Task count specification",
+            r"There are not enough slots",
+            r"hydra_pmi_proxy",
+            r"HYD\w+ .{0,80}(?:error|fail)",
+            r"launch_agent",
+            r"bstrap",
+            r"proxy:\d+:\d+@.{0,120}(?:error|unable)",
+            r"MPI_Init_?\w*.{0,30}(?:fail|error|abort)",
+            r"MPI_ERR\w*",
+            r"An error occurred in MPI_Init",
+            r"PALS.{0,60}(?:rror|fail|denied)",
+            r"pals_\w+.{0,60}fail",
+            r"apshepherd",
+            r"cannot (?:bind|launch) .{0,40}(?:rank|task)s?",
+            r"open-?mpi .{0,60}(?:not|fail)",
+            r"Unable to start (?:a daemon|one or more)",
+            r"unable to reliably start",
+            r"tree_?spawn",
+            r"nproc_per_node .{0,40}(?:invalid|not)",
+            r"torchrun: (?:error|command not found)",
+            r"mpiexec: command not found",
+            r"srun: command not found",
+            r"deepspeed: command not found",
+            r"launcher .{0,30}not (?:found|installed)",
+        ),
+        unless=r"sent help message|mpi4py.{0,30}No module",
+        example="There are not enough slots available in the system to satisfy the 2 slots ",
+        source="horovod/horovod#978",
+    ),
+    Rule(
+        kind=NOTEBOOK,
+        patterns=(
+            r"DeadKernelError",
+            r"Kernel died",
+            r"NoSuchKernel",
+            r"No such kernel",
+            r"CellTimeoutError",
+            r"Timeout waiting for (?:execute reply|IOPub)",
+            r"kernel_info",
+            r"Kernel didn't respond",
+            r"Kernel (?:is )?dead",
+            r"ZMQ.{0,40}(?:fail|error)",
+            r"IOPub (?:data rate|message rate|timeout)",
+            r"A cell timed out",
+            r"Timeout waiting for IOPub output",
+            r"kernel .{0,40}(?:died|has died|restarting|failed to start|not found)",
+            r"[Kk]ernelspec .{0,60}not found",
+            r"ipykernel.{0,60}(?:not|No module)",
+            r"No module named '?ipykernel",
+            r"jupyter-?\w*: .{0,30}not found",
+            r"Failed to start (?:the )?kernel",
+            r"papermill.{0,40}Dead",
+            r"AsyncIOLoopKernelRestarter",
+        ),
+        unless=r"Missing CO|kernel image|launch|CUDA|Linux",
+        example="traitlets - No such kernel named pyproject_local_kernel_use_venv",
+        source="cal-itp/data-analyses#2044",
+        in_warnings=True,
+    ),
+    Rule(
+        kind=HUB,
+        patterns=(
+            r"couldn't connect to 'https?://",
+            r"Couldn't (?:reach|connect)",
+            r"HfHubHTTPError",
+            (
+                r"huggingface\.co.{0,160}(?:Max retries|timed out|refused|40[134]|429|50[0234]"
+                r"|resolve)"
+            ),
+            r"gated repo",
+            r"GatedRepoError",
+            r"RepositoryNotFoundError",
+            r"LocalEntryNotFoundError",
+            r"(?:40[134]|429|50[0234]) (?:Client|Server) Error",
+            r"Too Many Requests",
+            r"outgoing traffic has been disabled",
+            r"in offline mode at",
+            r"offline mode is enabled",
+            r"OfflineModeIsEnabled",
+            r"is not a local folder and is not a valid model identifier",
+            (
+                r"HTTPSConnectionPool\(host='(?:huggingface|cdn-lfs|hf|api\.wandb|s3|openaipublic"
+                r"|raw\.github|pypi|download)"
+            ),
+            r"wandb.{0,80}(?:error|Network|failed)",
+            r"(?:ProxyError|SSLError)\b",
+            r"ConnectionError: .{0,60}(?:Couldn't reach|HTTPS)",
+            r"EntryNotFoundError",
+            r"RevisionNotFoundError",
+            r"Access to model .{0,80}is restricted",
+            r"Invalid (?:user|username|token)",
+            r"Repository Not Found",
+            r"Name or service not known.{0,60}(?:huggingface|hf|github)",
+            r"Unauthorized",
+            r"api[_ -]key .{0,40}(?:not|invalid)",
+            r"hf_hub_download.{0,80}fail",
+            r"Can't load (?:the )?(?:tokenizer|configuration|config|model|feature extractor) for",
+            r"does not appear to have a file named",
+            r"DatasetNotFoundError",
+            r"doesn't exist on the Hub",
+            r"modelscope.{0,60}(?:not exist|fail)",
+        ),
+        example=(
+            "OSError: We couldn't connect to 'https://huggingface.co' to load this file, "
+            "couldn't find it in the cached files"
+        ),
+        source="hustvl/Matte-Anything#15",
+    ),
+    Rule(
+        kind=HUB,
+        patterns=(
+            r"429 Client Error",
+            r"rate.?limit(?:ed)?",
+            r"Too Many Requests",
+            r"50[234] (?:Server Error|Bad Gateway|Gateway)",
+        ),
+        example="429 Client Error: Too Many Requests",
+        source="embeddings-benchmark/mteb#2659",
+        decision=NextStep.RETRY_AFTER_WAIT,
+    ),
+    Rule(
+        kind=CANCELLED,
+        patterns=(
+            r"\*\*\* (?:JOB|STEP) .{0,120}CANCELLED AT",
+            r"\bJob .{0,20}cancelled",
+            r"job deleted",
+            r"Force Terminated job",
+            r"Exit_status=271",
+            r"qdel",
+            r"(?:[Rr]eceived|[Gg]ot|[Cc]aught) (?:signal )?SIGTERM",
+            r"scancel",
+            r"killed by (?:the )?(?:user|administrator|scheduler)",
+            r"job killed: (?!mem|vmem|walltime)",
+        ),
+        unless=r"DUE TO",
+        example="slurmstepd: error: *** JOB 9411285 ON gpu20-15 CANCELLED AT 2022-05-17T17:58:10 ***",
+        source="Slurm, a message of slurmstepd",
+    ),
+)

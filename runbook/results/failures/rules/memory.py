@@ -1,0 +1,215 @@
+"""Memory of device, host and /dev/shm, and the limits of the operating system."""
+
+from runbook.results.failures.kinds import DEVICE_MEMORY, HOST_MEMORY, LIMITS, SHARED_MEMORY
+from runbook.results.failures.rule import NextStep, Rule
+
+MEMORY_RULES = (
+    # /dev/shm comes first: its lines also say "no space left" and "memory".
+    Rule(
+        kind=SHARED_MEMORY,
+        patterns=(
+            r"posix_fallocate failed",
+            r"[Ee]rror while creating shared memory segment",
+            r"failed to extend /dev/shm",
+            r"shm_open failed",
+            r"/dev/shm/\S*.{0,80}No space left",
+        ),
+        example="include/shm.h:28 NCCL WARN Call to posix_fallocate failed: No space left on device",
+        source="NVIDIA/nccl#342",
+    ),
+    Rule(
+        kind=SHARED_MEMORY,
+        patterns=(
+            r"killed by signal: Bus error",
+            r"insufficient shared memory",
+            r"out of shared memory",
+            r"unable to (?:open|write to|mmap|resize) (?:shared memory|file </torch_)",
+        ),
+        example="RuntimeError: DataLoader worker (pid 325) is killed by signal: Bus error.",
+        source="msr-fiddle/pipedream#28",
+    ),
+    Rule(
+        kind=SHARED_MEMORY,
+        patterns=(
+            r"[Uu]nexpected bus error encountered in worker",
+            r"\bBus error\b",
+            r"(?:[Nn]ot enough|[Ii]nsufficient).{0,40}shared memory",
+            r"\(core dumped\).*SIGBUS",
+            r"signal 7\b.{0,20}[Bb]us error",
+            r"exitcode\s*: -7\b",
+            r"<Signals\.SIGBUS",
+        ),
+        example="ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared "
+        "memory (shm).",
+        source="msr-fiddle/pipedream#28",
+    ),
+    Rule(
+        kind=SHARED_MEMORY,
+        patterns=(
+            r"ncclShm",
+            r"shmutils\.cc.{0,20}NCCL WARN",
+            r"shm\.cc.{0,30}NCCL WARN",
+        ),
+        example="host:9:9 [3] misc/shmutils.cc:112 NCCL WARN Error while creating shared memory segment "
+        "/dev/shm/nccl-KWfVyt (size 5967872)",
+        source="NVIDIA/nccl-tests#166",
+    ),
+    Rule(
+        kind=LIMITS,
+        patterns=(
+            (
+                r"ibv_(?:create_cq|reg_mr\w*|create_qp|alloc_pd|reg_dmabuf_mr)\w*.{0,40}(?:Cannot "
+                r"allocate memory|ENOMEM|errno 12)"
+            ),
+            r"RLIMIT_MEMLOCK",
+            r"[Mm]emlock.{0,40}(?:limit|too)",
+            r"register(?:ed)? memory.{0,60}locked memory",
+            r"locked.memory limit",
+            r"max locked memory",
+            r"mlock\w* failed",
+            r"[Uu]nable to (?:lock|register) memory",
+        ),
+        example=(
+            "misc/ibvwrap.cc:190 NCCL WARN Call to ibv_create_cq failed with error Cannot "
+            "allocate memory"
+        ),
+        source="NVIDIA/nccl#1191",
+    ),
+    Rule(
+        kind=LIMITS,
+        patterns=(
+            r"UCX.{0,60}ERROR.{0,80}Cannot allocate memory",
+            r"fi_(?:mr_reg|cq_open|endpoint).{0,60}Cannot allocate memory",
+        ),
+        example="UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory",
+        source="openucx/ucx, a message of ib_iface.c",
+    ),
+    Rule(
+        kind=LIMITS,
+        patterns=(
+            r"[Tt]oo many open files",
+            r"\[Errno (?:23|24)\]",
+            r"EMFILE",
+            r"received 0 items of ancdata",
+            r"ulimit -n",
+            r"[Ff]ile table overflow",
+            r"max_map_count",
+        ),
+        example=(
+            "RuntimeError: Too many open files. Communication with the workers is no longer "
+            "possible."
+        ),
+        source="zju3dv/NeuralRecon#91",
+    ),
+    Rule(
+        kind=LIMITS,
+        patterns=(
+            r"pthread_create(?: failed|\(\)|:)",
+            r"RLIMIT_NPROC",
+            r"can't start new thread",
+            r"fork: (?:retry: )?Resource temporarily",
+            r"BlockingIOError: \[Errno 11\]",
+            r"Resource temporarily unavailable",
+            r"libgomp: Thread creation failed",
+            r"OMP: Error #34",
+            r"failed to create thread",
+            r"unable to create .{0,20}thread",
+            r"inotify (?:watch|instance)",
+        ),
+        unless=r"retrying|lock|srun: .*[Ss]tep creation",
+        example="OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavailable",
+        source="willsheffler/worms#2",
+    ),
+    Rule(
+        kind=DEVICE_MEMORY,
+        patterns=(
+            r"(?:CUDA|HIP|XPU)(?: error)?:? out of memory",
+            r"torch\.(?:cuda\.|xpu\.)?OutOfMemoryError",
+            r"hipErrorOutOfMemory",
+            r"cudaErrorMemoryAllocation",
+            r"CUDA_ERROR_OUT_OF_MEMORY",
+            r"OUT_OF_DEVICE_MEMORY",
+            r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+            r"CUBLAS_STATUS_ALLOC_FAILED",
+            r"CUDNN_STATUS_ALLOC_FAILED",
+            r"RESOURCE_EXHAUSTED: .{0,60}(?:OOM|allocating|[Oo]ut of memory)",
+            r"NVML_ERROR_INSUFFICIENT_MEMORY",
+            r"NCCL WARN Cuda failure (?:\d+ )?'?out of memory",
+            r"Cuda failure .{0,40}out of memory",
+            r"GPU (?:is )?out of memory",
+            r"[Oo]ut of device memory",
+        ),
+        example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        source="mistralai/mistral-finetune#69",
+        in_warnings=True,
+    ),
+    Rule(
+        kind=HOST_MEMORY,
+        patterns=(
+            r"oom[-_ ]kill",
+            r"OOM[- ]?[Kk]ill(?:ed|er)?",
+            r"Out of memory: Kill(?:ed)? process",
+            r"[Mm]emory cgroup out of memory",
+            r"\bOUT_OF_MEMORY\b",
+            r"tasks? [\d,-]+: Out Of Memory",
+            r": Out Of Memory$",
+        ),
+        example="slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks have been "
+        "OOM Killed.",
+        source="chrisknewman/tusas#149",
+    ),
+    Rule(
+        kind=HOST_MEMORY,
+        patterns=(
+            r"DefaultCPUAllocator: (?:can't|not enough)",
+            r"std::bad_alloc",
+            r"\[Errno 12\] Cannot allocate memory",
+            r"\bMemoryError\b",
+            r"(?:malloc|mmap|fork|os\.fork).{0,40}Cannot allocate memory",
+            r"[Uu]nable to allocate .{0,40}(?:[KMGT]i?B|bytes)",
+            r"numpy\.core\._exceptions\._ArrayMemoryError",
+            r"cudaHostAlloc.{0,40}out of memory",
+            r"Not enough (?:host )?memory",
+        ),
+        unless=r"ibv_|hugepage",
+        example="DefaultCPUAllocator: can't allocate memory: you tried to allocate 4009910272 bytes. Error code 12 "
+        "(Cannot allocate memory)",
+        source="OptimalScale/LMFlow#90",
+    ),
+    Rule(
+        kind=HOST_MEMORY,
+        patterns=(
+            r"DataLoader worker \(pid.{0,20}\) is killed by signal: (?:Killed|Terminated)",
+            r"A process in the process pool was terminated abruptly",
+            r"BrokenProcessPool",
+            r"worker .{0,40}killed.{0,40}memory",
+            r"Ray.{0,60}killed.{0,60}(?:memory|OOM)",
+        ),
+        example="RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed. ",
+        source="hezhangsprinter/DCPDN#12",
+    ),
+    Rule(
+        kind=HOST_MEMORY,
+        patterns=(
+            r"(?:mem|pmem|vmem|pvmem|memory).{0,30} exceeded (?:limit|resource)",
+            r"job killed: (?:mem|vmem)",
+            r"exceeded (?:job |step )?memory limit",
+            r"Exceeded .{0,20}memory (?:limit|allocation)",
+            r"cgroup mem(?:ory)? limit exceeded",
+            r"exceeded virtual memory limit",
+            r"Some of your processes may have been killed by the cgroup",
+        ),
+        example="=>> PBS: job killed: mem 131334144kb exceeded limit 125829120kb",
+        source="OpenPBS, a message of pbs_mom",
+    ),
+    Rule(
+        kind=HOST_MEMORY,
+        patterns=(
+            r"lowmemorykiller",
+            r"Killed process \d+ .{0,60}(?:total-vm|anon-rss)",
+        ),
+        example="Killed process 4711 (python) total-vm:210034512kB, anon-rss:120034512kB",
+        source="Linux kernel, a message of mm/oom_kill.c",
+        decision=NextStep.FIX_FIRST,
+    ),
+)

@@ -1,0 +1,119 @@
+"""What the training program itself says: numbers that diverge, and settings that do not fit."""
+
+from runbook.results.failures.kinds import CONFIGURATION, LOSS_SCALE, NAN
+from runbook.results.failures.rule import Level, Rule
+
+PROGRAM_RULES = (
+    Rule(
+        kind=LOSS_SCALE,
+        patterns=(
+            r"loss scale already at minimum",
+            r"[Mm]inimum loss scale (?:reached|exceeded)",
+            r"overflows at the smallest loss scale",
+            r"loss scale .{0,30}(?:below|minimum)",
+            r"Cannot (?:decrease|reduce) .{0,20}scale",
+            r"FloatingPointError.{0,60}scale",
+        ),
+        example=(
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore. "
+            "Exiting run."
+        ),
+        source="deepspeedai/DeepSpeedExamples#418",
+    ),
+    Rule(
+        kind=NAN,
+        patterns=(
+            r"found (?:NaN|Inf|nan|inf)\b.{0,40}(?:loss|grad|norm|forward|backward)",
+            r"[Ll]oss (?:is|was|became|=|:) ?(?:nan|NaN|[+-]?inf|Inf)",
+            r"Unexpected result nan",
+            r"number of nan iterations: +[1-9]",
+            r"(?:gradient|grad).{0,30}(?:is|are|contains?|has) (?:nan|NaN|inf|non-?finite)",
+            r"non-?finite (?:loss|grad|norm)",
+            r"NaN(?:s|/Inf)? (?:detected|encountered|found|in|loss)",
+            r"nan (?:detected|encountered|found|loss)",
+            r"returned nan values",
+            r"contains? (?:nan|NaN|inf|Inf)\b",
+            r"probability tensor contains either",
+            r"[Tt]raining (?:has )?diverged",
+            r"loss exploded",
+            r"skipped \d+ (?:consecutive )?(?:iterations|steps).{0,20}nan",
+            r"Unexpected (?:NaN|inf|loss)",
+            r"isnan\(\)\)",
+            r"Input contains NaN",
+            r"The total norm .{0,60}non-finite",
+            r"lm loss: (?:nan|NaN|inf)",
+            r"""[\"']?loss[\"']?: (?:nan|NaN|inf)""",
+        ),
+        unless=r"number of nan iterations: +0|nan_to_num|skip_?nan.*=",
+        example=(
+            "RuntimeError: Rank 5: found NaN in local forward loss calculation. Device: 1, node: n1"
+        ),
+        source="NVIDIA/Megatron-LM#780",
+        in_warnings=True,
+    ),
+    Rule(
+        kind=CONFIGURATION,
+        patterns=(
+            r"Check batch related parameters",
+            r"(?:is|are|be|must be|should be|to be|not) (?:evenly )?(?:a )?(?:divisible|multiple)",
+            r"must divide",
+            r"not divisible",
+            r"unrecognized arguments?",
+            r"(?:invalid|unknown|unrecognized) (?:choice|option|argument|value|key|field)",
+            r"the following arguments are required",
+            r"expected (?:one|at least one) argument",
+            (
+                r"AssertionError: .{0,160}(?:parallel|batch|sequence|layers|heads|micro|hidden"
+                r"|divisible|must|should|only|support|require|enabled|argument|size|--\w)"
+            ),
+            r"(?:parallel|process) group is not initialized",
+            (
+                r"(?:mutually exclusive|cannot be used (?:with|together)|is not supported (?:with"
+                r"|when|for|by)|not compatible with|conflicts? with|incompatible with)"
+            ),
+            r"DeepSpeedConfigError",
+            r"pydantic\S*ValidationError",
+            r"validation errors? for \w+",
+            r"Default process group has not been initialized",
+            r"ConfigAttributeError",
+            r"ConfigKeyError",
+            r"MissingMandatoryValue",
+            r"ValidationError",
+            r"hydra\.errors",
+            r"Could not override",
+            r"Key '\S+' (?:is )?not in",
+            r"omegaconf",
+            r"got an unexpected keyword argument",
+            r"missing \d+ required (?:positional|keyword)",
+            r"Error: No such option",
+            r"Got unexpected extra argument",
+            r"error: argument",
+            r"ParamsError",
+            r"InvalidParams",
+            (
+                r"(?:tensor|pipeline|expert|context|data)[ _-](?:model[ "
+                r"_-])?parallel.{0,80}(?:must|should|cannot|not|greater|exceed)"
+            ),
+            r"world[_ ]size .{0,60}(?:not|must|divisible|!=|is less)",
+            r"sequence parallel.{0,60}(?:requires?|must|cannot|without)",
+            r"global[_ ]batch.{0,60}(?:must|not|should|divisible)",
+            r"micro[_ ]?batch.{0,60}(?:must|not|should|divisible|!=)",
+            r"requires? .{0,30}(?:to be|CUDA_DEVICE_MAX_CONNECTIONS)",
+            r"CUDA_DEVICE_MAX_CONNECTIONS",
+            r"(?:hidden|ffn|kv|num)_\w+ .{0,60}(?:must|divisible)",
+            r"yaml\.(?:scanner|parser|constructor)\.\w+",
+            r"TypeError: .{0,60}__init__\(\)",
+            r"unsupported (?:optimizer|option|dtype|activation|combination)",
+            r"(?:zero|ZeRO).{0,40}(?:stage|not).{0,40}(?:support|compatible|work)",
+            r"NotImplementedError",
+            r"ValueError: .{0,120}(?:must|should|expected|invalid|not supported|unknown|requires)",
+        ),
+        unless=(
+            r"state_dict|checkpoint|NVIDIA driver|CUDA|view size|size and stride|Index file|Torch not compiled|isnan|NaN"
+            r"|world_size=\d+, worker_count"
+        ),
+        example="AssertionError: num_layers should be divisible by pipeline_model_parallel_size",
+        source="NVIDIA-BioNeMo/bionemo-recipes#784",
+        level=Level.CAUSE,
+    ),
+)

@@ -1,0 +1,240 @@
+"""Software: extensions that do not build, libraries that do not fit, modules that are missing, compile caches."""
+
+from runbook.results.failures.kinds import ABI, BUILD, COMPILE_CACHE, MODULE, STALE_LOCK, STORAGE
+from runbook.results.failures.rule import NextStep, Rule
+
+_CACHE_PATH = (
+    r"(?:\.triton|triton[_/-]cache|triton/compiler|torchinductor|inductor|torch_extensions"
+    r"|nv/ComputeCache|fn_cache|kernel_cache|\.ttir|\.cubin|\.hsaco)"
+)
+_FILE_ERROR = (
+    r"(?:FileNotFoundError|FileExistsError|PermissionError|OSError|EOFError|JSONDecodeError"
+    r"|Stale file handle|No such file|Errno)"
+)
+
+SOFTWARE_RULES = (
+    Rule(
+        kind=COMPILE_CACHE,
+        patterns=(
+            rf"{_FILE_ERROR}.{{0,200}}{_CACHE_PATH}",
+            rf"{_CACHE_PATH}.{{0,200}}(?:Stale file handle|No such file|Directory not empty)",
+            rf"{_CACHE_PATH}.{{0,200}}(?:Device or resource busy|File exists)",
+        ),
+        unless=r"No space left|quota|Read-only",
+        example="FileNotFoundError: [Errno 2] No such file or directory: '/mnt/fs/user/.triton/cache/cff6/"
+        "_rms_norm_bwd_dx_fused.ttir.tmp.pid_15735_304289'",
+        source="triton-lang/triton#2688",
+    ),
+    Rule(
+        kind=COMPILE_CACHE,
+        patterns=(
+            r"Stale file handle",
+            r"Device or resource busy",
+            r"Directory not empty",
+        ),
+        after=_CACHE_PATH + r"|triton|inductor|compile",
+        example="OSError: [Errno 116] Stale file handle",
+        source="opendatahub-io/distributed-workloads#844",
+        also=STORAGE,
+        check=(
+            "If the path in the traceback is no compile cache, the shared file system replaced "
+            "an open file."
+        ),
+    ),
+    Rule(
+        kind=COMPILE_CACHE,
+        patterns=(
+            r"OSError: \[Errno 16\] Device or resource busy",
+            r"build failed\. Log: .{0,300}Stale file handle",
+            r"fatal error: .{0,200}Stale file handle",
+        ),
+        example="OSError: [Errno 16] Device or resource busy",
+        source="triton-lang/triton#11512",
+        also=STORAGE,
+        check=(
+            "If the path in the traceback is no compile cache, a file is open on another node of "
+            "the file system."
+        ),
+    ),
+    Rule(
+        kind=STORAGE,
+        patterns=(
+            r"Stale (?:NFS )?file handle",
+            r"\[Errno 116\]",
+            r"ESTALE",
+        ),
+        example="OSError: [Errno 116] Stale file handle:",
+        source="hiyouga/LlamaFactory#3243",
+        decision=NextStep.RETRY_SAME,
+        also=COMPILE_CACHE,
+        check=(
+            "If the path in the traceback is a compile cache (.triton, torchinductor, "
+            "torch_extensions), move it to a node's disk."
+        ),
+    ),
+    Rule(
+        kind=STALE_LOCK,
+        patterns=(
+            r"[Ll]ock (?:file )?\S+ (?:already )?exists",
+            r"FileExistsError.{0,60}lock",
+            r"could not acquire lock",
+            r"is held by (?:process|pid)",
+            r"Waiting for (?:file )?lock",
+            r"filelock\.\S*Timeout",
+            r"The file lock .{0,80}could not be acquired",
+        ),
+        unless=r"apt|dpkg",
+        example="lock file /opt/build/lock already exists",
+        source="PyTorch, the lock of torch/utils/file_baton.py",
+    ),
+    Rule(
+        kind=BUILD,
+        patterns=(
+            r"Error building extension",
+            r"Failed to (?:compile|build|JIT).{0,80}(?:helper|extension|kernel|wheel|op\b)",
+            r"Unable to JIT load",
+            r"No targets specified and no makefile",
+            r"python3?-config: (?:[Cc]ommand )?not found",
+            r"cannot import name 'helpers'",
+            r"fatal error: .{0,80}\.(?:h|hpp|cuh)(?:pp)?: No such file",
+            r"ninja: (?:build stopped|error)",
+            r"nvcc fatal",
+            r"CUDA_HOME (?:environment variable is not set|does not exist)",
+            r"ld(?:\.\w+)?: cannot find -l",
+            r"nvcc: (?:[Cc]ommand )?not found",
+            r"Ninja is required to load",
+            r"FAILED: .{0,80}\.(?:o|so)\b",
+            r"collect2: error: ld returned",
+            r"error: command .{0,120}(?:gcc|g\+\+|nvcc|ninja|cc|hipcc).{0,60}failed",
+            r"Could not (?:find|locate) (?:a )?(?:compiler|ninja|nvcc|CUDA)",
+            r"[Nn]o (?:C|C\+\+|g\+\+|gcc)? ?compiler",
+            r"Failed to find C compiler",
+            r"InvalidCxxCompiler",
+            r"CppCompileError",
+            r"subprocess-exited-with-error",
+            r"Failed building wheel for",
+            r"g\+\+: (?:error|[Cc]ommand not found|not found)",
+            r"error: identifier \".{0,60}\" is undefined",
+            r"unsupported GNU version",
+            r"make: \*\*\*",
+            r"error: #error",
+            r"make: .{0,60}[Cc]ommand not found",
+            r"returned non-zero exit status 1.{0,80}ninja",
+            r"\['ninja'",
+            r"hipcc.{0,60}error",
+            r"Compilation failed",
+            r"error: expected .{0,30} before",
+            r"No such file or directory: '?\S*(?:nvcc|ninja|gcc|g\+\+)'?$",
+            r"OpBuilderException",
+            r"CUDAMismatchException",
+            r">- DeepSpeed Op Builder: Installed CUDA version",
+            r"pybind11.{0,60}(?:not found|No such file|No module)",
+            r"Python\.h: No such file",
+        ),
+        unless=r"no work to do",
+        example="nvcc fatal   : Value 'c++17' is not defined for option 'std'",
+        source="deepspeedai/DeepSpeedExamples#594",
+    ),
+    Rule(
+        kind=BUILD,
+        patterns=(
+            r"^CalledProcessError\b",
+            r"subprocess\.CalledProcessError",
+        ),
+        after=r"Building extension module|ninja|Emitting ninja build",
+        example="CalledProcessError                        Traceback (most recent call last)",
+        source="deepspeedai/DeepSpeed#885",
+    ),
+    Rule(
+        kind=BUILD,
+        patterns=(
+            (
+                r"(?:No module named|cannot import name) '?(?:fused_adam|cpu_adam|fused_lamb"
+                r"|utils_op|async_io|transformer_inference|scaled_upper_triang\w*"
+                r"|scaled_masked_softmax\w*|scaled_softmax\w*|fused_mix_prec\w*|helpers_cpp"
+                r"|helpers|cpu_adagrad|fused_weight_gradient\w*)'?"
+            ),
+        ),
+        unless=r"fused_weight_gradient_mlp_cuda",
+        example="ImportError: No module named 'fused_adam'",
+        source="deepspeedai/DeepSpeed#694",
+        also=MODULE,
+        check=(
+            "If no build was tried before the line, the package was installed without its "
+            "operators."
+        ),
+    ),
+    Rule(
+        kind=ABI,
+        patterns=(
+            r"undefined symbol",
+            r"symbol lookup error",
+            r"GLIBC(?:XX)?_[\d.]+'? not found",
+            r"version `[\w.]+' not found",
+            r"wrong ELF class",
+            r"cannot open shared object file",
+            r"DLL load failed",
+            r"libstdc\+\+\.so.{0,60}not found",
+            r"numpy\.dtype size changed",
+            r"_ARRAY_API not found",
+            (
+                r"compiled (?:against|using|with) (?:a (?:module|different|newer|older)|NumPy 1"
+                r"|API version)"
+            ),
+            r"incompatible (?:ABI|architecture)",
+            r"relocation error",
+            r"file too short",
+            r"invalid ELF header",
+            r"binary incompatibility",
+            r"libcud(?:nn|art).{0,60}(?:Could not load|version)",
+            r"Could not load (?:dynamic )?library",
+            r"Unable to load any of \{?libcudnn",
+            r"cuDNN version (?:incompatibility|mismatch)",
+            r"requires glibc",
+            r"module was compiled against",
+            r"cannot allocate memory in static TLS block",
+            r"PyTorch has CUDA Version=.{0,60}torchvision has",
+            r"operator torchvision::nms does not exist",
+        ),
+        example=(
+            "ImportError: /opt/conda/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x"
+            "86_64-linux-gnu.so: undefined symbol: _ZN2at4_ops5zeros4callE"
+        ),
+        source="Dao-AILab/flash-attention#854",
+        in_warnings=True,
+    ),
+    Rule(
+        kind=MODULE,
+        patterns=(
+            r"[Nn]o module named",
+            r"cannot import name",
+            r"ModuleNotFoundError",
+            r"PackageNotFoundError",
+            r"DistributionNotFound",
+            r"VersionConflict",
+            r"is required but not installed",
+            r"(?:please|Please) (?:pip )?install",
+            r"requires the .{0,40} (?:library|package)",
+            r"which is not installed",
+            r"ImportError: .{0,80}(?:requires|needs|not installed|version)",
+            r"has no attribute '?__version__",
+            r"module '\S+' has no attribute",
+            r"is not installed",
+            r"but found .{0,20}==",
+            r"apex (?:is )?(?:not|required)",
+            r"Package .{0,40}not found",
+        ),
+        unless=r"ipykernel|No such kernel",
+        example="ModuleNotFoundError: No module named 'amp_C'",
+        source="NVIDIA/apex#1208",
+    ),
+    Rule(
+        kind=MODULE,
+        patterns=(
+            r"^ImportError: ",
+            r"\bImportError: ",
+        ),
+        example="ImportError: attempted something that the package lacks",
+        source="Python, the exception's name",
+    ),
+)
