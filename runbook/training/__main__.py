@@ -25,6 +25,8 @@ def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
     # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here they are one), and 0.19 of
     # its own future.
     logging.getLogger("megatron.core").setLevel(logging.ERROR)
+    # torch built for CUDA warns where a CUDA toolkit is installed but no GPU: on such a machine none is asked for.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # torch 2.13 has newer names for what megatron-core 0.16 uses.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
